@@ -25,8 +25,8 @@ from typing import Any
 
 import cupy
 
-from mirage_formal.device.dependent import launcher
 from mirage_formal.device.measure import host_overhead
+from mirage_formal.device.programmatic_launch import launcher
 from mirage_formal.device.runs import DeviceRuns, InputSets
 from mirage_formal.device.runtime import device_name
 from mirage_formal.errors import MirageError

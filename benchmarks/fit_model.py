@@ -27,7 +27,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.kernels.target import Target, load_target
-from mirage_formal.run.tuned.plans import Place, graph_of, read_plan
+from mirage_formal.run.autotuning.plans import Place, graph_of, read_plan
 
 FREE = ("tensor_efficiency", "l2_bandwidth_gbs", "step_us")
 #: Shares, of a peak or of a time: at most 1.

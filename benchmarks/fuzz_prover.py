@@ -32,11 +32,12 @@ from types import FrameType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-# The generators stand with the tests.
-from mirage_formal.check.composed import replay
 from mirage_formal.check.proof.ring import ProofError
+
+# The generators stand with the tests.
+from mirage_formal.check.proof_composition import replay
+from mirage_formal.claims.counterexamples.refute import CLEAR, confirm
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.refutation.refute import CLEAR, confirm
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown

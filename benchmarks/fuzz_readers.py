@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.derive import command
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
+from mirage_formal.revalidate import command
 from tests.kit.runs.edited_runs import differences, edit_bytes, edit_structure, is_said, kind, reseal, value_of, write
 from tests.kit.runs.hostile import CLAIM, obeyed
 from tests.kit.runs.small_run import make

@@ -112,7 +112,7 @@ def numerics(directory: Path) -> Result:
     """A candidate's numerics at all scales, and what is to be said of its kernels."""
     from mirage_formal.device.runs import DeviceRuns
     from mirage_formal.kernels.executable import KernelLaunch, describe, load
-    from mirage_formal.run.built.recorded import compared
+    from mirage_formal.run.build.device_records import compared
 
     executable = load(directory)
     launches = executable.launches
@@ -316,8 +316,8 @@ class _Triton:
     def __init__(self, case: Case, chosen: Mapping[str, Any], size: int) -> None:
         from mirage_formal.device.measure import TorchRecorder
         from mirage_formal.kernels.triton.options import LaunchOptions
-        from mirage_formal.run.built.triton.calls import loaded
-        from mirage_formal.run.tuned.triton.files import texts
+        from mirage_formal.run.autotuning.triton.files import texts
+        from mirage_formal.run.build.triton.calls import loaded
 
         (one,) = texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
         if one.digest != chosen["sha256"]:

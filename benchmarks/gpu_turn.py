@@ -54,12 +54,12 @@ def everything_takes(turn: Turn) -> None:
     """Let all that times on a GPU in this process hold a lock meanwhile, for the rest of its life."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
-    from mirage_formal.run.tuned import timing
-    from mirage_formal.torch.modules import timed
+    from mirage_formal.run.autotuning import timing
+    from mirage_formal.torch.modules import graph_timing
 
     cls: Any = type(benchmarker)
     cls.benchmark_gpu = turn.taking(cls.benchmark_gpu)
-    timed.alone = lambda: turn
+    graph_timing.alone = lambda: turn
     run = timing.Child.run
 
     def alone(self: timing.Child, *given: Any) -> Iterator[Any]:

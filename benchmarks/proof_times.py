@@ -18,7 +18,7 @@ from pathlib import Path
 from time import process_time
 from typing import TypeVar
 
-from mirage_formal.check.composed import replay
+from mirage_formal.check.proof_composition import replay
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph

@@ -35,7 +35,7 @@ def block_cost() -> Work:
 
 def counterexample() -> Work:
     """Counterexamples of all wrong claims in tests/refute, at tiny sizes."""
-    from mirage_formal.claims.refutation.refute import find
+    from mirage_formal.claims.counterexamples.refute import find
     from tests.kit.proofs.claims import load
 
     made = [claim.tiny() for claim in load("refute")]
@@ -61,7 +61,7 @@ def towers() -> Work:
 
 def replay() -> Work:
     """The checker's kernel on all proofs written by hand."""
-    from mirage_formal.check.composed import replay as again
+    from mirage_formal.check.proof_composition import replay as again
     from tests.kit.proofs.hand_proofs import PAIRS, text
 
     proofs = [(pair, text(name)) for name, pair in PAIRS.items()]

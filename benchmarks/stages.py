@@ -103,7 +103,7 @@ def differs(program: KernelGraph, graph: KernelGraph) -> str:
 
     They differ if they do at every draw: what is almost singular at one, or overflows, is so by chance.
     """
-    from mirage_formal.meaning.reference import run
+    from mirage_formal.semantics.reference import run
 
     said = ""
     for seed in range(_DRAWS):
@@ -139,7 +139,7 @@ def best_few_of(place: Path, count: int) -> tuple[KernelGraph, list[KernelGraph]
     """The program and the best candidates of a finished run, or covers if it is one of parts; at least one."""
     from mirage_formal.graph.formats.json import from_json
     from mirage_formal.records import CANDIDATES, GRAPH_FILE, RUN_FILE, RunRecord, decode, read
-    from mirage_formal.records.whole import WHOLE_FILE, WholeRecord
+    from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
 
     if (place / WHOLE_FILE).is_file():
         whole = decode(read(place / WHOLE_FILE), WholeRecord, str(place))
@@ -175,8 +175,8 @@ def built(place: Path) -> str:
     from mirage_formal.kernels.target import load_target
     from mirage_formal.options import DEFAULT_TARGET
     from mirage_formal.records import RUN_FILE
-    from mirage_formal.run.built.build import ARCHS, build, build_run
-    from mirage_formal.run.built.values import KernelRefused
+    from mirage_formal.run.build.build import ARCHS, build, build_run
+    from mirage_formal.run.build.values import KernelRefused
 
     if (place / RUN_FILE).is_file():
         outcomes = [outcome for _, outcome in build_run(place, 1, ARCHS)]
@@ -202,8 +202,8 @@ def emulated(place: Path) -> str:
     from mirage_formal.device.emulate import EmulationFault
     from mirage_formal.kernels.target import load_target
     from mirage_formal.options import DEFAULT_TARGET
-    from mirage_formal.run.built.build import build
-    from mirage_formal.run.built.values import KernelRefused
+    from mirage_formal.run.build.build import build
+    from mirage_formal.run.build.values import KernelRefused
     from tests.kit.kernels.example_kernels import checked as held
 
     program, graph = best_of(place)
@@ -231,9 +231,9 @@ def _lost(program: KernelGraph, seed: int, scale: float) -> bool:
     Then nobody who computes it operator by operator gets exact values either: a softmax of large logits that is divided
     by itself is 0 / 0. And an exact value just below the largest one may be rounded to infinity.
     """
-    from mirage_formal.claims.numerics.foreseen import executed
     from mirage_formal.claims.numerics.numerics import draw_all, expected
     from mirage_formal.claims.numerics.rounding import LARGEST
+    from mirage_formal.claims.numerics.rounding_simulation import executed
     from mirage_formal.graph.check import kernel_types
 
     arrays = draw_all(program, seed, scale)

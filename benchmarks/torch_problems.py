@@ -50,7 +50,7 @@ def problems(levels: list[int]) -> Iterator[tuple[str, str]]:
 
 def names_of(name: str, text: str, *, small: bool) -> dict[str, Any]:
     """What a problem's file defines."""
-    from mirage_formal.torch.bridges.kernelbench.sizes import reduced
+    from mirage_formal.torch.integrations.kernelbench.sizes import reduced
 
     names: dict[str, Any] = {"__name__": f"problem_{re.sub(r'[^0-9a-zA-Z]', '_', name)}"}
     source = reduced(text, 64)[0] if small else text
@@ -99,7 +99,7 @@ def answer(job: Job) -> Result:
 
     from benchmarks.gpu_turn import Turn, everything_takes
     from benchmarks.torch_store import nothing_is_searched, store_in
-    from mirage_formal.torch.bridges.kernelbench.trials import compared
+    from mirage_formal.torch.integrations.kernelbench.trials import compared
     from mirage_formal.torch.modules import backend
 
     torch.set_grad_enabled(False)

@@ -34,10 +34,10 @@ def store_in(place: Path) -> Iterator[None]:
 def migrated(place: Path) -> tuple[int, int]:
     """Take entries of other code as this code's, where all proofs and estimates hold; how many, and of how many."""
     from mirage_formal.errors import MirageError
-    from mirage_formal.run.kept.judged import listed, taken_in
+    from mirage_formal.run.result_cache.entry_checks import listed, taken_in
     from mirage_formal.store.archive import export
     from mirage_formal.store.entry import read_entry
-    from mirage_formal.store.place import Place
+    from mirage_formal.store.location import Place
 
     store, done, others = Place(place), 0, 0
     for path in store.entries():
@@ -71,7 +71,7 @@ def nothing_is_searched() -> None:
 def packed(place: Path, file: Path) -> int:
     """Write the answers of a store as one file; how many. What only a search would ask for is left out."""
     from mirage_formal.store.entry import read_record
-    from mirage_formal.store.place import Place
+    from mirage_formal.store.location import Place
 
     count = 0
     with tarfile.open(file, "w:xz", preset=3) as archive:

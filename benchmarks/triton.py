@@ -24,13 +24,13 @@ from pathlib import Path
 import mirage_formal as mf
 from benchmarks.in_processes import ROOT
 from mirage_formal.claims.numerics import numerics
-from mirage_formal.claims.numerics.smaller import smaller
+from mirage_formal.claims.numerics.shrink import smaller
 from mirage_formal.cli.user_file import RUN_NAME
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
-from mirage_formal.run.built.forms import forms
+from mirage_formal.run.build.forms import forms
 from tests.kit.corpus import programs as corpus
 from tests.kit.triton import files as kit
 

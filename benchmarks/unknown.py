@@ -25,7 +25,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mirage_formal.claims.refutation.refute import find
+from mirage_formal.claims.counterexamples.refute import find
 from mirage_formal.graph.formats.json import decode, from_json
 from mirage_formal.records import RUN_FILE, SEARCH_FILE, SUMMARY_FILE
 from mirage_formal.run.settings import Job, Settings, make_job

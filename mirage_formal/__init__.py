@@ -49,14 +49,14 @@ from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor, new_
 from mirage_formal.frontend.tensor import Tensor  # noqa: E402
 from mirage_formal.graph.types import DType  # noqa: E402
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict  # noqa: E402
-from mirage_formal.report.shown import install  # noqa: E402
+from mirage_formal.report.display import install  # noqa: E402
 
 install()
 
 if TYPE_CHECKING:
-    from mirage_formal.run.built.printed import generate_cuda_program, generate_triton_program
-    from mirage_formal.run.kept.loading import load
+    from mirage_formal.run.build.generated_text import generate_cuda_program, generate_triton_program
     from mirage_formal.run.request import Options
+    from mirage_formal.run.result_cache.loading import load
     from mirage_formal.run.results.result import Result
     from mirage_formal.torch import from_torch, optimize
 
@@ -121,15 +121,15 @@ def __getattr__(name: str) -> object:
 
         return Result
     if name in ("generate_cuda_program", "generate_triton_program"):
-        from mirage_formal.run.built import printed
+        from mirage_formal.run.build import generated_text
 
-        return getattr(printed, name)
+        return getattr(generated_text, name)
     if name == "Options":
         from mirage_formal.run.request import Options
 
         return Options
     if name == "load":
-        from mirage_formal.run.kept.loading import load
+        from mirage_formal.run.result_cache.loading import load
 
         return load
     if name == "from_torch":

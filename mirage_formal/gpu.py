@@ -22,7 +22,7 @@ from mirage_formal.guard import guarded
 from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaunch, describe
 from mirage_formal.records import KERNELS
 from mirage_formal.records.answer import answer_text
-from mirage_formal.run.built.recorded import record_numerics, record_time
+from mirage_formal.run.build.device_records import record_numerics, record_time
 from mirage_formal.terminal import plain
 
 _OFF: Final = "[default: off]"
@@ -114,7 +114,7 @@ def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0, li
     report: dict[str, Any] = {"directory": str(directory), "ok": False}
     try:
         from mirage_formal.device.runs import DeviceRuns  # needs NumPy
-        from mirage_formal.run.kept.kernels import stored_kernels
+        from mirage_formal.run.result_cache.kernels import stored_kernels
 
         stored = stored_kernels(directory, arch_of(current_device()))
         executable = stored.executable
@@ -206,9 +206,9 @@ def tune(place: Path | None, roots: Sequence[Path], limit: float | None, watch: 
     Raises:
         RunError: It has put none there.
     """
-    from mirage_formal.run.tuned.plans import Place
-    from mirage_formal.run.tuned.timing import Child
-    from mirage_formal.run.tuned.tune import on_device
+    from mirage_formal.run.autotuning.plans import Place
+    from mirage_formal.run.autotuning.timing import Child
+    from mirage_formal.run.autotuning.tune import on_device
 
     if place is not None and not (place / "plans").is_dir():
         hint = "mirage-formal tune RUN_DIR --place DIR writes it, where the solvers are installed"

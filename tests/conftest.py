@@ -172,7 +172,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.fixture
 def check_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command ``check`` runs in this process; see ``InProcess``. Every module has checks in their own as well."""
-    from mirage_formal.derive import command
+    from mirage_formal.revalidate import command
     from tests.kit.runs.tampering import InProcess
 
     monkeypatch.setattr(command, "Within", InProcess)
@@ -181,7 +181,7 @@ def check_here(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def check_mostly_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """For many checks of one test: see ``MostlyInProcess``."""
-    from mirage_formal.derive import command
+    from mirage_formal.revalidate import command
     from tests.kit.runs.tampering import MostlyInProcess
 
     monkeypatch.setattr(command, "Within", MostlyInProcess())

@@ -108,7 +108,7 @@ def test_the_checker_imports_only_what_it_may() -> None:
             top = name.split(".")[0]
             if path.name == "__main__.py" and path.parent.name == "check":
                 # The command, which also derives kernels again; no other module imports it.
-                assert name in ("__future__", "mirage_formal.guard", "mirage_formal.derive.command")
+                assert name in ("__future__", "mirage_formal.guard", "mirage_formal.revalidate.command")
             elif top == "mirage_formal":
                 assert name != "mirage_formal.check.__main__"
                 assert ".".join(name.split(".")[:2]) in own, f"{path} imports {name}"
@@ -124,7 +124,7 @@ def test_no_device_package_is_imported() -> None:
 
 
 def test_the_bridge_to_torch_loads_it_with_its_first_call() -> None:
-    for module in ("mirage_formal.torch", "mirage_formal.torch.imported", "mirage_formal.torch.table"):
+    for module in ("mirage_formal.torch", "mirage_formal.torch.import_result", "mirage_formal.torch.op_table_docs"):
         assert loaded_by(f"import {module}") & {"torch", "numpy"} == set()
 
 

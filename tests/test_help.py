@@ -21,7 +21,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("search",): ("mirage_formal.search", ("FILE",)),
     ("check",): ("mirage_formal.check", ("PATH",)),
     ("verify",): ("mirage_formal.verify", ("PROGRAM", "GRAPH")),
-    ("build",): ("mirage_formal.run.built", ("RUN_DIR",)),
+    ("build",): ("mirage_formal.run.build", ("RUN_DIR",)),
     ("tune",): ("mirage_formal.cli.tune", ("RUN_DIR",)),
     ("export",): ("mirage_formal.cli.export", ("RUN_DIR",)),
     ("kernelbench",): ("mirage_formal.cli.kernelbench", ("DIR",)),
@@ -53,11 +53,11 @@ NO_COMMANDS = {
     "mirage_formal.check.trusted",
     "mirage_formal.cli.reference",
     "mirage_formal.frontend.mirage_api",
-    "mirage_formal.torch.table",
+    "mirage_formal.torch.op_table_docs",
     "mirage_formal.workers.cluster_host",
-    "mirage_formal.claims.fields.confirmation",
-    "mirage_formal.torch.bridges.kernelbench.child",  # started by ``kernelbench``, for one problem
-    "mirage_formal.run.tuned.child",  # started by ``tune``, reads its jobs from standard input
+    "mirage_formal.claims.identity_testing.confirmation",
+    "mirage_formal.torch.integrations.kernelbench.child",  # started by ``kernelbench``, for one problem
+    "mirage_formal.run.autotuning.child",  # started by ``tune``, reads its jobs from standard input
 }
 
 
@@ -207,7 +207,7 @@ def test_no_text_points_at_a_file_that_a_wheel_lacks() -> None:
         "records/answer.py",
         "frontend/mirage_api/table.py",
         "frontend/mirage_api/rows.py",
-        "torch/table.py",
+        "torch/op_table_docs.py",
     }
     found = [
         f"{path.relative_to(REPOSITORY)}: {text}"

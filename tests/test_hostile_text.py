@@ -21,10 +21,10 @@ from mirage_formal.graph.verdict import Unknown
 from mirage_formal.records import RejectedRecord, UnitRecord
 from mirage_formal.records.answer import answer_text
 from mirage_formal.run.driver import run
+from mirage_formal.run.partitioning.show import reports_values
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.show import print_report
 from mirage_formal.run.verify.verdicts import Judged, print_verdicts, verdicts_json
-from mirage_formal.run.whole.show import reports_values
 from tests.kit.runs.edited_runs import places, reseal, value_of, write
 from tests.kit.runs.fake_engine import fused, program
 from tests.kit.runs.hostile import CLAIM, TEXTS, obeyed

@@ -18,7 +18,7 @@ from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.formats.mirage.reader import from_mirage
 from mirage_formal.records import ClosingRecord, ManifestRecord, NumericsRecord, RunRecord, UnitRecord
-from mirage_formal.records.whole import WholeRecord
+from mirage_formal.records.partition import WholeRecord
 
 #: Texts that no reader takes, whatever it reads.
 HOSTILE: dict[str, bytes] = {

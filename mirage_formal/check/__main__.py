@@ -1,12 +1,12 @@
-"""``python -m mirage_formal.check PATH``: see mirage_formal.derive.command.
+"""``python -m mirage_formal.check PATH``: see mirage_formal.revalidate.command.
 
 The one module of this package that leads out of it: the command also derives kernels again, which the checker cannot.
 """
 
 from __future__ import annotations
 
-from mirage_formal.derive.command import main
 from mirage_formal.guard import guarded
+from mirage_formal.revalidate.command import main
 
 __all__ = ["main"]
 

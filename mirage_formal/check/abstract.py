@@ -1,9 +1,9 @@
 """The checker's own reading of a µGraph as abstract expressions (paper, section 4.3).
 
-Written from the rules, not from meaning/: it shares only the terms of logic/terms and the types of graph/ with the code
-that makes certificates. An abstract expression forgets shapes and indices but keeps how many elements a sum adds up. A
-concatenation has one expression per part for as long as its parts lie along one dim, so that a product over that dim
-is the sum of the parts' products; after that, and wherever it is shown, it is the sum of its parts.
+Written from the rules, not from semantics/: it shares only the terms of logic/terms and the types of graph/ with the
+code that makes certificates. An abstract expression forgets shapes and indices but keeps how many elements a sum adds
+up. A concatenation has one expression per part for as long as its parts lie along one dim, so that a product over that
+dim is the sum of the parts' products; after that, and wherever it is shown, it is the sum of its parts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial, reduce
 from math import prod
 from typing import Final
 
-from mirage_formal.check.inline import carried, inline
+from mirage_formal.check.inlining import carried, inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph

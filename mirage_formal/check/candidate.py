@@ -21,7 +21,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.graph.tails.matched import readings
+from mirage_formal.graph.remainder_tiles.matching import readings
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.logic.certificate import audit
 from mirage_formal.logic.terms import Expr, add, children, head, postorder, to_text
@@ -239,7 +239,7 @@ def _check_proof(root: Path, files: _Files) -> None:
     """Every tensor has a certificate: the right claim, an audited text, refuted by both solvers.
 
     A concatenation has one, or one for each of its parts. Where the candidate has tails, these are the tensors between
-    its pads and slices, of the program's operators at the padded extents (``graph.tails``).
+    its pads and slices, of the program's operators at the padded extents (``graph.remainder_tiles``).
     """
     path = root / PROOF_FILE
     claims, proved = files.certificates, files.equivalences

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.check.composed import replay
 from mirage_formal.check.proof.replay import Theorem
+from mirage_formal.check.proof_composition import replay
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.files import read
 from mirage_formal.graph.check import faults, kernel_types

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirage_formal.check.composed import Composed, replay
 from mirage_formal.check.proof.added_conditions import split, split_of_both
 from mirage_formal.check.proof.digits import obligations
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.replay import Theorem
-from mirage_formal.check.proof.second import Answer, second_opinion
+from mirage_formal.check.proof.sympy_crosscheck import Answer, second_opinion
+from mirage_formal.check.proof_composition import Composed, replay
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph

@@ -22,11 +22,11 @@ CLAIMS: Final[Mapping[str, str]] = {
     "equivalent, of a candidate's directory": "mirage_formal.check.equal",
     "everything that `check` says of a candidate": "mirage_formal.check.candidate",
     "everything that `check` says of a run, without its kernels": "mirage_formal.check.run",
-    "everything that `check` says": "mirage_formal.derive.command",
+    "everything that `check` says": "mirage_formal.revalidate.command",
 }
 #: The rules of the kernel, which stay small.
 RULES: Final = tuple(
-    f"mirage_formal.check.proof.{name}" for name in ("ring", "moves", "laws", "tensor_steps", "replay")
+    f"mirage_formal.check.proof.{name}" for name in ("ring", "index_substitution", "laws", "tensor_steps", "replay")
 )
 
 

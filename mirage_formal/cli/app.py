@@ -284,10 +284,10 @@ def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], set
     from mirage_formal.cli.user_file import choose, read_programs
     from mirage_formal.guard import stopped_by
     from mirage_formal.run.executors import make_executor
-    from mirage_formal.run.nothing import located, nothing_found
+    from mirage_formal.run.no_result_diagnosis import located, nothing_found
+    from mirage_formal.run.partitioning.answer import run_any
+    from mirage_formal.run.partitioning.show import print_any, reports_values
     from mirage_formal.run.progress.choice import display
-    from mirage_formal.run.whole.answer import run_any
-    from mirage_formal.run.whole.show import print_any, reports_values
 
     out, progress = places
     programs = read_programs(file)

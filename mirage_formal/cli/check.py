@@ -14,7 +14,7 @@ from mirage_formal.cli.kit import Json, ProgressMode, answer, counted, measured,
 from mirage_formal.records import MANIFEST_FILE
 
 if TYPE_CHECKING:
-    from mirage_formal.derive.command import Outcome
+    from mirage_formal.revalidate.command import Outcome
     from mirage_formal.run.progress.display import Display
 
 _WHAT = "Directory of a run, of several, or of one candidate."
@@ -37,8 +37,8 @@ def check_command(
     import os
     from dataclasses import replace
 
-    from mirage_formal.derive.command import checked, printed
     from mirage_formal.errors import RunError
+    from mirage_formal.revalidate.command import checked, printed
     from mirage_formal.run.progress.choice import display
 
     with display(progress, "check") as shown:

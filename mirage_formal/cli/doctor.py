@@ -79,7 +79,7 @@ def _lines(found: Sequence[Finding]) -> list[str]:
 
 
 def _print_torch(*, json: bool) -> None:
-    from mirage_formal.torch.rows import ROWS
+    from mirage_formal.torch.op_table import ROWS
 
     if json:
         rows = [
@@ -87,7 +87,7 @@ def _print_torch(*, json: bool) -> None:
             for row in ROWS
         ]
         raise typer.Exit(answer("doctor", 0, rows))
-    from mirage_formal.torch.table import document
+    from mirage_formal.torch.op_table_docs import document
 
     print(document())
 

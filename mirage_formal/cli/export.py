@@ -40,7 +40,7 @@ def export_command(
     if _WORD.fullmatch(op_type) is None:
         hint = "it names directories: lower-case letters, digits and _, a letter first"
         raise SpaceError(f"expected a word, got {op_type!r}", where="--op-type", hint=hint)
-    from mirage_formal.torch.bridges.flashinfer.export import export
+    from mirage_formal.torch.integrations.flashinfer.export import export
 
     found = export(directory, out, count, op_type)
     if json:

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from mirage_formal.cli.kit import STYLE, Json, answer, counted, measured, option, run_command, switch, whole
 from mirage_formal.errors import SpaceError, UnsupportedError
-from mirage_formal.run.place.lock import writing
+from mirage_formal.run.run_directory.lock import writing
 from mirage_formal.terminal import plain
 
 if TYPE_CHECKING:
-    from mirage_formal.torch.bridges.kernelbench.outcome import Outcome
+    from mirage_formal.torch.integrations.kernelbench.outcome import Outcome
 
 _Root = Annotated[
     Path,
@@ -69,9 +69,9 @@ def kernelbench_command(
         hint = "install it with: pip install 'mirage_formal[torch]'"
         raise UnsupportedError("kernelbench: expected torch, got none", hint=hint)
     from mirage_formal.kernels.target import load_target
-    from mirage_formal.torch.bridges.kernelbench.outcome import Table
-    from mirage_formal.torch.bridges.kernelbench.problems import commit_of, find_problems
-    from mirage_formal.torch.bridges.kernelbench.run import Asked, run_problems, write_table
+    from mirage_formal.torch.integrations.kernelbench.outcome import Table
+    from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems
+    from mirage_formal.torch.integrations.kernelbench.run import Asked, run_problems, write_table
 
     load_target(target)  # a name that is wrong is said before anything is run
     problems = find_problems(directory, level or (), only)
@@ -113,7 +113,7 @@ def _versions() -> dict[str, str]:
 
 def _watched(count: int) -> Any:
     """Says on standard error what became of each problem."""
-    from mirage_formal.torch.bridges.kernelbench.text import cells
+    from mirage_formal.torch.integrations.kernelbench.text import cells
 
     console = Console(stderr=True)
 
@@ -129,8 +129,8 @@ def _watched(count: int) -> Any:
 def _print(table: Any, out: Path) -> None:
     from rich.table import Table as Printed
 
-    from mirage_formal.torch.bridges.kernelbench.run import TABLE_FILE, TEXT_FILE
-    from mirage_formal.torch.bridges.kernelbench.text import COLUMNS, cells, reasons, summaries
+    from mirage_formal.torch.integrations.kernelbench.run import TABLE_FILE, TEXT_FILE
+    from mirage_formal.torch.integrations.kernelbench.text import COLUMNS, cells, reasons, summaries
 
     console = Console()
     if not console.is_terminal:

@@ -32,8 +32,8 @@ _Unusable = Annotated[bool, switch("--unusable", "Only what cannot be used here,
 @app.command("list")
 def list_command(json: Json = False) -> None:
     """List every entry, by its record alone; verify looks at the evidence."""
-    from mirage_formal.run.kept.judged import listed
-    from mirage_formal.store.place import Place
+    from mirage_formal.run.result_cache.entry_checks import listed
+    from mirage_formal.store.location import Place
 
     place = Place()
     found = [listed(path) for path in place.entries()]
@@ -48,8 +48,8 @@ def list_command(json: Json = False) -> None:
 @app.command("show")
 def show_command(key: _Key, json: Json = False) -> None:
     """Show what an entry answers and what its evidence establishes; exit code 1 if it cannot be used here."""
-    from mirage_formal.run.kept.judged import found_entry, judged
-    from mirage_formal.store.place import Place
+    from mirage_formal.run.result_cache.entry_checks import found_entry, judged
+    from mirage_formal.store.location import Place
 
     one = judged(found_entry(Place(), key))
     code = 1 if one.why else 0
@@ -64,10 +64,10 @@ def show_command(key: _Key, json: Json = False) -> None:
 @app.command("export")
 def export_command(key: _Key, out: _Out = None, json: Json = False) -> None:
     """Write an entry, whose evidence is established first, as one file."""
-    from mirage_formal.run.kept.judged import found_entry, judged
+    from mirage_formal.run.result_cache.entry_checks import found_entry, judged
     from mirage_formal.store.archive import export
     from mirage_formal.store.entry import read_entry
-    from mirage_formal.store.place import Place
+    from mirage_formal.store.location import Place
 
     path = found_entry(Place(), key)
     one = judged(path)
@@ -83,8 +83,8 @@ def export_command(key: _Key, out: _Out = None, json: Json = False) -> None:
 @app.command("import")
 def import_command(file: _File, migrate: _Migrate = False, json: Json = False) -> None:
     """Take an entry from elsewhere; every proof in it is replayed before."""
-    from mirage_formal.run.kept.judged import taken_in
-    from mirage_formal.store.place import Place
+    from mirage_formal.run.result_cache.entry_checks import taken_in
+    from mirage_formal.store.location import Place
 
     path, found = taken_in(Place(), file, migrate=migrate)
     if json:
@@ -95,8 +95,8 @@ def import_command(file: _File, migrate: _Migrate = False, json: Json = False) -
 @app.command("verify")
 def verify_command(keys: _Keys = None, json: Json = False) -> None:
     """Establish the evidence of entries again, without solvers; exit code 1 if something does not hold."""
-    from mirage_formal.run.kept.judged import found_entry, judged
-    from mirage_formal.store.place import Place
+    from mirage_formal.run.result_cache.entry_checks import found_entry, judged
+    from mirage_formal.store.location import Place
 
     place = Place()
     paths = [found_entry(place, key) for key in keys] if keys else place.entries()
@@ -117,8 +117,8 @@ def verify_command(keys: _Keys = None, json: Json = False) -> None:
 @app.command("clear")
 def clear_command(keys: _Keys = None, unusable: _Unusable = False, json: Json = False) -> None:
     """Remove entries."""
-    from mirage_formal.run.kept.judged import found_entry, listed
-    from mirage_formal.store.place import Place
+    from mirage_formal.run.result_cache.entry_checks import found_entry, listed
+    from mirage_formal.store.location import Place
 
     place = Place()
     paths = [found_entry(place, key) for key in keys] if keys else place.entries()

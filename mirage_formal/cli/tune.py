@@ -80,13 +80,13 @@ def tune_command(
     tolerance. Functions of Triton are tested, not proved safe; the CUDA kernels and their proofs stay in the run.
     """
     from mirage_formal.device.runtime import device_count
-    from mirage_formal.run.built.triton.files import runs_among
+    from mirage_formal.run.autotuning.bench import FINALISTS, MOST_KERNELS, Bench, Limits
+    from mirage_formal.run.autotuning.plans import Place
+    from mirage_formal.run.autotuning.prepare import PRELOAD
+    from mirage_formal.run.autotuning.timing import Child
+    from mirage_formal.run.autotuning.tune import NoTimes, tune
+    from mirage_formal.run.build.triton.files import runs_among
     from mirage_formal.run.progress.choice import display
-    from mirage_formal.run.tuned.bench import FINALISTS, MOST_KERNELS, Bench, Limits
-    from mirage_formal.run.tuned.plans import Place
-    from mirage_formal.run.tuned.prepare import PRELOAD
-    from mirage_formal.run.tuned.timing import Child
-    from mirage_formal.run.tuned.tune import NoTimes, tune
     from mirage_formal.workers.pool import Pool, default_workers
 
     where = Place(place)
@@ -174,7 +174,7 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
 def _written(root: Path, triton: Any) -> str:
     """Where the Triton file is that was taken: beside the run, as those of ``build --backend triton``."""
     from mirage_formal.errors import RunError
-    from mirage_formal.run.built.triton.files import default_out, save
+    from mirage_formal.run.build.triton.files import default_out, save
 
     if triton.backend != "triton":
         return ""

@@ -26,7 +26,7 @@ from mirage_formal.device.cache import cache_dir
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.cuda import CTYPES, emit
-from mirage_formal.kernels.program.amount import amount
+from mirage_formal.kernels.program.instruction_count import amount
 from mirage_formal.kernels.program.program import Param, Program
 from mirage_formal.resources import data_dir
 

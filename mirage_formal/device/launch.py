@@ -310,7 +310,7 @@ class Optimized:
 
     def _reference(self, bits: Sequence[Any]) -> list[Any]:
         _say_no_gpu()
-        from mirage_formal.meaning import reference
+        from mirage_formal.semantics import reference
 
         arrays = [floats_of(b, slot.tensor.dtype) for b, slot in zip(bits, self._inputs, strict=True)]
         results = reference.run(self.program, arrays)

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from mirage_formal.device import dependent
+from mirage_formal.device import programmatic_launch
 from mirage_formal.device.cublas import WORKSPACE_BYTES, Cublas
 from mirage_formal.device.host_products import HostProducts
 from mirage_formal.errors import UnsupportedError
@@ -78,7 +78,7 @@ class Loaded:
             self._allocate()
             self._products = self._library() if library else HostProducts()
             capability = str(self._cupy.cuda.Device(device).compute_capability)
-            self._launch_dependent = dependent.launcher(self._cupy.cuda.runtime, capability)
+            self._launch_dependent = programmatic_launch.launcher(self._cupy.cuda.runtime, capability)
             self._calls = [call for launch in executable.launches for call in self._prepare(launch)]
         self._last_stream: int | None = None
         self._results = executable.outputs
@@ -185,7 +185,7 @@ class Loaded:
         self._modules.append(pointers)
         address, handle, shared = ctypes.addressof(pointers), int(function.ptr), launch.shared_bytes
         if launch.dependent and self._launch_dependent is not None:
-            return dependent.prepared(launch, self._launch_dependent, handle, address)
+            return programmatic_launch.prepared(launch, self._launch_dependent, handle, address)
         (x, y, z), threads = launch.grid, launch.threads
         launch_kernel = driver.launchKernel
 

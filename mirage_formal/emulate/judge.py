@@ -9,14 +9,14 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from mirage_formal.claims.numerics.numerics import SCALES
-from mirage_formal.claims.numerics.smaller import Smaller, smaller
+from mirage_formal.claims.numerics.shrink import Smaller, smaller
 from mirage_formal.device.emulate import EmulationFault
 from mirage_formal.emulate.cases import Case
 from mirage_formal.emulate.runner import checked, work
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import NumericsRecord
-from mirage_formal.run.built.build import build
-from mirage_formal.run.built.values import Built, KernelRefused
+from mirage_formal.run.build.build import build
+from mirage_formal.run.build.values import Built, KernelRefused
 from mirage_formal.workers.dispatch import Done, Failed
 from mirage_formal.workers.pool import Pool
 

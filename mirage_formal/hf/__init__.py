@@ -16,7 +16,7 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import fail
 
 if TYPE_CHECKING:
-    from mirage_formal.torch.bridges.attention import Attention
+    from mirage_formal.torch.integrations.attention import Attention
 
 
 def register(*, time_limit: float = 60.0, total: float = 600.0, bucket: int = 128, **options: Any) -> Attention:
@@ -50,7 +50,7 @@ def register(*, time_limit: float = 60.0, total: float = 600.0, bucket: int = 12
     except ImportError:
         hint = "install it with: pip install 'transformers>=5'"
         raise fail(UnsupportedError, "register: expected transformers 5 or later, got none", hint) from None
-    from mirage_formal.torch.bridges.attention import NAME, Attention
+    from mirage_formal.torch.integrations.attention import NAME, Attention
 
     attention = Attention(time_limit, total, bucket, options)
     AttentionInterface.register(NAME, attention)

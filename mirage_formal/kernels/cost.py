@@ -53,9 +53,9 @@ from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelG
 from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, Family, OpKind
 from mirage_formal.graph.types import Band, DTensor, DType, Shape
 from mirage_formal.graph.views import launched, places
-from mirage_formal.kernels.program.distribution import FLOAT32_STEPS
 from mirage_formal.kernels.program.empty_tiles import share
 from mirage_formal.kernels.program.plan import PlanParam
+from mirage_formal.kernels.program.register_layout import FLOAT32_STEPS
 from mirage_formal.kernels.sectors import SECTOR, sectors
 from mirage_formal.kernels.target import Target
 from mirage_formal.kernels.work import Work, arithmetic, library_product, narrow_copies, scalar_product

@@ -21,7 +21,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import Place, launched, places
-from mirage_formal.kernels.lowering.boxes import Operation
+from mirage_formal.kernels.lowering.strided_regions import Operation
 from mirage_formal.kernels.planning.expand import subtracts_maximum
 from mirage_formal.kernels.predefined import copy_program, operator_program
 from mirage_formal.kernels.program.plan import Plan, Schedule
@@ -222,7 +222,8 @@ def _letting(body: tuple[Stmt, ...], at: int | None) -> tuple[Stmt, ...]:
 
     Earlier, the threads of that launch wait beside those that work: on an H200 a product of 4 warps on each
     multiprocessor can take 1.4 times as long then, while a layer of a model at one token takes 7 % less, for its
-    weights are on their way sooner. What is better only times of all launches together tell (``run.tuned.overlap``).
+    weights are on their way sooner. What is better only times of all launches together tell
+    (``run.autotuning.early_launch``).
     """
     if at is None:
         at = len(body)

@@ -22,13 +22,13 @@ from mirage_formal.graph.types import DimMap, DTensor, Shape, row_major
 from mirage_formal.graph.views import Place
 from mirage_formal.kernels.cost import Lying, block_cost
 from mirage_formal.kernels.lowering.assemble import lower
-from mirage_formal.kernels.lowering.boxes import Operand, Operation
-from mirage_formal.kernels.lowering.fibres import fibres
+from mirage_formal.kernels.lowering.long_axis_reductions import fibres
 from mirage_formal.kernels.lowering.pointwise import Tensors, pointwise
+from mirage_formal.kernels.lowering.strided_regions import Operand, Operation
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.access import listing
-from mirage_formal.kernels.program.distribution import vector
 from mirage_formal.kernels.program.program import Param, Program
+from mirage_formal.kernels.program.register_layout import vector
 from mirage_formal.kernels.program.step import Generic
 from mirage_formal.kernels.target import Target
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from time import perf_counter, process_time
 from typing import Any, Final
 
-from mirage_formal.logic.confine import confine, leave_with_parent
+from mirage_formal.logic.sandbox import confine, leave_with_parent
 
 HEADER: Final = struct.Struct("<Q")
 _ANSWERS: Final = ("sat", "unsat", "unknown")

@@ -8,6 +8,14 @@ from __future__ import annotations
 from mirage_formal.files import read
 from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES
 from mirage_formal.records.forms import FormPartRecord, FormRecord, ProvedRecord
+from mirage_formal.records.journal import (
+    LEVELS,
+    SAMPLES,
+    FoundRecord,
+    LevelName,
+    TimesRecord,
+    UnitRecord,
+)
 from mirage_formal.records.kernels import (
     KERNELS,
     LAUNCH_FILE,
@@ -33,7 +41,7 @@ from mirage_formal.records.kernels import (
     TargetRecord,
     WarpsRecord,
 )
-from mirage_formal.records.measured import (
+from mirage_formal.records.measurement import (
     DEVICE_FILES,
     MEASURE_FILE,
     NUMERICS_FILE,
@@ -88,14 +96,6 @@ from mirage_formal.records.run import (
     VerificationRecord,
     Version,
     reported,
-)
-from mirage_formal.records.searched import (
-    LEVELS,
-    SAMPLES,
-    FoundRecord,
-    LevelName,
-    TimesRecord,
-    UnitRecord,
 )
 from mirage_formal.records.storage import (
     confined,

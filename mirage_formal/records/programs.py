@@ -2,7 +2,7 @@
 
 Expressions, values and statements stand in three tables of each kernel, each only once, in the order in which they are
 first needed; a reference is a position in the table of its kind, and names an earlier entry. So nothing nests, however
-deep a Program is. kernels/program/stored.py turns the records into Programs and back.
+deep a Program is. kernels/program/serialization.py turns the records into Programs and back.
 """
 
 from __future__ import annotations

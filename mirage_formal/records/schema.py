@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from mirage_formal.records.forms import FormRecord
+from mirage_formal.records.journal import UnitRecord
 from mirage_formal.records.kernels import (
     KERNELS,
     LAUNCH_FILE,
@@ -19,7 +20,8 @@ from mirage_formal.records.kernels import (
     ObligationRecord,
     PlanRecord,
 )
-from mirage_formal.records.measured import MEASURE_FILE, NUMERICS_FILE, MeasureRecord, NumericsRecord
+from mirage_formal.records.measurement import MEASURE_FILE, NUMERICS_FILE, MeasureRecord, NumericsRecord
+from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
 from mirage_formal.records.programs import PROGRAMS_FILE, ProgramsRecord
 from mirage_formal.records.run import (
     MANIFEST_FILE,
@@ -31,9 +33,7 @@ from mirage_formal.records.run import (
     SummaryRecord,
     VerificationRecord,
 )
-from mirage_formal.records.searched import UnitRecord
-from mirage_formal.records.stored import ENTRY_FILE, EntryRecord
-from mirage_formal.records.whole import WHOLE_FILE, WholeRecord
+from mirage_formal.records.store_entry import ENTRY_FILE, EntryRecord
 
 #: Files (and lines, for the logs) of a run's directory, and the records that they hold; those with ``kernels-`` before
 #: their names lie in directories of kernels.

@@ -22,7 +22,8 @@ from mirage_formal.errors import FormatError
 from mirage_formal.files import expect_regular
 from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_LINES
 from mirage_formal.records.kernels import KernelManifestRecord
-from mirage_formal.records.measured import MeasureRecord, NumericsRecord
+from mirage_formal.records.measurement import MeasureRecord, NumericsRecord
+from mirage_formal.records.partition import WholeRecord
 from mirage_formal.records.run import (
     NO_SEAL,
     PROOF_DIR,
@@ -33,7 +34,6 @@ from mirage_formal.records.run import (
     Record,
     SummaryRecord,
 )
-from mirage_formal.records.whole import WholeRecord
 from mirage_formal.strict_json import load
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)

@@ -11,7 +11,7 @@ from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.proofs.values import Proof
-from mirage_formal.report.searched import PartSearch, Search
+from mirage_formal.report.search_view import PartSearch, Search
 
 
 class Basis(StrEnum):

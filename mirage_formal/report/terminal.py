@@ -8,13 +8,13 @@ from typing import Final
 
 from mirage_formal.records import LEVELS
 from mirage_formal.report.model import Candidate, Judged, Report, Table
+from mirage_formal.report.page.baselines import measured_by, peer_rows
 from mirage_formal.report.page.header import conditions, verdict, who
-from mirage_formal.report.page.peers import measured_by, peer_rows
 from mirage_formal.report.page.search.parts import counts, seconds
 from mirage_formal.report.proofs.formulas import text
 from mirage_formal.report.proofs.program import definitions
 from mirage_formal.report.proofs.values import Proof
-from mirage_formal.report.searched import Search
+from mirage_formal.report.search_view import Search
 from mirage_formal.terminal import plain
 
 #: Candidates that are listed.

@@ -11,7 +11,7 @@ import msgspec
 
 from mirage_formal.errors import RunError
 from mirage_formal.files import read
-from mirage_formal.records.reproduced import Host
+from mirage_formal.records.reproduction import Host
 from mirage_formal.records.run import Record
 from mirage_formal.records.storage import line, naming, pretty, sha256
 from mirage_formal.run.settings import versions

@@ -122,8 +122,8 @@ def _count(workers: int | None) -> int:
 @contextmanager
 def _shown(out: Path, mode: str) -> Iterator[_Show]:
     """The directory is ours alone, and progress is shown."""
-    from mirage_formal.run.place.lock import writing
     from mirage_formal.run.progress.choice import display
+    from mirage_formal.run.run_directory.lock import writing
 
     hint = "the same command goes on where this one stopped"
     with orderly(hint), writing(out), display(mode, "reproduce") as shown:

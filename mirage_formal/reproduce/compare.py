@@ -14,8 +14,8 @@ from mirage_formal.graph.formats.json import decode
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph
 from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.types import DTensor, Shape, row_major
-from mirage_formal.records.reproduced import Comparison, Row
-from mirage_formal.search.omissions import Reason, equal, reason
+from mirage_formal.records.reproduction import Comparison, Row
+from mirage_formal.search.known_incompleteness import Reason, equal, reason
 
 #: Extents that the axes of a scaled candidate may have; 1 stays 1.
 _SMALL: Final = (2, 4, 6, 8, 12, 16, 24)
@@ -44,7 +44,7 @@ def compare(key: str, program: KernelGraph, guided: Row, exhaustive: Row) -> Com
 
 
 def explanation(program: KernelGraph, candidate: KernelGraph) -> Reason | None:
-    """The predicate of search/omissions.py that holds for a candidate; None if none does, or none can be decided.
+    """Return the predicate of search/known_incompleteness.py that holds for a candidate; None if none is known to.
 
     The predicates are evaluated on the same structure at small extents: float64 evaluation of the real ones sorts
     millions of elements for every tensor.

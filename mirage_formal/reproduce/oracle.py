@@ -23,7 +23,7 @@ from mirage_formal.logic.certificate import audit, to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge
 from mirage_formal.logic.terms import Expr
-from mirage_formal.records.reproduced import Answers, Asked, Source
+from mirage_formal.records.reproduction import Answers, Asked, Source
 from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, Ending, extents_of
 from mirage_formal.reproduce.inputs import WORKLOADS, attention, gated_mlp, lora, ntrans, rmsnorm

@@ -12,10 +12,10 @@ from mirage_formal.errors import SpaceError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode
 from mirage_formal.records import SEARCH_FILE, UnitRecord
-from mirage_formal.records.reproduced import Workload, Workloads
+from mirage_formal.records.reproduction import Workload, Workloads
 from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
 from mirage_formal.reproduce.inputs import WORKLOADS
-from mirage_formal.reproduce.output.published import ARTIFACT_GRAPHS
+from mirage_formal.reproduce.output.paper_tables import ARTIFACT_GRAPHS
 from mirage_formal.reproduce.output.render import workloads_markdown
 from mirage_formal.reproduce.structures import structure
 from mirage_formal.run.driver import run

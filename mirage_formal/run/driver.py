@@ -40,16 +40,16 @@ from mirage_formal.records import (
 from mirage_formal.run.calls import plan, search_unit
 from mirage_formal.run.evidence import Evidence, Verified, verdict_of
 from mirage_formal.run.executors import make_executor
-from mirage_formal.run.kept.recall import Recalled, claimed
-from mirage_formal.run.kept.reports import moved, report_of
-from mirage_formal.run.place.lock import writing
-from mirage_formal.run.place.store import Store
 from mirage_formal.run.progress import Phase, Watch, silent
 from mirage_formal.run.progress.counts import Counts
 from mirage_formal.run.progress.times import Times
 from mirage_formal.run.ranking import most_us, rank
+from mirage_formal.run.result_cache.recall import Recalled, claimed
+from mirage_formal.run.result_cache.reports import moved, report_of
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
+from mirage_formal.run.run_directory.lock import writing
+from mirage_formal.run.run_directory.store import Store
 from mirage_formal.run.settings import (
     Job,
     Settings,
@@ -315,8 +315,8 @@ class _Run:
         return Report(written, results, self.store.root, failed, self.unfused_us, remarks, evidence.lost)
 
     def _reported(self, verified: Sequence[Verified]) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
-        from mirage_formal.run.built.alternatives import Alternatives  # not needed before there are results
-        from mirage_formal.run.built.build import COUNT
+        from mirage_formal.run.build.alternatives import Alternatives  # not needed before there are results
+        from mirage_formal.run.build.build import COUNT
 
         results: list[Result] = []
         items: list[CandidateRecord] = []

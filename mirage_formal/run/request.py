@@ -150,7 +150,7 @@ def stored_results(program: object, given: Options, bucket: str | None = None) -
         MirageError: A mistake in the program or the options.
     """
     from mirage_formal.device import runtime
-    from mirage_formal.run.kept.stored import stored
+    from mirage_formal.run.result_cache.store_results import stored
     from mirage_formal.run.settings import as_program, check_limits
 
     settings = _settings(given, bucket)
@@ -178,7 +178,7 @@ def kept_results(program: object, given: Options, bucket: str | None = None) -> 
     Raises:
         MirageError: See ``superoptimize``.
     """
-    from mirage_formal.run.kept.stored import in_store, scratch
+    from mirage_formal.run.result_cache.store_results import in_store, scratch
     from mirage_formal.run.settings import as_program
 
     settings = _settings(given, bucket)
@@ -202,7 +202,7 @@ def _warm(program: object, given: Options) -> bool:
     """Whether the store has something about a program, so that there may be no search; light to ask."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.graph import KernelGraph
-    from mirage_formal.store.place import Place, switched_off
+    from mirage_formal.store.location import Place, switched_off
 
     if not given.get("cache", True) or given.get("resume") or switched_off():
         return False
@@ -220,12 +220,12 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
     from mirage_formal.device import runtime
     from mirage_formal.frontend.origins import origins_of
     from mirage_formal.graph.canonical import digest
-    from mirage_formal.run.nothing import located, nothing_found
-    from mirage_formal.run.place.default_place import default_place
-    from mirage_formal.run.place.lock import writing
+    from mirage_formal.run.no_result_diagnosis import located, nothing_found
+    from mirage_formal.run.partitioning.answer import run_any
     from mirage_formal.run.results.listing import Results
+    from mirage_formal.run.run_directory.default_place import default_place
+    from mirage_formal.run.run_directory.lock import writing
     from mirage_formal.run.settings import as_program, check_limits
-    from mirage_formal.run.whole.answer import run_any
 
     frozen = as_program(program)
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"
@@ -244,9 +244,9 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
         backend = given.get("backend", BACKENDS[0])
         if not measure or not runtime.device_count():
             return Results(_as_asked(results, backend))
-        from mirage_formal.run.built.build import KernelWarning
-        from mirage_formal.run.tuned.fastest import Wanted, fastest
-        from mirage_formal.run.tuned.timing import Child
+        from mirage_formal.run.autotuning.measured_order import Wanted, fastest
+        from mirage_formal.run.autotuning.timing import Child
+        from mirage_formal.run.build.build import KernelWarning
 
         limit = settings.time_limit_s
         left = None if limit is None else max(limit - (time.monotonic() - begin), _TUNING * limit)

@@ -159,7 +159,10 @@ def form(graph: KernelGraph) -> str:
     Views are left out, for no kernel is launched for them. Where a sum of exponentials gets no running maximum, so that
     it overflows for large logits, the words say so.
     """
-    from mirage_formal.kernels.stable.stabilize import NotStable, stabilize  # not needed before there are results
+    from mirage_formal.kernels.online_softmax.stabilize import (  # not needed before there are results
+        NotStable,
+        stabilize,
+    )
 
     ops = [graph.ops[position] for position in launched(graph)]
     kernels = "; ".join(_block(op.graph) if isinstance(op, GraphDefined) else op.kind.value for op in ops)

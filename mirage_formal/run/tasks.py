@@ -21,22 +21,22 @@ from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.claims.abstract.domain import expressions, pieces
 from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.claims.numerics.foreseen import MAX_ELEMENTS, MAX_ESTIMATED, foresee
-from mirage_formal.claims.numerics.smaller import Smaller, elements, smaller
-from mirage_formal.claims.numerics.special import Fault, special
+from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
+from mirage_formal.claims.numerics.rounding_simulation import MAX_ELEMENTS, MAX_ESTIMATED, foresee
+from mirage_formal.claims.numerics.shrink import Smaller, elements, smaller
+from mirage_formal.claims.numerics.special_values import Fault, special
 from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import named
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import decode, encode
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.tails.matched import readings
+from mirage_formal.graph.remainder_tiles.matching import readings
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.stable.stabilize import stabilize
+from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
@@ -47,11 +47,11 @@ from mirage_formal.run.verify.certify import Refused, Verified
 from mirage_formal.run.verify.certify import certify as certify_candidate
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Standing, Uncertified, UnitTask
+from mirage_formal.search.concatenated_inputs import spread
 from mirage_formal.search.engine import Engine, Stats, Unit, by_reason, counted
-from mirage_formal.search.joined import spread
-from mirage_formal.search.tails import rounded
+from mirage_formal.search.pad_extents import rounded
 from mirage_formal.search.thread import fuse_threads
-from mirage_formal.workers.notes import telling
+from mirage_formal.workers.task_progress import telling
 
 #: Size of the primes, in bits: while searching, on scaled sizes; and for the final check, at real sizes.
 SEARCH_PRIME_BITS: Final = 20
@@ -95,7 +95,7 @@ def engine_of(job: Job) -> Engine:
     """The engine of a job; for the guided one, what is built on it."""
     if job.engine != "guided":
         return load_engine(job.engine)
-    from mirage_formal.search.united.engine import UnitedEngine
+    from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
 
     return UnitedEngine()
 
@@ -137,7 +137,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
         found[record.digest] = record
     most = estimate(program, job.target).us
     if found and min(one.estimated_us for one in found.values()) > _CLOSE * most:
-        from mirage_formal.run.dealt import dealt  # few units need what it loads
+        from mirage_formal.run.split_k_candidates import dealt  # few units need what it loads
 
         for graph in dealt(graphs, job.target, most):
             record = _found(job, graph if longer is None else longer.wrapped(graph), None)
@@ -221,8 +221,8 @@ def _output_types(graph: KernelGraph) -> list[DTensor]:
 def certify(task: CandidateTask) -> list[Claim | Uncertified]:
     """For every tensor of a candidate, in the order of proof.jsonl, why its expression is part of an output's.
 
-    Of a candidate with tails these are the tensors between its pads and slices, see ``graph.tails``. Where the sum that
-    stands for a concatenation is no part of one, its pieces may be.
+    Of a candidate with tails these are the tensors between its pads and slices, see ``graph.remainder_tiles``. Where
+    the sum that stands for a concatenation is no part of one, its pieces may be.
     """
     all_found = (_claims(*pair) for pair in readings(task.job.sought.whole, decode(task.graph)))
     first = next(all_found)

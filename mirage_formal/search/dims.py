@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, numbered
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.tails.extents import same_dims
+from mirage_formal.graph.remainder_tiles.extents import same_dims
 
 #: A dim of a tensor of a program: number of the tensor, number of the dim.
 Dim = tuple[int, int]

@@ -14,8 +14,8 @@ from mirage_formal.errors import FormatError, RunError
 from mirage_formal.limits import MAX_JOURNAL_BYTES
 from mirage_formal.records import SEARCH_FILE, confined, decode, naming, pretty, read, sha256
 from mirage_formal.records.run import NO_SEAL
-from mirage_formal.records.stored import ENTRY_FILE, EVIDENCE, FORMAT, EntryKey, EntryRecord, entry_code
-from mirage_formal.store.place import Place
+from mirage_formal.records.store_entry import ENTRY_FILE, EVIDENCE, FORMAT, EntryKey, EntryRecord, entry_code
+from mirage_formal.store.location import Place
 from mirage_formal.strict_json import load
 
 _HINT: Final = "search again; mirage-formal store clear removes what cannot be used"

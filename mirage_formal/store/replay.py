@@ -44,7 +44,7 @@ from mirage_formal.records import (
     sha256,
     unsealed,
 )
-from mirage_formal.records.whole import PARTS, WHOLE_FILE, CoverRecord, PartRecord, WholeRecord
+from mirage_formal.records.partition import PARTS, WHOLE_FILE, CoverRecord, PartRecord, WholeRecord
 
 _HINT: Final = "give the directory of a finished run, of a candidate, of a whole program, or of an entry of the store"
 
@@ -266,7 +266,7 @@ def _whole(root: Path) -> Replayed:
 def _cover(
     path: Path, program: KernelGraph, cover: CoverRecord, used: Mapping[str, tuple[KernelGraph, Shown]]
 ) -> Shown:
-    from mirage_formal.check.whole.parts import composed, partition  # loads numerical packages
+    from mirage_formal.check.partitioning.parts import composed, partition  # loads numerical packages
 
     with step(path, "partition"):
         pieces = partition(program, [part.operators for part in cover.parts])

@@ -15,7 +15,7 @@ from mirage_formal.frontend.arguments import fail
 from mirage_formal.frontend.mirage_api.table import refused
 
 if TYPE_CHECKING:
-    from mirage_formal.torch.imported import Imported
+    from mirage_formal.torch.import_result import Imported
 
 _OLDEST: Final = (2, 11)
 

@@ -11,8 +11,8 @@ from typing import Final, assert_never
 from mirage_formal.frontend.arguments import exact
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.torch.arrange import apply, cast
 from mirage_formal.torch.values import Constant, ImportedGraph, Program, Value, stuck
+from mirage_formal.torch.view_propagation import apply, cast
 from mirage_formal.torch.views import View, expand
 
 #: What a rule gives: the operator's result, or one for each of its results.
@@ -282,7 +282,7 @@ def rounded(number: Fraction, dtype: DType) -> Fraction:
     """
     import numpy as np
 
-    from mirage_formal.meaning.reference import rounded_to_bfloat16
+    from mirage_formal.semantics.reference import rounded_to_bfloat16
 
     single = np.float32(float(number))
     match dtype:

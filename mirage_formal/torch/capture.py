@@ -158,7 +158,7 @@ def _name(target: Any) -> str:
 
 def _functional(program: Any) -> Any:
     """The program without operators in place, and with those decomposed that torch composes and the table has not."""
-    from mirage_formal.torch.rows import rules
+    from mirage_formal.torch.op_table import rules
 
     known = rules()
     calls = [node.target for node in program.graph.nodes if node.op == "call_function"]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-import mirage_formal.torch.moves as moves
+import mirage_formal.torch.view_rules as moves
 import mirage_formal.torch.views as views
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.frontend.arguments import fail
@@ -19,12 +19,12 @@ from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import Band, DType
 from mirage_formal.torch.analysis.aliases import owners, shared
 from mirage_formal.torch.analysis.regions import convex
-from mirage_formal.torch.arrange import cast
 from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written, filled
 from mirage_formal.torch.capture import Captured, called, lines
-from mirage_formal.torch.imported import Binding, Imported, Left, Note, Output, Region
-from mirage_formal.torch.rows import Row, rules
+from mirage_formal.torch.import_result import Binding, Imported, Left, Note, Output, Region
+from mirage_formal.torch.op_table import Row, rules
 from mirage_formal.torch.values import Constant, Layout, Program, Source, Value, stuck
+from mirage_formal.torch.view_propagation import cast
 
 _NARROW: Final = frozenset(f"torch.{dtype.value}" for dtype in NARROW)
 #: What may become of values between operators: see ``imported``.

@@ -26,7 +26,7 @@ from typing import IO, Any, Final
 from mirage_formal.errors import ClusterError
 from mirage_formal.workers.cluster_worker import TOPIC, Order, compute
 from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Event, Executor, Lost, Slot
-from mirage_formal.workers.notes import EVERY_S
+from mirage_formal.workers.task_progress import EVERY_S
 
 #: Seconds to reach a scheduler, and then for its first worker to appear.
 _CONNECT_S: Final = 5.0

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from mirage_formal.errors import MirageError
 from mirage_formal.workers.dispatch import Answer, Done, Event, Failed, Lost, Mistake
-from mirage_formal.workers.notes import EVERY_S
 from mirage_formal.workers.pool import Pool
+from mirage_formal.workers.task_progress import EVERY_S
 
 #: Dask's name of the events by which tasks say where they stand: their key, and a pickled value. One name for all
 #: clients, as a scheduler keeps the last events of each name for ever.

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from mirage_formal.errors import MirageError, WorkerError
 from mirage_formal.guard import shielded
-from mirage_formal.workers import notes
+from mirage_formal.workers import task_progress
 from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Answer, Event, Executor, Lost, Mistake, Slot
 
 #: Seconds that an idle or starting worker is given to exit before it is killed.
@@ -219,9 +219,9 @@ def _tell(pipe: Connection, writes: threading.Lock) -> None:
     """Send what the task says of itself while it is computed; nothing is sent behind its answer."""
     with suppress(OSError):
         while True:
-            time.sleep(notes.EVERY_S)
+            time.sleep(task_progress.EVERY_S)
             with writes:
-                if (said := notes.told()) is not None:
+                if (said := task_progress.told()) is not None:
                     pipe.send(_Note(said))
 
 

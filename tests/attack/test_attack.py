@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from mirage_formal.check.proof import laws, moves, replay
+from mirage_formal.check.proof import index_substitution, laws, replay
 from tests.attack import lemmas, proofs
 from tests.attack.families import FAMILIES
 from tests.attack.trial import Family, campaign
@@ -50,7 +50,7 @@ def blind(monkeypatch: pytest.MonkeyPatch, module: object, words: str) -> None:
         (laws, "to be the largest value", 3),
         (laws, "expected the polynomial to be the product", 3),
         (laws, "to be the running maximum", 2),
-        (moves, "", 3),
+        (index_substitution, "", 3),
     ],
 )
 def test_the_adversary_finds_a_kernel_that_does_not_look(

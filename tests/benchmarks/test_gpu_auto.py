@@ -15,10 +15,10 @@ from benchmarks.gpu_cases import Case, triton_of
 from benchmarks.gpu_jobs import Pool
 from benchmarks.gpu_stages import Row, Stages, candidates, options
 from mirage_formal.device.measure import Measurement
-from mirage_formal.device.sealed import write_measurement, write_triton
+from mirage_formal.device.sealed_records import write_measurement, write_triton
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import TritonRecord, TritonVariantRecord
-from mirage_formal.run.tuned.triton.files import TritonText, texts
+from mirage_formal.run.autotuning.triton.files import TritonText, texts
 from tests.benchmarks.test_gpu_cases import Ours
 from tests.benchmarks.test_gpu_stages import WITHIN, Answered, cell, kernels, script
 from tests.kit.runs import small_run

@@ -16,11 +16,11 @@ from mirage_formal.cli.user_file import load_programs
 from mirage_formal.report.page.document import page
 from mirage_formal.report.page.gallery import compared, index
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.reading.beside import BENCH_FILE
-from mirage_formal.run.built.triton.files import write_run
+from mirage_formal.report.reading.adjacent_files import BENCH_FILE
+from mirage_formal.run.build.triton.files import write_run
+from mirage_formal.run.partitioning.answer import run_any
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import judge, written
-from mirage_formal.run.whole.answer import run_any
 from tests.kit.figures import bench, write_figures
 from tests.kit.runs import small_run
 from tests.report.conftest import LAYER

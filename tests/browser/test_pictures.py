@@ -13,7 +13,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.report.drawing.svg import graph_svg
 from mirage_formal.report.model import Basis, Candidate, Report
 from mirage_formal.report.page.document import page
-from mirage_formal.report.proofs.replayed import replayed
+from mirage_formal.report.proofs.replay import replayed
 from tests.browser.conftest import Opened
 from tests.kit.paths import REPOSITORY
 from tests.kit.shown import example

@@ -10,11 +10,11 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.check.abstract import output_parts
 from mirage_formal.check.fingerprint.bound import Stated, check_bound
-from mirage_formal.claims.fields.bound import Bound, error_bound, growth
-from mirage_formal.claims.fields.primes import field_pair
+from mirage_formal.claims.identity_testing.bound import Bound, error_bound, growth
+from mirage_formal.claims.identity_testing.primes import field_pair
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.meaning.tape import NotLax, needs, record
+from mirage_formal.semantics.straight_line_trace import NotLax, needs, record
 
 PAIR = field_pair(31)
 

@@ -13,17 +13,17 @@ import mirage_formal as mf
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.equivalence import opinions, replayed
 from mirage_formal.check.proof.ring import ProofError
+from mirage_formal.claims.counterexamples.definedness import unmet
 from mirage_formal.claims.equality.explain import explain
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.refutation.witness import unmet
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.tails.extents import resized
+from mirage_formal.graph.remainder_tiles.extents import resized
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.search.sought import sought
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import mirrored
+from mirage_formal.search.preprocess import sought
 from mirage_formal.search.space import load_space
-from mirage_formal.search.united.mirrored import mirrored
 from tests.kit.graphs.built import program as built
 from tests.kit.kernels.tails import Wrapped, chain, product
 from tests.kit.proofs.claims import Mask, Saved, kernel, on, pair

@@ -13,8 +13,8 @@ from mirage_formal.check import equivalence
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
 from mirage_formal.check.equivalence import replayed
-from mirage_formal.check.proof.second import Answer, Opinion
-from mirage_formal.check.timed import Within
+from mirage_formal.check.proof.sympy_crosscheck import Answer, Opinion
+from mirage_formal.check.time_limit import Within
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings

@@ -13,12 +13,12 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.cuda.manifest import SOLVERS
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.derive import command
-from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.limits import MAX_QUESTIONS
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
-from mirage_formal.run.built.build import build_run
+from mirage_formal.revalidate import command
+from mirage_formal.revalidate.rederive import derive_kernels
+from mirage_formal.run.build.build import build_run
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.known_engine import PROGRAMS

@@ -18,7 +18,7 @@ from mirage_formal.check.fingerprint import arithmetic
 from mirage_formal.check.fingerprint.field import Point, Undefined, needs, run
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.claims.abstract.domain import expressions as theirs
-from mirage_formal.claims.fields.fingerprint import FingerprintSettings, fingerprint
+from mirage_formal.claims.identity_testing.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op

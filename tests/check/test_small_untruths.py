@@ -16,8 +16,8 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed, list_files
 from mirage_formal.check.run import read_run
-from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.errors import FormatError, RunError
+from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
 from tests.kit.paths import REPOSITORY

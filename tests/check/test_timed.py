@@ -15,8 +15,8 @@ import pytest
 
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed, established, expect, step
-from mirage_formal.check.timed import LIMIT_S, OutOfTime, Within
-from mirage_formal.derive import command
+from mirage_formal.check.time_limit import LIMIT_S, OutOfTime, Within
+from mirage_formal.revalidate import command
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
 from tests.kit.processes import gone

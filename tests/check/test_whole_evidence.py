@@ -15,9 +15,9 @@ from mirage_formal import records
 from mirage_formal.check.__main__ import main
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.records.whole import WHOLE_FILE
+from mirage_formal.records.partition import WHOLE_FILE
+from mirage_formal.run.partitioning.cover_search import run_whole
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.whole.whole import run_whole
 from tests.kit.graphs.whole_programs import TINY, layers
 from tests.kit.runs.edited_runs import seal_file, write
 from tests.kit.runs.tampering import copy, edit, flip, sign_candidate, sign_run

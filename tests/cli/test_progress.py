@@ -22,7 +22,7 @@ from mirage_formal.run.progress.counts import Counts, Forecast
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.work import Standing
 from mirage_formal.search.engine import Stats, Tally, counted
-from mirage_formal.workers import notes
+from mirage_formal.workers import task_progress
 from mirage_formal.workers.pool import Pool
 from tests.kit.runs.clock import clock_of
 from tests.kit.runs.fake_engine import fresh_name, program, shared
@@ -62,15 +62,15 @@ def test_tallies_are_read_while_they_count_and_nothing_else_is_counted_for_it() 
 
 
 def test_a_task_says_where_it_stands_until_it_ends() -> None:
-    assert notes.told() is None
-    with notes.telling(lambda: 3):
-        assert notes.told() == 3
-    assert notes.told() is None
+    assert task_progress.told() is None
+    with task_progress.telling(lambda: 3):
+        assert task_progress.told() == 3
+    assert task_progress.told() is None
 
 
 def step_by_step(path: str) -> int:
     """Says 1 until the test leaves a file."""
-    with notes.telling(lambda: 1):
+    with task_progress.telling(lambda: 1):
         while not Path(path).exists():
             threading.Event().wait(0.02)
     return 2

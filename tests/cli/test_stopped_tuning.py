@@ -15,9 +15,9 @@ from mirage_formal import gpu
 from mirage_formal.cli.graphs import arrays
 from mirage_formal.device import runs, runtime
 from mirage_formal.records.answer import ProgressEvent
-from mirage_formal.run.place.lock import writing
+from mirage_formal.run.autotuning import timing
 from mirage_formal.run.progress.display import JsonLines
-from mirage_formal.run.tuned import timing
+from mirage_formal.run.run_directory.lock import writing
 from tests.kit.fake_gpu import FakeGpu
 from tests.kit.runs import small_run
 from tests.kit.runs.commands import Command
@@ -46,10 +46,10 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and a tuning directory whose kernels are made and not timed."""
-    from mirage_formal.run.tuned.bench import Bench, Limits
-    from mirage_formal.run.tuned.plans import Place
-    from mirage_formal.run.tuned.prepare import PRELOAD
-    from mirage_formal.run.tuned.tune import tune
+    from mirage_formal.run.autotuning.bench import Bench, Limits
+    from mirage_formal.run.autotuning.plans import Place
+    from mirage_formal.run.autotuning.prepare import PRELOAD
+    from mirage_formal.run.autotuning.tune import tune
     from mirage_formal.workers.pool import Pool
 
     root = tmp_path_factory.mktemp("stopped")

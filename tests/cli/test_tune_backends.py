@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from mirage_formal.device import runtime
-from mirage_formal.run.tuned import tune as tune_module
-from mirage_formal.run.tuned.bench import Bench, Row, Tuned
-from mirage_formal.run.tuned.triton.found import Beside, TritonRow
+from mirage_formal.run.autotuning import tune as tune_module
+from mirage_formal.run.autotuning.bench import Bench, Row, Tuned
+from mirage_formal.run.autotuning.triton.results import Beside, TritonRow
 from tests.kit.runs.commands import Command, Ended
 
 FILES = (

@@ -13,7 +13,7 @@ from benchmarks import fuzz_programs
 from benchmarks.in_processes import Row
 from benchmarks.stages import differs, searched
 from mirage_formal.graph.graph import KernelGraph, Op
-from mirage_formal.meaning.reference import run as reference
+from mirage_formal.semantics.reference import run as reference
 from tests.kit.fuzz.program_writer import LONGEST, MOST_OPERATORS
 from tests.kit.fuzz.programs import program
 

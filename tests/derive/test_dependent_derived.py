@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.program import program as ir
-from mirage_formal.kernels.program.stored import programs_of, programs_text
+from mirage_formal.kernels.program.serialization import programs_of, programs_text
 from mirage_formal.records import sha256
-from mirage_formal.run.built.build import build_run
+from mirage_formal.revalidate.rederive import derive_kernels
+from mirage_formal.run.build.build import build_run
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.known_engine import PROGRAMS

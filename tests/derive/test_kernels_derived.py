@@ -21,15 +21,15 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.cuda.manifest import SOLVERS
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.check.solvers import UNSAT, Answers
-from mirage_formal.derive import command, rederive
-from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device.compile import available
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.program import program as ir
-from mirage_formal.kernels.program.stored import programs_of, programs_text
+from mirage_formal.kernels.program.serialization import programs_of, programs_text
 from mirage_formal.logic.script import Script
-from mirage_formal.run.built.build import discharged
+from mirage_formal.revalidate import command, rederive
+from mirage_formal.revalidate.rederive import derive_kernels
+from mirage_formal.run.build.build import discharged
 from tests.kit.runs.kernel_runs import first, kernel_runs
 from tests.kit.runs.tampering import InProcess, copy, edit, read_lines, sign_kernels, write_lines
 

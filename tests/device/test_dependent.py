@@ -15,16 +15,16 @@ import pytest
 
 from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.device import compile as nvrtc
-from mirage_formal.device import dependent, runtime, tensors
-from mirage_formal.device.dependent import LaunchError, library_function
+from mirage_formal.device import programmatic_launch, runtime, tensors
 from mirage_formal.device.launch import Optimized
+from mirage_formal.device.programmatic_launch import LaunchError, library_function
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.executable import in_order
 from mirage_formal.kernels.generate import Kernel, generate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning import reference
-from mirage_formal.run.built.build import build
-from mirage_formal.run.built.values import Built
+from mirage_formal.run.build.build import build
+from mirage_formal.run.build.values import Built
+from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.device_kernels import chain, predefined
 from tests.kit.runs.fake_cupy import FakeCupy, aligned, ndarray, with_code
@@ -118,7 +118,7 @@ def install(monkeypatch: pytest.MonkeyPatch, built: Built, **options: Any) -> tu
     fake = FakeCupy(built.programs, **options)
     driver = FakeDriver(fake)
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr(dependent, "library_function", lambda: driver.function)
+    monkeypatch.setattr(programmatic_launch, "library_function", lambda: driver.function)
     tensors.adapter.cache_clear()
     return fake, driver
 

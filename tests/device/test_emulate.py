@@ -15,7 +15,7 @@ from mirage_formal.device import emulate
 from mirage_formal.device.emulate import EmulatorError, run
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.cuda import emit
-from mirage_formal.kernels.program.amount import amount
+from mirage_formal.kernels.program.instruction_count import amount
 from mirage_formal.kernels.program.program import (
     BinaryFn,
     GlobalRead,

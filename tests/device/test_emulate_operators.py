@@ -13,11 +13,11 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import row_major
-from mirage_formal.kernels.lowering.boxes import Operation
+from mirage_formal.kernels.lowering.strided_regions import Operation
 from mirage_formal.kernels.predefined import operator_program
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning import reference
 from mirage_formal.search.thread import fuse_threads
+from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.lowering_kit import compare, inputs_for
 

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from mirage_formal.claims.numerics.numerics import Inputs, check, draw_all
-from mirage_formal.device.dependent import launcher
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import TorchRecorder, measure
+from mirage_formal.device.programmatic_launch import launcher
 from mirage_formal.device.runs import DeviceRuns
 from mirage_formal.device.runtime import device_count
 from mirage_formal.device.tensors import TensorError
 from mirage_formal.errors import DTypeError, ShapeError
 from mirage_formal.kernels.executable import KernelLaunch, in_order, load
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 
 KERNELS = Path(os.environ.get("MIRAGE_GPU_KERNELS", "runs/gpu/fixtures"))
 NAMES = ("predefined", "predefined_bfloat16", "split", "chain", "lora", "ntrans")

@@ -13,10 +13,10 @@ from mirage_formal.claims.numerics.numerics import draw_all, where_computed
 from mirage_formal.device.runtime import arch_of, current_device, device_count
 from mirage_formal.kernels.executable import load
 from mirage_formal.kernels.triton.options import LaunchOptions
-from mirage_formal.run.built.triton.calls import TritonOptimized
-from mirage_formal.run.tuned.child import machine
-from mirage_formal.run.tuned.triton.ahead import Task, compiled
-from mirage_formal.run.tuned.triton.files import TritonText, texts
+from mirage_formal.run.autotuning.child import machine
+from mirage_formal.run.autotuning.triton.files import TritonText, texts
+from mirage_formal.run.autotuning.triton.precompile import Task, compiled
+from mirage_formal.run.build.triton.calls import TritonOptimized
 from tests.device.test_launch_device import KERNELS, NAMES
 
 pytestmark = [
@@ -39,7 +39,7 @@ def written(name: str, place: Path) -> list[tuple[TritonText, Path]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_are_right_and_have_times(name: str, tmp_path: Path) -> None:
-    from mirage_formal.run.tuned.triton.runs import Files
+    from mirage_formal.run.autotuning.triton.runs import Files
 
     assert machine().triton
     files = Files()

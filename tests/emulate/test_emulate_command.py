@@ -20,8 +20,8 @@ from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import GRAPH_FILE
 from mirage_formal.run.driver import run
+from mirage_formal.run.partitioning.answer import run_any
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.whole.answer import run_any
 from tests.kit.graphs.whole_programs import TINY, layers
 from tests.kit.paths import REPOSITORY
 

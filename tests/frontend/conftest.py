@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mirage_formal.store.place import ROOT, SWITCH
+from mirage_formal.store.location import ROOT, SWITCH
 
 
 @pytest.fixture

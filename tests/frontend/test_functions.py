@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import mirage_formal as mf
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.meaning.reference import run
+from mirage_formal.semantics.reference import run
 
 Array = NDArray[Any]
 

@@ -26,7 +26,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 from tests.kit.graphs.strategies import BLOCK_KINDS, FIELD_KINDS, KERNEL_KINDS, block_graphs, kernel_graphs, rearranged
 from tests.kit.sampled import number
 

@@ -17,11 +17,11 @@ from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.tails.apart import apart
-from mirage_formal.graph.tails.extents import resized, tails
-from mirage_formal.graph.tails.matched import matched
+from mirage_formal.graph.remainder_tiles.extents import resized, tails
+from mirage_formal.graph.remainder_tiles.matching import matched
+from mirage_formal.graph.remainder_tiles.split import apart
 from mirage_formal.graph.types import Shape
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 from tests.kit.kernels.tails import Wrapped, chain, product
 
 K = OpKind

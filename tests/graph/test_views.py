@@ -16,8 +16,8 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import addressable, kernel_count, places
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning import reference
-from mirage_formal.run.built.build import build
+from mirage_formal.run.build.build import build
+from mirage_formal.semantics import reference
 from tests.kit.kernels.example_kernels import checked
 
 H200 = load_target("h200")

@@ -18,11 +18,11 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import Band
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.lowering.assemble import lower
+from mirage_formal.kernels.online_softmax.stabilize import Stabilized, stabilized
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.empty_tiles import share, skippable
-from mirage_formal.kernels.stable.stabilize import Stabilized, stabilized
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning.reference import run as reference
+from mirage_formal.semantics.reference import run as reference
 
 _TEXT = """mugraph 1
 d0 = input(Q) dtype=float16 shape=[1,{n},16]

@@ -15,7 +15,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.generate import Kernel, generate
-from mirage_formal.kernels.stable.stabilize import stabilize
+from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from mirage_formal.kernels.target import load_target
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.lowering_kit import alone

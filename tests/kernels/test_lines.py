@@ -15,9 +15,9 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.generate import Kernel, generate
-from mirage_formal.kernels.lines import Lines, kernel_lines
 from mirage_formal.kernels.planning.planner import schedules
 from mirage_formal.kernels.program.program import Barrier
+from mirage_formal.kernels.source_map import Lines, kernel_lines
 from mirage_formal.report.views.levels import Node, all_nodes, levels
 from tests.kernels.test_golden import KERNELS, TARGET
 from tests.kit.shown import NAMES, example

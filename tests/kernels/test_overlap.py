@@ -16,8 +16,8 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.executable import Executable, kernel_launch, load, save
 from mirage_formal.kernels.generate import Generated, Kernel, asked_of, generate, plan_record
-from mirage_formal.kernels.lines import kernel_lines
 from mirage_formal.kernels.program.program import CopyAsync, GridWait, LaunchDependents, Program, Stmt
+from mirage_formal.kernels.source_map import kernel_lines
 from mirage_formal.kernels.target import load_target
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.program_interpreter import fault

@@ -15,12 +15,12 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.kernels import predefined
-from mirage_formal.kernels.lowering.boxes import Operation
+from mirage_formal.kernels.lowering.strided_regions import Operation
 from mirage_formal.kernels.predefined import operator_program
 from mirage_formal.kernels.program.access import Mode, listing
 from mirage_formal.kernels.program.program import Param, Program
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 from tests.kit.kernels.program_interpreter import from_storage, to_storage
 from tests.kit.kernels.program_interpreter import run as interpret
 

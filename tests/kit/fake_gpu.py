@@ -1,11 +1,11 @@
-"""A GPU that is a process of its own and answers every order, as the one of ``mirage_formal.run.tuned.timing`` does."""
+"""A GPU as a process of its own that answers every order, as that of ``mirage_formal.run.autotuning.timing`` does."""
 
 from __future__ import annotations
 
 import sys
 from typing import ClassVar, Final
 
-from mirage_formal.run.tuned.timing import Child
+from mirage_formal.run.autotuning.timing import Child
 
 #: A kernel takes longer the later its schedule comes, and a candidate is within its tolerance.
 _SCRIPT: Final = """

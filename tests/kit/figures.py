@@ -9,7 +9,7 @@ import msgspec
 
 from benchmarks.gpu_stages import Row as Bench
 from benchmarks.gpu_table import table
-from mirage_formal.records.reproduced import Answers, Asked, Comparison, Growth, Host, Row, Source, Table5
+from mirage_formal.records.reproduction import Answers, Asked, Comparison, Growth, Host, Row, Source, Table5
 
 
 def bench(run: Path, name: str, **cells: Any) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.meaning.batched import BatchedDomain, run_many
-from mirage_formal.meaning.footprint import footprint
-from mirage_formal.meaning.reference import FloatDomain, run
-from mirage_formal.meaning.walk import evaluate
+from mirage_formal.semantics.batched import BatchedDomain, run_many
+from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.semantics.reference import FloatDomain, run
+from mirage_formal.semantics.working_set import footprint
 from tests.kit.graphs.random_graphs import random_graph
 from tests.kit.proofs.claims import load
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from mirage_formal.claims.abstract.domain import expressions
-from mirage_formal.claims.fields.draw import field_point
-from mirage_formal.claims.fields.field import run
-from mirage_formal.claims.fields.primes import field_pair
+from mirage_formal.claims.identity_testing.draw import field_point
+from mirage_formal.claims.identity_testing.field import run
+from mirage_formal.claims.identity_testing.primes import field_pair
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Lax, Level, OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.meaning import reference
-from mirage_formal.meaning.tape import NotLax, lax_class, needs, record
+from mirage_formal.semantics import reference
+from mirage_formal.semantics.straight_line_trace import NotLax, lax_class, needs, record
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import READS_MASK, with_masks
 

@@ -12,8 +12,8 @@ import mirage_formal as mf
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
-from mirage_formal.meaning.reference import run
-from mirage_formal.meaning.typed import LARGEST, rounded, run_typed
+from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.typed import LARGEST, rounded, run_typed
 
 INF, NAN = float("inf"), float("nan")
 

@@ -21,9 +21,9 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DTensor, DType, row_major
-from mirage_formal.meaning import reference
-from mirage_formal.meaning.operators import RULES
-from mirage_formal.meaning.walk import trace
+from mirage_formal.semantics import reference
+from mirage_formal.semantics.interpreter import trace
+from mirage_formal.semantics.operators import RULES
 from tests.kit.graphs import naive
 from tests.kit.graphs.random_graphs import random_graph, with_masks
 

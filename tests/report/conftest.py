@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.cli.user_file import load_programs
+from mirage_formal.run.partitioning.answer import run_any
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.whole.answer import run_any
 from tests.kit.runs import small_run
 
 #: Three operators with two outputs, which are searched in parts and as a whole.

@@ -18,16 +18,16 @@ from mirage_formal.cli.app import app
 from mirage_formal.errors import MirageError
 from mirage_formal.report.as_json import report_values
 from mirage_formal.report.model import Candidate
+from mirage_formal.report.page.baselines import peer_rows
 from mirage_formal.report.page.candidates import candidate_section
 from mirage_formal.report.page.code import triton_section
 from mirage_formal.report.page.document import page
-from mirage_formal.report.page.peers import peer_rows
 from mirage_formal.report.page.search.overview import roofline_section
 from mirage_formal.report.reading import Shown, read_report
-from mirage_formal.report.reading.beside import BENCH_FILE, triton_of
+from mirage_formal.report.reading.adjacent_files import BENCH_FILE, triton_of
 from mirage_formal.report.terminal import report_text
 from mirage_formal.report.views.levels import all_nodes, levels
-from mirage_formal.run.built.triton.files import default_out, write_run
+from mirage_formal.run.build.triton.files import default_out, write_run
 from tests.kit.figures import bench, write_figures
 from tests.report.test_hostile import Elements, harmless
 

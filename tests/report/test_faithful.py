@@ -24,7 +24,7 @@ from mirage_formal.report.model import Basis, Candidate, Special
 from mirage_formal.report.page.candidates import candidate_section
 from mirage_formal.report.proofs.formulas import latex, mathml, text
 from mirage_formal.report.proofs.program import definitions
-from mirage_formal.report.proofs.replayed import replayed
+from mirage_formal.report.proofs.replay import replayed
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.views.levels import all_nodes, levels
 from mirage_formal.run.driver import run

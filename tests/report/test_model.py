@@ -15,7 +15,7 @@ from mirage_formal.report.as_json import report_json
 from mirage_formal.report.model import Basis, Checked, Report
 from mirage_formal.report.page import header
 from mirage_formal.report.reading import Shown, read_report
-from mirage_formal.report.reading.checked import checked
+from mirage_formal.report.reading.check_process import checked
 from mirage_formal.report.terminal import report_text
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering
@@ -66,7 +66,7 @@ def test_nothing_is_established_without_check(small: Path, monkeypatch: pytest.M
     assert "not checked here" in header.who(report)
     for held, basis in ((True, Basis.CHECKED), (False, Basis.RECORDED)):
         said = Checked(held, "what it printed", 1.0, "2026-01-01 00:00 UTC")
-        monkeypatch.setattr("mirage_formal.report.reading.checked", lambda path, said=said: said)
+        monkeypatch.setattr("mirage_formal.report.reading.check_process", lambda path, said=said: said)
         asked = read_report(small, check=True)
         assert {one.basis for one in asked.candidates} == {basis}
         assert ("did NOT establish" in header.who(asked)) is not held
@@ -80,7 +80,7 @@ def test_what_does_not_hold_is_never_shown_as_established(
     (directory, *_) = sorted((root / "candidates").iterdir())
     (directory / "proof" / "equivalence.json").write_text("{}")
     said = Checked(True, "", 1.0, "")
-    monkeypatch.setattr("mirage_formal.report.reading.checked", lambda path: said)
+    monkeypatch.setattr("mirage_formal.report.reading.check_process", lambda path: said)
     report = read_report(root, check=True)
     assert report.candidates[0].basis is Basis.FAILS
     assert report.candidates[0].proof is None

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.report.page.search.pruned import pruned_rows, pruned_section
+from mirage_formal.report.page.search.pruning import pruned_rows, pruned_section
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.searched import Search
+from mirage_formal.report.search_view import Search
 from mirage_formal.report.terminal import report_text
 from tests.kit.runs import tampering
 from tests.report.test_units import SEARCH, cells, edited

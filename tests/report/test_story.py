@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_formal.report.proofs.replayed import replayed
+from mirage_formal.report.proofs.replay import replayed
 from tests.kit.paths import REPOSITORY
 from tests.kit.shown import NAMES, example
 

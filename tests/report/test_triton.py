@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.device.sealed import write_triton
+from mirage_formal.device.sealed_records import write_triton
 from mirage_formal.records import TritonRecord, TritonVariantRecord
 from mirage_formal.report.page.candidates import candidate_section
 from mirage_formal.report.reading import Shown, read_report

@@ -16,7 +16,7 @@ from mirage_formal.report.page.document import page
 from mirage_formal.report.page.search.units import course_section, units_section
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.units import POINTS, course
-from mirage_formal.report.searched import Search, Span, Unit
+from mirage_formal.report.search_view import Search, Span, Unit
 from mirage_formal.report.terminal import report_text
 from tests.kit.runs import tampering
 from tests.report.test_hostile import Elements, harmless

@@ -11,11 +11,11 @@ from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import decode
 from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.records.reproduced import Row
+from mirage_formal.records.reproduction import Row
 from mirage_formal.reproduce.arms import ARMS, Limits, run_row
 from mirage_formal.reproduce.compare import compare, explanation, scaled
 from mirage_formal.reproduce.inputs import WORKLOADS
-from mirage_formal.search.omissions import Reason
+from mirage_formal.search.known_incompleteness import Reason
 from mirage_formal.search.space import load_space
 from tests.kit.sampled import number
 

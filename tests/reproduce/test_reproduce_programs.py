@@ -13,7 +13,7 @@ from mirage_formal.cli.user_file import load_programs
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.reproduce.inputs import WORKLOADS
-from mirage_formal.reproduce.output.published import ARTIFACT_GRAPHS
+from mirage_formal.reproduce.output.paper_tables import ARTIFACT_GRAPHS
 from tests.kit.paths import REPOSITORY
 
 ROOT = REPOSITORY

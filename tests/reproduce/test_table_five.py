@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from mirage_formal.errors import RunError, SpaceError
-from mirage_formal.records.reproduced import Row, Table5
+from mirage_formal.records.reproduction import Row, Table5
 from mirage_formal.reproduce import table5 as module
 from mirage_formal.reproduce.arms import Limits
 from mirage_formal.reproduce.book import Lines

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mirage_formal.errors import SpaceError
-from mirage_formal.records.reproduced import Workloads
+from mirage_formal.records.reproduction import Workloads
 from mirage_formal.reproduce import workloads as module
 from mirage_formal.reproduce.workloads import workloads
 

@@ -14,10 +14,10 @@ from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run import dealt as dealt_module
-from mirage_formal.run.dealt import dealt
+from mirage_formal.run import split_k_candidates as dealt_module
 from mirage_formal.run.ranking import operators
 from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.split_k_candidates import dealt
 from mirage_formal.run.tasks import plan, search_unit
 from mirage_formal.run.work import UnitTask
 from tests.kit.proofs.claims import Saved, kernel, on, program

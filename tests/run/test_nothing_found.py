@@ -26,10 +26,10 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import UnitRecord
-from mirage_formal.run.nothing import nothing_found
+from mirage_formal.run.no_result_diagnosis import nothing_found
+from mirage_formal.run.partitioning.answer import run_any
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.whole.answer import run_any
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import program as small
 from tests.kit.runs.fake_engine import roots

@@ -16,17 +16,17 @@ COMPUTING = {
     "z3",
     "cvc5",
     "mirage_formal.run.tasks",
-    "mirage_formal.run.built.build",
+    "mirage_formal.run.build.build",
     "mirage_formal.check.equivalence",
     "mirage_formal.search.guided.engine",
-    "mirage_formal.claims.fields.fingerprint",
+    "mirage_formal.claims.identity_testing.fingerprint",
 }
 
 SEARCH = """
 import sys
 from pathlib import Path
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.whole.answer import run_any
+from mirage_formal.run.partitioning.answer import run_any
 from mirage_formal.run.executors import make_executor
 from mirage_formal.cli.user_file import load_programs
 from mirage_formal.workers.dispatch import Done
@@ -69,7 +69,9 @@ def test_a_default_search_loads_neither_galois_nor_sympy_and_its_parent_no_engin
     assert set(parent.split()) & (UNUSED | {"numpy", "mirage_formal.search.guided.engine"}) == set()
     assert set(worker.split()) & UNUSED == set()
     # The worker has proved: the confirmation of its fields is in the log, and came from the table.
-    assert {"numpy", "mirage_formal.run.tasks", "mirage_formal.claims.fields.fingerprint"} <= set(worker.split())
+    assert {"numpy", "mirage_formal.run.tasks", "mirage_formal.claims.identity_testing.fingerprint"} <= set(
+        worker.split()
+    )
     log = Path(found.split(maxsplit=1)[1]) / "verification.json"
     assert '"galois"' in log.read_text()
 
@@ -83,7 +85,8 @@ from mirage_formal.errors import MirageError
 
 start = pool._start_server
 def started(threads):
-    print(threads, *sorted({{"mirage_formal.run.driver", "mirage_formal.run.whole.whole"}} & set(sys.modules)))
+    names = {{"mirage_formal.run.driver", "mirage_formal.run.partitioning.cover_search"}}
+    print(threads, *sorted(names & set(sys.modules)))
     start(threads)
 pool._start_server = started
 sys.argv = ["search", {str(tmp_path / "none.py")!r}, "--workers", "1"]

@@ -18,7 +18,7 @@ from mirage_formal.cli.graphs.subject import subject
 from mirage_formal.device.launch import Optimized
 from mirage_formal.errors import FormatError
 from mirage_formal.kernels.executable import Executable
-from mirage_formal.run.kept.kernels import stored_kernels
+from mirage_formal.run.result_cache.kernels import stored_kernels
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering
 from tests.kit.runs.kernel_runs import first, kernel_runs
@@ -166,7 +166,7 @@ real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name in ("z3", "cvc5") else real(name, package)
 from pathlib import Path
 from mirage_formal.errors import FormatError
-from mirage_formal.run.kept.kernels import stored_kernels
+from mirage_formal.run.result_cache.kernels import stored_kernels
 print(*stored_kernels(Path({str(good)!r})).remarks, sep="\\n")
 try:
     stored_kernels(Path({str(bad)!r}))

@@ -21,7 +21,7 @@ from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.rules import device_results
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.omissions import Reason, reason
+from mirage_formal.search.known_incompleteness import Reason, reason
 from mirage_formal.search.space import SearchSpace
 from tests.kit.runs.differential_kit import (
     K,

@@ -12,7 +12,7 @@ import pytest
 
 from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.claims.abstract.normal_form import NormalForms
-from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
+from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import Limits, faults, kernel_types
@@ -35,8 +35,8 @@ from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Stats, Tally, Unit, UnitResult
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.exhaustive import kernel as kernel_module
-from mirage_formal.search.exhaustive.judge import Judge
 from mirage_formal.search.exhaustive.kernel import KernelSearch
+from mirage_formal.search.exhaustive.pruner import Judge
 from mirage_formal.search.space import load_space
 from tests.kit.sampled import THOROUGH, but
 

@@ -17,7 +17,7 @@ from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.guided.extents import Assigner, Assignment, Extents, Fitting, shape_of
 from mirage_formal.search.guided.extract import Dag
-from mirage_formal.search.guided.solved import Kernel
+from mirage_formal.search.guided.solved_kernel import Kernel
 from mirage_formal.search.space import SearchSpace, load_space
 from tests.search.test_guided import PROGRAMS
 

@@ -15,12 +15,12 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count, moved
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning import reference
-from mirage_formal.run.built.build import build
-from mirage_formal.search.gathered import gathered
-from mirage_formal.search.sought import sought
+from mirage_formal.run.build.build import build
+from mirage_formal.search.hoist_layout_ops import gathered
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored, mirrored
+from mirage_formal.search.preprocess import sought
 from mirage_formal.search.space import load_space
-from mirage_formal.search.united.mirrored import is_mirrored, mirrored
+from mirage_formal.semantics import reference
 from tests.kit.graphs.built import program
 from tests.kit.kernels.example_kernels import checked
 

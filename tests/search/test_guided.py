@@ -17,10 +17,10 @@ from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.meaning.reference import run
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space
+from mirage_formal.semantics.reference import run
 from tests.kit.runs.differential_kit import latent
 from tests.kit.sampled import THOROUGH
 

@@ -16,10 +16,10 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.built.build import build
-from mirage_formal.search.joined import absorbed, joined
-from mirage_formal.search.normal import normal
-from mirage_formal.search.sought import sought
+from mirage_formal.run.build.build import build
+from mirage_formal.search.concatenated_inputs import absorbed, joined
+from mirage_formal.search.normalize_layout_ops import normal
+from mirage_formal.search.preprocess import sought
 from tests.kit.graphs.built import Build, program, same
 from tests.kit.kernels.example_kernels import checked
 from tests.kit.sampled import but

@@ -11,8 +11,8 @@ from mirage_formal.records import LEVELS
 from mirage_formal.search.engine import SearchOptions, Stats, by_reason
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.exhaustive.block import BlockSearch
-from mirage_formal.search.guided.closure import PRUNED, Closer, Closure
 from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.guided.saturation import PRUNED, Closer, Closure
 from mirage_formal.search.space import load_space
 from tests.search.test_guided import rms_linear
 

@@ -17,9 +17,9 @@ from mirage_formal.graph.graph import KernelGraph, Op, numbered
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count, places
-from mirage_formal.meaning import reference
-from mirage_formal.search.normal import normal
-from mirage_formal.search.sought import sought
+from mirage_formal.search.normalize_layout_ops import normal
+from mirage_formal.search.preprocess import sought
+from mirage_formal.semantics import reference
 from tests.kit.fuzz.programs import program as random_program
 from tests.kit.graphs.built import Build, program, same
 from tests.kit.sampled import but

@@ -16,8 +16,8 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.meaning import reference
-from mirage_formal.search.sought import sought
+from mirage_formal.search.preprocess import sought
+from mirage_formal.semantics import reference
 
 Body = Callable[[mf.Graph, mf.Tensor], list[mf.Tensor]]
 

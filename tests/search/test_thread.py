@@ -25,8 +25,8 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import COMPARISONS, SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.meaning.reference import run
 from mirage_formal.search.thread import fuse_threads
+from mirage_formal.semantics.reference import run
 
 X = (0, None, None)
 SHAPE, ROW = (8, 16), (8, 1)

@@ -14,9 +14,9 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.cli import app as cli
-from mirage_formal.run.kept import keys
+from mirage_formal.run.result_cache import keys
 from mirage_formal.store.entry import read_record
-from mirage_formal.store.place import Place
+from mirage_formal.store.location import Place
 from tests.kit.stored.entries import Case, copy_of, edit_json, sign, single, using, warm
 
 
@@ -137,7 +137,7 @@ def test_an_entry_of_other_code_is_refused_or_migrated(
 ) -> None:
     with using(tmp_path / "store"):
         monkeypatch.setattr(keys, "installed", lambda: ("0.2.0", "a" * 64))
-        monkeypatch.setattr("mirage_formal.run.kept.judged.installed", lambda: ("0.2.0", "a" * 64))
+        monkeypatch.setattr("mirage_formal.run.result_cache.entry_checks.installed", lambda: ("0.2.0", "a" * 64))
         code, text = command("import", str(one.entry))
         assert code == 2
         assert f"one of version {mf.__version__}, not 0.2.0" in text
@@ -165,8 +165,8 @@ def test_entries_are_removed(one: Case, command: Commands, tmp_path: Path, monke
 def test_an_entry_that_the_clock_cut_short_counts_for_no_longer_search(one: Case, tmp_path: Path) -> None:
     from dataclasses import replace
 
-    from mirage_formal.run.kept.keys import entry_key
-    from mirage_formal.run.kept.recall import recalled
+    from mirage_formal.run.result_cache.keys import entry_key
+    from mirage_formal.run.result_cache.recall import recalled
     from mirage_formal.run.settings import make_job
 
     mine = copy_of(one, tmp_path)

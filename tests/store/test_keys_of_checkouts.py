@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.records.stored import EntryKey
+from mirage_formal.records.store_entry import EntryKey
 from mirage_formal.run import settings
-from mirage_formal.run.kept import keys
+from mirage_formal.run.result_cache import keys
 from mirage_formal.run.settings import Settings, make_job
 
 

@@ -16,9 +16,9 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.errors import FormatError, RunError, SpaceError, TargetError
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 from mirage_formal.store.entry import read_record
-from mirage_formal.store.place import ROOT, SWITCH, Place
+from mirage_formal.store.location import ROOT, SWITCH, Place
 from tests.kit.paths import REPOSITORY
 from tests.kit.stored.entries import Case, edit_json, several, sign_run, single, warm
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.run.settings import make_job
-from mirage_formal.store.place import ROOT, SWITCH, Place
+from mirage_formal.store.location import ROOT, SWITCH, Place
 from tests.kit.paths import REPOSITORY
 from tests.kit.stored.entries import Case, several, single, using, warm
 
@@ -22,10 +22,10 @@ PROCESSES = 8
 FILL = """
 import multiprocessing, os, sys, time
 from pathlib import Path
-from mirage_formal.run.whole import answer
+from mirage_formal.run.partitioning import answer
 from mirage_formal.run.driver import recall as _
-from mirage_formal.run.whole.recalled import recall_any
-from mirage_formal.run.kept.recall import claimed
+from mirage_formal.run.partitioning.recall import recall_any
+from mirage_formal.run.result_cache.recall import claimed
 from mirage_formal.run.settings import make_job
 from tests.kit.stored.entries import several, single
 
@@ -89,7 +89,7 @@ def test_eight_processes_fill_one_store(tmp_path: Path, warmed: Path) -> None:
 
 
 def test_whoever_waits_does_not_wait_longer_than_its_time(tmp_path: Path) -> None:
-    from mirage_formal.run.kept.keys import entry_key
+    from mirage_formal.run.result_cache.keys import entry_key
 
     program, settings = single()
     with using(tmp_path / "store"):

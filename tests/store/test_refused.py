@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from mirage_formal.records.stored import EntryRecord
-from mirage_formal.run.kept import recall
-from mirage_formal.run.kept.judged import judged
-from mirage_formal.run.kept.recall import StoreWarning
+from mirage_formal.records.store_entry import EntryRecord
+from mirage_formal.run.partitioning import answer
+from mirage_formal.run.partitioning.cover_search import WholeReport
+from mirage_formal.run.result_cache import recall
+from mirage_formal.run.result_cache.entry_checks import judged
+from mirage_formal.run.result_cache.recall import StoreWarning
 from mirage_formal.run.results.report import Report
-from mirage_formal.run.whole import answer
-from mirage_formal.run.whole.whole import WholeReport
 from tests.kit.runs.tampering import files
 from tests.kit.stored.entries import Case, copy_of, edit_json, several, sign, sign_run, single, using, warm
 
@@ -295,7 +295,7 @@ def test_a_part_of_a_whole_that_is_not_proved_is_refused(
 ) -> None:
     """The proof of a part's candidate, edited, with every digest above it computed anew."""
     from mirage_formal.records import decode, read, sealed, sha256
-    from mirage_formal.records.whole import WholeRecord
+    from mirage_formal.records.partition import WholeRecord
 
     again, mine = Again(whole, monkeypatch), copy_of(whole, tmp_path)
     with using(mine.store):

@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.torch import from_graph
-from mirage_formal.torch.imported import Imported
+from mirage_formal.torch.import_result import Imported
 from tests.kit.torch.compare import compare, computed
 
 

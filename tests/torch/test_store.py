@@ -13,9 +13,9 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[torch]'")
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.run.kept import recall  # noqa: E402
+from mirage_formal.run.result_cache import recall  # noqa: E402
 from mirage_formal.run.results.result import Result  # noqa: E402
-from mirage_formal.store.place import ROOT, SWITCH, Place  # noqa: E402
+from mirage_formal.store.location import ROOT, SWITCH, Place  # noqa: E402
 from mirage_formal.torch.modules import choose  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
 
@@ -113,8 +113,8 @@ def test_on_a_gpu_what_the_store_has_is_measured_within_the_limit(
     def none(*_: Any) -> Any:
         raise AssertionError("a search")
 
-    monkeypatch.setattr("mirage_formal.run.tuned.fastest.fastest", fastest)
-    monkeypatch.setattr("mirage_formal.run.whole.answer._searched_any", none)
+    monkeypatch.setattr("mirage_formal.run.autotuning.measured_order.fastest", fastest)
+    monkeypatch.setattr("mirage_formal.run.partitioning.answer._searched_any", none)
     monkeypatch.setattr("mirage_formal.run.request.start_workers", none)
     monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
     monkeypatch.setattr(choose, "device_count", lambda: 1)

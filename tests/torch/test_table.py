@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.torch.rows import LETTERS, ROWS, Row, rules
-from mirage_formal.torch.table import document
+from mirage_formal.torch.op_table import LETTERS, ROWS, Row, rules
+from mirage_formal.torch.op_table_docs import document
 from tests.kit.paths import REPOSITORY
 
 DOCUMENT = REPOSITORY / "docs" / "torch.md"
@@ -18,9 +18,9 @@ NAME = re.compile(rf"(?<![\w.'])([pm]?[{''.join(LETTERS)}])(?![\w('])")
 
 
 def test_the_document_is_the_table() -> None:
-    """Run ``python -m mirage_formal.torch.table > docs/torch.md`` when this fails."""
+    """Run ``python -m mirage_formal.torch.op_table_docs > docs/torch.md`` when this fails."""
     assert DOCUMENT.read_text(encoding="utf-8") == document() + "\n"
-    command = [sys.executable, "-m", "mirage_formal.torch.table"]
+    command = [sys.executable, "-m", "mirage_formal.torch.op_table_docs"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert done.stdout == DOCUMENT.read_text(encoding="utf-8")
 

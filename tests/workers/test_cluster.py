@@ -32,7 +32,7 @@ from mirage_formal.workers import cluster as module
 from mirage_formal.workers import dispatch
 from mirage_formal.workers.cluster import Cluster
 from mirage_formal.workers.dispatch import Done, Slow
-from mirage_formal.workers.notes import telling
+from mirage_formal.workers.task_progress import telling
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import alive, gone
 from tests.kit.runs.clock import HUNG_S, clock_of, first_try

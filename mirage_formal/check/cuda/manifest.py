@@ -19,9 +19,9 @@ import msgspec
 from mirage_formal.check.cuda.cubin import Resources
 from mirage_formal.check.cuda.device import Numerics, check_measure, check_numerics
 from mirage_formal.check.cuda.launches import check_launches, check_plans
+from mirage_formal.check.partitioning.parts import Other, Replaced, replaced
 from mirage_formal.check.report import check_manifest, expect, step
 from mirage_formal.check.solvers import directory, expect_unsat
-from mirage_formal.check.whole.parts import Other, Replaced, replaced
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults

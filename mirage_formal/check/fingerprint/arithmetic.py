@@ -1,7 +1,7 @@
 """The checker's own arithmetic of residues modulo a prime below 2^31, on numpy arrays of uint64.
 
-Nothing is shared with claims/fields: products go through float64 in pieces that stay below 2^53, powers by squaring,
-inverses by one power for a whole array.
+Nothing is shared with claims/identity_testing: products go through float64 in pieces that stay below 2^53, powers by
+squaring, inverses by one power for a whole array.
 """
 
 from __future__ import annotations

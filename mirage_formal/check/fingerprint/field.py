@@ -31,7 +31,7 @@ from mirage_formal.check.fingerprint.arithmetic import (
     subtract,
     total,
 )
-from mirage_formal.check.inline import carried, inline
+from mirage_formal.check.inlining import carried, inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op

@@ -16,7 +16,7 @@ from mirage_formal.check.abstract import output_parts
 from mirage_formal.check.fingerprint import field
 from mirage_formal.check.fingerprint.arithmetic import Residues, is_prime
 from mirage_formal.check.fingerprint.bound import Stated, check_bound
-from mirage_formal.check.inline import inline
+from mirage_formal.check.inlining import inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op, ThreadDefined, numbered

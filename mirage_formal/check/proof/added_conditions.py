@@ -73,7 +73,7 @@ def split_of_both(kernels: Theorem, padding: Theorem, own: Sequence[str]) -> Spl
     refused. Where some rest on the candidate's alone, all of the candidate's are added that do not hold by their form.
 
     Args:
-        kernels: P' = C', see ``check.composed``.
+        kernels: P' = C', see ``check.proof_composition``.
         padding: slices(P'(pads)) = P.
         own: The candidate's conditions, in the order in which C' has them.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirage_formal.check.proof.moves import Move, folding
+from mirage_formal.check.proof.index_substitution import Move, folding
 from mirage_formal.check.proof.reader import MAX_EXPONENT, Reader, entries, integer, rational, word
 from mirage_formal.check.proof.ring import NONE, Coef, Digits, Mono, Poly, Ring, need
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from mirage_formal.check.proof.moves import Move, folding, noted, value
+from mirage_formal.check.proof.index_substitution import Move, folding, noted, value
 from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, Terms
 from mirage_formal.check.proof.reader import MAX_EXTENT, Reader, entries, integer, rational, word
 from mirage_formal.check.proof.ring import Poly, ProofError, need

@@ -27,7 +27,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.logic.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
-from mirage_formal.meaning.walk import Trace, trace
+from mirage_formal.semantics.interpreter import Trace, trace
 
 __all__ = ["Abstract", "AbstractDomain", "Expr", "expressions", "pieces", "program_inputs"]
 

@@ -13,8 +13,8 @@ from itertools import permutations, product
 from math import factorial, prod
 from typing import Any, Final
 
-from mirage_formal.claims.equality.changes import Change, Changes, Folds, renaming
-from mirage_formal.claims.equality.labels import best_order
+from mirage_formal.claims.equality.colour_refinement import best_order
+from mirage_formal.claims.equality.index_substitution import Change, Changes, Folds, renaming
 from mirage_formal.claims.equality.polynomials import (
     Index,
     Kind,

@@ -25,8 +25,8 @@ from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
-from mirage_formal.meaning.domain import LOOP_AXIS, Untiled
-from mirage_formal.meaning.walk import evaluate
+from mirage_formal.semantics.domain import LOOP_AXIS, Untiled
+from mirage_formal.semantics.interpreter import evaluate
 
 #: The name of a step and its attributes.
 Body = tuple[object, ...]

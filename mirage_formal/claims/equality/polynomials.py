@@ -135,7 +135,7 @@ class Terms:
         self._content: dict[tuple[Polynomial, int], tuple[Monomial, Fraction, Polynomial] | None] = {}
         self._names: dict[tuple[object, ...], int] = {}
         self._work = 0
-        #: Numbers of signatures (see labels.py).
+        #: Numbers of signatures (see colour_refinement.py).
         self.signatures: dict[object, int] = {}
 
     def charge(self, work: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, Final
 
-from mirage_formal.claims.equality.changes import Folds
+from mirage_formal.claims.equality.index_substitution import Folds
 from mirage_formal.claims.equality.polynomials import Index, Kind, Monomial, Polynomial, Rational, Stuck
 from mirage_formal.claims.equality.tensor_terms import Tensors
 

@@ -24,8 +24,8 @@ from mirage_formal.graph.edit import pruned, renumbered
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op, numbered, operators
 from mirage_formal.graph.ops import MOVES, Attrs, OpKind
-from mirage_formal.graph.tails.apart import Wrapping, apart
-from mirage_formal.graph.tails.extents import tails
+from mirage_formal.graph.remainder_tiles.extents import tails
+from mirage_formal.graph.remainder_tiles.split import Wrapping, apart
 from mirage_formal.graph.verdict import Equivalent, Unknown
 
 #: How often roots are written anew.
@@ -101,8 +101,8 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGrap
     """Prove that a candidate computes what the program computes, for all inputs.
 
     Sound: Equivalent is answered only when every output element's normal form is the same, or differs by a multiple of
-    zero after multiplication with divisors; or when that holds of two halves (``graph.tails``, ``_between``), which
-    together say it. Whatever stops the procedure gives Unknown with the reason.
+    zero after multiplication with divisors; or when that holds of two halves (``graph.remainder_tiles``, ``_between``),
+    which together say it. Whatever stops the procedure gives Unknown with the reason.
 
     Args:
         program: The program.
@@ -130,7 +130,7 @@ Half = tuple[str, KernelGraph, KernelGraph]
 
 
 def halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
-    """What has to be proved of a candidate with tails, see ``graph.tails``; nothing, if it has none."""
+    """What has to be proved of a candidate with tails, see ``graph.remainder_tiles``; nothing, if it has none."""
     found = tails(program, candidate)
     if found is None:
         return ()
@@ -158,7 +158,8 @@ def _composed(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None
 def _between(program: KernelGraph, parts: tuple[Wrapping, KernelGraph], via: KernelGraph) -> Equivalent | None:
     """A proof of what stands between moves of elements, and one of what is around it; None if there is none.
 
-    Sound: ``via`` only says what to try; see ``check.composed`` for why the two proofs say that the candidate is equal.
+    Sound: ``via`` only says what to try; see ``check.proof_composition`` for why the two proofs say that the candidate
+    is equal.
 
     Args:
         program: The program.

@@ -14,8 +14,8 @@ from math import prod
 from typing import Any
 
 from mirage_formal.claims.equality.binders import Binders
-from mirage_formal.claims.equality.changes import Change, Folds, renaming
 from mirage_formal.claims.equality.facts import INPUT, Fact, Sign, fact
+from mirage_formal.claims.equality.index_substitution import Change, Folds, renaming
 from mirage_formal.claims.equality.polynomials import (
     Index,
     Kind,
@@ -29,7 +29,7 @@ from mirage_formal.claims.equality.polynomials import (
 from mirage_formal.claims.equality.radicals import Radicals
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.meaning.domain import LOOP_AXIS
+from mirage_formal.semantics.domain import LOOP_AXIS
 
 String = tuple[int, ...]
 

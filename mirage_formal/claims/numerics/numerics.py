@@ -9,8 +9,8 @@ with the variance of its rounding errors:
   float32 (see the module named above for every term);
 - the result is rounded once more: (u |y|)^2, or half of the smallest subnormal if that is more;
 - the tolerance of an element is LAMBDA times the root of the total variance. A result outside of that is compared once
-  more with a tolerance to which is added what the µGraph's own roundings do together (realised.py), for roundings of
-  equal values are not independent.
+  more with a tolerance to which is added what the µGraph's own roundings do together (correlated_rounding.py), for
+  roundings of equal values are not independent.
 
 Where the program's own operators, each a kernel that stores its result in its element type, come to no number, nobody
 who computes it operator by operator gets the exact value either: such elements are *lost*, and are not compared
@@ -29,8 +29,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from mirage_formal.claims.numerics.curved import LAMBDA
-from mirage_formal.claims.numerics.realised import drift
+from mirage_formal.claims.numerics.correlated_rounding import drift
+from mirage_formal.claims.numerics.extract_kernel import alone, product_type
+from mirage_formal.claims.numerics.nonlinear_error import LAMBDA
 from mirage_formal.claims.numerics.rounding import (
     LARGEST,
     Estimate,
@@ -40,13 +41,12 @@ from mirage_formal.claims.numerics.rounding import (
     stored,
     unit_roundoff,
 )
-from mirage_formal.claims.numerics.single import alone, product_type
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import MOVES, OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.meaning.walk import evaluate
 from mirage_formal.records import Answer, NumericsRecord, OutputRecord, ScaleRecord
+from mirage_formal.semantics.interpreter import evaluate
 
 Array = Any
 #: Computes the outputs from the inputs, both as float64 arrays; inputs hold values of their element types.

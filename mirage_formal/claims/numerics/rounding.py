@@ -10,11 +10,11 @@ zero (N. Higham, T. Mary, "A new approach to probabilistic rounding error analys
 - an operand of a matrix product is rounded to the element type, unless it is representable: (u |a|)^2, u the element
   type's unit roundoff;
 - errors of operands pass through the derivative of the operator; those of squares, quotients, roots and logarithms
-  through the change over the interval of the operand (curved.py);
+  through the change over the interval of the operand (nonlinear_error.py);
 - a maximum is taken as exact: in a running maximum, whatever is subtracted cancels;
 - a comparison is exact unless its operands are within their tolerance of each other: then it may come out either way,
   an error of 1, and a selection by it may be either of its values;
-- a rounding to an element type adds the change of its result over the interval of the operand (curved.py);
+- a rounding to an element type adds the change of its result over the interval of the operand (nonlinear_error.py);
 - sums and products of exact values that float32 holds are exact.
 
 Only array methods and functions that NumPy and CuPy share are used, so it runs on either.
@@ -31,11 +31,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from mirage_formal.claims.numerics import curved
+from mirage_formal.claims.numerics import nonlinear_error
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.meaning.contract import batched_product
-from mirage_formal.meaning.domain import LOOP_AXIS, Untiled
+from mirage_formal.semantics.batched_matmul import batched_product
+from mirage_formal.semantics.domain import LOOP_AXIS, Untiled
 
 Array = Any
 
@@ -218,7 +218,7 @@ class RoundingDomain(Untiled[Estimate]):
             y, exponent = a.mantissa * a.mantissa, None if a.exponent is None else 2 * a.exponent
             if a.variance is None:
                 return self._made(y, exponent, self._error(y))
-            deviation, least = curved.squared(a.mantissa, xp.sqrt(a.variance), xp)
+            deviation, least = nonlinear_error.squared(a.mantissa, xp.sqrt(a.variance), xp)
             return self._made(y, exponent, deviation**2, self._error(y), least=least)
         if kind is OpKind.SQRT:
             return self._sqrt(a)
@@ -229,7 +229,7 @@ class RoundingDomain(Untiled[Estimate]):
             y = xp.maximum(x, 0.0) if kind is OpKind.RELU else xp.abs(x)
             if a.variance is None:
                 return self._made(y, a.exponent)
-            least = xp.maximum(y - curved.LAMBDA * xp.sqrt(a.variance), 0.0)
+            least = xp.maximum(y - nonlinear_error.LAMBDA * xp.sqrt(a.variance), 0.0)
             return self._made(y, a.exponent, a.variance, least=least)
         if kind is OpKind.LOG:
             return self._log(a)
@@ -266,7 +266,7 @@ class RoundingDomain(Untiled[Estimate]):
     def _log(self, a: Estimate) -> Estimate:
         xp, m = self.xp, a.mantissa
         below = xp.where(m > 0, m, 1.0)
-        passed = None if a.variance is None else curved.logarithm(below, xp.sqrt(a.variance), a.least, xp) ** 2
+        passed = None if a.variance is None else nonlinear_error.logarithm(below, xp.sqrt(a.variance), a.least, xp) ** 2
         y, size = xp.log(m), xp.log(below)
         if a.exponent is not None:
             more = xp.where(m > 0, a.exponent * _LN2, 0.0)
@@ -281,7 +281,7 @@ class RoundingDomain(Untiled[Estimate]):
         def rounded(x: Array) -> Array:
             return stored(x, dtype, xp)
 
-        passed = None if a.variance is None else curved.step(a.mantissa, xp.sqrt(a.variance), rounded, xp) ** 2
+        passed = None if a.variance is None else nonlinear_error.step(a.mantissa, xp.sqrt(a.variance), rounded, xp) ** 2
         return self._made(rounded(a.mantissa), None, passed)
 
     def _erf(self, x: Array) -> Array:
@@ -308,7 +308,7 @@ class RoundingDomain(Untiled[Estimate]):
         y = xp.sqrt(m)
         if v is None:
             return self._made(y, exponent, self._error(y))
-        passed = curved.root(m, xp.sqrt(v), least, xp) ** 2
+        passed = nonlinear_error.root(m, xp.sqrt(v), least, xp) ** 2
         least = None if least is None else xp.sqrt(xp.maximum(least, 0.0))
         return self._made(y, exponent, passed, self._error(y), least=least)
 
@@ -354,7 +354,7 @@ class RoundingDomain(Untiled[Estimate]):
         x, z, va, vb = a.mantissa, b.mantissa, a.variance, b.variance
         y = x / z
         left = None if va is None else va / (z * z)
-        moved = None if vb is None else curved.reciprocal(z, self.xp.sqrt(vb), b.least, self.xp) ** 2
+        moved = None if vb is None else nonlinear_error.reciprocal(z, self.xp.sqrt(vb), b.least, self.xp) ** 2
         right = None if moved is None else moved * (x * x if va is None else x * x + va)
         return self._made(y, self._combined(a, b, y, -1.0), left, right, self._error(y, 2.0))
 
@@ -378,9 +378,9 @@ class RoundingDomain(Untiled[Estimate]):
             least = None if a.least is None else xp.where(chosen, a.least, 0.0)
             return self._made(y, exponent, variance, least=least)
         # Twice the value: the other part of the selection is as unsure, and may have the other sign.
-        doubtful = curved.LAMBDA * xp.sqrt(mask.variance) >= 0.5
+        doubtful = nonlinear_error.LAMBDA * xp.sqrt(mask.variance) >= 0.5
         own = 0.0 if a.variance is None else a.variance
-        both = own + (2.0 * a.mantissa / curved.LAMBDA) ** 2
+        both = own + (2.0 * a.mantissa / nonlinear_error.LAMBDA) ** 2
         both = xp.where(xp.isfinite(a.mantissa), both, xp.inf)
         variance = xp.where(doubtful, both, xp.where(chosen, own, 0.0))
         least = xp.where(doubtful, xp.minimum(self._lowest(a), 0.0), xp.where(chosen, self._lowest(a), 0.0))
@@ -396,8 +396,8 @@ class RoundingDomain(Untiled[Estimate]):
         if a.variance is None and b.variance is None:
             return Estimate(y)
         total = sum(v for v in (a.variance, b.variance) if v is not None)
-        near = (total > 0) & ~(xp.abs(x - z) > curved.LAMBDA * xp.sqrt(total))
-        return Estimate(y, None, xp.where(near, (1.0 / curved.LAMBDA) ** 2, 0.0))
+        near = (total > 0) & ~(xp.abs(x - z) > nonlinear_error.LAMBDA * xp.sqrt(total))
+        return Estimate(y, None, xp.where(near, (1.0 / nonlinear_error.LAMBDA) ** 2, 0.0))
 
     def _extreme(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
         """The larger or smaller of two values, with the larger of their variances: either may be the one."""

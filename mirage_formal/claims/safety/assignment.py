@@ -14,10 +14,10 @@ from typing import Final, assert_never
 
 import numpy as np
 
+from mirage_formal.claims.safety.access_disjointness import declared, extents
 from mirage_formal.claims.safety.arith import Query
 from mirage_formal.claims.safety.enumerate import MAX_POINTS, Values, axes, values
 from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Kind, Means, Obligation, Undecided
-from mirage_formal.claims.safety.pairs import declared, extents
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.program.integers import add, binary, conjuncts, fold, less, negated, variables
 from mirage_formal.kernels.program.program import (

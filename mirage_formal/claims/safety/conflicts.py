@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations_with_replacement
 
+from mirage_formal.claims.safety.access_disjointness import Pairs, extents, holds_nowhere
 from mirage_formal.claims.safety.enumerate import count, covered, live
+from mirage_formal.claims.safety.happens_before import Run, TimelineError, Who, copies_among_others, meetings, ways
 from mirage_formal.claims.safety.obligations import Finding, Held, Kind, Means, Obligation, Undecided
-from mirage_formal.claims.safety.pairs import Pairs, extents, holds_nowhere
-from mirage_formal.claims.safety.timeline import Run, TimelineError, Who, copies_among_others, meetings, ways
 from mirage_formal.kernels.program.access import GRID, Access, Listing, Mode
 from mirage_formal.kernels.program.program import Param, Program
 

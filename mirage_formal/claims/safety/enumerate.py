@@ -10,9 +10,17 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_formal.claims.safety.happens_before import (
+    Run,
+    Step,
+    TimelineError,
+    leaves,
+    shares_bytes,
+    synchronises,
+    ways,
+)
+from mirage_formal.claims.safety.mixed_radix import Digit, linear
 from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Means, Undecided
-from mirage_formal.claims.safety.radix import Digit, linear
-from mirage_formal.claims.safety.timeline import Run, Step, TimelineError, leaves, shares_bytes, synchronises, ways
 from mirage_formal.kernels.program.access import GRID, MAX_THREADS, Access, Branch, Listing, Loop, Node
 from mirage_formal.kernels.program.integers import conjuncts, fold, variables
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Program, Var

@@ -16,9 +16,11 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import assert_never
 
+from mirage_formal.claims.safety.access_disjointness import SECOND, declared, extents, remainder, unequal
 from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask
 from mirage_formal.claims.safety.assignment import assignments
 from mirage_formal.claims.safety.conflicts import conflicts, lives, writers
+from mirage_formal.claims.safety.mixed_radix import linear
 from mirage_formal.claims.safety.obligations import (
     Broken,
     Discharged,
@@ -33,8 +35,6 @@ from mirage_formal.claims.safety.obligations import (
     Undecided,
     Unsafe,
 )
-from mirage_formal.claims.safety.pairs import SECOND, declared, extents, remainder, unequal
-from mirage_formal.claims.safety.radix import linear
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.kernels.program.access import Access, Context, Listing, Mode, RegisterUse, Use, listing
 from mirage_formal.kernels.program.integers import (

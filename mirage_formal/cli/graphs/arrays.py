@@ -102,10 +102,10 @@ def _none(arch: str) -> Any:
 
 def _kernels(one: Subject) -> Optimized:
     if one.kernels is not None:
-        from mirage_formal.run.kept.kernels import stored_kernels
+        from mirage_formal.run.result_cache.kernels import stored_kernels
 
         return Optimized.of(stored_kernels(one.kernels, arch_of(current_device())).executable)
-    from mirage_formal.run.built.written import optimized
+    from mirage_formal.run.build.compile_unsearched import optimized
 
     return optimized(one.graph)
 

@@ -26,7 +26,7 @@ from mirage_formal.records import (
     decode,
     read,
 )
-from mirage_formal.records.whole import WHOLE_FILE, WholeRecord
+from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
 from mirage_formal.run.settings import display_path
 
 _HINT: Final = "give a directory that a search has written, one of its candidates, or a file of a graph"

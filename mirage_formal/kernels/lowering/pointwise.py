@@ -14,7 +14,9 @@ from typing import Final, NamedTuple
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.kernels.lowering.boxes import (
+from mirage_formal.kernels.lowering.context import TID, loop, when
+from mirage_formal.kernels.lowering.smem_transpose import transposed
+from mirage_formal.kernels.lowering.strided_regions import (
     VECTOR_BYTES,
     Box,
     Layout,
@@ -26,8 +28,6 @@ from mirage_formal.kernels.lowering.boxes import (
     read,
     widest,
 )
-from mirage_formal.kernels.lowering.context import TID, loop, when
-from mirage_formal.kernels.lowering.transposed import transposed
 from mirage_formal.kernels.program.index import Indices
 from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.program import (

@@ -25,7 +25,6 @@ from mirage_formal.graph.types import DType
 from mirage_formal.kernels.lowering.context import TID, Context, loop
 from mirage_formal.kernels.lowering.reductions import across
 from mirage_formal.kernels.lowering.registers import name
-from mirage_formal.kernels.program.distribution import MMA, WARP, Fragment, tiles
 from mirage_formal.kernels.program.integers import ONE, ZERO
 from mirage_formal.kernels.program.plan import SharedPlacement
 from mirage_formal.kernels.program.program import (
@@ -45,6 +44,7 @@ from mirage_formal.kernels.program.program import (
     Stmt,
     Value,
 )
+from mirage_formal.kernels.program.register_layout import MMA, WARP, Fragment, tiles
 from mirage_formal.kernels.program.step import MatrixMultiply, Multiplication, MultiplyAccumulate, Step
 
 #: Steps along the inner dim that are unrolled at once.

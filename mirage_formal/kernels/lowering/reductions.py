@@ -20,7 +20,6 @@ from mirage_formal.kernels.lowering.registers import (
     over_runs,
     place,
 )
-from mirage_formal.kernels.program.distribution import Axis, Digit, Distribution, by_warp, folds, sharing
 from mirage_formal.kernels.program.flat import Accumulate, Reduce, Running
 from mirage_formal.kernels.program.integers import ONE
 from mirage_formal.kernels.program.program import (
@@ -43,6 +42,7 @@ from mirage_formal.kernels.program.program import (
     UnaryFn,
     Value,
 )
+from mirage_formal.kernels.program.register_layout import Axis, Digit, Distribution, by_warp, folds, sharing
 from mirage_formal.kernels.program.step import Accumulation, BlockReduce, Reduction, RunningMaximum
 
 #: Elements of the longest vector that a thread reads of a buffer of floats.

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from mirage_formal.kernels.lowering.context import TID, Context, apply, loop, when
-from mirage_formal.kernels.program.distribution import EVERY, Axis, Digit, Distribution, run_of
 from mirage_formal.kernels.program.flat import Elementwise, Repeat, operands_of
 from mirage_formal.kernels.program.integers import ONE, ZERO
 from mirage_formal.kernels.program.plan import PlanParam, PlanTensor, reads
@@ -23,6 +22,7 @@ from mirage_formal.kernels.program.program import (
     Stmt,
     Value,
 )
+from mirage_formal.kernels.program.register_layout import EVERY, Axis, Digit, Distribution, run_of
 
 Vars = tuple[IntExpr, ...]
 

@@ -16,7 +16,6 @@ from mirage_formal.kernels.lowering.registers import (
     row_of,
     vector_width,
 )
-from mirage_formal.kernels.program.distribution import Axis, Distribution, replicas, run_of
 from mirage_formal.kernels.program.integers import ONE, ZERO
 from mirage_formal.kernels.program.plan import PlanTensor, Tile
 from mirage_formal.kernels.program.program import (
@@ -30,6 +29,7 @@ from mirage_formal.kernels.program.program import (
     Stmt,
     Value,
 )
+from mirage_formal.kernels.program.register_layout import Axis, Distribution, replicas, run_of
 
 #: Bytes of the widest store.
 _VECTOR = 16

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
+from mirage_formal.kernels.planning.batched_reductions import Stack, run
 from mirage_formal.kernels.planning.products import Products
-from mirage_formal.kernels.planning.stacks import Stack, run
-from mirage_formal.kernels.program.distribution import Axis, Distribution, Fragment, fragment, turned, vector
 from mirage_formal.kernels.program.flat import Accumulate, Elementwise, Reduce
 from mirage_formal.kernels.program.plan import PlanTensor, reads
+from mirage_formal.kernels.program.register_layout import Axis, Distribution, Fragment, fragment, turned, vector
 
 
 @dataclass(frozen=True, slots=True)

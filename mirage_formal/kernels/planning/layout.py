@@ -15,9 +15,9 @@ from math import gcd, prod
 from typing import Final
 
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.planning.assignment import minimise, total
-from mirage_formal.kernels.program.distribution import FLOAT32_STEPS, MMA, WARP, Warps, mma_tiles
+from mirage_formal.kernels.planning.binary_quadratic import minimise, total
 from mirage_formal.kernels.program.plan import SharedPlacement
+from mirage_formal.kernels.program.register_layout import FLOAT32_STEPS, MMA, WARP, Warps, mma_tiles
 
 #: Accumulators of one thread beyond which a product is expected to spill.
 MAX_ACCUMULATORS: Final = 128

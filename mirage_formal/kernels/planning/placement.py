@@ -10,12 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_formal.graph.types import DType
+from mirage_formal.kernels.planning.batched_reductions import stack_of
 from mirage_formal.kernels.planning.distributions import Distributions
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.layout import choose_swizzle, plain, unswizzled, whole_vectors
 from mirage_formal.kernels.planning.products import Products, padded
-from mirage_formal.kernels.planning.stacks import stack_of
-from mirage_formal.kernels.program.distribution import Axis, Digit, Distribution, Fragment, Warps, folded, run_of
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
@@ -31,6 +30,7 @@ from mirage_formal.kernels.program.flat import (
     results_of,
 )
 from mirage_formal.kernels.program.plan import Phase, Placement, PlanTensor, Schedule, SharedPlacement, reads
+from mirage_formal.kernels.program.register_layout import Axis, Digit, Distribution, Fragment, Warps, folded, run_of
 from mirage_formal.kernels.program.step import (
     Accumulation,
     Generic,

@@ -13,8 +13,8 @@ from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
 from mirage_formal.graph.views import Place, places
 from mirage_formal.kernels.planning.barriers import synchronise
-from mirage_formal.kernels.planning.cuts import may_cut
 from mirage_formal.kernels.planning.expand import Flat, expand, maxima_of
+from mirage_formal.kernels.planning.k_loop_splitting import may_cut
 from mirage_formal.kernels.planning.memory import Memory, allocate
 from mirage_formal.kernels.planning.placement import Placements, Source, choose
 from mirage_formal.kernels.planning.products import Products, products_of

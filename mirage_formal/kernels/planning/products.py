@@ -15,7 +15,6 @@ from mirage_formal.kernels.planning.layout import (
     depth,
     packs,
 )
-from mirage_formal.kernels.program.distribution import Warps
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Elementwise,
@@ -27,6 +26,7 @@ from mirage_formal.kernels.program.flat import (
 )
 from mirage_formal.kernels.program.plan import Phase, PlanTensor
 from mirage_formal.kernels.program.program import BinaryFn
+from mirage_formal.kernels.program.register_layout import Warps
 from mirage_formal.kernels.program.step import Multiplication, Operation
 
 _VECTOR_BYTES: Final = 16

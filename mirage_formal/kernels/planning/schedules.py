@@ -8,6 +8,7 @@ from typing import Final
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import BlockGraph
+from mirage_formal.kernels.planning.batched_reductions import ENOUGH, stack_of
 from mirage_formal.kernels.planning.layout import (
     MAX_ACCUMULATORS,
     ProductShape,
@@ -18,9 +19,8 @@ from mirage_formal.kernels.planning.layout import (
     warp_options,
 )
 from mirage_formal.kernels.planning.products import Products
-from mirage_formal.kernels.planning.stacks import ENOUGH, stack_of
-from mirage_formal.kernels.program.distribution import WARP, Warps
 from mirage_formal.kernels.program.plan import Schedule
+from mirage_formal.kernels.program.register_layout import WARP, Warps
 from mirage_formal.kernels.target import Target
 
 #: Threads of a block that asks for a number that is none, and the most that one may ask for.

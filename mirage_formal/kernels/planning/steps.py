@@ -10,7 +10,6 @@ from mirage_formal.kernels.planning.barriers import Access, Item, depth_order
 from mirage_formal.kernels.planning.expand import Flat
 from mirage_formal.kernels.planning.memory import Request
 from mirage_formal.kernels.planning.placement import Placements
-from mirage_formal.kernels.program.distribution import Digit, Distribution, by_warp, sharing
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Elementwise,
@@ -23,6 +22,7 @@ from mirage_formal.kernels.program.flat import (
 )
 from mirage_formal.kernels.program.plan import Phase, reads
 from mirage_formal.kernels.program.program import Barrier, Commit, WaitGroups
+from mirage_formal.kernels.program.register_layout import Digit, Distribution, by_warp, sharing
 from mirage_formal.kernels.program.step import (
     Accumulation,
     BlockReduce,

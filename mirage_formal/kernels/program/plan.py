@@ -18,9 +18,9 @@ from typing import Final
 
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 from mirage_formal.graph.views import Place
-from mirage_formal.kernels.program.distribution import Axis, Distribution, Warps
 from mirage_formal.kernels.program.flat import FlatOp
 from mirage_formal.kernels.program.program import Barrier, SharedBuffer
+from mirage_formal.kernels.program.register_layout import Axis, Distribution, Warps
 from mirage_formal.kernels.program.step import Step
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirage_formal.kernels.program.distribution import Digit, Distribution, Fragment, Warps, inner_digits
 from mirage_formal.kernels.program.flat import Accumulate, Elementwise, FlatOp, Product, Reduce, Repeat, Running
 from mirage_formal.kernels.program.program import Barrier, Commit, WaitGroups
+from mirage_formal.kernels.program.register_layout import Digit, Distribution, Fragment, Warps, inner_digits
 
 # --- operators -------------------------------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.kernels.triton.functions import real
-from mirage_formal.meaning.domain import KEEPABLE, LOOP_AXIS, Untiled
-from mirage_formal.meaning.walk import evaluate
+from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, Untiled
+from mirage_formal.semantics.interpreter import evaluate
 
 _UNARY: Final = {
     OpKind.EXP: "torch.exp({0})",

@@ -7,14 +7,14 @@ import zlib
 from collections.abc import Sequence
 
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.report.display import count
 from mirage_formal.report.model import Basis, Candidate, Report, Special
+from mirage_formal.report.page.baselines import peers_section
 from mirage_formal.report.page.charts import Dot, figure, linear, scatter
 from mirage_formal.report.page.code import code_section, triton_section
 from mirage_formal.report.page.graphs import graph_section
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
-from mirage_formal.report.page.peers import peers_section
 from mirage_formal.report.page.proofs import conditions, proof_section
-from mirage_formal.report.shown import count
 
 _HEAD = (
     ("rank", "number"), ("candidate", "text"), ("verdict", "text"), ("basis", "text"), ("kernels", "number"),

@@ -13,8 +13,8 @@ from mirage_formal.report.model import Report, Table
 from mirage_formal.report.page.candidates import candidate_section, candidates_table, estimates, packed
 from mirage_formal.report.page.graphs import graph_section
 from mirage_formal.report.page.header import head, made
-from mirage_formal.report.page.judged import judged_section
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
+from mirage_formal.report.page.rejected import judged_section
 from mirage_formal.report.page.search.overview import roofline_section, search_section
 from mirage_formal.report.page.search.parts import part_anchor, search_link, searches_section
 

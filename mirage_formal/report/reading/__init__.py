@@ -16,10 +16,10 @@ from mirage_formal.records import (
     VerificationRecord,
     decode,
 )
-from mirage_formal.records.whole import WHOLE_FILE
+from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.report.model import Basis, Candidate, Report
-from mirage_formal.report.reading.checked import checked, now
-from mirage_formal.report.reading.reproduced import FILES, read_reproduced
+from mirage_formal.report.reading.check_process import checked, now
+from mirage_formal.report.reading.reproduction import FILES, read_reproduced
 from mirage_formal.report.reading.runs import Shown, alone, read_run
 from mirage_formal.report.reading.source import Source
 from mirage_formal.report.reading.verdicts import VERDICTS_FILE, read_verdicts

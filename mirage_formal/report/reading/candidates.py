@@ -26,7 +26,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.storage import read_lines
 from mirage_formal.report.model import Basis, Candidate, Certificate, Special
-from mirage_formal.report.proofs.replayed import replayed
+from mirage_formal.report.proofs.replay import replayed
 from mirage_formal.report.proofs.values import Proof
 from mirage_formal.report.reading.source import Source
 

@@ -19,9 +19,9 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.generate import Kernel, asked_of, generate
-from mirage_formal.kernels.lines import kernel_lines
+from mirage_formal.kernels.online_softmax.stabilize import NotStable, stabilize
 from mirage_formal.kernels.program.lines import Lines as Piece
-from mirage_formal.kernels.stable.stabilize import NotStable, stabilize
+from mirage_formal.kernels.source_map import kernel_lines
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.kernels.triton.file import triton_file
 from mirage_formal.records import PlanRecord, TargetRecord

@@ -32,12 +32,12 @@ from mirage_formal.records import (
     unsealed,
 )
 from mirage_formal.report.model import Basis, Candidate, Floor, Judged, Report
-from mirage_formal.report.reading.beside import Asked, with_beside
+from mirage_formal.report.reading.adjacent_files import Asked, with_beside
 from mirage_formal.report.reading.candidates import Wanted, read_candidate
 from mirage_formal.report.reading.kernels import read_kernels
 from mirage_formal.report.reading.source import Source
 from mirage_formal.report.reading.units import course, unit_of
-from mirage_formal.report.searched import Search, Unit
+from mirage_formal.report.search_view import Search, Unit
 from mirage_formal.search.engine import added, by_reason
 
 #: Bytes of a journal that is read.

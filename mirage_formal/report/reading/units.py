@@ -7,7 +7,7 @@ from typing import Final
 
 from mirage_formal.records import SEARCH_FILE, TimesRecord, UnitRecord
 from mirage_formal.report.reading.source import Source
-from mirage_formal.report.searched import Span, Unit
+from mirage_formal.report.search_view import Span, Unit
 
 #: Points of the course of a search.
 POINTS: Final = 100

@@ -12,7 +12,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.matching import match_inputs
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE
 from mirage_formal.report.model import Basis, Example, Judged, Report
-from mirage_formal.report.proofs.replayed import replayed
+from mirage_formal.report.proofs.replay import replayed
 from mirage_formal.report.proofs.values import Proof
 from mirage_formal.report.reading.source import Source
 from mirage_formal.strict_json import load

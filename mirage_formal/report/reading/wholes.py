@@ -9,13 +9,13 @@ from typing import Final
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import LEVELS, RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, sha256, unsealed
-from mirage_formal.records.whole import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
+from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
 from mirage_formal.report.model import Basis, Candidate, Part, Report
-from mirage_formal.report.reading.beside import Asked, with_beside
+from mirage_formal.report.reading.adjacent_files import Asked, with_beside
 from mirage_formal.report.reading.candidates import Wanted, read_candidate
 from mirage_formal.report.reading.runs import floor, read_search, with_kernels
 from mirage_formal.report.reading.source import Source
-from mirage_formal.report.searched import PartSearch, Search
+from mirage_formal.report.search_view import PartSearch, Search
 
 #: Searches of parts that are read.
 _SEARCHES: Final = 256

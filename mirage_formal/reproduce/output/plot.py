@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.records.reproduced import Table5
+from mirage_formal.records.reproduction import Table5
 from mirage_formal.reproduce.arms import ARMS
-from mirage_formal.reproduce.output.published import HARDWARE
+from mirage_formal.reproduce.output.paper_tables import HARDWARE
 
 
 def plotting() -> Any:

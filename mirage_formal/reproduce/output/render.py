@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.records.reproduced import Answers, Host, Row, Table5, Workloads
+from mirage_formal.records.reproduction import Answers, Host, Row, Table5, Workloads
 from mirage_formal.reproduce.arms import ARMS
-from mirage_formal.reproduce.output.published import (
+from mirage_formal.reproduce.output.paper_tables import (
     HARDWARE,
     NO_EXPRESSIONS,
     NO_EXPRESSIONS_ABOVE,

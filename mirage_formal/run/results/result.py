@@ -14,7 +14,7 @@ from mirage_formal.graph.views import kernel_count
 
 if TYPE_CHECKING:
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.run.built.alternatives import Alternatives
+    from mirage_formal.run.build.alternatives import Alternatives
 
 #: Columns of a table of results.
 HEAD: Final = ("rank", "candidate", "verdict", "kernels", "est. us")
@@ -116,7 +116,7 @@ class Result:
             RunError: The evidence is gone, or does not hold.
             UnsupportedError: There is no such form.
         """
-        from mirage_formal.report.explained import explained
+        from mirage_formal.report.explanation import explained
 
         return explained(self.directory, self.digest, form)
 
@@ -133,7 +133,7 @@ class Result:
         Raises:
             RunError: The evidence is gone, or the page cannot be written.
         """
-        from mirage_formal.report.explained import shown
+        from mirage_formal.report.explanation import shown
 
         return shown(self.directory, None if out is None else Path(out), browser=browser)
 

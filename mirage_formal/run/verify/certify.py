@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
+from mirage_formal.claims.counterexamples.definedness import unmet
+from mirage_formal.claims.counterexamples.refute import find
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.fields.fingerprint import FingerprintSession
-from mirage_formal.claims.refutation.refute import find
-from mirage_formal.claims.refutation.witness import unmet
+from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 from mirage_formal.records.fingerprint import FingerprintRecord

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from mirage_formal.claims.counterexamples.refute import find
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.refutation.refute import find
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
 

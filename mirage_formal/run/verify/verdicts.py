@@ -26,7 +26,7 @@ from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.guard import orderly
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE, write_atomic
-from mirage_formal.run.place.lock import writing
+from mirage_formal.run.run_directory.lock import writing
 from mirage_formal.run.settings import as_program, display_path
 from mirage_formal.terminal import json_text, plain
 
@@ -377,7 +377,7 @@ def replayed(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: i
         return verdict
     from mirage_formal.check import equivalence
     from mirage_formal.check.proof.ring import ProofError
-    from mirage_formal.claims.refutation.witness import unmet
+    from mirage_formal.claims.counterexamples.definedness import unmet
 
     try:
         held = equivalence.replayed(program, graph, verdict.proof)

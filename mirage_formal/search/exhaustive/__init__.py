@@ -16,8 +16,8 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import CutError, SearchOptions, Tally, Unit, UnitResult
-from mirage_formal.search.exhaustive.judge import Judge
 from mirage_formal.search.exhaustive.kernel import KernelSearch
+from mirage_formal.search.exhaustive.pruner import Judge
 
 #: First choices per unit aimed at, and the most units.
 _UNIT_CHOICES: Final = 64

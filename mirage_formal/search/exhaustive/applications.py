@@ -1,7 +1,7 @@
 """Operators as the enumeration meets them: which attributes to try, and what one application yields.
 
-The abstract expression of a result comes from the rules that every other domain uses (meaning/operators.py), applied to
-the operands' own expressions, so nothing is ever walked twice.
+The abstract expression of a result comes from the rules that every other domain uses (semantics/operators.py), applied
+to the operands' own expressions, so nothing is ever walked twice.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, NO_ATTRS, SPECS, Att
 from mirage_formal.graph.rules import result_dtype
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 from mirage_formal.logic.terms import Expr, var
-from mirage_formal.meaning.domain import LOOP_AXIS
-from mirage_formal.meaning.operators import RULES, Level, Value
 from mirage_formal.records import LevelName
-from mirage_formal.search.carried import elementwise
 from mirage_formal.search.engine import Tally
-from mirage_formal.search.exhaustive.judge import Judge
+from mirage_formal.search.epilogue_inputs import elementwise
+from mirage_formal.search.exhaustive.pruner import Judge
+from mirage_formal.semantics.domain import LOOP_AXIS
+from mirage_formal.semantics.operators import RULES, Level, Value
 
 _LAST: Final = frozenset({OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST})
 

@@ -14,7 +14,7 @@ from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.search.exhaustive.applications import Applier, Tensor, Tensors, Terms, constants
 from mirage_formal.search.exhaustive.block import BlockSearch, Opening
-from mirage_formal.search.exhaustive.judge import Judge
+from mirage_formal.search.exhaustive.pruner import Judge
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ What the words of these modules are called elsewhere:
 - form: the number of a normal form, a polynomial over tensor elements (algebra/forms.py). A wholly bound index is one
   that a sum over a whole axis binds; its name does not matter, as in alpha-equivalence.
 - class: the tensors of a block that have one value, as an e-class of an e-graph; a producer is an e-node, the closure
-  an e-graph pruned by the target, and extraction chooses an e-node of each class (closure.py, extract.py).
-- structure: a schedule without numbers: which digits the grid, the loop and the tile take (structure.py). An assignment
-  gives them numbers (extents.py).
-- view: a tensor under other names of its indices (views.py).
-- handover: the interface between a kernel and those behind it: its outputs and the frame (handover.py).
-- path: a sequence of kernels up to the program's output (paths.py).
-- tie: two dims of inputs that have one index in every term of the output (ties.py).
+  an e-graph pruned by the target, and extraction chooses an e-node of each class (saturation.py, extract.py).
+- structure: a schedule without numbers: which digits the grid, the loop and the tile take (symbolic_tiling.py). An
+  assignment gives them numbers (extents.py).
+- view: a tensor under other names of its indices (index_renaming.py).
+- handover: the interface between a kernel and those behind it: its outputs and the frame (kernel_interface.py).
+- path: a sequence of kernels up to the program's output (kernel_sequences.py).
+- tie: two dims of inputs that have one index in every term of the output (shared_indices.py).
 """

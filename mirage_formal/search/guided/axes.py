@@ -4,7 +4,7 @@ Union-find over digit strings: a dim is a list of axes, most significant first (
 extent 1). Contractions, elementwise operators and norms unify dims; a reshape splits axes where its cuts require it.
 
 An axis may run through two dims of one tensor (X X, or (A B)(A X)): such an axis has several copies, and each dim of a
-tensor runs through its own one (see views.py).
+tensor runs through its own one (see index_renaming.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, mask, unsplit
 from mirage_formal.search.guided.algebra.operators import binary, compared, function, rms_norm, selected, shift
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, whole
-from mirage_formal.search.guided.views import Dims, Views
+from mirage_formal.search.guided.index_renaming import Dims, Views
 
 #: Number of a tensor at kernel level: the program's inputs, then the results in the order of computation.
 TensorId = NewType("TensorId", int)

@@ -16,13 +16,13 @@ from mirage_formal.search.bounds import Extents as ExtentKind
 from mirage_formal.search.engine import CutError, SearchOptions, Stats, Tally, Unit, UnitResult
 from mirage_formal.search.guided.algebra.parts import whole
 from mirage_formal.search.guided.axes import ProgramAxes, require_normal_form
-from mirage_formal.search.guided.closure import ClassId
 from mirage_formal.search.guided.emit import block_graph
 from mirage_formal.search.guided.extents import Assigner, Assignment, Extents, Fitting
 from mirage_formal.search.guided.extract import Dag
-from mirage_formal.search.guided.paths import DefinedStep, Path, PathFinder
-from mirage_formal.search.guided.problems import KernelSolver
-from mirage_formal.search.guided.solved import Kernel
+from mirage_formal.search.guided.kernel_sequences import DefinedStep, Path, PathFinder
+from mirage_formal.search.guided.kernel_solver import KernelSolver
+from mirage_formal.search.guided.saturation import ClassId
+from mirage_formal.search.guided.solved_kernel import Kernel
 from mirage_formal.search.space import SearchSpace
 
 #: Shares that a search is cut into; each explores its own part of what first kernels hand over.

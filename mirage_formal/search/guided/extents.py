@@ -14,9 +14,9 @@ from mirage_formal.graph.ops import IN_PLACE, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
 from mirage_formal.search.guided.algebra.parts import Part, Parts, Split, child
 from mirage_formal.search.guided.extract import Dag
-from mirage_formal.search.guided.solved import Kernel, Placement
-from mirage_formal.search.guided.structure import F, G, KTensor, L, T
-from mirage_formal.search.guided.views import Dims
+from mirage_formal.search.guided.index_renaming import Dims
+from mirage_formal.search.guided.solved_kernel import Kernel, Placement
+from mirage_formal.search.guided.symbolic_tiling import F, G, KTensor, L, T
 from mirage_formal.search.space import SearchSpace, divisors
 
 #: Elements of a block's largest result from which on there may be more blocks than a space has: of a tensor of 2^26

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NewType
 
-from mirage_formal.search.guided.closure import ClassId, Closure, Producer
+from mirage_formal.search.guided.saturation import ClassId, Closure, Producer
 
 #: A set of a block's inputs as a bit mask: bit i is set where input i is in it.
 InputMask = NewType("InputMask", int)

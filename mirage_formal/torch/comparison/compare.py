@@ -1,6 +1,6 @@
 """Imports compared with torch: each region once, in the module's own types, before anything is made of it.
 
-The program of a region is evaluated in its element types (meaning/typed.py) and compared with what torch computes for
+The program of a region is evaluated in its element types (semantics/typed.py) and compared with what torch computes for
 the same nodes, under the contract (comparison/contract.py). Tensors are those of the call that a module is imported
 with, as torch computes them on the way to the region, and sets that are drawn (comparison/samples.py). Of regions with
 one program for the same operators, as layers of a model, the first is compared. Regions that differ stay with torch,
@@ -31,13 +31,13 @@ from mirage_formal.frontend.origins import Origin
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.meaning.typed import run_typed
+from mirage_formal.semantics.typed import run_typed
 from mirage_formal.torch.capture import Captured, called, lines
 from mirage_formal.torch.comparison.contract import Difference, Expected, difference
 from mirage_formal.torch.comparison.reference import Reference, between
 from mirage_formal.torch.comparison.samples import SETS, draw
 from mirage_formal.torch.convert import imported as import_of
-from mirage_formal.torch.imported import Imported, Region
+from mirage_formal.torch.import_result import Imported, Region
 
 #: Elements that one evaluation of a region may compute, and multiplications of its products.
 MOST_ELEMENTS: Final = 1 << 27

@@ -34,7 +34,7 @@ import torch
 from torch.fx import Node
 
 from mirage_formal.torch.comparison.contract import ROUNDOFF
-from mirage_formal.torch.rows import rules
+from mirage_formal.torch.op_table import rules
 
 #: What change an element type and nothing else.
 _CASTS: Final = frozenset(

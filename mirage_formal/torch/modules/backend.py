@@ -18,17 +18,17 @@ from mirage_formal.options import switch
 from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import imported, parse_rounding
-from mirage_formal.torch.imported import Imported
+from mirage_formal.torch.dynamic_shapes.extents import Buckets, buckets
+from mirage_formal.torch.dynamic_shapes.graphs import replaced, varies
+from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport
+from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.modules.choose import choose
-from mirage_formal.torch.modules.combined import late
-from mirage_formal.torch.modules.faster import Compile, Settled, as_it_is, faster_regions, on_this_gpu, settled
+from mirage_formal.torch.modules.combo_kernels import late
 from mirage_formal.torch.modules.operators import TorchOperator
 from mirage_formal.torch.modules.plan import constant_on
+from mirage_formal.torch.modules.profitability import Compile, Settled, as_it_is, faster_regions, on_this_gpu, settled
 from mirage_formal.torch.modules.report import Report
 from mirage_formal.torch.modules.rewrite import rewrite
-from mirage_formal.torch.shapes.extents import Buckets, buckets
-from mirage_formal.torch.shapes.graphs import replaced, varies
-from mirage_formal.torch.shapes.prepare import ShapesReport
 
 _RESTS: Final = ("inductor", "eager")
 _LIMIT_S: Final = 600.0

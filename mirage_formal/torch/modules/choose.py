@@ -23,12 +23,12 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target, load_target
+from mirage_formal.run.partitioning.partition import floor_us
 from mirage_formal.run.request import Options, kept_results, stored_results
 from mirage_formal.run.results.result import Result
-from mirage_formal.run.whole.partition import floor_us
 from mirage_formal.torch.analysis.conditions import conditions
 from mirage_formal.torch.comparison.compare import Comparison
-from mirage_formal.torch.imported import Imported, Left, Region
+from mirage_formal.torch.import_result import Imported, Left, Region
 from mirage_formal.torch.modules.operators import TorchOperator, torch_operator
 from mirage_formal.torch.modules.report import RegionReport, Report
 

@@ -16,14 +16,14 @@ from mirage_formal.frontend.arguments import fail
 from mirage_formal.torch.analysis.conditions import Unmet
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import parse_rounding
+from mirage_formal.torch.dynamic_shapes.optimize import plan_for
+from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport
 from mirage_formal.torch.modules.choose import choose
-from mirage_formal.torch.modules.faster import as_it_is, faster_regions, on_this_gpu
 from mirage_formal.torch.modules.plan import Plan, hooked, make_plan
+from mirage_formal.torch.modules.profitability import as_it_is, faster_regions, on_this_gpu
 from mirage_formal.torch.modules.report import FallbackWarning, Report
 from mirage_formal.torch.modules.rewrite import rewrite
 from mirage_formal.torch.modules.trace import Function, trace
-from mirage_formal.torch.shapes.optimize import plan_for
-from mirage_formal.torch.shapes.prepare import ShapesReport
 
 
 class _Optimized:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirage_formal.torch.imported import Left
+from mirage_formal.torch.import_result import Left
 
 
 class FallbackWarning(UserWarning):

@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.torch.analysis.aliases import ITSELF, operand, owners
-from mirage_formal.torch.imported import Binding, Imported, Output, Region
+from mirage_formal.torch.import_result import Binding, Imported, Output, Region
 from mirage_formal.torch.modules.operators import expect_met
 
 _aten = torch.ops.aten

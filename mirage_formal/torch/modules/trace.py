@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from mirage_formal.torch.capture import Captured, _module, capture
 from mirage_formal.torch.convert import imported
-from mirage_formal.torch.imported import Imported
+from mirage_formal.torch.import_result import Imported
 
 _DETACHED: Final = frozenset({torch.Tensor.detach, torch.Tensor.detach_, torch.detach, torch.Tensor.data.__get__})
 

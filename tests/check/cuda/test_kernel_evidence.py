@@ -19,13 +19,13 @@ from mirage_formal.check.cuda.cubin import resources
 from mirage_formal.check.cuda.manifest import SOLVERS, check_kernels
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.claims.numerics import numerics
-from mirage_formal.derive.rederive import derive_kernels
 from mirage_formal.device.compile import available
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.kernels.executable import load
-from mirage_formal.run.built.build import build_run
+from mirage_formal.revalidate.rederive import derive_kernels
+from mirage_formal.run.build.build import build_run
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.kernel_runs import first, kernel_runs

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mirage_formal.check.proof.moves import Move, folding
+from mirage_formal.check.proof.index_substitution import Move, folding
 from mirage_formal.check.proof.ring import Coef, Poly, ProofError, Ring
 from tests.kit.proofs.kernel_values import Values
 

@@ -9,7 +9,7 @@ import pytest
 from mirage_formal.check.proof.closing import Closing
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Key, Poly, Ring
-from mirage_formal.check.proof.second import Answer, Opinion, opinion, second_opinion
+from mirage_formal.check.proof.sympy_crosscheck import Answer, Opinion, opinion, second_opinion
 from tests.kit.proofs.hand_proofs import PAIRS, text
 from tests.kit.runs.effort import calls
 

@@ -50,7 +50,7 @@ from mirage_formal.logic.terms import (
     unary,
     var,
 )
-from mirage_formal.meaning.reference import rounded_to_bfloat16, run
+from mirage_formal.semantics.reference import rounded_to_bfloat16, run
 from tests.kit.graphs import workloads
 from tests.kit.graphs.random_graphs import random_graph
 

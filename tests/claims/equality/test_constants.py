@@ -13,7 +13,7 @@ import pytest
 
 from mirage_formal import Graph, Tensor
 from mirage_formal.check.proof.replay import replay
-from mirage_formal.check.proof.second import Answer, second_opinion
+from mirage_formal.check.proof.sympy_crosscheck import Answer, second_opinion
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.equality.radicals import Radicals, coprime
 from mirage_formal.graph.formats.json import from_json, to_json

@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from mirage_formal.check.composed import replay
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
+from mirage_formal.check.proof_composition import replay
 from mirage_formal.claims.equality.exact import Exact
 from mirage_formal.claims.equality.facts import Fact, Sign, together
 from mirage_formal.claims.equality.prove import prove

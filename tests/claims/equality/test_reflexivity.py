@@ -13,7 +13,7 @@ import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.proof.replay import replay
-from mirage_formal.check.proof.second import Answer, second_opinion
+from mirage_formal.check.proof.sympy_crosscheck import Answer, second_opinion
 from mirage_formal.claims.equality.explain import explain
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import KernelGraph, Op

@@ -15,14 +15,14 @@ import hypothesis.strategies as st
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.check.composed import replay
+from mirage_formal.check.proof_composition import replay
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 from tests.kit.graphs.strategies import attributes, kernel_graphs
 from tests.kit.sampled import number
 

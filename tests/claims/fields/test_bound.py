@@ -13,11 +13,11 @@ import pytest
 import sympy
 from numpy.typing import NDArray
 
-from mirage_formal.claims.fields.bound import ONE, Growth, OutsideTheorem, Sums, error_bound, growth
-from mirage_formal.claims.fields.primes import field_pair
+from mirage_formal.claims.identity_testing.bound import ONE, Growth, OutsideTheorem, Sums, error_bound, growth
+from mirage_formal.claims.identity_testing.primes import field_pair
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.meaning.tape import NotLax, needs, record
+from mirage_formal.semantics.straight_line_trace import NotLax, needs, record
 from tests.kit.graphs import naive
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import random_graph

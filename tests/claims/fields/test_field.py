@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mirage_formal.claims.fields import confirmation
-from mirage_formal.claims.fields.cone import cone
-from mirage_formal.claims.fields.confirmed import GALOIS, PAIRS
-from mirage_formal.claims.fields.draw import field_point
-from mirage_formal.claims.fields.field import Undefined, Unrepresentable, run
-from mirage_formal.claims.fields.modular import Modulus, Powers
-from mirage_formal.claims.fields.primes import (
+from mirage_formal.claims.identity_testing import confirmation
+from mirage_formal.claims.identity_testing.cone_of_influence import cone
+from mirage_formal.claims.identity_testing.draw import field_point
+from mirage_formal.claims.identity_testing.field import Undefined, Unrepresentable, run
+from mirage_formal.claims.identity_testing.modular import Modulus, Powers
+from mirage_formal.claims.identity_testing.prime_table import GALOIS, PAIRS
+from mirage_formal.claims.identity_testing.primes import (
     MAX_BITS,
     MIN_BITS,
     Confirmation,
@@ -31,8 +31,8 @@ from mirage_formal.claims.fields.primes import (
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.meaning.contract import FREE_COPY
-from mirage_formal.meaning.tape import Needs, NotLax, Part, Tape, Unary, needs, record
+from mirage_formal.semantics.batched_matmul import FREE_COPY
+from mirage_formal.semantics.straight_line_trace import Needs, NotLax, Part, Tape, Unary, needs, record
 from tests.kit.graphs import naive
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph

@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mirage_formal.claims.fields import draw
-from mirage_formal.claims.fields.fingerprint import FingerprintSettings, fingerprint
-from mirage_formal.claims.fields.primes import field_pair
+from mirage_formal.claims.identity_testing import draw
+from mirage_formal.claims.identity_testing.fingerprint import FingerprintSettings, fingerprint
+from mirage_formal.claims.identity_testing.primes import field_pair
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.graph.verdict import Probable
-from mirage_formal.meaning.tape import Part
 from mirage_formal.records.fingerprint import Draw, FingerprintRecord
+from mirage_formal.semantics.straight_line_trace import Part
 from tests.kit.graphs import naive
 from tests.kit.graphs import workloads as w
 from tests.kit.proofs.claims import Mask

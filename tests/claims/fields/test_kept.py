@@ -10,19 +10,19 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mirage_formal.claims.fields import modular
-from mirage_formal.claims.fields.draw import field_point
-from mirage_formal.claims.fields.field import Inputs, Outcome, Undefined, run
-from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.claims.fields.kept import KEPT_BYTES, Kept
-from mirage_formal.claims.fields.modular import BLOCK, Modulus, Residues, words
-from mirage_formal.claims.fields.point import Point
-from mirage_formal.claims.fields.primes import field_pair
+from mirage_formal.claims.identity_testing import modular
+from mirage_formal.claims.identity_testing.draw import field_point
+from mirage_formal.claims.identity_testing.field import Inputs, Outcome, Undefined, run
+from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
+from mirage_formal.claims.identity_testing.modular import BLOCK, Modulus, Residues, words
+from mirage_formal.claims.identity_testing.point import Point
+from mirage_formal.claims.identity_testing.primes import field_pair
+from mirage_formal.claims.identity_testing.value_cache import KEPT_BYTES, Kept
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Different, Probable
-from mirage_formal.meaning.tape import NotLax, Part, needs, record
+from mirage_formal.semantics.straight_line_trace import NotLax, Part, needs, record
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 

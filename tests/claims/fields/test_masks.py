@@ -11,16 +11,16 @@ import pytest
 
 from mirage_formal import Graph, Tensor
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
-from mirage_formal.claims.fields.draw import field_point
-from mirage_formal.claims.fields.field import run
-from mirage_formal.claims.fields.fingerprint import FingerprintSettings, fingerprint
-from mirage_formal.claims.fields.primes import field_pair
+from mirage_formal.claims.identity_testing.draw import field_point
+from mirage_formal.claims.identity_testing.field import run
+from mirage_formal.claims.identity_testing.fingerprint import FingerprintSettings, fingerprint
+from mirage_formal.claims.identity_testing.primes import field_pair
 from mirage_formal.errors import FormatError, GraphError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Different, Probable, Unknown
-from mirage_formal.meaning.tape import NotLax, Part, needs, record
 from mirage_formal.records.fingerprint import FingerprintRecord
+from mirage_formal.semantics.straight_line_trace import NotLax, Part, needs, record
 from tests.kit.proofs.claims import Mask, Pair, pair, program
 
 SETTINGS = FingerprintSettings(seed=9, rounds=2)

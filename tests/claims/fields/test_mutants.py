@@ -9,7 +9,7 @@ from itertools import chain
 
 import pytest
 
-from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
+from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict

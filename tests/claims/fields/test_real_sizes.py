@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
+from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Probable
 from tests.kit.graphs import workloads as w

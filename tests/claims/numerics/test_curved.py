@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from mirage_formal.claims.numerics import curved
+from mirage_formal.claims.numerics import nonlinear_error
 from mirage_formal.claims.numerics.numerics import Inputs, Runner, check, compare, draw_all, expected
 from mirage_formal.claims.numerics.rounding import quantised, unit_roundoff
 from mirage_formal.graph.graph import Input, KernelGraph, Op
@@ -36,12 +36,12 @@ def test_no_value_within_six_deviations_leaves_the_tolerance(x: float, deviation
     values = np.linspace(max(x - 6 * deviation, x / 2), x + 6 * deviation, 999)
     at, error = np.array([x]), np.array([deviation])
     for function, bound in (
-        (lambda v: 1 / v, curved.reciprocal(at, error, least, np)),
-        (np.log, curved.logarithm(at, error, least, np)),
-        (np.sqrt, curved.root(at, error, least, np)),
+        (lambda v: 1 / v, nonlinear_error.reciprocal(at, error, least, np)),
+        (np.log, nonlinear_error.logarithm(at, error, least, np)),
+        (np.sqrt, nonlinear_error.root(at, error, least, np)),
     ):
         assert np.abs(function(values) - function(at)).max() <= 6 * bound[0] * (1 + 1e-9)
-    deviations, lowest = curved.squared(at, error, np)
+    deviations, lowest = nonlinear_error.squared(at, error, np)
     signed = np.linspace(x - 6 * deviation, x + 6 * deviation, 999)
     assert np.abs(signed**2 - x * x).max() <= 6 * deviations[0] * (1 + 1e-9)
     assert (signed**2 >= lowest * (1 - 1e-9)).all()
@@ -49,7 +49,7 @@ def test_no_value_within_six_deviations_leaves_the_tolerance(x: float, deviation
 
 def test_where_an_interval_reaches_a_pole_the_tolerance_is_above_the_result() -> None:
     at, error = np.array([0.1, -0.1]), np.array([0.05, 0.05])
-    assert (6 * curved.reciprocal(at, error, None, np) >= 10.0).all()
+    assert (6 * nonlinear_error.reciprocal(at, error, None, np) >= 10.0).all()
 
 
 def _of_squares(kind: K, offset: Fraction) -> KernelGraph:

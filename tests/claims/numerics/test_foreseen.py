@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 import mirage_formal as mf
 from mirage_formal import Graph, Tensor
-from mirage_formal.claims.numerics.foreseen import MAX_ELEMENTS, executed, foresee, held
 from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.claims.numerics.rounding import LARGEST
+from mirage_formal.claims.numerics.rounding_simulation import MAX_ELEMENTS, executed, foresee, held
 from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.stable.stabilize import stabilize
+from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.softmax_forms import TINY, built, tiny
 from tests.kit.proofs.claims import program
@@ -121,7 +121,7 @@ def test_a_large_graph_is_not_executed() -> None:
 
 
 def test_of_a_larger_graph_it_is_seen_whether_it_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_formal.claims.numerics.foreseen.MAX_ESTIMATED", 1024)
+    monkeypatch.setattr("mirage_formal.claims.numerics.rounding_simulation.MAX_ESTIMATED", 1024)
     inputs = {"X": (32, 64)}
     stable = program(inputs, lambda g, x: g.softmax(g.scale(x, 2), 1))
 
@@ -136,7 +136,7 @@ def test_of_a_larger_graph_it_is_seen_whether_it_overflows(monkeypatch: pytest.M
 
 def test_near_the_largest_number_rounding_makes_nobody_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products of columns at scale 8 go up to the end of float16's range: one form is finite where another is not."""
-    monkeypatch.setattr("mirage_formal.claims.numerics.foreseen.MAX_ESTIMATED", 1024)
+    monkeypatch.setattr("mirage_formal.claims.numerics.rounding_simulation.MAX_ESTIMATED", 1024)
     plain, fused = w.gated_mlp(64, 128, 512), w.gated_mlp_fused(64, 128, 512, grid=8, loop=2)
     arrays = draw_all(plain, 0, 8.0)
     (one,), (other,) = executed(plain, arrays), executed(fused, arrays)

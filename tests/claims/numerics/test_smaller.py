@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.numerics.smaller import Smaller, elements, smaller
+from mirage_formal.claims.numerics.shrink import Smaller, elements, smaller
 from mirage_formal.emulate.runner import spread, work
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.meaning import reference
-from mirage_formal.meaning.footprint import footprint
-from mirage_formal.run.built.build import build
+from mirage_formal.run.build.build import build
+from mirage_formal.semantics import reference
+from mirage_formal.semantics.working_set import footprint
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.mirage_programs import CASES, weighted, weighted_kernel
 from tests.kit.kernels import example_kernels as kit
@@ -137,7 +137,7 @@ def test_what_is_too_large_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> 
         sizes.append(footprint(graph))
         return own(graph, arrays)
 
-    monkeypatch.setattr("mirage_formal.claims.numerics.smaller.reference.run", run)
+    monkeypatch.setattr("mirage_formal.claims.numerics.shrink.reference.run", run)
     most = elements(program, candidate)
     assert smaller(program, candidate, most).extents
     needed = max(sizes)

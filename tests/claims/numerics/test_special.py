@@ -11,14 +11,14 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal import Graph, Tensor
-from mirage_formal.claims.numerics.lowest import bounded_maxima
-from mirage_formal.claims.numerics.special import Fault, draws, special
+from mirage_formal.claims.numerics.bounded_maxima import bounded_maxima
+from mirage_formal.claims.numerics.special_values import Fault, draws, special
 from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.kernels.stable.stabilize import stabilize
-from mirage_formal.meaning import reference
+from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from mirage_formal.records import SpecialRecord
 from mirage_formal.run.tasks import at_special_values
+from mirage_formal.semantics import reference
 from tests.kernels.stable.test_selected import FORMS, INPUTS, attention, divided_first
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.softmax_forms import TINY, built, tiny

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor
-from mirage_formal.claims.refutation.bounded import run_bounded
-from mirage_formal.meaning.reference import run
+from mirage_formal.claims.counterexamples.rounding_bounds import run_bounded
+from mirage_formal.semantics.reference import run
 from tests.kit.proofs.claims import Saved, kernel, on, program
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from mirage_formal import Graph, Tensor
-from mirage_formal.claims.refutation.arena import WRITTEN_OUT, landmarks
-from mirage_formal.claims.refutation.refute import CLEAR, arrays_of, confirm, find
+from mirage_formal.claims.counterexamples.refute import CLEAR, arrays_of, confirm, find
+from mirage_formal.claims.counterexamples.trial_evaluator import WRITTEN_OUT, landmarks
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
-from mirage_formal.meaning import reference
-from mirage_formal.meaning.footprint import footprint
+from mirage_formal.semantics import reference
+from mirage_formal.semantics.working_set import footprint
 from tests.kit.proofs.claims import Claim, load, pair, program
 from tests.kit.runs.effort import calls
 from tests.kit.sampled import number, share

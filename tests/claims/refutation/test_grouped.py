@@ -9,15 +9,15 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mirage_formal.claims.refutation.bounded import BoundedDomain, exactly, run_bounded
-from mirage_formal.claims.refutation.element import element
-from mirage_formal.claims.refutation.grouped import Grouped, TooManyClasses, run_grouped
-from mirage_formal.claims.refutation.sparse import Places, Trial, inputs_of
+from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, TooManyClasses, run_grouped
+from mirage_formal.claims.counterexamples.element import element
+from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, exactly, run_bounded
+from mirage_formal.claims.counterexamples.sparse import Places, Trial, inputs_of
 from mirage_formal.graph.counterexample import Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.meaning.batched import BatchedDomain
-from mirage_formal.meaning.reference import run
+from mirage_formal.semantics.batched import BatchedDomain
+from mirage_formal.semantics.reference import run
 from tests.kit.graphs.random_graphs import random_graph, with_masks
 from tests.kit.proofs.claims import load, program
 
@@ -82,7 +82,7 @@ def test_an_element_is_the_reference_s(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(8))
 def test_bounds_hold_what_extended_precision_says(part: int) -> None:
-    from mirage_formal.meaning.batched import run_many
+    from mirage_formal.semantics.batched import run_many
 
     compared = 0
     for number, graph in enumerate(GRAPHS[part::8]):

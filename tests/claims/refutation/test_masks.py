@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from mirage_formal import Graph, Tensor
-from mirage_formal.claims.refutation.bounded import BoundedDomain, exactly, run_bounded
-from mirage_formal.claims.refutation.refute import arrays_of, confirm, find
-from mirage_formal.claims.refutation.witness import NEVER, unmet
+from mirage_formal.claims.counterexamples.definedness import NEVER, unmet
+from mirage_formal.claims.counterexamples.refute import arrays_of, confirm, find
+from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, exactly, run_bounded
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Unknown
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 from tests.kit.proofs.claims import Mask, pair, program
 
 #: Small extents, and extents at which tensors are kept by classes.

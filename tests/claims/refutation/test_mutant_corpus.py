@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.claims.refutation.refute import CLEAR, arrays_of, find
+from mirage_formal.claims.counterexamples.refute import CLEAR, arrays_of, find
 from mirage_formal.graph.check import faults, kernel_types
-from mirage_formal.meaning.reference import run
+from mirage_formal.semantics.reference import run
 from tests.kit.graphs.decisions import Decision, differs
 from tests.kit.graphs.mutants import SEARCHED, WRITTEN, Mutant, candidates, mutants
 from tests.kit.sampled import THOROUGH, number

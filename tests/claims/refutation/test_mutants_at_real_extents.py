@@ -9,12 +9,12 @@ from functools import cache
 
 import pytest
 
-from mirage_formal.claims.refutation.refute import confirm
+from mirage_formal.claims.counterexamples.refute import confirm
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent
-from mirage_formal.meaning.footprint import footprint
 from mirage_formal.run.verify.decide import decide
+from mirage_formal.semantics.working_set import footprint
 from tests.kit.graphs.mutations import single_mutants
 from tests.kit.kernels.example_kernels import EXAMPLES, fastest, real
 from tests.kit.sampled import number

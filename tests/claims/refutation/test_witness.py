@@ -9,11 +9,11 @@ import pytest
 
 from mirage_formal import Graph, Tensor
 from mirage_formal.check.equivalence import Replayed, replayed
+from mirage_formal.claims.counterexamples import definedness
+from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, run_grouped
+from mirage_formal.claims.counterexamples.definedness import NEVER, unmet
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.claims.refutation import witness
-from mirage_formal.claims.refutation.grouped import Grouped, run_grouped
-from mirage_formal.claims.refutation.witness import NEVER, unmet
+from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.run.verify.certify import Refused, Verified, certify
 from mirage_formal.run.verify.policy import Policy
@@ -100,7 +100,7 @@ def test_the_first_point_is_mostly_enough(monkeypatch: pytest.MonkeyPatch) -> No
         tried.append(1)
         return run_grouped(*given)
 
-    monkeypatch.setattr(witness, "run_grouped", counted)
+    monkeypatch.setattr(definedness, "run_grouped", counted)
     made = [claim.real() for claim in load("prove") if claim.name.startswith("norm.")]
     for sides in made:
         assert unmet(*sides, True) is None
@@ -108,7 +108,7 @@ def test_the_first_point_is_mostly_enough(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_conditions_that_hold_by_their_form_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(witness, "run_grouped", lambda *given: pytest.fail("nothing is doubtful"))
+    monkeypatch.setattr(definedness, "run_grouped", lambda *given: pytest.fail("nothing is doubtful"))
     found, answer = shown(lambda g, x, y: g.softmax(x, 1) + y, lambda g, x, y: y + g.softmax(x, 1))
     assert found.conditions
     assert not found.doubtful

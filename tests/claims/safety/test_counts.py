@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from mirage_formal.claims.safety.enumerate import MAX_POINTS, count
-from mirage_formal.claims.safety.radix import decodes, facts, linear
+from mirage_formal.claims.safety.mixed_radix import decodes, facts, linear
 from mirage_formal.kernels.program.integers import evaluate
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 

@@ -377,7 +377,7 @@ def test_a_loop_whose_length_depends_on_the_block_is_followed_for_each_length() 
 
 
 def test_too_many_iterations_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_formal.claims.safety.timeline.MAX_STEPS", 10)
+    monkeypatch.setattr("mirage_formal.claims.safety.happens_before.MAX_STEPS", 10)
     verdict = discharge_safety(program(For("i", 20, (put(tid), Barrier())))).verdict
     assert isinstance(verdict, Unknown)
     assert "more than 10" in verdict.reason

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from mirage_formal.claims.safety.access_disjointness import reduced
 from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask, to_smt2
-from mirage_formal.claims.safety.pairs import reduced
-from mirage_formal.claims.safety.radix import Digit, Xor, decodes, determined, facts, linear, separate, staggered
+from mirage_formal.claims.safety.mixed_radix import Digit, Xor, decodes, determined, facts, linear, separate, staggered
 from mirage_formal.kernels.program.integers import (
     conjuncts,
     contradictory,

@@ -24,7 +24,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefin
 from mirage_formal.graph.matching import match_inputs
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.meaning.reference import run
+from mirage_formal.semantics.reference import run
 from tests.kit.graphs import workloads
 from tests.kit.graphs.mirage_files import SMALL, arrays_for, evaluate, grid_map, hand_written, renamed
 from tests.kit.graphs.random_graphs import random_graph

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 from mirage_formal.check.equivalence import replayed
+from mirage_formal.check.partitioning.parts import taken_out
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.check.whole.parts import taken_out
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json, to_json
@@ -21,11 +21,11 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.forms.block import NoForm
-from mirage_formal.kernels.forms.factors import factored
-from mirage_formal.kernels.forms.rewrite import CHANGES, Change, Factors, rewritten
+from mirage_formal.kernels.post_search_rewrites.block import NoForm
+from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, Factors, rewritten
+from mirage_formal.kernels.post_search_rewrites.scale_hoisting import factored
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 from tests.kit.fuzz.looped import mutants, products_with_factors, sums_over_the_loop
 from tests.kit.graphs import workloads as w
 from tests.kit.sampled import number

@@ -15,13 +15,13 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.forms.rewrite import ANY, CHANGES, Change, rewritten
+from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, CHANGES, Change, rewritten
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning import reference
-from mirage_formal.run.built.build import build_form
-from mirage_formal.run.built.forms import forms
-from mirage_formal.run.built.stable import Stable, stable
-from mirage_formal.run.built.stable import rewritten as operators_rewritten
+from mirage_formal.run.build.build import build_form
+from mirage_formal.run.build.forms import forms
+from mirage_formal.run.build.stable import Stable, stable
+from mirage_formal.run.build.stable import rewritten as operators_rewritten
+from mirage_formal.semantics import reference
 
 H200 = load_target("h200")
 

@@ -12,13 +12,13 @@ import pytest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.lines import kernel_lines
 from mirage_formal.kernels.lowering import assemble, products
 from mirage_formal.kernels.planning.layout import ProductShape, best_warps, product_cost
-from mirage_formal.kernels.program.distribution import Warps
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import For, LoadMatrix, Program, Stmt
+from mirage_formal.kernels.program.register_layout import Warps
 from mirage_formal.kernels.program.step import MatrixMultiply, Multiplication, Step
+from mirage_formal.kernels.source_map import kernel_lines
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
 from tests.kernels.lowering.test_ragged_products import products as products_of
 from tests.kernels.lowering.test_ragged_products import right_everywhere

@@ -15,10 +15,10 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.kernels.lowering.boxes import Operation
+from mirage_formal.kernels.lowering.strided_regions import Operation
 from mirage_formal.kernels.predefined import SUPPORTED, copy_program, operator_program
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 from tests.kit.kernels.program_interpreter import run as interpret
 
 K = OpKind

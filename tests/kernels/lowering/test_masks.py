@@ -17,7 +17,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
-from mirage_formal.meaning.reference import run as reference
+from mirage_formal.semantics.reference import run as reference
 from tests.kernels.lowering.masked_kernels import masked_inputs, masked_kernel
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels.lowering_kit import ROUND, alone, laid_out, planned, stored

@@ -18,9 +18,9 @@ from mirage_formal.kernels.generate import schedule_of, schedule_record
 from mirage_formal.kernels.planning import layout
 from mirage_formal.kernels.planning.layout import ProductShape
 from mirage_formal.kernels.planning.planner import make_plan, schedules
-from mirage_formal.kernels.program import distribution
-from mirage_formal.kernels.program.distribution import Axis, Slot, Warps, fragment
+from mirage_formal.kernels.program import register_layout
 from mirage_formal.kernels.program.plan import Schedule
+from mirage_formal.kernels.program.register_layout import Axis, Slot, Warps, fragment
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
 from tests.kernels.lowering.test_ragged_products import chained, mapped, products, right, right_everywhere
 from tests.kit.graphs.workloads import load, op
@@ -150,7 +150,7 @@ def test_accumulators_that_lie_the_usual_way_are_found(
     """Tiles of the transposed product, read as if they were of the product itself."""
     own = fragment
 
-    def swapped(threads: int, warps: Warps, rows: int, cols: int) -> distribution.Fragment:
+    def swapped(threads: int, warps: Warps, rows: int, cols: int) -> register_layout.Fragment:
         over = own(threads, warps, rows, cols)
         other = {Axis.ROW: Axis.COL, Axis.COL: Axis.ROW}
         return replace(over, slots=tuple(Slot(other[s.axis], s.extent, s.stride) for s in over.slots))

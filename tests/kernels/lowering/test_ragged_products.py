@@ -24,13 +24,13 @@ from mirage_formal.graph.types import DType
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.lowering import stores
 from mirage_formal.kernels.planning import layout
-from mirage_formal.kernels.program.distribution import Warps
 from mirage_formal.kernels.program.flat import Product
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import CopyAsync, Real, Registers, SetReg, SharedWrite
+from mirage_formal.kernels.program.register_layout import Warps
+from mirage_formal.kernels.program.serialization import programs_of, programs_text
 from mirage_formal.kernels.program.step import Generic, Multiplication
-from mirage_formal.kernels.program.stored import programs_of, programs_text
-from mirage_formal.meaning.reference import run as reference
+from mirage_formal.semantics.reference import run as reference
 from tests.kernels.lowering.test_lower import statements
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
 from tests.kit.graphs.workloads import load, op

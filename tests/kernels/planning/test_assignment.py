@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.kernels.planning.assignment import minimise, total
+from mirage_formal.kernels.planning.binary_quadratic import minimise, total
 
 Problem = tuple[list[list[int]], dict[tuple[int, int], list[list[int]]]]
 

@@ -15,12 +15,12 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op,
 from mirage_formal.graph.ops import OpKind as K
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.kernels.lowering.assemble import lower
+from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.planning.schedules import FEWEST_STAGES, LINE, most_stages
 from mirage_formal.kernels.program.plan import Plan, Schedule
 from mirage_formal.kernels.program.program import WaitGroups
-from mirage_formal.kernels.stable.stabilize import stabilize
-from mirage_formal.meaning.reference import run as reference
+from mirage_formal.semantics.reference import run as reference
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels import example_kernels, program_interpreter

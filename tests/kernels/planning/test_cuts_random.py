@@ -14,9 +14,9 @@ from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind as K
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.kernels.planning.cuts import may_cut
 from mirage_formal.kernels.planning.expand import expand
-from mirage_formal.meaning.reference import run as reference
+from mirage_formal.kernels.planning.k_loop_splitting import may_cut
+from mirage_formal.semantics.reference import run as reference
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels.lowering_kit import alone
 

@@ -17,7 +17,8 @@ from mirage_formal.kernels.planning.layout import (
     unswizzled,
     warp_options,
 )
-from mirage_formal.kernels.program.distribution import (
+from mirage_formal.kernels.program.plan import SharedPlacement
+from mirage_formal.kernels.program.register_layout import (
     Axis,
     Distribution,
     Warps,
@@ -28,7 +29,6 @@ from mirage_formal.kernels.program.distribution import (
     tiles,
     vector,
 )
-from mirage_formal.kernels.program.plan import SharedPlacement
 
 
 def address(placement: SharedPlacement, row: int, col: int) -> int:

@@ -14,10 +14,10 @@ from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
-from mirage_formal.kernels.program.distribution import Fragment, Warps
 from mirage_formal.kernels.program.flat import results_of
 from mirage_formal.kernels.program.plan import Phase
 from mirage_formal.kernels.program.program import Commit
+from mirage_formal.kernels.program.register_layout import Fragment, Warps
 from mirage_formal.kernels.program.step import Fetch, Load, Multiplication, Operation, Prefetch
 from mirage_formal.kernels.target import Target, load_target
 from tests.kit.graphs import workloads as w

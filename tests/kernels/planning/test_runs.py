@@ -10,7 +10,7 @@ import pytest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program.distribution import WARP, Axis, Distribution
+from mirage_formal.kernels.program.register_layout import WARP, Axis, Distribution
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels.lowering_kit import compare, planned

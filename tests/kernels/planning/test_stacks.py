@@ -19,13 +19,13 @@ from mirage_formal.graph.ops import OpKind as K
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.lowering.assemble import lower
+from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from mirage_formal.kernels.planning.planner import make_plan
-from mirage_formal.kernels.program.distribution import Axis, Distribution, by_warp, folded, replicas, stacked
 from mirage_formal.kernels.program.flat import Product
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
+from mirage_formal.kernels.program.register_layout import Axis, Distribution, by_warp, folded, replicas, stacked
 from mirage_formal.kernels.program.step import Generic
-from mirage_formal.kernels.stable.stabilize import stabilize
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels import example_kernels, program_interpreter
 from tests.kit.kernels.lowering_kit import TARGET, alone, compare, inputs_for

@@ -17,7 +17,7 @@ from mirage_formal.errors import FormatError
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.generate import Kernel, generate
 from mirage_formal.kernels.program import program as ir
-from mirage_formal.kernels.program.stored import MAX_BYTES, TABLES, programs_of, programs_text
+from mirage_formal.kernels.program.serialization import MAX_BYTES, TABLES, programs_of, programs_text
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import SCHEMA_VERSION
 from mirage_formal.records import programs as records

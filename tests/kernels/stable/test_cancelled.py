@@ -13,9 +13,9 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.stable.stabilize import stabilize
-from mirage_formal.meaning.reference import run
+from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from mirage_formal.search.thread import fuse_threads
+from mirage_formal.semantics.reference import run
 from tests.kernels.stable.test_stabilize import operators, stable
 from tests.kit.proofs.claims import Saved, kernel, on, program
 

@@ -18,9 +18,9 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.stable.stabilize import NotStable, stabilize
-from mirage_formal.meaning.reference import FloatDomain, run
-from mirage_formal.meaning.walk import evaluate
+from mirage_formal.kernels.online_softmax.stabilize import NotStable, stabilize
+from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.semantics.reference import FloatDomain, run
 from tests.kernels.stable.test_stabilize import lowered
 from tests.kit.kernels.lowering_kit import stored
 from tests.kit.proofs.claims import Mask, Saved, Shapes, kernel, on, program

@@ -10,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from mirage_formal.kernels.stable.stabilize import stabilize
-from mirage_formal.meaning.reference import FloatDomain
-from mirage_formal.meaning.walk import evaluate
+from mirage_formal.kernels.online_softmax.stabilize import stabilize
+from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.semantics.reference import FloatDomain
 from tests.kernels.stable.test_stabilize import proved, stable
 from tests.kit.proofs.claims import Saved, kernel, on, program
 

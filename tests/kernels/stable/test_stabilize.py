@@ -21,11 +21,11 @@ from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, ThreadDefined
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.stable.stabilize import NotStable, stabilize
-from mirage_formal.meaning import reference
-from mirage_formal.meaning.reference import FloatDomain
-from mirage_formal.meaning.walk import evaluate
+from mirage_formal.kernels.online_softmax.stabilize import NotStable, stabilize
 from mirage_formal.search.thread import fuse_threads
+from mirage_formal.semantics import reference
+from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.semantics.reference import FloatDomain
 from tests.kit.graphs.softmax_forms import TINY, attention_inputs, built, candidates, one, parts_in_rows, split, tiny
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels.lowering_kit import alone, laid_out, planned, stored

@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from mirage_formal.check.whole.parts import partition
+from mirage_formal.check.partitioning.parts import partition
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.kernels.stable.together import Together, runs
+from mirage_formal.kernels.online_softmax.rewrite_groups import Together, runs
 from tests.kit.graphs import workloads as w
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from mirage_formal.claims.numerics import numerics
-from mirage_formal.claims.numerics.smaller import smaller
+from mirage_formal.claims.numerics.shrink import smaller
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 from tests.kit.corpus import programs
 from tests.kit.graphs.random_graphs import random_graph
 from tests.kit.kernels import example_kernels, tails

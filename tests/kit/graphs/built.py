@@ -8,7 +8,7 @@ import numpy as np
 
 import mirage_formal as mf
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 
 #: Adds operators to a graph; what it returns is the output.
 Build = Callable[[mf.Graph], mf.Tensor]

@@ -14,8 +14,8 @@ from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.ops import COMPARISONS, OpKind
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.meaning.batched import BatchedDomain, run_many
-from mirage_formal.meaning.walk import evaluate
+from mirage_formal.semantics.batched import BatchedDomain, run_many
+from mirage_formal.semantics.interpreter import evaluate
 
 #: Larger values are not trusted; nor are results beside which larger ones were lost.
 LARGE = 1e6

@@ -17,7 +17,7 @@ from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning.reference import run as reference
+from mirage_formal.semantics.reference import run as reference
 from tests.kit.kernels import program_interpreter
 
 TARGET = load_target("h200")

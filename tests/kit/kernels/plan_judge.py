@@ -30,7 +30,7 @@ from mirage_formal.kernels.program.program import (
     Stmt,
     WaitGroups,
 )
-from mirage_formal.meaning.reference import run as reference
+from mirage_formal.semantics.reference import run as reference
 from tests.kit.kernels.lowering_kit import laid_out, stored
 from tests.kit.kernels.plan_bases import Base, bases
 from tests.kit.kernels.plan_mutants import Mutant

@@ -27,7 +27,7 @@ import mirage_formal as mf
 from mirage_formal import BlockTensor, Graph, Tensor
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DimMap, DTensor, DType
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 from tests.kit.paths import REPOSITORY
 
 HERE = REPOSITORY / "tests"

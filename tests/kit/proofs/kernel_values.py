@@ -18,7 +18,7 @@ from mirage_formal.check.proof.reader import Reader, integer
 from mirage_formal.check.proof.ring import Index, Poly, Ring
 from mirage_formal.check.proof.tensor_steps import Steps
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.meaning.reference import rounded_to_bfloat16
+from mirage_formal.semantics.reference import rounded_to_bfloat16
 
 Env = dict[int, int]  # numbers that digits stand for
 #: Nearer to 0 is 0: what rounding leaves of equal terms.

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor
-from mirage_formal.claims.equality import binders, changes, facts, polynomials, prove, tensor_terms
-from mirage_formal.claims.equality.changes import Affine, Change, Folds
+from mirage_formal.claims.equality import binders, facts, index_substitution, polynomials, prove, tensor_terms
+from mirage_formal.claims.equality.index_substitution import Affine, Change, Folds
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
@@ -163,36 +163,38 @@ def a_slice_that_starts_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> Non
 @fault
 def an_inverse_taken_for_a_quotient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The divisor of a division without NaN is never 0."""
-    monkeypatch.setattr(changes.Changes, "_inverse", lambda self, p: self.power(p, -2))
+    monkeypatch.setattr(index_substitution.Changes, "_inverse", lambda self, p: self.power(p, -2))
 
 
 @fault
 def everything_out_of_an_inverse(monkeypatch: pytest.MonkeyPatch) -> None:
     """What may be 0 comes out of an inverse as exponentials do."""
-    right = changes.Changes._inverse
+    right = index_substitution.Changes._inverse
 
-    def wrong(self: changes.Changes, p: polynomials.Polynomial) -> polynomials.Polynomial:
+    def wrong(self: index_substitution.Changes, p: polynomials.Polynomial) -> polynomials.Polynomial:
         return self.power(p, -2) if len(p) == 1 else right(self, p)
 
-    monkeypatch.setattr(changes.Changes, "_inverse", wrong)
+    monkeypatch.setattr(index_substitution.Changes, "_inverse", wrong)
 
 
 @fault
 def negative_without_a_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether something is negative is taken for the same of its negative."""
-    right = changes.Changes.apply
+    right = index_substitution.Changes.apply
 
-    def wrong(self: changes.Changes, name: str, p: polynomials.Polynomial) -> polynomials.Polynomial:
+    def wrong(self: index_substitution.Changes, name: str, p: polynomials.Polynomial) -> polynomials.Polynomial:
         return right(self, name, polynomials.scaled(p, -1) if name == "negative" and p and p[0][1] < 0 else p)
 
-    monkeypatch.setattr(changes.Changes, "apply", wrong)
+    monkeypatch.setattr(index_substitution.Changes, "apply", wrong)
 
 
 @fault
 def a_rounding_taken_for_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = changes.Changes.apply
+    right = index_substitution.Changes.apply
     monkeypatch.setattr(
-        changes.Changes, "apply", lambda self, name, p: p if name.startswith("round") else right(self, name, p)
+        index_substitution.Changes,
+        "apply",
+        lambda self, name, p: p if name.startswith("round") else right(self, name, p),
     )
 
 

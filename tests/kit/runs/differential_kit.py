@@ -1,7 +1,8 @@
 """The comparison of the two engines: small versions of the examples, and guided held to exhaustive.
 
 Exhaustive lists what is in the space and equal to the program at random points in float64; guided must list the same.
-What only exhaustive finds must satisfy exactly the predicates of search/omissions.py; what only guided finds is a bug.
+What only exhaustive finds must satisfy exactly the predicates of search/known_incompleteness.py; what only guided finds
+is a bug.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mirage_formal.graph.verdict import Candidate, Probable, Unknown, Verdict
 from mirage_formal.search.engine import Engine, SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.omissions import Reason, equal, reason
+from mirage_formal.search.known_incompleteness import Reason, equal, reason
 from mirage_formal.search.space import SearchSpace, load_space
 
 K = OpKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mirage_formal.run.built.build import build_run
+from mirage_formal.run.build.build import build_run
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.known_engine import PROGRAMS

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from mirage_formal import records
-from mirage_formal.check.timed import Within
+from mirage_formal.check.time_limit import Within
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json

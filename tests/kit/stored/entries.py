@@ -15,14 +15,14 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import RunRecord, decode, read
-from mirage_formal.records.stored import EntryRecord
-from mirage_formal.run.kept import recall
+from mirage_formal.records.store_entry import EntryRecord
+from mirage_formal.run.partitioning import answer
+from mirage_formal.run.partitioning.cover_search import WholeReport
+from mirage_formal.run.result_cache import recall
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.whole import answer
-from mirage_formal.run.whole.whole import WholeReport
 from mirage_formal.store.entry import read_record, write_files
-from mirage_formal.store.place import ROOT, SWITCH, Place
+from mirage_formal.store.location import ROOT, SWITCH, Place
 from tests.kit.graphs.whole_programs import TINY, layers
 from tests.kit.runs.tampering import files, sign_candidate
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mirage_formal.meaning.reference import run
-from mirage_formal.torch.imported import Imported, Region
+from mirage_formal.semantics.reference import run
+from mirage_formal.torch.import_result import Imported, Region
 
 
 def computed(

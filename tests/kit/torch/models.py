@@ -12,7 +12,7 @@ import torch
 import transformers
 
 from mirage_formal.torch import from_torch
-from mirage_formal.torch.imported import Imported
+from mirage_formal.torch.import_result import Imported
 from tests.kit.torch.typed import typed
 
 BATCH: Final = 2

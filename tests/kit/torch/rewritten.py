@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.torch.imported import Imported
+from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.modules.eager import torch_program
 from mirage_formal.torch.modules.rewrite import rewrite
 from tests.kit.torch.compare import widened

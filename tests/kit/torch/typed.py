@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.meaning.typed import run_typed
+from mirage_formal.semantics.typed import run_typed
 from mirage_formal.torch import from_torch
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.comparison.contract import Expected, difference
-from mirage_formal.torch.imported import Imported, Region
+from mirage_formal.torch.import_result import Imported, Region
 from tests.kit.torch.compare import computed, widened
 
 TYPES = (torch.float16, torch.bfloat16, torch.float32)

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
+from mirage_formal.torch.dynamic_shapes.arguments import Traced, traced
+from mirage_formal.torch.dynamic_shapes.extents import Length
+from mirage_formal.torch.dynamic_shapes.operators import BucketOperator, Entry, Text, call_of
+from mirage_formal.torch.dynamic_shapes.padding import Behind, Written
+from mirage_formal.torch.dynamic_shapes.parts import Divided, Part, divided
+from mirage_formal.torch.dynamic_shapes.prepare import _feed, _Host
 from mirage_formal.torch.modules.trace import Function
-from mirage_formal.torch.shapes.arguments import Traced, traced
-from mirage_formal.torch.shapes.behind import Behind, Written
-from mirage_formal.torch.shapes.extents import Length
-from mirage_formal.torch.shapes.operators import BucketOperator, Entry, Text, call_of
-from mirage_formal.torch.shapes.parts import Divided, Part, divided
-from mirage_formal.torch.shapes.prepare import _feed, _Host
 
 #: The tensors of a random function, by their extents; -1 is the length.
 GIVEN = {"x": (-1, 4), "k": (2, -1, 4), "m": (-1,), "q": (2, 3, 4), "w": (4, 4)}

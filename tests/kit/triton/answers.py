@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 
 from mirage_formal.records import MEASURE_FILE, MeasureRecord, NumericsRecord, TritonRecord, unsealed
-from mirage_formal.run.tuned.bench import Bench, Row
-from mirage_formal.run.tuned.child import Answer, Job, Machine
-from mirage_formal.run.tuned.plans import Place
-from mirage_formal.run.tuned.timing import FIRST
-from mirage_formal.run.tuned.triton.beside import beside_cuda
-from mirage_formal.run.tuned.triton.found import Beside
+from mirage_formal.run.autotuning.bench import Bench, Row
+from mirage_formal.run.autotuning.child import Answer, Job, Machine
+from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.autotuning.timing import FIRST
+from mirage_formal.run.autotuning.triton.compare_backends import beside_cuda
+from mirage_formal.run.autotuning.triton.results import Beside
 from mirage_formal.workers.dispatch import Done, Failed
 
 TEST = Machine("Test", "sm_90a", 1, "torch 2.11.0, Triton 3.6.0")

@@ -1,8 +1,8 @@
 """Run as the process that has the GPU, where there is none: Triton files are interpreted, times are made up.
 
-What runs is ``mirage_formal.run.tuned.child`` with torch and Triton as they are; NumPy stands for CuPy. A Triton file
-takes 4 us and CUDA kernels take 9: the results of Triton files are really computed and compared, those of CUDA kernels
-are taken for right.
+What runs is ``mirage_formal.run.autotuning.child`` with torch and Triton as they are; NumPy stands for CuPy. A Triton
+file takes 4 us and CUDA kernels take 9: the results of Triton files are really computed and compared, those of CUDA
+kernels are taken for right.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def main() -> int:
     sys.modules["cupy"] = stand_in
     os.environ["TRITON_INTERPRET"] = "1"
     from mirage_formal.device import measure, runs, runtime
-    from mirage_formal.run.tuned import child
+    from mirage_formal.run.autotuning import child
 
     measure.TorchRecorder = Recorder  # type: ignore[assignment, misc]
     runtime.device_name = lambda: "Interpreter"
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def judged(directory: Path, tuning: Any) -> Any:
-    from mirage_formal.run.tuned.child import Answer
+    from mirage_formal.run.autotuning.child import Answer
     from tests.kit.runs.small_run import on_device
 
     on_device(directory)
@@ -95,7 +95,7 @@ class Kernels:
         pass
 
     def time(self, job: Any) -> Any:
-        from mirage_formal.run.tuned.child import Answer
+        from mirage_formal.run.autotuning.child import Answer
 
         return Answer(1.0, 1.0)
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from mirage_formal.run.tuned.bench import Bench, Limits, Tuned
-from mirage_formal.run.tuned.child import Answer, Job, Machine
-from mirage_formal.run.tuned.plans import CandidatePlan, Place, TuningPlan, read_plan
-from mirage_formal.run.tuned.prepare import PRELOAD
-from mirage_formal.run.tuned.tune import tune
+from mirage_formal.run.autotuning.bench import Bench, Limits, Tuned
+from mirage_formal.run.autotuning.child import Answer, Job, Machine
+from mirage_formal.run.autotuning.plans import CandidatePlan, Place, TuningPlan, read_plan
+from mirage_formal.run.autotuning.prepare import PRELOAD
+from mirage_formal.run.autotuning.tune import tune
 from mirage_formal.workers.pool import Pool
 
 KERNELS = 10

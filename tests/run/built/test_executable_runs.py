@@ -27,12 +27,12 @@ from mirage_formal.kernels.lowering import assemble
 from mirage_formal.kernels.program.program import Barrier, For, If, Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import KERNELS
-from mirage_formal.run.built import __main__ as build_command
-from mirage_formal.run.built.alternatives import Alternatives
-from mirage_formal.run.built.build import KernelWarning, build, build_run, discharged
-from mirage_formal.run.built.values import KernelRefused
-from mirage_formal.run.place.directory import DirectoryWarning
-from mirage_formal.run.tuned.child import Answer, Job, Machine, judged
+from mirage_formal.run.autotuning.child import Answer, Job, Machine, judged
+from mirage_formal.run.build import __main__ as build_command
+from mirage_formal.run.build.alternatives import Alternatives
+from mirage_formal.run.build.build import KernelWarning, build, build_run, discharged
+from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.run.run_directory.directory import DirectoryWarning
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.program_interpreter import run as interpret
 
@@ -177,7 +177,7 @@ def device(monkeypatch: pytest.MonkeyPatch, results: list[Any]) -> Any:
     monkeypatch.setattr(np, "get_default_memory_pool", lambda: np_pool, raising=False)
     module = SimpleNamespace(DeviceRuns=Runs)
     monkeypatch.setitem(sys.modules, "mirage_formal.device.runs", module)
-    monkeypatch.setattr("mirage_formal.run.built.recorded.device_name", lambda: "Interpreter")
+    monkeypatch.setattr("mirage_formal.run.build.device_records.device_name", lambda: "Interpreter")
     for name, answer in (("device_count", 1), ("current_device", 0)):
         monkeypatch.setattr(command, name, lambda answer=answer: answer)
     monkeypatch.setattr(command, "arch_of", lambda device: "sm_90a")
@@ -307,7 +307,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path) -> type[Ti
     runtime = SimpleNamespace(getDevice=lambda: 0)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
     monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
-    monkeypatch.setattr("mirage_formal.run.tuned.timing.Child", InProcess)
+    monkeypatch.setattr("mirage_formal.run.autotuning.timing.Child", InProcess)
     monkeypatch.setenv("MIRAGE_FORMAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Timed, "order", [])
     monkeypatch.setattr(Timed, "events", [])

@@ -10,7 +10,6 @@ import pytest
 
 from mirage_formal.check.cuda.manifest import check_kernels
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.derive.command import main as check
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
@@ -19,15 +18,16 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernels.cost import block_cost
 from mirage_formal.kernels.executable import KernelLaunch
-from mirage_formal.kernels.forms.split import Split, split
+from mirage_formal.kernels.post_search_rewrites.split_k import Split, split
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import FormRecord, decode
-from mirage_formal.run.built import forms as module
-from mirage_formal.run.built.__main__ import main as build_command
-from mirage_formal.run.built.build import ARCHS, build, build_form
-from mirage_formal.run.built.forms import OWN, Form, forms, mixed, parsed
-from mirage_formal.run.built.save import save_built
-from mirage_formal.run.built.stable import stable
+from mirage_formal.revalidate.command import main as check
+from mirage_formal.run.build import forms as module
+from mirage_formal.run.build.__main__ import main as build_command
+from mirage_formal.run.build.build import ARCHS, build, build_form
+from mirage_formal.run.build.forms import OWN, Form, forms, mixed, parsed
+from mirage_formal.run.build.save import save_built
+from mirage_formal.run.build.stable import stable
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
 from mirage_formal.search.thread import fuse_threads
@@ -117,7 +117,7 @@ def test_a_rewriting_that_is_wrong_has_no_proof_and_no_form(monkeypatch: pytest.
 
     _, candidate = CASES["gated products"]
     assert len(forms(candidate, H200, slack=ANY)) > 1
-    monkeypatch.setattr("mirage_formal.kernels.forms.rewrite.split", wrong)
+    monkeypatch.setattr("mirage_formal.kernels.post_search_rewrites.rewrite.split", wrong)
     assert [form.name for form in forms(candidate, H200, slack=ANY)] == [OWN]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.check.whole.parts import Other, Replaced, replaced
+from mirage_formal.check.partitioning.parts import Other, Replaced, replaced
 from mirage_formal.claims.equality import prove
 from mirage_formal.device import tensors
 from mirage_formal.device.launch import Optimized
@@ -20,18 +20,18 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.kernels.executable import Binary, KernelLaunch, load
-from mirage_formal.kernels.stable import stabilize as optimizer
-from mirage_formal.kernels.stable.stabilize import NotStable
+from mirage_formal.kernels.online_softmax import stabilize as optimizer
+from mirage_formal.kernels.online_softmax.stabilize import NotStable
 from mirage_formal.kernels.target import load_target
 from mirage_formal.logic import session
 from mirage_formal.logic.script import parse
-from mirage_formal.meaning import reference
 from mirage_formal.records import FormRecord, decode
-from mirage_formal.run.built.alternatives import Alternatives
-from mirage_formal.run.built.build import KernelWarning, build
-from mirage_formal.run.built.save import save_built
-from mirage_formal.run.built.stable import NotProved, stable
-from mirage_formal.run.built.values import KernelRefused
+from mirage_formal.run.build.alternatives import Alternatives
+from mirage_formal.run.build.build import KernelWarning, build
+from mirage_formal.run.build.save import save_built
+from mirage_formal.run.build.stable import NotProved, stable
+from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.runs.fake_cupy import FakeCupy
 
@@ -124,7 +124,7 @@ def wrong_digits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("fault", [unproved, wrong_form, wrong_proof, wrong_digits])
 def test_without_a_proof_it_is_refused(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
     fault(monkeypatch)
-    from mirage_formal.run.built import stable as module
+    from mirage_formal.run.build import stable as module
 
     module._answers.cache_clear()
     with pytest.raises(NotProved):

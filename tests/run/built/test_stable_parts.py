@@ -13,9 +13,9 @@ import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.cuda.manifest import check_kernels
+from mirage_formal.check.partitioning.parts import Other, partition, replaced, taken_out
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.check.whole.parts import Other, partition, replaced, taken_out
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
@@ -24,15 +24,15 @@ from mirage_formal.graph.formats.json import embedded, from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.stable import stabilize as stabilizer
-from mirage_formal.kernels.stable.stabilize import NotStable, stabilize, stabilized
+from mirage_formal.kernels.online_softmax import stabilize as stabilizer
+from mirage_formal.kernels.online_softmax.stabilize import NotStable, stabilize, stabilized
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning import reference
 from mirage_formal.records import FormRecord, decode
-from mirage_formal.run.built.build import build
-from mirage_formal.run.built.save import save_built
-from mirage_formal.run.built.stable import NotProved, stable
-from mirage_formal.run.built.values import KernelRefused
+from mirage_formal.run.build.build import build
+from mirage_formal.run.build.save import save_built
+from mirage_formal.run.build.stable import NotProved, stable
+from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.softmax_forms import built, candidates
 from tests.kit.proofs.claims import Saved, kernel, on, program

@@ -16,10 +16,10 @@ from mirage_formal.emulate.runner import checked
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.target import Target, load_target
-from mirage_formal.run.built import build as builder
-from mirage_formal.run.built import written
-from mirage_formal.run.built.build import KernelWarning
-from mirage_formal.run.built.values import Built, KernelRefused
+from mirage_formal.run.build import build as builder
+from mirage_formal.run.build import compile_unsearched
+from mirage_formal.run.build.build import KernelWarning
+from mirage_formal.run.build.values import Built, KernelRefused
 from tests.kit.graphs.mirage_programs import CASES, WRITTEN, inputs_of
 from tests.kit.runs.fake_cupy import FakeCupy, aligned, ndarray, with_code
 
@@ -43,7 +43,7 @@ class Machine:
             self.fake.programs.update(made.programs)
             return made
 
-        monkeypatch.setattr(written, "build", build)
+        monkeypatch.setattr(compile_unsearched, "build", build)
         monkeypatch.setitem(sys.modules, "cupy", self.fake)
 
 
@@ -129,7 +129,7 @@ def test_a_graph_that_grows_gets_kernels_anew(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("arch", "name"), [("sm_90a", "h200"), ("sm_80", "a100"), ("sm_86", "rtx4090")])
 def test_kernels_are_planned_for_the_device(arch: str, name: str) -> None:
-    assert written.target_of(arch).name == name
+    assert compile_unsearched.target_of(arch).name == name
 
 
 def test_a_kernel_that_cannot_be_planned_says_why(machine: Machine) -> None:

@@ -20,12 +20,15 @@ from mirage_formal import records
 from mirage_formal.errors import MirageError, RunError, SpaceError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import RunRecord, SummaryRecord
-from mirage_formal.records.reproduced import Row, Workloads
-from mirage_formal.records.whole import WholeRecord
+from mirage_formal.records.partition import WholeRecord
+from mirage_formal.records.reproduction import Row, Workloads
 from mirage_formal.reproduce.book import Lines, claim
-from mirage_formal.run.built.build import build_run
+from mirage_formal.run.build.build import build_run
 from mirage_formal.run.driver import run
-from mirage_formal.run.place.directory import (
+from mirage_formal.run.partitioning.answer import run_any
+from mirage_formal.run.partitioning.store import drop_others, open_whole
+from mirage_formal.run.request import superoptimize
+from mirage_formal.run.run_directory.directory import (
     KERNELS_OF_ONE,
     RUN,
     WHOLE,
@@ -35,12 +38,9 @@ from mirage_formal.run.place.directory import (
     replaceable_kernels,
     survey,
 )
-from mirage_formal.run.place.store import Store
-from mirage_formal.run.request import superoptimize
+from mirage_formal.run.run_directory.store import Store
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import written
-from mirage_formal.run.whole.answer import run_any
-from mirage_formal.run.whole.store import drop_others, open_whole
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import program
 
@@ -349,13 +349,13 @@ def test_the_inventory_has_everything_that_a_search_writes(finished: Path, whole
 
 #: Each with what it removes.
 REMOVERS = {
-    "run/place/directory.py": "what is ours",
-    "run/place/lock.py": "the lock, which it has written",
-    "store/place.py": "entries of the store, which it has written",
+    "run/run_directory/directory.py": "what is ours",
+    "run/run_directory/lock.py": "the lock, which it has written",
+    "store/location.py": "entries of the store, which it has written",
     "records/storage.py": "its own temporary file",
-    "torch/bridges/kernelbench/run.py": "the answer of a problem's process, which it has asked for",
+    "torch/integrations/kernelbench/run.py": "the answer of a problem's process, which it has asked for",
     "device/cache.py": "its own temporary file in the cache",
-    "logic/confine.py": "its own temporary directory, which is empty",
+    "logic/sandbox.py": "its own temporary directory, which is empty",
 }
 
 

@@ -17,8 +17,8 @@ from filelock import FileLock
 
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError
-from mirage_formal.run.place import lock as module
-from mirage_formal.run.place.lock import LockWarning, writing
+from mirage_formal.run.run_directory import lock as module
+from mirage_formal.run.run_directory.lock import LockWarning, writing
 from tests.kit.paths import REPOSITORY
 from tests.kit.sampled import number
 
@@ -35,7 +35,7 @@ FAKE = ("--engine", "tests.kit.runs.fake_engine:FakeEngine", "--config", "tiny",
 HOLD = """
 import sys
 from pathlib import Path
-from mirage_formal.run.place.lock import writing
+from mirage_formal.run.run_directory.lock import writing
 with writing(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

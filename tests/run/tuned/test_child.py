@@ -15,9 +15,9 @@ import pytest
 from mirage_formal.device.measure import Measurement
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.records import NumericsRecord, ScaleRecord
-from mirage_formal.run.tuned import child as child_module
-from mirage_formal.run.tuned.child import Answer, Job, Machine, Order, in_triton
-from mirage_formal.run.tuned.timing import Child
+from mirage_formal.run.autotuning import child as child_module
+from mirage_formal.run.autotuning.child import Answer, Job, Machine, Order, in_triton
+from mirage_formal.run.autotuning.timing import Child
 
 _SCRIPT = """
 import json, os, sys, time
@@ -166,7 +166,7 @@ def test_what_it_has_of_triton(
     there: set[str], environment: str, said: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = dict.fromkeys(there, object())
-    monkeypatch.setattr("mirage_formal.run.tuned.child.util.find_spec", found.get)
+    monkeypatch.setattr("mirage_formal.run.autotuning.child.util.find_spec", found.get)
     monkeypatch.setattr(child_module, "_version", lambda *names: "of no known version")
     monkeypatch.setenv("TRITON_INTERPRET", environment)
     assert child_module._triton() == said

@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from mirage_formal.records import ScheduleRecord
-from mirage_formal.run.built.values import MIXED
-from mirage_formal.run.tuned.choose import (
+from mirage_formal.run.autotuning.choose import (
     Composed,
     batches,
     beside,
@@ -19,7 +18,8 @@ from mirage_formal.run.tuned.choose import (
     needed,
     whole_key,
 )
-from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
+from mirage_formal.run.autotuning.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
+from mirage_formal.run.build.values import MIXED
 
 
 def test_the_best_of_each_number_of_kernels_are_tried() -> None:

@@ -8,10 +8,10 @@ import msgspec
 
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import TuningRecord
-from mirage_formal.run.tuned.child import Machine
-from mirage_formal.run.tuned.plans import Place, Prepared, Timed
-from mirage_formal.run.tuned.triton.files import TritonText
-from mirage_formal.run.tuned.triton.kept import Kept, Said
+from mirage_formal.run.autotuning.child import Machine
+from mirage_formal.run.autotuning.plans import Place, Prepared, Timed
+from mirage_formal.run.autotuning.triton.cache import Kept, Said
+from mirage_formal.run.autotuning.triton.files import TritonText
 
 KEYS = ("a" * 64, "b" * 64)
 

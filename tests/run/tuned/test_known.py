@@ -11,12 +11,12 @@ import pytest
 
 from mirage_formal.device import compile as compiler
 from mirage_formal.run import settings
-from mirage_formal.run.built import emitted
-from mirage_formal.run.tuned import known
-from mirage_formal.run.tuned.bench import Limits, Tuned
-from mirage_formal.run.tuned.plans import Origin, Place, Timed, holds
-from mirage_formal.run.tuned.timing import FIRST
-from mirage_formal.run.tuned.tune import NoTimes
+from mirage_formal.run.autotuning import timing_cache
+from mirage_formal.run.autotuning.bench import Limits, Tuned
+from mirage_formal.run.autotuning.plans import Origin, Place, Timed, holds
+from mirage_formal.run.autotuning.timing import FIRST
+from mirage_formal.run.autotuning.tune import NoTimes
+from mirage_formal.run.build import code_digest
 from tests.kit.runs import small_run
 from tests.kit.tuned.table import KERNELS, Table, answers, last_is_best, plan_in, tuned
 
@@ -37,9 +37,9 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Tuned]:
 def other_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Our code is another version, which makes the same kernels."""
     monkeypatch.setattr(settings, "kernel_code", lambda: OTHER)
-    known.code.cache_clear()
+    timing_cache.code.cache_clear()
     yield
-    known.code.cache_clear()
+    timing_cache.code.cache_clear()
 
 
 def changed(place: Place, change: Callable[[Timed], Timed]) -> None:
@@ -166,11 +166,11 @@ def test_the_text_is_that_of_what_is_built(timed: tuple[Path, Path, Tuned], monk
     for piece in plan.pieces:
         for one in piece.variants:
             if (made := place.prepared(one.key)) is not None and made.launch is not None:
-                ask = known.Asked(bytes(piece.graph), piece.position, one.schedule, target)
-                found[one.key] = known.text_of(ask)
+                ask = timing_cache.Asked(bytes(piece.graph), piece.position, one.schedule, target)
+                found[one.key] = timing_cache.text_of(ask)
                 sources = [text.decode() for name, text in made.files.items() if name.endswith(".cu")]
-                assert found[one.key] == made.origin.text == emitted.text_digest([made.launch], sources)
+                assert found[one.key] == made.origin.text == code_digest.text_digest([made.launch], sources)
     assert len(found) > KERNELS // 2
     assert len(set(found.values())) > 1
     monkeypatch.setattr(compiler, "_headers", lambda _sources: {"mirage_formal/device.cuh": "// another\n"})
-    assert known.text_of(ask) not in found.values()
+    assert timing_cache.text_of(ask) not in found.values()

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from mirage_formal.records import ScheduleRecord, WarpsRecord
-from mirage_formal.run.tuned.local_search import STEP, nearby
-from mirage_formal.run.tuned.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
+from mirage_formal.run.autotuning.local_search import STEP, nearby
+from mirage_formal.run.autotuning.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
 
 PIPELINES = ((4, 1), (6, 2), (3, 1), (5, 2), (2, 1))
 WARPS = ((128, 1, 4), (128, 2, 2), (64, 1, 2), (256, 4, 2), (512, 4, 4))

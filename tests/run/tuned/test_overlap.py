@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirage_formal.run.tuned.overlap import overlapped
+from mirage_formal.run.autotuning.early_launch import overlapped
 
 
 def test_each_launch_is_tried_the_other_way() -> None:

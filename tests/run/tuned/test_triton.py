@@ -11,13 +11,13 @@ import pytest
 from mirage_formal.check.__main__ import main as check_main
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import TritonRecord, sha256
-from mirage_formal.run.tuned.bench import Bench, Row
-from mirage_formal.run.tuned.child import Machine
-from mirage_formal.run.tuned.plans import Place
-from mirage_formal.run.tuned.timing import FIRST
-from mirage_formal.run.tuned.triton.beside import SAFETY, beside_cuda
-from mirage_formal.run.tuned.triton.files import texts
-from mirage_formal.run.tuned.triton.found import Beside
+from mirage_formal.run.autotuning.bench import Bench, Row
+from mirage_formal.run.autotuning.child import Machine
+from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.autotuning.timing import FIRST
+from mirage_formal.run.autotuning.triton.compare_backends import SAFETY, beside_cuda
+from mirage_formal.run.autotuning.triton.files import texts
+from mirage_formal.run.autotuning.triton.results import Beside
 from tests.kit.runs import small_run
 from tests.kit.triton.answers import OPTIONS, TEST, Compiler, Gpu, first_is, names, record, rows, tried
 
@@ -225,7 +225,7 @@ def test_times_of_anything_else_do_not_count(run: Path, other: str, monkeypatch:
     key = "triton" if other == "versions" else other
     machine = msgspec.structs.replace(TEST, **({key: changes[other]} if other in changes else {}))
     if other == "text":
-        monkeypatch.setattr("mirage_formal.run.tuned.triton.files.TITLE", "another text")
+        monkeypatch.setattr("mirage_formal.run.autotuning.triton.files.TITLE", "another text")
     gpu = Gpu(first_is(20.0), machine)
     found = tried(run, gpu, code="2" if other == "code" else "1")
     assert found.backend == "cuda"

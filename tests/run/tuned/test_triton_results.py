@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.run.built.alternatives import Alternatives
-from mirage_formal.run.built.build import KernelWarning, candidates_of
+from mirage_formal.run.autotuning import measured_order as fastest_module
+from mirage_formal.run.autotuning.bench import Bench, Tuned
+from mirage_formal.run.autotuning.measured_order import Wanted, fastest
+from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.autotuning.triton import compare_backends as beside_module
+from mirage_formal.run.autotuning.triton.results import Beside
+from mirage_formal.run.build.alternatives import Alternatives
+from mirage_formal.run.build.build import KernelWarning, candidates_of
 from mirage_formal.run.results.result import Result
-from mirage_formal.run.tuned import fastest as fastest_module
-from mirage_formal.run.tuned.bench import Bench, Tuned
-from mirage_formal.run.tuned.fastest import Wanted, fastest
-from mirage_formal.run.tuned.plans import Place
-from mirage_formal.run.tuned.triton import beside as beside_module
-from mirage_formal.run.tuned.triton.found import Beside
 from tests.kit.triton.answers import Compiler, Gpu, first_is, names, rows
 
 
@@ -54,7 +54,7 @@ def told(run: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Beside | None]
         asked: list[str] = []
 
         def tune(root: Path, bench: Bench) -> Tuned:
-            from mirage_formal.run.built.build import build
+            from mirage_formal.run.build.build import build
 
             asked.append(bench.backend)
             built = {}
@@ -114,7 +114,7 @@ def test_results_that_were_asked_for_in_triton(
 
 
 def test_the_back_end_cuda_never_touches_triton(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mirage_formal.run.tuned import tune as tune_module
+    from mirage_formal.run.autotuning import tune as tune_module
 
     def never(*given: Any) -> Beside:
         raise AssertionError("Triton was touched")

@@ -21,8 +21,8 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.triton.options import LaunchOptions
-from mirage_formal.run.tuned.triton.files import texts
-from mirage_formal.run.tuned.triton.runs import TritonRuns
+from mirage_formal.run.autotuning.triton.files import texts
+from mirage_formal.run.autotuning.triton.runs import TritonRuns
 from tests.kit.runs import small_run
 
 pytest.importorskip("torch")
@@ -38,8 +38,8 @@ sys.modules["cupy"] = np
 from mirage_formal.claims.numerics.numerics import where_computed, check
 from mirage_formal.device.runs import Elements
 from mirage_formal.kernels.executable import load
-from mirage_formal.run.built.triton.calls import loaded
-from mirage_formal.run.tuned.triton.runs import TritonRuns
+from mirage_formal.run.build.triton.calls import loaded
+from mirage_formal.run.autotuning.triton.runs import TritonRuns
 executable, text = load(Path(sys.argv[1])), Path(sys.argv[2]).read_text()
 head, found, tail = text.partition("    tl.store(")
 unwritten = head + found + tail.replace("[:, None] < 4)", "[:, None] < 3)", 1)
@@ -55,8 +55,8 @@ _AHEAD = """
 import os, re, sys
 from pathlib import Path
 import torch
-from mirage_formal.run.built.triton.calls import loaded
-from mirage_formal.run.tuned.triton.ahead import Task, _Compiling, compiled
+from mirage_formal.run.build.triton.calls import loaded
+from mirage_formal.run.autotuning.triton.precompile import Task, _Compiling, compiled
 cache = Path(os.environ["TRITON_CACHE_DIR"])
 text = Path(sys.argv[1]).read_text()
 print(repr(compiled(Task(text, "sm_90a"))))

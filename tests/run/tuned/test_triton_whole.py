@@ -17,9 +17,9 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check_main
 from mirage_formal.device import runtime
-from mirage_formal.run.built.build import KernelWarning
-from mirage_formal.run.tuned import timing
-from mirage_formal.run.tuned.timing import Child
+from mirage_formal.run.autotuning import timing
+from mirage_formal.run.autotuning.timing import Child
+from mirage_formal.run.build.build import KernelWarning
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.commands import Command
 

@@ -12,22 +12,31 @@ import msgspec
 import pytest
 
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.derive.rederive import derive_kernels
-from mirage_formal.device.sealed import manifest_digest
+from mirage_formal.device.sealed_records import manifest_digest
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.records import PlanRecord, TuningRecord
-from mirage_formal.run.built.build import KernelWarning
+from mirage_formal.revalidate.rederive import derive_kernels
+from mirage_formal.run.autotuning.bench import Limits, Row
+from mirage_formal.run.autotuning.child import Answer, Job, Machine
+from mirage_formal.run.autotuning.choose import batches, composed, in_order
+from mirage_formal.run.autotuning.local_search import nearby
+from mirage_formal.run.autotuning.measured_order import Wanted, fastest
+from mirage_formal.run.autotuning.plans import (
+    At,
+    CandidatePlan,
+    Origin,
+    PiecePlan,
+    Place,
+    Prepared,
+    TuningPlan,
+    Variant,
+)
+from mirage_formal.run.autotuning.prepare import Maker, Source, _Described, plan_of
+from mirage_formal.run.autotuning.timing import FIRST, SECOND, time_kernels
+from mirage_formal.run.autotuning.tune import NoTimes, on_device
+from mirage_formal.run.build.build import KernelWarning
 from mirage_formal.run.results.listing import Results
-from mirage_formal.run.tuned.bench import Limits, Row
-from mirage_formal.run.tuned.child import Answer, Job, Machine
-from mirage_formal.run.tuned.choose import batches, composed, in_order
-from mirage_formal.run.tuned.fastest import Wanted, fastest
-from mirage_formal.run.tuned.local_search import nearby
-from mirage_formal.run.tuned.plans import At, CandidatePlan, Origin, PiecePlan, Place, Prepared, TuningPlan, Variant
-from mirage_formal.run.tuned.prepare import Maker, Source, _Described, plan_of
-from mirage_formal.run.tuned.timing import FIRST, SECOND, time_kernels
-from mirage_formal.run.tuned.tune import NoTimes, on_device
 from mirage_formal.workers.dispatch import Done
 from tests.kit.runs import small_run, tampering
 from tests.kit.runs.known_engine import PROGRAMS

@@ -9,15 +9,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mirage_formal.derive.rederive import derive_kernels
-from mirage_formal.device.sealed import manifest_digest
+from mirage_formal.device.sealed_records import manifest_digest
 from mirage_formal.errors import MirageError
 from mirage_formal.records import MeasureRecord, PlanRecord
-from mirage_formal.run.built.save import move_built
-from mirage_formal.run.tuned import finalists
-from mirage_formal.run.tuned.bench import Limits
-from mirage_formal.run.tuned.choose import Composed, whole_key
-from mirage_formal.run.tuned.plans import Place
+from mirage_formal.revalidate.rederive import derive_kernels
+from mirage_formal.run.autotuning import finalists
+from mirage_formal.run.autotuning.bench import Limits
+from mirage_formal.run.autotuning.choose import Composed, whole_key
+from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.build.save import move_built
 from tests.kit.runs import small_run
 from tests.kit.tuned.table import KERNELS, Table, answers, last_is_best, plan_in, shorter, tuned
 

@@ -9,7 +9,7 @@ import pytest
 
 from mirage_formal.check.equivalence import Replayed
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.fields.fingerprint import FingerprintSession, FingerprintSettings
+from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind

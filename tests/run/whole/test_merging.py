@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.check.whole.parts import taken_out
+from mirage_formal.check.partitioning.parts import taken_out
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.views import is_view, kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.built.build import build
-from mirage_formal.run.ranking import library_products
-from mirage_formal.run.settings import Settings
-from mirage_formal.run.whole.covers import Cover, reported
-from mirage_formal.run.whole.merging import Merger
-from mirage_formal.run.whole.partition import (
+from mirage_formal.run.build.build import build
+from mirage_formal.run.partitioning.cover_search import run_whole
+from mirage_formal.run.partitioning.covers import Cover, reported
+from mirage_formal.run.partitioning.merging import Merger
+from mirage_formal.run.partitioning.partition import (
     Offers,
     Partition,
     PartLimits,
@@ -30,7 +29,8 @@ from mirage_formal.run.whole.partition import (
     partition,
     partitions,
 )
-from mirage_formal.run.whole.whole import run_whole
+from mirage_formal.run.ranking import library_products
+from mirage_formal.run.settings import Settings
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.whole_programs import TINY, gates, long_chain, projections, sum_and_norm
 from tests.kit.kernels.example_kernels import checked

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from mirage_formal.check.whole.parts import taken_out
+from mirage_formal.check.partitioning.parts import taken_out
 from mirage_formal.cli.user_file import load_programs
 from mirage_formal.errors import ProgramError
 from mirage_formal.graph.check import faults
@@ -16,7 +16,15 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.whole.partition import Part, Partition, PartLimits, extract, floor_us, one_by_one, partition
+from mirage_formal.run.partitioning.partition import (
+    Part,
+    Partition,
+    PartLimits,
+    extract,
+    floor_us,
+    one_by_one,
+    partition,
+)
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.whole_programs import layers
 from tests.kit.paths import REPOSITORY

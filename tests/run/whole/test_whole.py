@@ -27,20 +27,20 @@ from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
-from mirage_formal.meaning import reference
 from mirage_formal.records import decode
-from mirage_formal.records.whole import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run.built.build import build, build_run
+from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
+from mirage_formal.run.build.build import build, build_run
 from mirage_formal.run.calls import search_unit
 from mirage_formal.run.driver import run
+from mirage_formal.run.partitioning.answer import is_whole, run_any
+from mirage_formal.run.partitioning.cover_search import WholeReport, run_whole
+from mirage_formal.run.partitioning.show import notes, print_any, reports_values
+from mirage_formal.run.partitioning.spaces import part_config, takes
 from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run.whole.answer import is_whole, run_any
-from mirage_formal.run.whole.show import notes, print_any, reports_values
-from mirage_formal.run.whole.spaces import part_config, takes
-from mirage_formal.run.whole.whole import WholeReport, run_whole
-from mirage_formal.search.sought import sought
+from mirage_formal.search.preprocess import sought
+from mirage_formal.semantics import reference
 from mirage_formal.workers.dispatch import Failed
 from mirage_formal.workers.pool import Pool
 from tests.kit.graphs.whole_programs import TINY, layers
@@ -223,7 +223,7 @@ def test_parts_without_a_digest_are_not_searched(monkeypatch: pytest.MonkeyPatch
     program, settings = _attention()
     job = make_job(program, settings)
     assert takes(program, job, settings)
-    monkeypatch.setattr("mirage_formal.run.whole.spaces.digest", refuse)
+    monkeypatch.setattr("mirage_formal.run.partitioning.spaces.digest", refuse)
     assert not takes(program, job, settings)
 
 
@@ -248,7 +248,7 @@ def test_parts_that_differ_in_views_are_searched_once(tmp_path: Path, monkeypatc
         found.append(program)
         return run(program, *given, **about)
 
-    monkeypatch.setattr("mirage_formal.run.whole.whole.run", recorded)
+    monkeypatch.setattr("mirage_formal.run.partitioning.cover_search.run", recorded)
     report = run_whole(graph.freeze(), Settings(**TINY), tmp_path / "out")
     kinds = [tuple(op.kind for op in operators(sought(program).program)) for program in found]
     assert kinds
@@ -333,7 +333,7 @@ def test_kernels_of_a_resumed_run_are_not_removed_unasked(tmp_path: Path, monkey
     assert isinstance(first, Report)
     (outcome,) = build_run(tmp_path / "run", 1, ())
     assert outcome[1].startswith("built")
-    monkeypatch.setattr("mirage_formal.run.whole.answer._good", lambda report, share: False)
+    monkeypatch.setattr("mirage_formal.run.partitioning.answer._good", lambda report, share: False)
     again = run_any(program, Settings(workers=1, resume=True), tmp_path / "run")
     assert isinstance(again, Report)
     assert list((tmp_path / "run" / "kernels").glob("*/launch.json"))

@@ -15,15 +15,15 @@ from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.meaning.reference import run
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.normal import normal
-from mirage_formal.search.omissions import points
-from mirage_formal.search.sought import sought
+from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
+from mirage_formal.search.known_incompleteness import points
+from mirage_formal.search.normalize_layout_ops import normal
+from mirage_formal.search.pad_extents import rounded
+from mirage_formal.search.preprocess import sought
 from mirage_formal.search.space import load_space
-from mirage_formal.search.tails import rounded
-from mirage_formal.search.united.engine import UnitedEngine
+from mirage_formal.semantics.reference import run
 from tests.kit.graphs.workloads import K, op, tensor
 from tests.kit.proofs.claims import Mask
 from tests.kit.proofs.claims import program as built

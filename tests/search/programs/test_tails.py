@@ -13,8 +13,8 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.meaning import reference
-from mirage_formal.search.tails import rounded
+from mirage_formal.search.pad_extents import rounded
+from mirage_formal.semantics import reference
 from tests.kit.paths import REPOSITORY
 
 

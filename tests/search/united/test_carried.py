@@ -13,7 +13,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.check.abstract import parts
 from mirage_formal.check.fingerprint.field import needs
-from mirage_formal.check.inline import carried, inline
+from mirage_formal.check.inlining import carried, inline
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.claims.equality.prove import prove
@@ -21,16 +21,16 @@ from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.forms.split import split
 from mirage_formal.kernels.planning.expand import expand
+from mirage_formal.kernels.post_search_rewrites.split_k import split
 from mirage_formal.kernels.program.flat import Accumulate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.logic.terms import unary, var
-from mirage_formal.meaning.reference import run
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.horizontal_fusion.union import Piece, united
 from mirage_formal.search.space import SearchSpace, load_space
-from mirage_formal.search.united.union import Piece, united
+from mirage_formal.semantics.reference import run
 from tests.kit.runs.differential_kit import K, compare, op, program, search, tensor, tiny
 
 COLUMNS = (1, None, None)

@@ -13,12 +13,12 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.check import block_types, kernel_types, shared_bytes
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.meaning import reference
 from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.sought import sought
+from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored, mirrored
+from mirage_formal.search.preprocess import sought
 from mirage_formal.search.space import load_space
-from mirage_formal.search.united.engine import UnitedEngine
-from mirage_formal.search.united.mirrored import is_mirrored, mirrored
+from mirage_formal.semantics import reference
 from tests.kit.fuzz.programs import program as random_program
 from tests.kit.graphs.built import program
 from tests.kit.graphs.whole_programs import long_chain

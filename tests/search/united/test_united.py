@@ -24,14 +24,14 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Dim3
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.meaning import reference
 from mirage_formal.search.engine import SearchOptions, UnitResult
 from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
+from mirage_formal.search.horizontal_fusion.outputs import require_outputs
+from mirage_formal.search.horizontal_fusion.slices import slices
+from mirage_formal.search.horizontal_fusion.union import Piece, turned, united
 from mirage_formal.search.space import SearchSpace, load_space
-from mirage_formal.search.united.engine import UnitedEngine
-from mirage_formal.search.united.outputs import require_outputs
-from mirage_formal.search.united.slices import slices
-from mirage_formal.search.united.union import Piece, turned, united
+from mirage_formal.semantics import reference
 from tests.kit.graphs.whole_programs import gates, projections, sum_and_norm
 
 

@@ -11,12 +11,12 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.meaning import reference
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.axes import require_normal_form
+from mirage_formal.search.horizontal_fusion.decompose_norms import WrittenOutEngine, written_out
+from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
 from mirage_formal.search.space import load_space
-from mirage_formal.search.united.engine import UnitedEngine
-from mirage_formal.search.united.written_out import WrittenOutEngine, written_out
+from mirage_formal.semantics import reference
 
 
 def program(*, eps: float | None = 1e-5, weight: bool = True, widths: tuple[int, ...] = (64,)) -> KernelGraph:

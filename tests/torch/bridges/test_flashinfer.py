@@ -14,10 +14,10 @@ import pytest
 from mirage_formal.errors import RunError, UnsupportedError
 from mirage_formal.frontend.builder import KernelBuilder
 from mirage_formal.graph.types import DType
-from mirage_formal.meaning import reference
 from mirage_formal.records import NUMERICS_FILE, NumericsRecord, decode, read
-from mirage_formal.torch.bridges.flashinfer.export import export
-from mirage_formal.torch.bridges.flashinfer.write import definition, named
+from mirage_formal.semantics import reference
+from mirage_formal.torch.integrations.flashinfer.export import export
+from mirage_formal.torch.integrations.flashinfer.write import definition, named
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.known_engine import PROGRAMS
 from tests.kit.runs.small_run import make

@@ -17,7 +17,7 @@ from transformers import AttentionInterface, AttentionMaskInterface  # noqa: E40
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.errors import SpaceError  # noqa: E402
-from mirage_formal.torch.bridges.attention import NAME, Attention, AttentionWarning  # noqa: E402
+from mirage_formal.torch.integrations.attention import NAME, Attention, AttentionWarning  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:no GPU with CuPy"),

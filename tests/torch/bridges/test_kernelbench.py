@@ -14,14 +14,14 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip in
 
 from mirage_formal.errors import MirageError, ProgramError, RunError  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
-from mirage_formal.torch.bridges.evidence import operator_at, result_at  # noqa: E402
-from mirage_formal.torch.bridges.kernelbench.outcome import Job, Outcome, Table, Trials  # noqa: E402
-from mirage_formal.torch.bridges.kernelbench.problems import commit_of, find_problems  # noqa: E402
-from mirage_formal.torch.bridges.kernelbench.run import Asked, run_problems  # noqa: E402
-from mirage_formal.torch.bridges.kernelbench.sizes import reduced  # noqa: E402
-from mirage_formal.torch.bridges.kernelbench.solve import solve  # noqa: E402
-from mirage_formal.torch.bridges.kernelbench.text import cells, markdown, summaries  # noqa: E402
-from mirage_formal.torch.bridges.kernelbench.trials import compared  # noqa: E402
+from mirage_formal.torch.integrations.evidence import operator_at, result_at  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.outcome import Job, Outcome, Table, Trials  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.run import Asked, run_problems  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.sizes import reduced  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.solve import solve  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.text import cells, markdown, summaries  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.trials import compared  # noqa: E402
 from tests.kit.kernelbench import level1, level2, level3  # noqa: E402
 from tests.kit.kernelbench.problem import Problem  # noqa: E402
 

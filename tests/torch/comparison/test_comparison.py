@@ -21,7 +21,7 @@ from mirage_formal.torch.comparison.reference import Reference  # noqa: E402
 from mirage_formal.torch.comparison.samples import SETS, STYLES, draw  # noqa: E402
 from mirage_formal.torch.modules.backend import REPORTS  # noqa: E402
 from mirage_formal.torch.modules.report import Report  # noqa: E402
-from mirage_formal.torch.rows import rules  # noqa: E402
+from mirage_formal.torch.op_table import rules  # noqa: E402
 
 F = torch.nn.functional
 INF, NAN = float("inf"), float("nan")
@@ -273,7 +273,7 @@ def test_a_variance_of_equal_numbers_is_as_far_from_zero_as_their_mean_is_rounde
         return torch.var(x * 1e-9 + c, 1)
 
     def cancelling(call: Call) -> Written:
-        from mirage_formal.torch.along import _closed, _reduced
+        from mirage_formal.torch.reduction_rules import _closed, _reduced
 
         squares = _reduced(call, call.map(lambda graph, x: graph.square(x), call.value()), (1,), "mean")
         mean = _reduced(call, call.value(), (1,), "mean")
@@ -341,7 +341,7 @@ def _weighted(call: Call) -> Written:
             graph.mul(graph.cast(m, x.dtype), x), graph.mul(graph.shift(graph.neg(graph.cast(m, x.dtype)), 1), y)
         )
 
-    from mirage_formal.torch.arrange import apply
+    from mirage_formal.torch.view_propagation import apply
 
     return apply(call.program, [mask, a, b], lambda graph, tensors, axes: made(graph, *tensors))
 
@@ -379,7 +379,7 @@ def test_what_overflows_in_half_precision_inside_of_an_operator_is_found(
     """The 2-norm of 400: its squares are stored where PyTorch keeps float32."""
 
     def stored(call: Call) -> Written:
-        from mirage_formal.torch.along import _closed, _reduced
+        from mirage_formal.torch.reduction_rules import _closed, _reduced
 
         value, kind = call.value(), str(dtype).removeprefix("torch.")
         squares = call.map(lambda graph, x: graph.round_to(graph.square(x), kind), value)

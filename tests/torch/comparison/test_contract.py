@@ -12,7 +12,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
-from mirage_formal.torch.rows import ROWS  # noqa: E402
+from mirage_formal.torch.op_table import ROWS  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
 from tests.kit.sampled import THOROUGH, number  # noqa: E402
 from tests.kit.torch.fuzzing.random_modules import IDIOMS, Module, random_module, values  # noqa: E402

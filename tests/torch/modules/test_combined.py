@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
 from mirage_formal.torch.modules import backend  # noqa: E402
-from mirage_formal.torch.modules.combined import BOUNDED, late, latest  # noqa: E402
+from mirage_formal.torch.modules.combo_kernels import BOUNDED, late, latest  # noqa: E402
 
 
 @st.composite

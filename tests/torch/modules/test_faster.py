@@ -13,11 +13,11 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
-from mirage_formal.torch.modules import backend, choose, faster  # noqa: E402
+from mirage_formal.torch.modules import backend, choose, profitability  # noqa: E402
+from mirage_formal.torch.modules.graph_timing import Timed, drawn  # noqa: E402
 from mirage_formal.torch.modules.operators import _laid_out  # noqa: E402
 from mirage_formal.torch.modules.plan import constant_on  # noqa: E402
 from mirage_formal.torch.modules.report import Report  # noqa: E402
-from mirage_formal.torch.modules.timed import Timed, drawn  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 nn = torch.nn
@@ -54,7 +54,7 @@ def compiled(
         return times[len(counts) - 1]
 
     monkeypatch.setattr(backend, "_timed", lambda inputs: True)
-    monkeypatch.setattr(faster, "compared", compared)
+    monkeypatch.setattr(profitability, "compared", compared)
     options = {"rest": "eager", "workers": 1, "time_limit": 60, "out": place}
     found = torch.compile(model, backend=backend.mirage_formal, options=options, fullgraph=True)(x)
     torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
@@ -154,7 +154,7 @@ def test_the_compilation_that_was_timed_is_kept(
 
     monkeypatch.setattr(inductor, "compile_fx", counted)
     monkeypatch.setattr(backend, "_timed", lambda inputs: True)
-    monkeypatch.setattr(faster, "compared", lambda ours, others, inputs: Timed(1.0, theirs))
+    monkeypatch.setattr(profitability, "compared", lambda ours, others, inputs: Timed(1.0, theirs))
     options = {"workers": 1, "time_limit": 60, "out": tmp_path, "mode": mode}
     call = torch.compile(model, backend=backend.mirage_formal, options=options, fullgraph=True)
     want = copy.deepcopy(model)
@@ -183,21 +183,21 @@ def test_the_fastest_way_to_compile_a_graph(monkeypatch: pytest.MonkeyPatch, us:
     def compared(ours: Any, theirs: Any, inputs: Any) -> Timed:
         return Timed(ours(inputs), theirs(inputs))
 
-    monkeypatch.setattr(faster, "compared", compared)
-    monkeypatch.setattr(faster, "alike", lambda ours, theirs, inputs: True)
-    found, number = faster._fastest(graph, [torch.zeros(2)], [way(n) for n in range(len(us))])
+    monkeypatch.setattr(profitability, "compared", compared)
+    monkeypatch.setattr(profitability, "alike", lambda ours, theirs, inputs: True)
+    found, number = profitability._fastest(graph, [torch.zeros(2)], [way(n) for n in range(len(us))])
     assert number == us.index(min(one for one in us if one is not None))
     assert found is calls[number]
     single = torch.fx.symbolic_trace(lambda x: x.split(2)[0])  # a method; what is taken of its results is no node
-    assert faster._fastest(single, [torch.zeros(2)], [way(n) for n in range(len(us))]) == (calls[0], 0)
+    assert profitability._fastest(single, [torch.zeros(2)], [way(n) for n in range(len(us))]) == (calls[0], 0)
 
 
 def test_a_faster_way_that_computes_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = torch.fx.symbolic_trace(lambda x: ((x + 1) * 2,))
-    monkeypatch.setattr(faster, "compared", lambda ours, theirs, inputs: Timed(1.0, 2.0))
+    monkeypatch.setattr(profitability, "compared", lambda ours, theirs, inputs: Timed(1.0, 2.0))
 
     def number(call: Any) -> int:
-        return faster._fastest(graph, [torch.zeros(8)], [faster.as_it_is, lambda module, inputs: call])[1]
+        return profitability._fastest(graph, [torch.zeros(8)], [profitability.as_it_is, lambda module, inputs: call])[1]
 
     def written(x: Any) -> Any:
         made = graph(x)

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: E402
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.torch.analysis.aliases import owners, shared  # noqa: E402
 from mirage_formal.torch.capture import capture  # noqa: E402
-from mirage_formal.torch.imported import Region  # noqa: E402
+from mirage_formal.torch.import_result import Region  # noqa: E402
 from mirage_formal.torch.modules.eager import torch_program  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 from mirage_formal.torch.modules.rewrite import rewrite  # noqa: E402

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
-from mirage_formal.torch.imported import Imported
+from mirage_formal.torch.import_result import Imported
 from tests.kit.torch.fuzzing import fuzz
 from tests.kit.torch.rewritten import compare_rewritten
 

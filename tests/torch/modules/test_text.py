@@ -12,7 +12,7 @@ import mirage_formal as mf
 from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
-from mirage_formal.meaning import reference
+from mirage_formal.semantics import reference
 from mirage_formal.torch.modules.text import source
 from tests.kit.triton import masked
 

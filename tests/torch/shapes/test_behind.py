@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
 
-from mirage_formal.torch.shapes.extents import Buckets, Length
-from mirage_formal.torch.shapes.operators import continued, kept
-from mirage_formal.torch.shapes.parts import Form
+from mirage_formal.torch.dynamic_shapes.extents import Buckets, Length
+from mirage_formal.torch.dynamic_shapes.operators import continued, kept
+from mirage_formal.torch.dynamic_shapes.parts import Form
 from tests.kit.torch.varying import GIVEN, Random, example, functions, hosted_by_torch, traced_function
 
 _number = itertools.count()

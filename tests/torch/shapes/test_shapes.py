@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: E402
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.emulate.runner import Emulated  # noqa: E402
 from mirage_formal.kernels.target import load_target  # noqa: E402
-from mirage_formal.run.built.build import build  # noqa: E402
+from mirage_formal.run.build.build import build  # noqa: E402
 from mirage_formal.torch.modules import choose  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 
@@ -119,7 +119,7 @@ def test_the_report_has_each_bucket(decode: tuple[Any, Any, list[str]]) -> None:
 
 
 def test_no_copy_of_what_fills_its_bucket(decode: tuple[Any, Any, list[str]]) -> None:
-    from mirage_formal.torch.shapes.operators import continued
+    from mirage_formal.torch.dynamic_shapes.operators import continued
 
     (operator,) = decode[1]._mirage_plan.operators
     form = next(form for form in operator.call.forms if form.strides is None)
@@ -163,7 +163,7 @@ def test_a_buckets_kernels_at_several_lengths(decode: tuple[Any, Any, list[str]]
     (candidate,) = entry.operators
     result = candidate.result
     made = build(result.graph, result.optimized.program, load_target("h200"))
-    from mirage_formal.torch.shapes.operators import _fed, continued
+    from mirage_formal.torch.dynamic_shapes.operators import _fed, continued
 
     (length,) = operator.call.lengths
     seen = []

@@ -11,9 +11,9 @@ from mirage_formal.graph.views import launched
 from mirage_formal.report.model import READ_ONLY, Floor, Report
 from mirage_formal.report.page.charts import Dot, figure, logarithmic, scatter
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
-from mirage_formal.report.page.search.pruned import pruned_section
+from mirage_formal.report.page.search.pruning import pruned_section
 from mirage_formal.report.page.search.units import course_section, units_section
-from mirage_formal.report.searched import Search
+from mirage_formal.report.search_view import Search
 
 #: What a record may say that reading takes: nobody answers for it.
 _LEAST_US: Final = 1e-3

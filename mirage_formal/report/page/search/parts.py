@@ -7,7 +7,7 @@ from typing import Final
 
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
 from mirage_formal.report.page.search.overview import search_section
-from mirage_formal.report.searched import PartSearch
+from mirage_formal.report.search_view import PartSearch
 
 #: Searches that are shown in full.
 _OPENED: Final = 48

@@ -7,7 +7,7 @@ from typing import Final
 
 from mirage_formal.report.page.charts import Bar, bars, curves, linear
 from mirage_formal.report.page.markup import Markup, details, element, table
-from mirage_formal.report.searched import Search, Unit
+from mirage_formal.report.search_view import Search, Unit
 
 #: Units that have a row each; of more, workers have.
 _ROWS: Final = 40

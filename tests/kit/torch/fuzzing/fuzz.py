@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from mirage_formal.torch import from_torch
-from mirage_formal.torch.imported import Imported
+from mirage_formal.torch.import_result import Imported
 from tests.kit.torch.compare import compare
 from tests.kit.torch.layers import FAMILIES, Sizes, arguments, layer
 

@@ -14,7 +14,7 @@ import torch
 from mirage_formal.errors import MirageError
 from mirage_formal.torch import from_torch
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
-from mirage_formal.torch.rows import ROWS
+from mirage_formal.torch.op_table import ROWS
 
 TYPES: Final = ("float16", "bfloat16", "float32")
 #: Elements of all tensors of a sample; some are large to take long on a GPU.

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import torch
 
-from mirage_formal.torch.rows import LETTERS, ROWS
+from mirage_formal.torch.op_table import LETTERS, ROWS
 
 #: Names of tensors in an example: a letter, behind p (positive) or m (a mask).
 NAME: Final = re.compile(rf"(?<![\w.'])([pm]?[{''.join(LETTERS)}])(?![\w('])")

@@ -1,0 +1,268 @@
+"""A whole program that was searched part by part: its covers, their parts and what is put together from them.
+
+Written apart from the code that cuts and stitches: ``parts`` takes the parts' programs out of the program, and puts the
+whole together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from mirage_formal.check.candidate import Established
+from mirage_formal.check.cuda.manifest import EstablishedKernels
+from mirage_formal.check.equivalence import own_conditions
+from mirage_formal.check.partitioning.parts import Piece, composed, partition
+from mirage_formal.check.report import expect, list_files, step
+from mirage_formal.check.run import Run
+from mirage_formal.errors import FormatError, RunError
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.views import kernel_count
+from mirage_formal.records import (
+    GRAPH_FILE,
+    KERNELS,
+    MANIFEST_FILE,
+    RUN_FILE,
+    SUMMARY_FILE,
+    confined,
+    decode,
+    read,
+    sha256,
+    unsealed,
+)
+from mirage_formal.records.partition import PARTS, WHOLE_FILE, PartRecord, WholeRecord, cover_name
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole program's record, and for each cover its parts, which are a partition of the program."""
+
+    root: Path
+    record: WholeRecord
+    program: KernelGraph
+    covers: tuple[tuple[Piece, ...], ...]
+
+    @property
+    def runs(self) -> list[str]:
+        """Directories of the searches, relative to the root; some may have found nothing that is of use."""
+        return sorted(name.removesuffix(f"/{SUMMARY_FILE}") for name in self.record.manifest)
+
+    @property
+    def kernels(self) -> dict[str, int]:
+        """Names of the directories of kernels that are there, each with the position of its cover."""
+        names = {cover_name(i + 1, one.graph_digest): i for i, one in enumerate(self.record.covers)}
+        return {name: i for name, i in names.items() if (self.root / KERNELS / name).is_dir()}
+
+
+@dataclass(frozen=True, slots=True)
+class EstablishedWhole:
+    """What holds about a cover of a whole program.
+
+    Attributes:
+        name: Name of its directory.
+        rank: Its place among the covers, from 1.
+        digest: Digest of its graph.
+        parts: Number of its parts.
+        replaced: Of these, those that a proved candidate takes the place of.
+        kernels: Kernels of the whole.
+        unfused: Kernels of the program.
+        conditions: What the whole needs to be defined.
+        added: Those of them that the parts' own operators do not need.
+    """
+
+    name: str
+    rank: int
+    digest: str
+    parts: int
+    replaced: int
+    kernels: int
+    unfused: int
+    conditions: tuple[str, ...]
+    added: tuple[str, ...]
+
+
+def read_whole(root: Path) -> Whole:
+    """Read whole.json and establish that the parts of each cover are a partition of its program.
+
+    Sound: see ``check.partitioning.parts.partition``.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+        RunError: The run has not finished.
+    """
+    path = root / WHOLE_FILE
+    with step(path, "read the whole", corrupt=True):
+        record = decode(read(path), WholeRecord, WHOLE_FILE)
+        parts = [part for one in record.covers for part in one.parts]
+        for name in (*record.manifest, *(d for part in parts for d in (part.run, part.directory) if d)):
+            confined(root, name)
+        program = from_json(bytes(record.graph_of_program), "program")
+    with step(path, "seal"):
+        unsealed(read(path), WholeRecord, WHOLE_FILE)
+    if record.status == "interrupted":
+        hint = "--resume the search"
+        raise RunError("expected a whole program, got a run that has not finished", where=str(root), hint=hint)
+    with step(path, "program"):
+        if found := faults(program):
+            raise FormatError("; ".join(found)[:600])
+        expect("digest of the program", digest(program), record.identity.program)
+        if any(isinstance(op, GraphDefined) for op in program.ops):
+            raise FormatError("expected predefined operators only, got a graph-defined one")
+    with step(path, "covers"):
+        if not record.covers:
+            raise FormatError("expected at least one cover, got none")
+        digests = [one.graph_digest for one in record.covers]
+        expect("distinct covers", len(digests), len(set(digests)))
+        figures = [one.estimated_us for one in record.covers]
+        expect("order of covers", sorted(figures), figures)
+    with step(path, "partition"):
+        covers = tuple(partition(program, [part.operators for part in one.parts]) for one in record.covers)
+    whole = Whole(root, record, program, covers)
+    _check_files(whole)
+    return whole
+
+
+def _check_files(whole: Whole) -> None:
+    """The searches' summaries are those that were sealed, and nothing else lies about."""
+    path = whole.root / WHOLE_FILE
+    with step(path, "manifest"):
+        expect("summaries", sorted(f"{run}/{SUMMARY_FILE}" for run in whole.runs), sorted(whole.record.manifest))
+        used = {part.run for one in whole.record.covers for part in one.parts if part.run}
+        expect("searches that are not listed", [], sorted(used - set(whole.runs)))
+        empty = set() if whole.runs else {f"{PARTS}/"}
+        ours = (*(f"{run}/" for run in whole.runs), *(f"{KERNELS}/{name}/" for name in whole.kernels))
+        for name in sorted(list_files(whole.root) - {WHOLE_FILE} - empty):
+            if not name.startswith(ours):
+                raise FormatError(f"expected only files of the parts' searches and covers' kernels, got {name} as well")
+    for name, code in whole.record.manifest.items():
+        with step(whole.root / name, "digest of the file"):
+            expect("sha256", code, sha256(read(confined(whole.root, name))))
+
+
+def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Established]]]) -> list[EstablishedWhole]:
+    """Establish that each cover computes what the program does, from what holds about the parts' searches.
+
+    Sound: by induction over the parts. Each part's graph is either its own operators, or a candidate for the very
+    program that was taken out here, of which the kernel replayed a proof; so on equal tensors it yields the tensors
+    that the part yields. The whole is those graphs one after another, put together here. The conditions are those of
+    all parts, about the tensors that they read, which are the program's.
+
+    Args:
+        whole: The parts.
+        found: For each directory of a search, the run and what was established about its candidates.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+    """
+    for run, _ in found.values():
+        with step(run.root / RUN_FILE, "search for a part of this whole"):
+            _check_search(whole.record, run)
+    with step(whole.root / WHOLE_FILE, "claims about the program"):
+        expect("kernels", kernel_count(whole.program), whole.record.unfused_kernels)
+    return [_check_cover(whole, rank, found) for rank in range(1, len(whole.covers) + 1)]
+
+
+def _check_cover(whole: Whole, rank: int, found: Mapping[str, tuple[Run, Sequence[Established]]]) -> EstablishedWhole:
+    path, record, pieces = whole.root / WHOLE_FILE, whole.record.covers[rank - 1], whole.covers[rank - 1]
+    graphs: list[KernelGraph] = []
+    needs: list[tuple[str, ...]] = []
+    more: list[tuple[str, ...]] = []
+    for number, (part, piece) in enumerate(zip(record.parts, pieces, strict=True), 1):
+        at = f"cover {rank}, part {number}"
+        graph, conditions, added = _replacement(whole, at, part, piece, found)
+        graphs.append(graph)
+        needs.append(conditions)
+        more.append(added)
+        with step(path, f"{at}: claims"):
+            expect("conditions", conditions, part.conditions)
+            expect("conditions that its operators have not", added, part.added)
+            own = (part.kernels, part.unfused_kernels)
+            expect("kernels", (kernel_count(graph), kernel_count(piece.program)), own)
+    with step(path, f"cover {rank}: the whole is put together from the parts"):
+        together = composed(whole.program, pieces, graphs)
+        expect("graph", together, from_json(bytes(record.graph), "graph"))
+        expect("digest of the graph", digest(together), record.graph_digest)
+        here, there = kernel_types(together), kernel_types(whole.program)
+        expect("outputs", [there[i] for i in whole.program.outputs], [here[i] for i in together.outputs])
+    with step(path, f"cover {rank}: claims about the whole"):
+        expect("conditions", _numbered(needs), record.conditions)
+        expect("conditions that the parts' operators have not", _numbered(more), record.added)
+        expect("kernels", kernel_count(together), record.kernels)
+    replaced = sum(bool(part.candidate) for part in record.parts)
+    counts = (len(pieces), replaced, record.kernels, whole.record.unfused_kernels)
+    return EstablishedWhole(whole.root.name, rank, record.graph_digest, *counts, record.conditions, record.added)
+
+
+def check_kernels_of_covers(whole: Whole, results: Mapping[str, EstablishedKernels]) -> None:
+    """Kernels are those of the cover whose directory has the same name, of this program.
+
+    Args:
+        whole: The covers.
+        results: What was established about the kernels, by the names of their directories.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+    """
+    who = whole.record.identity
+    for name, result in results.items():
+        with step(whole.root / KERNELS / name / MANIFEST_FILE, "whose kernels"):
+            expect("candidate", whole.record.covers[whole.kernels[name]].graph_digest, result.candidate)
+            expect("program", who.program, result.program)
+            expect("target", (who.target, who.target_digest), (result.target, result.target_digest))
+
+
+def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The conditions of all parts, each with its part's number."""
+    return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
+
+
+def _check_search(record: WholeRecord, run: Run) -> None:
+    """A part was searched as the whole was asked for; a space of its own it has where the user named none."""
+    who = run.record.identity
+    space = who.space if record.config is None else record.identity.space
+    asked = msgspec.structs.replace(record.identity, program=who.program, space=space)
+    expect("identity", msgspec.structs.asdict(asked), msgspec.structs.asdict(who))
+
+
+def _replacement(
+    whole: Whole, at: str, part: PartRecord, piece: Piece, found: Mapping[str, tuple[Run, Sequence[Established]]]
+) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
+    """What takes a part's place, what it needs to be defined, and which of that the part's operators do not need."""
+    path = whole.root / WHOLE_FILE
+    if part.run:
+        with step(whole.root / part.run / RUN_FILE, f"program of {at}"):
+            expect("digest of the part's program", digest(piece.program), digest(found[part.run][0].program))
+            # Equal digests are not enough: conditions name operators by their numbers in the program searched.
+            expect("the part's program", piece.program, found[part.run][0].program)
+    if not part.candidate:
+        with step(path, f"{at}: operators that stay"):
+            expect("directory", "", part.directory)
+            return piece.program, own_conditions(piece.program), ()
+    with step(path, f"{at}: candidate"):
+        if not part.run:
+            raise FormatError("expected the search that found the candidate, got none")
+        run, results = found[part.run]
+        listed = {item.digest: item for item in run.summary.candidates}
+        if part.candidate not in listed:
+            raise FormatError(f"expected a candidate of {part.run}, got digest {part.candidate}")
+        item = listed[part.candidate]
+        expect("directory", f"{part.run}/{item.directory}", part.directory)
+        expect("estimate", item.estimated_us, part.estimated_us)
+        held = {result.digest: result for result in results}[part.candidate]
+        expect("verdict", "equivalent", held.verdict)
+    file = whole.root / part.directory / GRAPH_FILE
+    with step(file, f"graph of {at}"):
+        graph = from_json(read(file), GRAPH_FILE)
+        expect("digest", part.candidate, digest(graph))
+        expect("inputs", piece.program.inputs, graph.inputs)
+        expect("outputs", len(piece.results), len(graph.outputs))
+    return graph, held.conditions, held.added
+
+
+__all__ = ["EstablishedWhole", "Whole", "check_kernels_of_covers", "check_whole", "read_whole"]

@@ -1,0 +1,318 @@
+"""Tensors of any size by their different values: each axis is cut into classes of coordinates at which all is equal.
+
+An input that has a default and few other elements has few classes, and so have all tensors that are computed from it,
+however large they are. A sum over an axis is a sum over its classes, each times the number of its coordinates. Nothing
+is approximated: an element is exactly what the classes of its coordinates say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
+from mirage_formal.semantics.batched import BatchedDomain
+from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, Untiled
+from mirage_formal.semantics.interpreter import evaluate
+
+#: Classes of the coordinates of one axis, numbered from 0 without gaps; None is one class.
+Labels = NDArray[np.int64] | None
+#: Coordinates of several axes that a reshape lays one after another, and values of one tensor, at most.
+MAX_COORDINATES: Final = 1 << 24
+MAX_VALUES: Final = 1 << 23
+
+
+class TooManyClasses(Exception):
+    """A tensor has so many different values that it is as large as if it were written out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """A tensor [trials, ...]: element (i, j, ...) is ``values[:, labels[0][i], labels[1][j], ...]``."""
+
+    shape: Shape
+    labels: tuple[Labels, ...]
+    values: NDArray[Any]
+
+
+class GroupedDomain(Untiled[Grouped]):
+    """The walk's domain of such tensors.
+
+    Sound: every operator is applied to values whose classes are those of a common refinement, so that each value of the
+    result is the operator's at every coordinate of its class; sums count every coordinate.
+
+    Args:
+        elements: What computes on the values.
+    """
+
+    keeps: Final = KEEPABLE
+
+    def __init__(self, elements: BatchedDomain) -> None:
+        self.elements = elements
+
+    # --- elementwise ---------------------------------------------------------------------------------------------
+
+    def unary(self, kind: OpKind, a: Grouped) -> Grouped:
+        """See ``Domain.unary``."""
+        return Grouped(a.shape, a.labels, self.elements.unary(kind, a.values))
+
+    def scale(self, a: Grouped, factor: Fraction) -> Grouped:
+        """See ``Domain.scale``."""
+        return Grouped(a.shape, a.labels, self.elements.scale(a.values, factor))
+
+    def offset(self, a: Grouped, constant: Fraction) -> Grouped:
+        """See ``Domain.offset``."""
+        return Grouped(a.shape, a.labels, self.elements.offset(a.values, constant))
+
+    def binary(self, kind: OpKind, a: Grouped, b: Grouped) -> Grouped:
+        """See ``Domain.binary``."""
+        shape, labels, x, y = joined(a, b, range(len(a.shape)))
+        return Grouped(shape, labels, self.elements.binary(kind, x, y))
+
+    # --- sums ----------------------------------------------------------------------------------------------------
+
+    def matmul(self, a: Grouped, b: Grouped, inner: int) -> Grouped:
+        """See ``Domain.matmul``."""
+        rank = len(a.shape)
+        shape, labels, x, y = joined(a, b, range(rank - 2))
+        common, left, right = _common(a.labels[-1], b.labels[-2])
+        x, y = _taken(x, rank, left), _taken(y, rank - 1, right)
+        number = _classes(common)
+        x = np.broadcast_to(x, (*x.shape[:-1], number)) * _counts(inner, common, x.dtype)
+        y = np.broadcast_to(y, (*y.shape[:-2], number, y.shape[-1]))
+        _moderate((*(max(m, n) for m, n in zip(x.shape[:-2], y.shape[:-2], strict=True)), x.shape[-2], y.shape[-1]))
+        found = self.elements.matmul(x, y, inner)
+        lead = tuple(labels[: rank - 2])
+        return Grouped((*shape[: rank - 2], a.shape[-2], b.shape[-1]), (*lead, a.labels[-2], b.labels[-1]), found)
+
+    def sum(self, a: Grouped, axis: int, extent: int, kept: int) -> Grouped:
+        """See ``Domain.sum``."""
+        if kept > 1:
+            a = self.reshape(a, (*a.shape[:axis], extent // kept, kept, *a.shape[axis + 1 :]))
+            found = self.sum(a, axis, extent // kept, 1)
+            return self.reshape(found, (*a.shape[:axis], kept, *a.shape[axis + 2 :]))
+        counts = _along(_counts(extent, a.labels[axis], a.values.dtype), axis + 1, a.values.ndim)
+        weighed = a.values * counts
+        return _reduced(a, axis, self.elements.sum(weighed, axis, weighed.shape[axis + 1], 1))
+
+    def softmax(self, a: Grouped, axis: int, extent: int) -> Grouped:
+        """See ``Domain.softmax``."""
+        most = a.values.max(axis=axis + 1, keepdims=True)
+        above = self.unary(OpKind.EXP, Grouped(a.shape, a.labels, self.elements.binary(OpKind.SUB, a.values, most)))
+        return self.binary(OpKind.DIV, above, self.sum(above, axis, extent, 1))
+
+    def ordered(self, kind: OpKind, operands: tuple[Grouped, ...], axis: int, extent: int) -> tuple[Grouped, ...]:
+        """See ``Domain.ordered``."""
+        if kind is OpKind.MAX:
+            (a,) = operands
+            return (_reduced(a, axis, a.values.max(axis=axis + 1, keepdims=True)),)
+        # What is carried from one iteration to the next depends on each of them.
+        each = [_written_out(operand, LOOP_AXIS) for operand in operands]
+        if kind is OpKind.RUNNING_MAX:
+            found = self.elements.ordered(kind, (each[0].values,), axis, extent)
+            return tuple(_reduced(each[0], axis, values) for values in found)
+        shape, labels, x, factor = joined(each[0], each[1], range(len(each[0].shape)))
+        classes = tuple(map(_classes, labels))
+        x = np.broadcast_to(x, (len(x), *classes))
+        factor = np.broadcast_to(factor, (len(factor), *classes))
+        (state,) = self.elements.ordered(kind, (x, factor), axis, extent)
+        return (_reduced(Grouped(shape, labels, x), axis, state),)
+
+    # --- layout --------------------------------------------------------------------------------------------------
+
+    def reshape(self, a: Grouped, shape: Shape) -> Grouped:
+        """See ``Domain.reshape``."""
+        labels: list[Labels] = []
+        values, at = a.values, 1
+        for olds, news in runs(a.shape, shape):
+            inside = [a.labels[i] for i in olds]
+            flat = _merged([a.shape[i] for i in olds], inside)
+            number = _classes(flat)
+            values = values.reshape(*values.shape[:at], number, *values.shape[at + len(olds) :])
+            cut, taken = _split([shape[i] for i in news], flat)
+            values = np.take(values, taken.reshape(-1), axis=at)
+            values = values.reshape((*values.shape[:at], *taken.shape, *values.shape[at + 1 :]))
+            _moderate(values.shape)
+            labels += cut
+            at += len(news)
+        return Grouped(shape, tuple(labels), values)
+
+    def transpose(self, a: Grouped, perm: tuple[int, ...]) -> Grouped:
+        """See ``Domain.transpose``."""
+        values = a.values.transpose((0, *(i + 1 for i in perm)))
+        return Grouped(tuple(a.shape[i] for i in perm), tuple(a.labels[i] for i in perm), values)
+
+    def concat(self, a: Grouped, b: Grouped, axis: int) -> Grouped:
+        """See ``Domain.concat``."""
+        shape, labels, x, y = joined(a, b, [i for i in range(len(a.shape)) if i != axis])
+        whole = [_classes(item) for item in labels]
+        parts = []
+        for item, values in ((a, x), (b, y)):
+            size = (len(values), *whole[:axis], _classes(item.labels[axis]), *whole[axis + 1 :])
+            parts.append(np.broadcast_to(values, size))
+        along = [_numbers(item.shape[axis], item.labels[axis]) for item in (a, b)]
+        along[1] = along[1] + _classes(a.labels[axis])
+        extent = a.shape[axis] + b.shape[axis]
+        return Grouped(
+            (*shape[:axis], extent, *shape[axis + 1 :]),
+            (*labels[:axis], np.concatenate(along), *labels[axis + 1 :]),
+            np.concatenate(parts, axis=axis + 1),
+        )
+
+    def slice(self, a: Grouped, axis: int, start: int, stop: int) -> Grouped:
+        """See ``Domain.slice``."""
+        shape, held = (*a.shape[:axis], stop - start, *a.shape[axis + 1 :]), a.labels[axis]
+        if held is None:
+            return Grouped(shape, a.labels, a.values)
+        chosen, labels = np.unique(held[start:stop], return_inverse=True)
+        own = None if len(chosen) == 1 else labels.reshape(-1).astype(np.int64)
+        return Grouped(shape, (*a.labels[:axis], own, *a.labels[axis + 1 :]), np.take(a.values, chosen, axis=axis + 1))
+
+    def repeat(self, a: Grouped, axis: int, times: int) -> Grouped:
+        """See ``Domain.repeat``."""
+        return Grouped((*a.shape[:axis], times, *a.shape[axis + 1 :]), a.labels, a.values)
+
+
+def run_grouped(graph: KernelGraph, inputs: Sequence[Grouped], elements: BatchedDomain) -> tuple[Grouped, ...]:
+    """Outputs of a µGraph on such inputs, in the float type of their values.
+
+    Overflow, division by zero and roots of negative numbers give inf or nan without a warning.
+
+    Raises:
+        TooManyClasses: A tensor on the way has too many different values.
+        GraphError: The graph is not well-formed.
+    """
+    with np.errstate(all="ignore"):
+        return evaluate(graph, inputs, GroupedDomain(elements))
+
+
+def joined(a: Grouped, b: Grouped, axes: Sequence[int]) -> tuple[Shape, tuple[Labels, ...], NDArray[Any], NDArray[Any]]:
+    """Two tensors over the coarsest classes that refine those of both, along these axes.
+
+    Returns:
+        Shape and labels of their broadcast, and the values of each; an axis that is one class broadcasts. Along other
+        axes all is as ``a`` has it.
+    """
+    shape, labels = list(a.shape), list(a.labels)
+    x, y = a.values, b.values
+    for axis in axes:
+        shape[axis] = max(a.shape[axis], b.shape[axis])
+        common, left, right = _common(a.labels[axis], b.labels[axis])
+        x, y = _taken(x, axis + 1, left), _taken(y, axis + 1, right)
+        labels[axis] = common
+    _moderate((len(x), *(_classes(item) for item in labels)))
+    return tuple(shape), tuple(labels), x, y
+
+
+def _common(a: Labels, b: Labels) -> tuple[Labels, NDArray[np.int64] | None, NDArray[np.int64] | None]:
+    """Classes that refine two lists of such, and for each of them the class in either; None if those are the same."""
+    if a is None or b is None:
+        return (b if a is None else a), None, None
+    if a is b or np.array_equal(a, b):
+        return a, None, None
+    number = _classes(b)
+    pairs, labels = np.unique(a * number + b, return_inverse=True)
+    return labels.reshape(-1).astype(np.int64), pairs // number, pairs % number
+
+
+def _taken(values: NDArray[Any], axis: int, chosen: NDArray[np.int64] | None) -> NDArray[Any]:
+    return values if chosen is None else np.take(values, chosen, axis=axis)
+
+
+def _classes(labels: Labels) -> int:
+    return 1 if labels is None else int(labels.max()) + 1
+
+
+def _numbers(extent: int, labels: Labels) -> NDArray[np.int64]:
+    return np.zeros(extent, dtype=np.int64) if labels is None else labels
+
+
+def _counts(extent: int, labels: Labels, dtype: Any) -> NDArray[Any]:
+    counts = np.array([extent]) if labels is None else np.bincount(labels)
+    return counts.astype(dtype)
+
+
+def _along(numbers: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
+    return numbers.reshape([-1 if i == axis else 1 for i in range(rank)])
+
+
+def _moderate(shape: Sequence[int]) -> None:
+    if prod(shape) > MAX_VALUES:
+        raise TooManyClasses
+
+
+def _reduced(a: Grouped, axis: int, values: NDArray[Any]) -> Grouped:
+    labels = (*a.labels[:axis], None, *a.labels[axis + 1 :])
+    return Grouped((*a.shape[:axis], 1, *a.shape[axis + 1 :]), labels, values)
+
+
+def _written_out(a: Grouped, axis: int) -> Grouped:
+    """The same tensor with a class for each coordinate of an axis."""
+    extent = a.shape[axis]
+    if extent == 1:
+        return a
+    values = np.take(a.values, _numbers(extent, a.labels[axis]), axis=axis + 1)
+    _moderate(values.shape)
+    return Grouped(a.shape, (*a.labels[:axis], np.arange(extent), *a.labels[axis + 1 :]), values)
+
+
+def _merged(extents: Sequence[int], labels: Sequence[Labels]) -> Labels:
+    """Classes of axes laid one after another: those of every combination, in row-major order."""
+    if all(item is None for item in labels):
+        return None
+    if prod(extents) > MAX_COORDINATES:
+        raise TooManyClasses
+    flat = np.zeros(1, dtype=np.int64)
+    for extent, item in zip(extents, labels, strict=True):
+        flat = (flat[:, None] * _classes(item) + _numbers(extent, item)[None, :]).reshape(-1)
+    return flat
+
+
+def _split(extents: Sequence[int], flat: Labels) -> tuple[list[Labels], NDArray[np.int64]]:
+    """Classes of the axes that one is cut into, and for each combination of them the class of the one."""
+    if flat is None:
+        return [None] * len(extents), np.zeros((1,) * len(extents), dtype=np.int64)
+    table = flat.reshape(tuple(extents))
+    cut: list[Labels] = []
+    for axis in range(len(extents)):
+        slices = np.moveaxis(table, axis, 0).reshape(table.shape[axis], -1)
+        first, labels = _distinct(slices)
+        table = np.take(table, first, axis=axis)
+        cut.append(None if len(first) == 1 else labels)
+    return cut, table
+
+
+def _distinct(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Number of the first of each set of equal rows, and for every row the set that it is in."""
+    # Rows with one sum are nearly always equal; where they are not, rows are compared as they are.
+    sums = rows @ np.random.default_rng(1).integers(1, 1 << 62, rows.shape[1])
+    _, first, labels = np.unique(sums, return_index=True, return_inverse=True)
+    if not np.array_equal(rows[first[labels]], rows):
+        _, first, labels = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, labels.reshape(-1).astype(np.int64)
+
+
+def runs(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[int]]]:
+    """Least runs of old and new axes with as many elements, in order; what is left over has one element."""
+    i = j = 0
+    while i < len(old) or j < len(new):
+        olds, news, a, b = list[int](), list[int](), 1, 1
+        while not (olds or news) or a != b:
+            if i < len(old) and (a <= b or j == len(new)):
+                olds.append(i)
+                a, i = a * old[i], i + 1
+            else:
+                news.append(j)
+                b, j = b * new[j], j + 1
+        yield olds, news
+
+
+__all__ = ["Grouped", "GroupedDomain", "TooManyClasses", "joined", "run_grouped", "runs"]

@@ -1,0 +1,136 @@
+"""Whether two graphs are defined at some input: a proof that holds where nothing is defined says nothing.
+
+Inputs are kept by classes of equal elements (grouped), so that real extents cost no more than small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, TooManyClasses, run_grouped
+from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, exactly
+from mirage_formal.claims.counterexamples.sparse import classes
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, Shape
+from mirage_formal.graph.verdict import Unknown
+
+#: Random points that are tried before it is said that no input meets the conditions.
+POINTS: Final = 200
+NEVER: Final = "its conditions were never met"
+#: Scales of random values: moderate ones first, then tiny and huge ones.
+_SCALES: Final = (1.0, 0.1, 3.0, 1e-6, 1e3)
+#: Values that all elements of all inputs have, or all but a few.
+_CORNERS: Final = (1.0, 0.0, -1.0, 0.5, -0.5, 2.0, -2.0, 1e-8, -1e-8, 1e8, -1e8)
+
+
+class _Undefined(Exception):
+    """A divisor may be 0, a radicand negative, or the argument of a logarithm not above 0."""
+
+
+class _ConditionsDomain(BoundedDomain):
+    """Values with bounds; stops where a divisor or a radicand is not surely what it has to be."""
+
+    def unary(self, kind: OpKind, a: NDArray[Any]) -> NDArray[Any]:
+        """See ``Domain.unary``."""
+        if kind is OpKind.SQRT and not (a[0] >= a[1]).all():
+            raise _Undefined
+        if kind is OpKind.LOG and not (a[0] > a[1]).all():
+            raise _Undefined
+        if kind is OpKind.RECIPROCAL and not _nonzero(a):
+            raise _Undefined
+        return super().unary(kind, a)
+
+    def binary(self, kind: OpKind, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        """See ``Domain.binary``."""
+        if kind is OpKind.DIV and not _nonzero(b):
+            raise _Undefined
+        return super().binary(kind, a, b)
+
+
+def _nonzero(a: NDArray[Any]) -> bool:
+    return bool(((np.abs(a[0]) > a[1]) & np.isfinite(a[0])).all())
+
+
+def unmet(program: KernelGraph, candidate: KernelGraph, doubtful: bool, *, seed: int = 0) -> Unknown | None:
+    """Unknown if the conditions of a proof hold at no input that is tried; None if they hold at one.
+
+    Sound: it only ever takes an answer back. That it does not is evidence in float64, beyond what rounding may have
+    done, that some input meets all conditions, and no proof of it.
+
+    Args:
+        program: The program.
+        candidate: A graph that is proved equal to it where all conditions hold.
+        doubtful: Whether there is a condition that does not show by its form that it always holds.
+        seed: Of the points.
+
+    Raises:
+        GraphError: A graph is not well-formed.
+    """
+    if not doubtful:
+        return None
+    inputs = [source.tensor for source in program.inputs]
+    if any(_defined(program, point) and _defined(candidate, point) for point in _points(inputs, seed)):
+        return None
+    return Unknown(NEVER)
+
+
+def _defined(graph: KernelGraph, point: Sequence[Grouped]) -> bool:
+    try:
+        run_grouped(graph, point, _ConditionsDomain())
+    except (_Undefined, TooManyClasses):
+        return False
+    return True
+
+
+def _points(inputs: Sequence[DTensor], seed: int) -> Iterator[list[Grouped]]:
+    """Random points of several scales and signs, and after the first ones corners where everything is one value.
+
+    An element of a mask is 1 where the number that is drawn for it is positive.
+    """
+    rng = np.random.default_rng(seed)
+    for number in range(POINTS):
+        scale = _SCALES[number // 3 % len(_SCALES)]
+        yield [_fitting(_random(rng, tensor.shape, scale, number % 3), tensor) for tensor in inputs]
+        if number < len(_CORNERS):
+            value = _CORNERS[number]
+            yield [_fitting(_constant(rng, tensor.shape, value, few=False), tensor) for tensor in inputs]
+            yield [_fitting(_constant(rng, tensor.shape, value, few=True), tensor) for tensor in inputs]
+
+
+def _fitting(drawn: Grouped, tensor: DTensor) -> Grouped:
+    """What is drawn, as zeros and ones for a mask."""
+    if tensor.dtype.floating:
+        return drawn
+    return Grouped(drawn.shape, drawn.labels, exactly((drawn.values[0] > 0).astype(np.float64)))
+
+
+def _random(rng: np.random.Generator, shape: Shape, scale: float, sign: int) -> Grouped:
+    """Normal values: of both signs, positive only, or negative only."""
+    labels, size = _cut(rng, shape)
+    values = scale * rng.normal(0.0, 1.0, size)
+    if sign:
+        values = np.abs(values) if sign == 1 else -np.abs(values)
+    return Grouped(shape, labels, exactly(values))
+
+
+def _constant(rng: np.random.Generator, shape: Shape, value: float, *, few: bool) -> Grouped:
+    """One value everywhere, or everywhere but for a few elements."""
+    if not few:
+        return Grouped(shape, (None,) * len(shape), exactly(np.full((1,) * len(shape), value)))
+    labels, size = _cut(rng, shape)
+    values = np.where(rng.random(size) < 0.3, rng.integers(-2, 3, size).astype(np.float64), value)
+    return Grouped(shape, labels, exactly(values))
+
+
+def _cut(rng: np.random.Generator, shape: Shape) -> tuple[tuple[NDArray[np.int64] | None, ...], tuple[int, ...]]:
+    """Classes of every axis: the first and the last coordinate and one more, and the rest by parity."""
+    cut = [classes(extent, {0, extent - 1, int(rng.integers(extent))}, parity=True) for extent in shape]
+    return tuple(labels for labels, _ in cut), tuple(len(first) for _, first in cut)
+
+
+__all__ = ["NEVER", "POINTS", "unmet"]

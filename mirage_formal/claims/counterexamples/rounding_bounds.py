@@ -1,0 +1,223 @@
+"""Float64 values with a bound on what rounding has done to them.
+
+A value and its bound are two arrays laid one behind the other, so that everything that only moves elements is the
+float reference's. The bounds are worst cases: sums of the terms' bounds, and for every operation its own rounding.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.semantics.batched import BatchedDomain
+from mirage_formal.semantics.domain import LOOP_AXIS
+from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.semantics.reference import Floats
+
+#: Relative error of one operation, and of one call of a function of the mathematical library.
+_U: Final = 2.0**-53
+_CALL: Final = 8 * _U
+#: Below this, results lose digits, or are 0 though the exact ones are not.
+_LEAST: Final = 2.0**-1022
+#: Integers below this one are exact, and so are their sums and products as far as they are below it.
+_EXACT: Final = 2.0**53
+#: Largest slope of the functions that are not monotone or have no simpler bound.
+_SLOPES: Final = {
+    OpKind.SIGMOID: 0.25,
+    OpKind.SILU: 1.1,
+    OpKind.GELU: 1.13,
+    OpKind.TANH: 1.0,
+    OpKind.ERF: 1.13,
+}
+
+
+class BoundedDomain(BatchedDomain):
+    """Arrays [2, ...]: values, and how far each is at most from what exact arithmetic gives.
+
+    Sound: to first order in the rounding of the bounds themselves, which are a sum of positive terms. It supports
+    evidence that two numbers are different, and no proof.
+    """
+
+    def unary(self, kind: OpKind, a: NDArray[Any]) -> NDArray[Any]:
+        """See ``Domain.unary``."""
+        v, e = a
+        y = super().unary(kind, v)
+        match kind:
+            case OpKind.EXP:
+                return np.stack([y, y * np.expm1(np.minimum(e, 700.0)) + _CALL * y + _LEAST])
+            case OpKind.SQRT:
+                below = np.where(v > 0, v, 1.0)
+                passed = np.where(v > 0, np.minimum(e / np.sqrt(below), np.sqrt(e)), np.sqrt(e))
+                return np.stack([y, passed + _U * y])
+            case OpKind.SQUARE:
+                own = np.where(_whole(y) & _whole(v), 0.0, _U * y)
+                return np.stack([y, (2 * np.abs(v) + e) * e + own + _lost(y, v != 0)])
+            case OpKind.RELU | OpKind.ABS:
+                return np.stack([y, e])
+            case OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:
+                # Roundings are monotone: what lies between two numbers is rounded to what lies between their roundings.
+                low = super().unary(kind, np.nextafter(v - e, -np.inf))
+                high = super().unary(kind, np.nextafter(v + e, np.inf))
+                return np.stack([y, np.where(e == 0, 0.0, np.maximum(high - y, y - low))])
+            case OpKind.LOG:
+                room = v - e
+                passed = np.where(room > 0, e / np.where(room > 0, room, 1.0), np.inf)
+                return np.stack([y, passed + _CALL * np.abs(y)])
+            case OpKind.RECIPROCAL:
+                return self.binary(OpKind.DIV, exactly(np.ones_like(v)), a)
+            case _:
+                # The error function is near -1 where its sum with 1 is small.
+                own = np.abs(v) if kind is OpKind.GELU else np.abs(y)
+                return np.stack([y, _SLOPES[kind] * e + _CALL * own])
+
+    def binary(self, kind: OpKind, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
+        """See ``Domain.binary``."""
+        (v, e), (w, f) = a, b
+        y = super().binary(kind, v, w)
+        match kind:
+            case OpKind.MAXIMUM | OpKind.MINIMUM:
+                return np.stack([y, np.maximum(e, f) + 0.0 * y])
+            case OpKind.EQ | OpKind.LT | OpKind.LE:
+                return np.stack([y, np.where(_decided(a, b), 0.0, 1.0)])
+            case OpKind.SELECT:
+                return np.stack([y, _selected(a, b)])
+            case OpKind.MUL:
+                passed = np.abs(v) * f + np.abs(w) * e + e * f + _lost(y, (v != 0) & (w != 0))
+            case OpKind.DIV | OpKind.DIV_NO_NAN:
+                room = np.abs(w) - f
+                passed = np.where(room > 0, (e + np.abs(y) * f) / np.where(room > 0, room, 1.0), np.inf)
+                passed = passed + _lost(y, v != 0)
+                if kind is OpKind.DIV_NO_NAN:  # a divisor that is surely 0 leaves nothing to chance
+                    passed = np.where((w == 0) & (f == 0), 0.0, passed)
+                return np.stack([y, passed + _U * np.abs(y)])
+            case OpKind.ADD | OpKind.SUB:
+                passed = e + f
+            case _:
+                raise AssertionError(kind)
+        return np.stack([y, passed + np.where(_whole(y) & _whole(v) & _whole(w), 0.0, _U * np.abs(y))])
+
+    def scale(self, a: NDArray[Any], factor: Fraction) -> NDArray[Any]:
+        """See ``Domain.scale``."""
+        if not factor:
+            return np.zeros_like(a)
+        y = super().scale(a[0], factor)
+        own = 2 * _U * np.abs(y)
+        if factor.denominator == 1:
+            own = np.where(_whole(y) & _whole(a[0]), 0.0, own)
+        return np.stack([y, abs(float(factor)) * a[1] + own + _lost(y, a[0] != 0)])
+
+    def offset(self, a: NDArray[Any], constant: Fraction) -> NDArray[Any]:
+        """See ``Domain.offset``."""
+        y = super().offset(a[0], constant)
+        own = _U * (np.abs(y) + abs(float(constant)))
+        if Fraction(float(constant)) == constant:
+            whole = constant.denominator == 1 and abs(constant) < _EXACT
+            own = np.where((a[0] == 0) | (whole & _whole(y) & _whole(a[0])), 0.0, own)
+        return np.stack([y, a[1] + own])
+
+    def matmul(self, a: NDArray[Any], b: NDArray[Any], inner: int) -> NDArray[Any]:
+        """See ``Domain.matmul``."""
+        (v, e), (w, f) = a, b
+        sizes, others = np.abs(v), np.abs(w)
+        # The operands may be sums or products with a count already.
+        own = (v.shape[-1] + 4) * _U
+        passed = super().matmul(sizes, f, inner) + super().matmul(e, others + f, inner)
+        total = super().matmul(sizes, others, inner)
+        lost = own * total + v.shape[-1] * _LEAST
+        if _whole(v).all() and _whole(w).all():
+            lost = np.where(total < _EXACT, 0.0, lost)
+        return np.stack([super().matmul(v, w, inner), passed + lost])
+
+    def sum(self, a: NDArray[Any], axis: int, extent: int, kept: int) -> NDArray[Any]:
+        """See ``Domain.sum``."""
+        found = super().sum(a, axis, extent, kept)
+        sizes = super().sum(np.abs(a[:1]), axis, extent, kept)[0]
+        lost = (extent // kept + 2) * _U * sizes
+        if _whole(a[0]).all():
+            lost = np.where(sizes < _EXACT, 0.0, lost)
+        return np.stack([found[0], found[1] + lost])
+
+    def ordered(
+        self, kind: OpKind, operands: tuple[NDArray[Any], ...], axis: int, extent: int
+    ) -> tuple[NDArray[Any], ...]:
+        """See ``Domain.ordered``."""
+        if kind is OpKind.MAX:
+            return (operands[0].max(axis=axis + 1, keepdims=True),)
+        if kind is OpKind.RUNNING_MAX:
+            steps = _iterations(operands[0].max(axis=axis + 1, keepdims=True))
+            maxima, factors = [steps[0]], [np.zeros_like(steps[0])]
+            for step in steps[1:]:
+                maxima.append(np.maximum(maxima[-1], step))
+                factors.append(self.unary(OpKind.EXP, self.binary(OpKind.SUB, maxima[-2], maxima[-1])))
+            return np.concatenate(maxima, LOOP_AXIS + 1), np.concatenate(factors, LOOP_AXIS + 1)
+        assert kind is OpKind.ACCUM_RESCALED_SUM, kind
+        terms, factors = (_iterations(operand) for operand in operands)
+        # Blocks may differ in the factor alone, of which a loop of one iteration uses nothing but that.
+        state = np.broadcast_to(terms[0], np.broadcast_shapes(terms[0].shape, factors[0].shape))
+        for term, factor in zip(terms[1:], factors[1:], strict=True):
+            state = self.binary(OpKind.ADD, self.binary(OpKind.MUL, state, factor), term)
+        return (state,)
+
+    def softmax(self, a: NDArray[Any], axis: int, extent: int) -> NDArray[Any]:
+        """See ``Domain.softmax``."""
+        weights = self.unary(OpKind.EXP, a)
+        return self.binary(OpKind.DIV, weights, self.sum(weights, axis, extent, 1))
+
+
+def _whole(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where values are integers so small that sums and products of such as these are exact."""
+    return np.asarray((np.abs(values) < _EXACT) & (np.rint(values) == values))
+
+
+def _decided(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where rounding cannot have changed the answer of a comparison.
+
+    Sound: both are exact, or they are further apart than both may be off; anything that is not a number decides
+    nothing.
+    """
+    (v, e), (w, f) = a, b
+    exact = (e == 0) & (f == 0) & np.isfinite(v) & np.isfinite(w)
+    return np.asarray(exact | (np.abs(v - w) > (e + f) * (1 + 4 * _U)))
+
+
+def _selected(mask: NDArray[Any], a: NDArray[Any]) -> NDArray[Any]:
+    """Return how far a value is off at most where a mask is 1, or 0 where it is not.
+
+    Sound: a mask is 0 or 1, so one that is off by less than a half is what it should be. Elsewhere the result may be
+    either, whatever it is here. Where a mask is surely 0, the value is not looked at.
+    """
+    (v, e), (m, g) = a, mask
+    chosen = np.where(m != 0, e, 0.0)
+    return np.where(g < 0.5, chosen, np.abs(v) + e)
+
+
+def _lost(y: NDArray[Any], nonzero: NDArray[np.bool_]) -> NDArray[Any]:
+    """What is lost where a result is too small, though it is not 0."""
+    return np.where(nonzero & (np.abs(y) < _LEAST), _LEAST, 0.0)
+
+
+def _iterations(a: NDArray[Any]) -> list[NDArray[Any]]:
+    return [np.take(a, [i], axis=LOOP_AXIS + 1) for i in range(a.shape[LOOP_AXIS + 1])]
+
+
+def exactly(values: Floats) -> NDArray[Any]:
+    """Values without an error."""
+    return np.stack([values, np.zeros_like(values)])
+
+
+def run_bounded(graph: KernelGraph, arrays: list[Floats]) -> tuple[NDArray[Any], ...]:
+    """Outputs [2, ...] of a µGraph on exact inputs: values, and how far each is at most from the exact one.
+
+    Raises:
+        GraphError: The graph is not well-formed.
+    """
+    with np.errstate(all="ignore"):
+        return evaluate(graph, [exactly(array) for array in arrays], BoundedDomain())
+
+
+__all__ = ["BoundedDomain", "exactly", "run_bounded"]

@@ -1,0 +1,168 @@
+"""Inputs of any size that have a default and a few other elements, and what graphs compute from them.
+
+Tensors are kept by the classes of their coordinates (grouped), so that the cost depends on how many elements
+differ from their default and not on extents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, Labels, joined, run_grouped
+from mirage_formal.claims.counterexamples.element import Box, element
+from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, exactly
+from mirage_formal.graph.counterexample import Counterexample, Fill
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import DTensor
+from mirage_formal.semantics.batched import BatchedDomain
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Inputs: a default per input, and values by position in all inputs laid one after another."""
+
+    fills: tuple[Fill, ...]
+    cells: Mapping[int, float]
+
+    @property
+    def cost(self) -> int:
+        """Entries and defaults that a reader has to look at."""
+        return len(self.cells) + 2 * sum(fill != Fill(0, 0) for fill in self.fills)
+
+
+class Places:
+    """Positions in all inputs laid one after another."""
+
+    def __init__(self, tensors: Sequence[DTensor]) -> None:
+        shapes = [tensor.shape for tensor in tensors]
+        self.shapes = tuple(shapes)
+        self.masks = tuple(not tensor.dtype.floating for tensor in tensors)
+        sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
+        self.offsets = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
+
+    @property
+    def total(self) -> int:
+        """Number of positions."""
+        return self.offsets[-1]
+
+    def of(self, place: int) -> tuple[int, tuple[int, ...]]:
+        """The input of a position, and the element of it."""
+        number = next(i for i, end in enumerate(self.offsets[1:]) if place < end)
+        index = np.unravel_index(place - self.offsets[number], self.shapes[number])
+        return number, tuple(int(i) for i in index)
+
+    def default(self, fills: tuple[Fill, ...], place: int) -> int:
+        """The value that a default has there."""
+        number, index = self.of(place)
+        return fills[number].odd if sum(index) % 2 else fills[number].even
+
+
+def inputs_of(places: Places, trials: Sequence[Trial], dtype: Any) -> list[Grouped]:
+    """The inputs [trials, ...] by classes: elements that some trial changes, the others by the parity of each index."""
+    touched: list[list[set[int]]] = [[set() for _ in shape] for shape in places.shapes]
+    cells = [{place: places.of(place) for place in trial.cells} for trial in trials]
+    for found in cells:
+        for number, index in found.values():
+            for axis, i in enumerate(index):
+                touched[number][axis].add(i)
+    made = []
+    for number, shape in enumerate(places.shapes):
+        even = all(trial.fills[number].even == trial.fills[number].odd for trial in trials)
+        axes = [classes(extent, chosen, parity=not even) for extent, chosen in zip(shape, touched[number], strict=True)]
+        parity = sum(
+            (
+                np.reshape(first % 2, [-1 if d == axis else 1 for d in range(len(shape))])
+                for axis, (_, first) in enumerate(axes)
+            ),
+            start=np.zeros((1,) * len(shape), dtype=np.int64),
+        )
+        values = np.empty((len(trials), *(len(first) for _, first in axes)), dtype=dtype)
+        for row, trial, found in zip(values, trials, cells, strict=True):
+            fill = trial.fills[number]
+            row[...] = np.where(parity % 2 == 0, fill.even, fill.odd)
+            for place, (source, index) in found.items():
+                if source == number:
+                    # Every coordinate that is touched is a class of its own.
+                    where = tuple(0 if item is None else item[i] for (item, _), i in zip(axes, index, strict=True))
+                    row[where] = trial.cells[place]
+        made.append(Grouped(shape, tuple(item for item, _ in axes), values))
+    return made
+
+
+def classes(extent: int, chosen: set[int], *, parity: bool) -> tuple[Labels, NDArray[np.int64]]:
+    """Labels of one axis, with the first coordinate of every class."""
+    numbers = np.arange(extent) % 2 if parity else np.zeros(extent, dtype=np.int64)
+    for rank, i in enumerate(sorted(chosen)):
+        numbers[i] = 2 + rank
+    _, first, labels = np.unique(numbers, return_index=True, return_inverse=True)
+    return (None if len(first) == 1 else labels.reshape(-1).astype(np.int64)), first.astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """One output of both graphs [trials, classes...], and for every axis the first coordinate of each class."""
+
+    program: NDArray[Any]
+    candidate: NDArray[Any]
+    first: tuple[NDArray[np.int64], ...]
+
+
+def both(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped], elements: BatchedDomain) -> list[Sides]:
+    """All outputs of two graphs of equal output shapes, over common classes.
+
+    Raises:
+        TooManyClasses: See ``run_grouped``.
+    """
+    found = []
+    outputs = (run_grouped(graph, inputs, elements) for graph in graphs)
+    for a, b in zip(*outputs, strict=True):
+        shape, labels, x, y = joined(a, b, range(len(a.shape)))
+        size = np.broadcast_shapes(x.shape, y.shape)
+        first = tuple(_first(item) for item in labels)
+        assert len(first) == len(shape)
+        found.append(Sides(np.broadcast_to(x, size), np.broadcast_to(y, size), first))
+    return found
+
+
+def _first(labels: Labels) -> NDArray[np.int64]:
+    if labels is None:
+        return np.zeros(1, dtype=np.int64)
+    return np.unique(labels, return_index=True)[1].astype(np.int64)
+
+
+def plain(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
+    """All outputs of two graphs."""
+    return both(graphs, inputs, BatchedDomain())
+
+
+def bounded(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
+    """All outputs [2, classes...] of two graphs for one trial: values, and how far each is off at most."""
+    given = [Grouped(item.shape, item.labels, exactly(item.values[0])) for item in inputs]
+    return both(graphs, given, BoundedDomain())
+
+
+def element_of(graph: KernelGraph, found: Counterexample) -> float | None:
+    """The element that a counterexample names, by the reference on what it depends on; None if that is too much."""
+
+    def source(number: int, box: Box) -> NDArray[np.float64]:
+        fill = found.fills[number]
+        parity = np.zeros((1,) * len(box), dtype=np.int64)
+        for axis, along in enumerate(box):
+            parity = parity + np.reshape(along % 2, [-1 if d == axis else 1 for d in range(len(box))])
+        values = np.where(parity % 2 == 0, float(fill.even), float(fill.odd))
+        for entry in found.entries:
+            if entry.input == number:
+                at = [int(np.searchsorted(along, i)) for along, i in zip(box, entry.index, strict=True)]
+                if all(k < len(along) and along[k] == i for k, along, i in zip(at, box, entry.index, strict=True)):
+                    values[tuple(at)] = entry.value
+        return values
+
+    return element(graph, source, found.output, found.index)
+
+
+__all__ = ["Places", "Sides", "Trial", "bounded", "classes", "element_of", "inputs_of", "plain"]

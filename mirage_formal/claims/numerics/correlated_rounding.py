@@ -1,0 +1,88 @@
+"""What the roundings of a µGraph do together at given inputs, computed and not estimated.
+
+That errors of different roundings are independent fails where values are equal: they are all rounded in the same
+direction, and the error of their sum grows with their number, not with its root. A row of log-softmax whose 156
+elements are all about -5.05 is -5.0625 in bfloat16, every element of it, and the sum of their exponentials is off by as
+much as each of them. So the µGraph is evaluated once more on what its own tensors hold: what is stored between kernels,
+and the operands of 16-bit matrix products, rounded to their element types; all else, and what is beyond their range, as
+in the exact evaluation. That is about the µGraph and the inputs alone; no kernel is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from mirage_formal.claims.numerics.extract_kernel import alone, product_type
+from mirage_formal.claims.numerics.rounding import LARGEST, Array, Estimate, RoundingDomain, quantised
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import MOVES
+from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.semantics.interpreter import evaluate
+
+
+class RealisedDomain(RoundingDomain):
+    """Exact but for what is stored and the operands of matrix products.
+
+    Args:
+        xp: numpy or cupy.
+        operands: Element type that these are rounded to; None rounds nothing.
+    """
+
+    def __init__(self, xp: Any, operands: DType | None) -> None:
+        super().__init__(xp, None)
+        self._operands: Final = operands
+
+    def stored(self, a: Estimate, dtype: DType) -> Estimate:
+        """The values as elements of a type; those beyond its range keep their digits and their exponent."""
+        if self._operands is None or not dtype.floating:
+            return a
+        plain = self.plain(a)
+        if not bool((self.xp.abs(plain.mantissa) > LARGEST[dtype]).any()):
+            return Estimate(quantised(plain.mantissa, dtype, self.xp))
+        return Estimate(quantised(a.mantissa, dtype, self.xp), a.exponent)
+
+    def matmul(self, a: Estimate, b: Estimate, inner: int) -> Estimate:
+        """See ``Domain.matmul``."""
+        if self._operands is not None and self._operands is not DType.FLOAT32:
+            a, b = self.stored(a, self._operands), self.stored(b, self._operands)
+        return super().matmul(a, b, inner)
+
+
+def drift(candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
+    """How far a candidate's outputs are off by its own roundings to element types, taken together.
+
+    Sound: both evaluations are the candidate's, so that nothing by which it differs from a program is tolerated.
+
+    Args:
+        candidate: The candidate.
+        arrays: One float64 array for each input, of values that its element type holds.
+        xp: numpy or cupy, whichever made the arrays.
+
+    Returns:
+        Absolute differences, 0 where one is not finite.
+    """
+    types = kernel_types(candidate)
+    with np.errstate(all="ignore"):
+        exact, found = (_outputs(candidate, types, arrays, rounds=rounds, xp=xp) for rounds in (False, True))
+        differences = [xp.abs(one - other) for one, other in zip(found, exact, strict=True)]
+        return tuple(xp.where(xp.isfinite(one), one, 0.0) for one in differences)
+
+
+def _outputs(
+    candidate: KernelGraph, types: Sequence[DTensor], arrays: Sequence[Array], *, rounds: bool, xp: Any
+) -> list[Array]:
+    """A candidate's outputs, kernel by kernel."""
+    tensors = [Estimate(a) for a in arrays]
+    for op in candidate.ops:
+        domain = RealisedDomain(xp, product_type(op, types) if rounds else None)
+        moved = isinstance(op, Op) and op.kind in MOVES
+        for result in evaluate(alone(op, types), [tensors[number] for number in op.operands], domain):
+            tensors.append(result if moved else domain.stored(result, types[len(tensors)].dtype))
+    return [RealisedDomain(xp, None).plain(tensors[number]).mantissa for number in candidate.outputs]
+
+
+__all__ = ["RealisedDomain", "drift"]

@@ -1,0 +1,182 @@
+"""Numerics before there are kernels: a µGraph's own operators, executed in their element types, beside float64.
+
+Kernels compute in float32, round the operands of 16-bit matrix products and store tensors between kernels in their
+element types; whatever becomes too large on the way is infinite. That is done here with NumPy, operator by operator,
+and the results are judged as those of a kernel are (claims/numerics/numerics.py). What it says is about the µGraph, at
+some seeded inputs; a kernel is compared again once it exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.claims.numerics.correlated_rounding import drift
+from mirage_formal.claims.numerics.extract_kernel import alone, product_type
+from mirage_formal.claims.numerics.numerics import SCALES, compare, draw_all, exact, tolerated
+from mirage_formal.claims.numerics.rounding import LARGEST, stored
+from mirage_formal.claims.numerics.values import Foreseen
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import MOVES
+from mirage_formal.graph.types import DType
+from mirage_formal.records import Answer
+from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.semantics.reference import FloatDomain
+from mirage_formal.semantics.working_set import footprint
+
+Array = NDArray[Any]
+
+#: Elements that an evaluation may hold for its errors to be estimated, and for it to be executed at all.
+MAX_ESTIMATED: Final = 1 << 21
+MAX_ELEMENTS: Final = 1 << 24
+_SEED: Final = 0
+#: Of the largest number of an element type, the share beyond which nothing is said of what has no tolerance.
+_FAR: Final = 0.5
+#: The scale at which errors of candidates are compared.
+_USUAL: Final = 1.0
+
+
+def held(values: Array, dtype: DType) -> Array:
+    """Values rounded to an element type, infinite beyond its range, as float32."""
+    if dtype in (DType.FLOAT32, DType.BOOL):
+        return np.asarray(values, np.float32)
+    return np.asarray(stored(np.asarray(values, np.float64), dtype, np), np.float32)
+
+
+class TypedDomain(FloatDomain):
+    """Arrays of float32; operands of matrix products are rounded to the element type.
+
+    Args:
+        dtype: The element type.
+    """
+
+    def __init__(self, dtype: DType) -> None:
+        self._dtype = dtype
+
+    def matmul(self, a: Array, b: Array, inner: int) -> Array:
+        """See ``Domain.matmul``."""
+        return super().matmul(held(a, self._dtype), held(b, self._dtype), inner)
+
+
+def executed(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
+    """The outputs of a µGraph, each kernel in float32 and its results stored in their element types.
+
+    Args:
+        graph: The µGraph; a program's operators are a kernel each.
+        arrays: One array for each input, of values that its element type holds.
+
+    Returns:
+        The outputs in float64.
+    """
+    types = kernel_types(graph)
+    values = [np.asarray(array, np.float32) for array in arrays]
+    with np.errstate(all="ignore"):
+        for op in graph.ops:
+            domain = TypedDomain(product_type(op, types))
+            operands: list[Array] = [values[number] for number in op.operands]
+            for found in evaluate(alone(op, types), operands, domain):
+                moved = isinstance(op, Op) and op.kind in MOVES
+                values.append(found if moved else held(found, types[len(values)].dtype))
+    return [np.asarray(values[number], np.float64) for number in graph.outputs]
+
+
+def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
+    """The numerics of a candidate's operators; None if it is too large to be executed.
+
+    The tolerances are those of a kernel of the candidate. At scale 1 there is a second one, in norm: that of the
+    program's own operators, so a candidate that loses what they keep is as much outside as one that overflows. Elements
+    that the program's own operators do not compute, because their result is not finite, are left out. Of what is too
+    large for tolerances, it is only seen whether results are finite where the program's own are.
+
+    Args:
+        program: The program.
+        graph: What kernels of the candidate are made of; it has the program's inputs and outputs.
+    """
+    elements = max(footprint(program), footprint(graph))
+    if elements > MAX_ELEMENTS:
+        return None
+    if elements > MAX_ESTIMATED:
+        return Foreseen(tuple(scale for scale in SCALES if _overflows(program, graph, scale)), None)
+    with np.errstate(all="ignore"):
+        return _estimated(program, graph)
+
+
+def _estimated(program: KernelGraph, graph: KernelGraph) -> Foreseen:
+    outside: list[float] = []
+    rounding: float | None = None
+    for scale in SCALES:
+        arrays, values = _exact(program, scale)
+        results, tolerances = executed(graph, arrays), tolerated(graph, arrays)[0]
+        numbers = range(len(values))
+        judged = partial(_judged, program, scale)
+        bad = [i for i in numbers if judged(i, results, tolerances) == "outside"]
+        if bad:
+            wider = [t + more for t, more in zip(tolerances, drift(graph, arrays), strict=True)]
+            bad = [i for i in bad if judged(i, results, wider) == "outside"]
+        if scale == _USUAL:
+            shares = (_norm(t) / (_norm(v) or 1.0) for t, v in zip(tolerances, values, strict=True))
+            most = max(shares)
+            rounding = float(f"{most:.2g}") if np.isfinite(most) else None
+        if bad or scale == _USUAL:
+            plain, own = _own(program, scale)
+            inside = [i for i in numbers if judged(i, plain, own) == "within"]
+            lost = [i for i in numbers if scale == _USUAL and _norm(results[i] - values[i]) > _norm(own[i])]
+            if not {*bad, *lost}.isdisjoint(inside):
+                outside.append(scale)
+    return Foreseen(tuple(outside), rounding)
+
+
+def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
+    """Whether a result is not finite where the program's own operators give one that is far from the largest number.
+
+    Near the largest number rounding decides whether a result is finite, of the program's operators as of the kernels.
+    """
+    types = kernel_types(program)
+    results = executed(graph, draw_all(program, _SEED, scale))
+    for number, result, plain in zip(program.outputs, results, _plain(program, scale), strict=True):
+        if bool((~np.isfinite(result) & (np.abs(plain) < _FAR * LARGEST[types[number].dtype])).any()):
+            return True
+    return False
+
+
+@lru_cache(maxsize=3)
+def _plain(program: KernelGraph, scale: float) -> list[Array]:
+    """What the program's own operators compute, each a kernel."""
+    return executed(program, draw_all(program, _SEED, scale))
+
+
+@lru_cache(maxsize=3)
+def _exact(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
+    """Inputs, and the program's exact outputs."""
+    arrays = draw_all(program, _SEED, scale)
+    return arrays, exact(program, arrays)
+
+
+@lru_cache(maxsize=3)
+def _own(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
+    """What the program's own operators compute, each a kernel, and their tolerances."""
+    return _plain(program, scale), tolerated(program, _exact(program, scale)[0])[0]
+
+
+def _judged(
+    program: KernelGraph, scale: float, i: int, results: Sequence[Array], tolerances: Sequence[Array]
+) -> Answer:
+    """One output beside what is expected of it, where the program's own operators compute it."""
+    value, own = _exact(program, scale)[1][i], _plain(program, scale)[i]
+    gone = ~np.isfinite(own) & np.isfinite(value)
+    dtype = kernel_types(program)[program.outputs[i]].dtype
+    return compare(results[i], value, tolerances[i], dtype, gone=gone if gone.any() else None).answer
+
+
+def _norm(values: Array) -> float:
+    """The root of the sum of squares of what is finite."""
+    finite = np.where(np.isfinite(values), values, 0.0)
+    return float(np.sqrt((finite * finite).sum()))
+
+
+__all__ = ["TypedDomain", "executed", "foresee", "held"]

@@ -1,0 +1,252 @@
+"""A candidate and its program at smaller extents: the same tiles, fewer blocks and iterations.
+
+Equal extents of the program's inputs stay equal, so shapes that fit go on to fit. Grids and loop ranges become divisors
+of what they were, at least 2 where they were more than 1, so that every index expression still has all of its parts.
+A graph whose constants belong to its extents (a mean as a product with 1/4096) is no candidate for the smaller program;
+float64 tells, and the extents at fault stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.claims.numerics.numerics import draw_all
+from mirage_formal.errors import GraphError
+from mirage_formal.graph.check import block_outputs, kernel_types
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, KernelOp, Op
+from mirage_formal.graph.ops import Attrs
+from mirage_formal.graph.rules import device_results, iterator_type
+from mirage_formal.graph.types import DTensor, STensor, row_major
+from mirage_formal.semantics import reference
+from mirage_formal.semantics.working_set import footprint
+
+#: Smaller extents by the program's own.
+Extents = Mapping[int, int]
+_CLOSE = 1e-6
+#: Extents of a graph without grids and loops become no smaller than this.
+_LEAST = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Smaller:
+    """A program and a candidate for it at smaller extents.
+
+    Attributes:
+        program: The program.
+        candidate: The candidate, with its tiles of the inputs.
+        extents: Which extents became smaller.
+    """
+
+    program: KernelGraph
+    candidate: KernelGraph
+    extents: Extents
+
+
+def smaller(program: KernelGraph, candidate: KernelGraph, most: int | None = None) -> Smaller:
+    """The smallest that can be made of them; they themselves if nothing can.
+
+    Where all extents together become so small that the two no longer agree, one of them stays as it is, and then more
+    and more of them do.
+
+    Args:
+        program: The program.
+        candidate: A µGraph that computes it.
+        most: Elements that an evaluation may hold (``footprint``): a pair that needs more is not evaluated, and counts
+            as one that does not agree. None is no bound.
+
+    Returns:
+        A pair that agrees in float64 on random inputs.
+    """
+    least = _reduced(program, candidate, frozenset())
+    for found in (least, *_with_kept(program, candidate, least)) if least.extents else ():
+        if (most is None or elements(found.program, found.candidate) <= most) and _agree(found):
+            return found
+    return Smaller(program, candidate, {})
+
+
+def elements(program: KernelGraph, candidate: KernelGraph) -> int:
+    """Elements that an evaluation of either holds, at most."""
+    return max(footprint(program), footprint(candidate))
+
+
+def _with_kept(program: KernelGraph, candidate: KernelGraph, least: Smaller) -> Iterator[Smaller]:
+    """Pairs in which one extent stays that ``least`` has made smaller, the smallest pair first; then two, and more."""
+    seen = {tuple(sorted(least.extents.items()))}
+
+    def fresh(found: Smaller) -> bool:
+        known = tuple(sorted(found.extents.items()))
+        new = bool(known) and known not in seen
+        seen.add(known)
+        return new
+
+    ones = [_reduced(program, candidate, frozenset({extent})) for extent in least.extents]
+    yield from filter(fresh, sorted(ones, key=lambda found: elements(found.program, found.candidate)))
+    order = list(least.extents)
+    for count in range(2, len(order)):
+        found = _reduced(program, candidate, frozenset(order[:count]))
+        if fresh(found):
+            yield found
+
+
+def _reduced(program: KernelGraph, candidate: KernelGraph, kept: frozenset[int]) -> Smaller:
+    """The extents one after another, the largest first, each as small as it can be; those of ``kept`` stay."""
+    found = Smaller(program, candidate, {})
+    own = {extent for item in program.inputs for extent in item.tensor.shape}
+    own |= {extent for op in program.ops if isinstance(op, Op) for extent in op.attrs.shape or ()}
+    least = 1 if any(isinstance(op, GraphDefined) for op in candidate.ops) else _LEAST
+    for extent in sorted(own - kept, reverse=True):
+        if extent not in found.extents:
+            found = _one_less(found, (program, candidate), extent, own - kept, least)
+    return found
+
+
+def _one_less(
+    found: Smaller, pair: tuple[KernelGraph, KernelGraph], extent: int, free: Collection[int], least: int
+) -> Smaller:
+    """One more extent as small as it can be, alone, or divided by what one or two others are divided by.
+
+    A reshape ties extents to each other: 4096 becomes smaller only if one of 32 and 128 does. So does a grid axis that
+    splits two of them.
+    """
+    for less in (d for d in _divisors(extent) if d >= min(least, extent)):
+        if less == extent:
+            break
+        factor = extent // less
+        tied = [n for n in sorted(free, reverse=True) if n < extent and n not in found.extents and n % factor == 0]
+        tied = [n for n in tied if n // factor >= min(least, n)]
+        for also in ((), *combinations(tied, 1), *combinations(tied, 2)):
+            tried = _at(*pair, {**found.extents, extent: less, **{n: n // factor for n in also}})
+            if tried is not None:
+                return tried
+    return found
+
+
+def _at(program: KernelGraph, candidate: KernelGraph, extents: Extents) -> Smaller | None:
+    """Both at these extents, if their shapes fit and every tile of an input is as it was."""
+    inputs = tuple(_resized(item, extents) for item in program.inputs)
+    small = replace(program, inputs=inputs, ops=tuple(_changed(op, extents) for op in program.ops))
+    try:
+        types = kernel_types(small)
+    except GraphError:
+        return None
+    fitted = _fitted(candidate, inputs, extents)
+    if fitted is None or [kernel_types(fitted)[n] for n in fitted.outputs] != [types[n] for n in small.outputs]:
+        return None
+    return Smaller(small, fitted, extents)
+
+
+def _resized(item: Input, extents: Extents) -> Input:
+    """An input at other extents; its dims lie in memory in the order in which they did."""
+    shape = tuple(extents.get(extent, extent) for extent in item.tensor.shape)
+    if item.strides == row_major(item.tensor.shape):
+        return replace(item, tensor=DTensor(shape, item.tensor.dtype), strides=row_major(shape))
+    steps, step = [0] * len(shape), 1
+    for dim in sorted(range(len(shape)), key=lambda d: (item.strides[d], -d)):
+        if item.strides[dim]:
+            steps[dim] = step
+            step *= shape[dim]
+    return replace(item, tensor=DTensor(shape, item.tensor.dtype), strides=tuple(steps))
+
+
+def _changed(op: KernelOp, extents: Extents) -> KernelOp:
+    """A predefined operator whose attributes hold extents."""
+    return replace(op, attrs=_attrs(op.attrs, extents)) if isinstance(op, Op) else op
+
+
+def _attrs(attrs: Attrs, extents: Extents) -> Attrs:
+    shape = None if attrs.shape is None else tuple(extents.get(extent, extent) for extent in attrs.shape)
+    return replace(attrs, shape=shape, times=None if attrs.times is None else extents.get(attrs.times, attrs.times))
+
+
+def _fitted(candidate: KernelGraph, inputs: Sequence[Input], extents: Extents) -> KernelGraph | None:
+    """The candidate on smaller inputs; None if it does not fit them."""
+    before = kernel_types(candidate)
+    types = [item.tensor for item in inputs]
+    ops: list[KernelOp] = []
+    for op in candidate.ops:
+        operands = tuple(types[n] for n in op.operands)
+        if isinstance(op, Op):
+            changed = Op(op.kind, op.operands, _attrs(op.attrs, extents))
+            results = device_results(changed.kind, changed.attrs, operands)
+            if isinstance(results, str):
+                return None
+            ops.append(changed)
+        else:
+            fixed = [n < len(inputs) for n in op.operands]
+            block = _block(op.graph, [before[n] for n in op.operands], operands, fixed)
+            if block is None:
+                return None
+            results = block_outputs(block, operands)
+            ops.append(GraphDefined(op.operands, block))
+        types += results
+    return replace(candidate, inputs=tuple(inputs), ops=tuple(ops))
+
+
+def _block(
+    block: BlockGraph, before: Sequence[DTensor], operands: tuple[DTensor, ...], fixed: Sequence[bool]
+) -> BlockGraph | None:
+    """The block graph on smaller operands, with as few changed tiles and then as few blocks and iterations as can be.
+
+    Args:
+        block: The block graph.
+        before: The operands that it was written for.
+        operands: The smaller ones.
+        fixed: Which of them are inputs of the program, whose tiles must not change.
+    """
+    old = [iterator_type(block.grid, block.forloop_range, it, t) for it, t in zip(block.inputs, before, strict=True)]
+    read = [{dim.imap[axis] for dim in block.inputs} != {None} for axis in range(3)]
+    looped = any(iterator.fmap is not None for iterator in block.inputs)
+    ways = [_less(extent) if moves else [extent] for extent, moves in zip(block.grid, read, strict=True)]
+    ways.append(_less(block.forloop_range) if looped else [block.forloop_range])
+    found: list[tuple[int, int, BlockGraph]] = []
+    for x, y, z, loop in product(*ways):
+        grid = (x, y, z)
+        tiles = [iterator_type(grid, loop, it, t) for it, t in zip(block.inputs, operands, strict=True)]
+        if any(isinstance(tile, str) for tile in tiles):
+            continue
+        moved = [_moved(a, b) for a, b in zip(old, tiles, strict=True)]
+        if not any(count for count, whole in zip(moved, fixed, strict=True) if whole):
+            found.append((sum(moved), prod(grid) * loop, replace(block, grid=grid, forloop_range=loop)))
+    for _, _, made in sorted(found, key=lambda item: item[:2]):
+        try:
+            block_outputs(made, operands)
+        except GraphError:
+            continue
+        return made
+    return None
+
+
+def _moved(a: STensor | str, b: STensor | str) -> int:
+    """How many extents of two tiles differ."""
+    assert isinstance(a, STensor)
+    assert isinstance(b, STensor)
+    return sum(m != n for m, n in zip(a.shape, b.shape, strict=True))
+
+
+def _less(extent: int) -> list[int]:
+    """What a grid extent or a loop range may become."""
+    return [1] if extent == 1 else [d for d in _divisors(extent) if d > 1]
+
+
+def _divisors(extent: int) -> Iterator[int]:
+    return (d for d in range(1, extent + 1) if extent % d == 0)
+
+
+def _agree(found: Smaller) -> bool:
+    """Whether both compute the same in float64 on random inputs."""
+    arrays = draw_all(found.program, 0, 0.3)
+    pairs = zip(reference.run(found.program, arrays), reference.run(found.candidate, arrays), strict=True)
+    return all(_close(a, b) for a, b in pairs)
+
+
+def _close(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
+    """Whether results are as good as equal; where one has no value, as a root of what is negative, both have none."""
+    finite = np.isfinite(a)
+    most = float(np.abs(a[finite]).max(initial=0.0))
+    return bool(finite.any()) and np.allclose(a, b, rtol=_CLOSE, atol=_CLOSE * most, equal_nan=True)

@@ -1,0 +1,229 @@
+"""Special values: whether a candidate has a value where its program has one, and none where that has none.
+
+A proof is about real numbers. It says nothing about what an operator makes of an infinity, of NaN, of a number that is
+too large, or of a divisor that is 0 in a branch that nobody chooses: (m s) / n is not select(m, s / n, 0) where n is 0.
+So both are evaluated in float64, with the rules of IEEE 754, on inputs that have such values at some places, and masks
+with empty rows and columns:
+
+- where the program has a finite value, the candidate has to have it, up to the tolerance of its kernels;
+- where an operator of the program has no value (0/0, the logarithm of a negative number, NaN or an infinity in an
+  input), the candidate must not have a finite one;
+- where the program only overflowed on the way, the candidate may overflow too, or have the value.
+
+What has no value is told from what overflowed by an evaluation with exponents of their own (rounding.py).
+
+A softmax that is written as exponentials over their sum is computed with a maximum under them, which an infinite score
+makes no number: so where the program and that form of it differ in whether they have a value, nothing is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.claims.numerics.bounded_maxima import bounded_maxima
+from mirage_formal.claims.numerics.numerics import draw as plain
+from mirage_formal.claims.numerics.numerics import exact, mixed, tolerated
+from mirage_formal.claims.numerics.rounding import LARGEST, stored
+from mirage_formal.claims.numerics.rounding_simulation import executed
+from mirage_formal.graph.graph import Input, KernelGraph
+from mirage_formal.records import SpecialRecord
+from mirage_formal.semantics import reference
+
+Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+_SEED: Final = 0
+#: Elements that are equal up to this are not looked at more closely.
+_CLOSE: Final = 1e-6
+#: Sets of inputs of which what the program makes of them is kept, for the next candidate.
+_KEPT: Final = 64
+#: Stands for the largest number of an input's element type.
+_MOST: Final = "largest"
+
+
+class _Draw(NamedTuple):
+    """What one set of inputs has besides ordinary numbers.
+
+    Attributes:
+        name: What it is called in a message.
+        values: Special values.
+        one_in: Of so many elements, one is special.
+        slices: Whether all elements at one index of an axis are.
+        only: The input that has them; None for all.
+    """
+
+    name: str
+    values: tuple[float | str, ...]
+    one_in: int
+    slices: bool = False
+    only: int | None = None
+
+
+_LARGE: Final = (1e2, -1e2, 4e2, -4e2)
+#: In all inputs at once.
+_EVERYWHERE: Final = (
+    _Draw("zeros", (0.0,), 3),
+    _Draw("zeros in a slice", (0.0,), 8, slices=True),
+    _Draw("NaN", (np.nan,), 64),
+    _Draw("NaN, infinities, zeros and large values", (np.nan, np.inf, -np.inf, 0.0, *_LARGE), 32),
+    _Draw("values of 100 and 400", _LARGE, 8),
+)
+#: In one input after the other.
+_SOMEWHERE: Final = (
+    _Draw("NaN in a slice", (np.nan,), 64, slices=True),
+    _Draw("inf", (np.inf,), 64),
+    _Draw("-inf in a slice", (-np.inf,), 8, slices=True),
+    _Draw("values of 100 and 400 in a slice", _LARGE, 4, slices=True),
+    _Draw("values of 10000", (1e4, -1e4, 4e2, 0.0), 8),
+    _Draw("the type's largest values", (_MOST, 0.0), 32),
+)
+
+
+def draws(inputs: Sequence[Input]) -> tuple[_Draw, ...]:
+    """Return what the sets of inputs have."""
+    floating = [number for number, item in enumerate(inputs) if item.tensor.dtype.floating]
+    one = (draw._replace(name=f"{inputs[n].name}: {draw.name}", only=n) for draw in _SOMEWHERE for n in floating)
+    return (*_EVERYWHERE, *one)
+
+
+class Fault(NamedTuple):
+    """An element at which a candidate is not what its program is.
+
+    Attributes:
+        draw: What the inputs have.
+        output: Position of the output.
+        at: The element.
+        expected: The program's value.
+        got: The candidate's.
+    """
+
+    draw: str
+    output: int
+    at: tuple[int, ...]
+    expected: float
+    got: float
+
+    def __str__(self) -> str:
+        where = f"output {self.output} at {list(self.at)}"
+        return f"special values, {self.draw}: {where}: expected {self.expected:.6g}, got {self.got:.6g}"
+
+
+def special(program: KernelGraph, candidate: KernelGraph, stable: KernelGraph) -> SpecialRecord | Fault:
+    """Evaluate a candidate at special values, beside its program.
+
+    Sound: a record is returned only if the candidate was finite and within tolerance at every element of every draw at
+    which the program is finite, in float64 and in its element types, and its stable form as well; and finite at none at
+    which the program, its stable form and the exact evaluation are not.
+
+    Args:
+        program: The program.
+        candidate: What kernels of the candidate are made of; it has the program's inputs and outputs.
+        stable: The program with maxima under its exponentials, or the program if it has no such form.
+
+    Returns:
+        What was looked at, or the first element that is not as it should be.
+    """
+    candidate, stable = bounded_maxima(candidate), bounded_maxima(stable)
+    elements = undefined = overflows = 0
+    every = draws(program.inputs)
+    for number, draw in enumerate(every):
+        found = reference.run(candidate, _arrays(program.inputs, number))
+        for output, (want, got) in enumerate(zip(_values(program, number), found, strict=True)):
+            finite = np.isfinite(got)
+            if bool((wrong := _other(program, candidate, stable, number, output, got)).any()):
+                return _fault(draw, output, wrong, want, got)
+            none = ~np.isfinite(want)
+            removed = none & finite
+            if none.any():
+                none &= ~np.isfinite(_exact(program, number)[output])
+            if bool((wrong := _known(none & finite, stable, number, output, known=False)).any()):
+                return _fault(draw, output, wrong, want, got)
+            elements += want.size
+            undefined += int(none.sum())
+            overflows += int((removed & ~none).sum())
+    return SpecialRecord(seed=_SEED, draws=len(every), elements=elements, undefined=undefined, overflows=overflows)
+
+
+def _other(
+    program: KernelGraph, candidate: KernelGraph, stable: KernelGraph, number: int, output: int, got: Array
+) -> Bools:
+    """Return where a candidate has not the value that the program has, in its element types as well."""
+    want = _values(program, number)[output]
+    with np.errstate(all="ignore"):
+        apart = np.isfinite(want) & ~(np.abs(got - want) <= _CLOSE * np.abs(want))
+        if apart.any():
+            apart &= np.isfinite(_typed(program, number)[output])
+        if apart.any():
+            own, more = (_tolerances(graph, number)[output] for graph in (program, candidate))
+            # Without a tolerance there is nothing to compare with.
+            apart &= ~np.isfinite(got) | (np.abs(got - want) > own + more)
+    return _known(apart, stable, number, output, known=True)
+
+
+def _known(where: Bools, stable: KernelGraph, number: int, output: int, *, known: bool) -> Bools:
+    """Return those elements at which the program's stable form is finite, or is not."""
+    return where & (np.isfinite(_values(stable, number)[output]) == known) if where.any() else where
+
+
+def _fault(draw: _Draw, output: int, where: Bools, want: Array, got: Array) -> Fault:
+    index = tuple(int(i) for i in np.unravel_index(int(where.argmax()), where.shape))
+    return Fault(draw.name, output, index, float(want[index]), float(got[index]))
+
+
+# --- inputs, and what the program makes of them ----------------------------------------------------------------------
+
+
+@lru_cache(maxsize=_KEPT)
+def _arrays(inputs: tuple[Input, ...], number: int) -> list[Array]:
+    draw = draws(inputs)[number]
+    return [_with(draw, item, number, n) for n, item in enumerate(inputs)]
+
+
+@lru_cache(maxsize=2 * _KEPT)
+def _values(graph: KernelGraph, number: int) -> tuple[Array, ...]:
+    """What the program or its stable form computes in float64."""
+    return reference.run(graph, _arrays(graph.inputs, number))
+
+
+@lru_cache(maxsize=_KEPT)
+def _typed(graph: KernelGraph, number: int) -> list[Array]:
+    """What the program's own operators compute in their element types."""
+    return executed(graph, _arrays(graph.inputs, number))
+
+
+@lru_cache(maxsize=_KEPT)
+def _exact(graph: KernelGraph, number: int) -> tuple[Array, ...]:
+    return exact(graph, _arrays(graph.inputs, number))
+
+
+@lru_cache(maxsize=2 * _KEPT)
+def _tolerances(graph: KernelGraph, number: int) -> tuple[Array, ...]:
+    return tolerated(graph, _arrays(graph.inputs, number))[0]
+
+
+def _with(draw: _Draw, item: Input, number: int, place: int) -> Array:
+    """Seeded values for one input, with special values at some places; a mask has none."""
+    array = np.asarray(plain(item, place, _SEED + number, 1.0))
+    dtype = item.tensor.dtype
+    if not dtype.floating or draw.only not in (None, place):
+        return array
+    most = LARGEST[dtype]
+    values = np.array([most if value == _MOST else float(value) for value in draw.values])
+    if _MOST in draw.values:
+        values = np.concatenate([values, -values[values == most]])
+    state = 97 * place + number
+    random = mixed((state + 1) * 0x9E3779B97F4A7C15 % 2**64, 0, array.size).reshape(array.shape)
+    chosen = random % np.uint64(draw.one_in) == 0
+    chosen.reshape(-1)[int(random.reshape(-1)[0] % np.uint64(array.size))] = True
+    picked = values[((random >> np.uint64(32)) % np.uint64(len(values))).astype(np.int64)]
+    if draw.slices:
+        axis = int(random.reshape(-1)[-1] % np.uint64(array.ndim))
+        if array.shape[axis] > 1:
+            at = (*(slice(None),) * axis, state % array.shape[axis])
+            chosen[at], picked[at] = True, values[state % len(values)]
+    return np.where(chosen, stored(picked, dtype, np), array)

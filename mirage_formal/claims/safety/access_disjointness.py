@@ -1,0 +1,219 @@
+"""Pairs of accesses that must not meet: the question, and the answers that need no solver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirage_formal.claims.safety.arith import Query
+from mirage_formal.claims.safety.happens_before import Who
+from mirage_formal.claims.safety.mixed_radix import (
+    NO_FACTS,
+    Facts,
+    Linear,
+    decodes,
+    determined,
+    facts,
+    linear,
+    separate,
+    staggered,
+)
+from mirage_formal.claims.safety.obligations import Held, Means
+from mirage_formal.kernels.program.access import GRID, Access
+from mirage_formal.kernels.program.integers import (
+    Range,
+    add,
+    binary,
+    conjuncts,
+    contradictory,
+    fold,
+    interval,
+    known,
+    less,
+    negated,
+    variables,
+)
+from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
+
+SECOND = "~2"
+
+
+def extents(program: Program, access: Access | None = None) -> dict[str, int]:
+    """How many values each variable has that an access can mention."""
+    found = {"tid": program.threads, **dict(zip(GRID, program.grid, strict=True))}
+    if access is not None:
+        found.update(access.context.loops)
+    return found
+
+
+def declared(names: Iterable[str], sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Variables of a query, in a fixed order."""
+    return tuple((name, sizes[name]) for name in sorted(set(names)))
+
+
+def any_of(conditions: Sequence[IntExpr]) -> IntExpr:
+    """Nonzero where one of the conditions, each 0 or 1, holds."""
+    total: IntExpr = Int(0)
+    for condition in conditions:
+        total = add(total, condition)
+    return total
+
+
+def unequal(a: IntExpr, b: IntExpr) -> IntExpr:
+    """1 where they differ."""
+    return Int(0) if a == b else negated(binary(IntOp.EQ, a, b))
+
+
+def reduced(e: IntExpr, ranges: Mapping[str, Range], bounds: Mapping[IntExpr, Range]) -> IntExpr:
+    """An expression without the divisions by a constant that bounds show to be those of a smaller number.
+
+    Sound: for 0 <= a < c, a / c = 0 and a % c = a, so wherever the bounds hold the value is the same.
+    """
+    if not isinstance(e, IntBin):
+        return e
+    a, b = reduced(e.a, ranges, bounds), reduced(e.b, ranges, bounds)
+    if e.op in (IntOp.DIV, IntOp.MOD) and isinstance(e.b, Int):
+        low, high = interval(e.a, ranges, bounds)
+        if low >= 0 and high < e.b.value:
+            return Int(0) if e.op is IntOp.DIV else a
+    return binary(e.op, a, b)
+
+
+@dataclass(slots=True)
+class Pairs:
+    """Decides about pairs of accesses to one memory; remembers what it found about each access.
+
+    Attributes:
+        program: The Program.
+        private: Variables of which the two accesses have values of their own, besides their loops.
+        whole: Addresses in bytes (shared memory) rather than elements (a parameter).
+    """
+
+    program: Program
+    private: tuple[str, ...]
+    whole: bool
+    _start: dict[Access, IntExpr] = field(default_factory=dict)
+    _linear: dict[Access, tuple[Linear | None, Facts]] = field(default_factory=dict)
+    _hull: dict[Access, Range | None] = field(default_factory=dict)
+
+    def start(self, access: Access) -> IntExpr:
+        """Where it begins, in a form that is good where its conditions hold, and asked about nowhere else."""
+        if access not in self._start:
+            ranges = {name: (0, extent - 1) for name, extent in extents(self.program, access).items()}
+            begin = access.address if self.whole else access.index
+            self._start[access] = reduced(begin, ranges, known(access.context.guards, ranges))
+        return self._start[access]
+
+    def width(self, access: Access) -> int:
+        """How long it is."""
+        return access.bytes if self.whole else access.count
+
+    def hull(self, access: Access) -> Range | None:
+        """Bounds of what it touches, None if it never happens."""
+        if access not in self._hull:
+            ranges = {name: (0, extent - 1) for name, extent in extents(self.program, access).items()}
+            bounds = known(access.context.guards, ranges)
+            low, high = interval(self.start(access), ranges, bounds)
+            digits, _ = self.linear(access)
+            high = high if digits is None else min(high, digits.largest)
+            empty = contradictory(bounds) or low > high
+            self._hull[access] = None if empty else (low, high + self.width(access) - 1)
+        return self._hull[access]
+
+    def apart(self, a: Access, b: Access) -> bool:
+        """Whether bounds alone keep them apart.
+
+        Sound: bounds contain every address (see ``interval``), and bounds that do not meet have no common byte.
+        """
+        x, y = self.hull(a), self.hull(b)
+        return x is None or y is None or x[1] < y[0] or y[1] < x[0]
+
+    def linear(self, access: Access) -> tuple[Linear | None, Facts]:
+        """What it touches first, as digits, and what its conditions say about them.
+
+        Its loops are named by position, so that equal accesses are equal.
+        """
+        if access not in self._linear:
+            sizes = extents(self.program, access)
+            names: dict[str, IntExpr] = {}
+            for position, (name, extent) in enumerate(access.context.loops):
+                names[name] = Var(f"loop{position}")
+                sizes[f"loop{position}"] = extent
+            guards = [fold(guard, names) for guard in conjuncts(access.context.guards)]
+            self._linear[access] = linear(fold(self.start(access), names), sizes), facts(guards, sizes)
+        return self._linear[access]
+
+    def settled(self, a: Access, b: Access, who: Who) -> Held | None:
+        """Whether they are kept apart by bounds or digits.
+
+        Sound: see ``apart``, ``separate``, ``staggered``, ``decodes`` and ``determined``. If two accesses are the same
+        function of the thread and their loops, and meet only if all digits are equal, and these determine the thread,
+        then no two threads meet; and if they determine the loops too, one thread meets itself only in the same
+        iteration.
+        """
+        if self.apart(a, b):
+            return Held(Means.INTERVAL)
+        (x, given), (y, other) = self.linear(a), self.linear(b)
+        if x is None or y is None:
+            return None
+        width = max(self.width(a), self.width(b))
+        if separate(x, y, width, given, other) or staggered(x, y, width, given, other):
+            return Held(Means.RADIX)
+        same = x == y and self._sizes(a) == self._sizes(b)
+        given = given if given == other else NO_FACTS
+        if not same or who & Who.AGAIN or (who & Who.SAME and a != b) or not decodes(x, width, given):
+            return None
+        sizes = extents(self.program)
+        targets = {name for name in self.private if sizes[name] > 1}
+        if who & Who.SAME:
+            targets |= {f"loop{position}" for position, (_, n) in enumerate(a.context.loops) if n > 1}
+        return Held(Means.RADIX) if targets <= determined(x, given) else None
+
+    def exact(self, access: Access) -> bool:
+        """Whether no element is touched twice, by whichever thread, block or iteration."""
+        x, given = self.linear(access)
+        if x is None or not decodes(x, self.width(access), given):
+            return False
+        sizes = extents(self.program)
+        targets = {name for name in self.private if sizes[name] > 1}
+        targets |= {f"loop{position}" for position, (_, n) in enumerate(access.context.loops) if n > 1}
+        return targets <= determined(x, given)
+
+    def _sizes(self, access: Access) -> tuple[int, ...]:
+        return tuple(extent for _, extent in access.context.loops)
+
+    def query(self, a: Access, b: Access, who: Who) -> Query:
+        """Do they meet? ``~2`` marks the variables of the second."""
+        sizes = extents(self.program, a)
+        own = (*self.private, *(name for name, _ in b.context.loops))
+        rename: dict[str, IntExpr] = {name: Var(name + SECOND) for name in own}
+        sizes.update({name + SECOND: extent for name, extent in extents(self.program, b).items()})
+        x, y = self.start(a), fold(self.start(b), rename)
+        guards = [*a.context.guards, *(fold(guard, rename) for guard in b.context.guards)]
+        meet = [less(x, add(y, Int(self.width(b)))), less(y, add(x, Int(self.width(a))))]
+        true = tuple(dict.fromkeys([*self._who(a, b, who), *conjuncts(guards), *meet]))
+        true = tuple(e for e in true if not (isinstance(e, Int) and e.value))
+        names = set().union(*map(variables, true)) | {"tid"}
+        show = (("index", x), (f"index{SECOND}", y))
+        return Query(declared(names.union(variables(x), variables(y)), sizes), true, show=show)
+
+    def _who(self, a: Access, b: Access, who: Who) -> list[IntExpr]:
+        sizes = extents(self.program)
+        threads = [unequal(Var(name), Var(name + SECOND)) for name in self.private if sizes[name] > 1]
+        others = any_of(threads)
+        if who & Who.AGAIN or (who & Who.SAME and who & Who.OTHERS and a != b):
+            return []
+        loops = [unequal(Var(name), Var(name + SECOND)) for name, extent in a.context.loops if extent > 1]
+        if who & Who.SAME and a == b:
+            return [any_of([*threads, *loops])] if who & Who.OTHERS else [*map(negated, threads), any_of(loops)]
+        return [*map(negated, threads)] if who & Who.SAME else [others]
+
+
+def holds_nowhere(query: Query) -> bool:
+    """Whether a condition of the query is the constant 0."""
+    return any(isinstance(e, Int) and e.value == 0 for e in query.true)
+
+
+def remainder(e: IntExpr, modulus: int) -> IntExpr:
+    """``e % modulus``."""
+    return IntBin(IntOp.MOD, e, Int(modulus))

@@ -1,0 +1,98 @@
+"""What a device said about kernels, written beside them: sealed, and bound to their manifest by its digest.
+
+Needs msgspec only: the machine with the device has no solver.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from mirage_formal.device.measure import Measurement
+from mirage_formal.errors import FormatError, RunError
+from mirage_formal.records import (
+    MANIFEST_FILE,
+    MEASURE_FILE,
+    NUMERICS_FILE,
+    KernelManifestRecord,
+    MeasureRecord,
+    NumericsRecord,
+    TritonRecord,
+    TuningRecord,
+    read,
+    sealed,
+    sha256,
+    unsealed,
+    write_atomic,
+)
+
+
+def manifest_digest(directory: Path) -> str:
+    """Sha256 of the manifest of a directory of kernels, all of whose files are as it says.
+
+    Raises:
+        RunError: There is none.
+        FormatError: A file is not what the manifest lists.
+    """
+    path = directory / MANIFEST_FILE
+    hint = "python -m mirage_formal.run.build RUN_DIR makes kernels, where the solvers are installed"
+    if not path.is_file():
+        raise RunError("expected kernels with a manifest, got none", where=str(path), hint=hint)
+    data = read(path)
+    for name, code in unsealed(data, KernelManifestRecord, str(path)).files.items():
+        if Path(name).name != name or sha256(read(directory / name)) != code:
+            raise FormatError(f"expected the file of the manifest, got another {name!r}", where=str(path), hint=hint)
+    return sha256(data)
+
+
+def write_numerics(directory: Path, record: NumericsRecord) -> None:
+    """Write numerics.json."""
+    bound = msgspec.structs.replace(record, kernels=manifest_digest(directory))
+    write_atomic(directory / NUMERICS_FILE, sealed(bound))
+
+
+def write_measurement(
+    directory: Path, found: Measurement, device: str, moved_bytes: int, tuning: TuningRecord | None = None
+) -> MeasureRecord:
+    """Write measure.json.
+
+    Args:
+        directory: The directory of kernels.
+        found: The measurement.
+        device: Name of the GPU.
+        moved_bytes: The fewest bytes that the program moves.
+        tuning: How the kernels were chosen, if they were tuned.
+    """
+    record = MeasureRecord(
+        kernels=manifest_digest(directory),
+        device=device,
+        us=found.us,
+        low=found.low,
+        high=found.high,
+        spread=found.spread,
+        replays=found.replays,
+        calls=found.calls,
+        sets=found.sets,
+        moved_bytes=moved_bytes,
+        tuning=tuning,
+    )
+    write_atomic(directory / MEASURE_FILE, sealed(record))
+    return record
+
+
+def write_triton(directory: Path, found: TritonRecord | None) -> None:
+    """Write into measure.json what became of Triton files, or that none was tried; it is there, of these kernels.
+
+    Raises:
+        RunError: There is none.
+        FormatError: It is not as it was written, or belongs to other kernels.
+    """
+    path = directory / MEASURE_FILE
+    if not path.is_file():
+        raise RunError("expected kernels that were measured, got none", where=str(path), hint="tune the run again")
+    record = unsealed(read(path), MeasureRecord, str(path))
+    if record.kernels != manifest_digest(directory):
+        raise FormatError("expected a measurement of these kernels", where=str(path), hint="tune the run again")
+    if record.triton != found:
+        write_atomic(path, sealed(msgspec.structs.replace(record, triton=found)))

@@ -1,0 +1,144 @@
+"""Programs at other extents, and what a candidate with tails computes at the padded ones.
+
+A candidate whose tiles overhang its tensors computes slices(kernels(pads(x))). It computes a program P if its kernels
+compute P', the program's own operators on inputs of the padded extents, and if slices(P'(pads(x))) is P(x). The first
+has no pads in it, the second no grids and loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import prod
+
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.remainder_tiles.split import Wrapping, apart
+from mirage_formal.graph.rules import device_results
+from mirage_formal.graph.types import DTensor, Shape, row_major
+
+
+@dataclass(frozen=True, slots=True)
+class Tails:
+    """A candidate taken apart.
+
+    Attributes:
+        program: The program's operators on inputs of the padded extents.
+        candidate: The candidate's operators between its pads and its slices, on the same inputs.
+        padded: The program's operators between the candidate's pads and slices, on the program's inputs.
+    """
+
+    program: KernelGraph
+    candidate: KernelGraph
+    padded: KernelGraph
+
+
+def tails(program: KernelGraph, candidate: KernelGraph) -> Tails | None:
+    """A candidate taken apart; None if it has neither pads in front nor slices behind, or the program does not fit.
+
+    Args:
+        program: A well-formed program.
+        candidate: A well-formed graph with its inputs.
+    """
+    found = apart(candidate)
+    if found is None or len(program.inputs) != len(candidate.inputs):
+        return None
+    wrapping, inner = found
+    own = resized(program, [item.tensor.shape for item in inner.inputs])
+    if own is None or (ends := _ends(wrapping, len(inner.outputs))) is None:
+        return None
+    own = replace(own, outputs=tuple(own.outputs[n] for n in ends))
+    if _outputs(own) != _outputs(inner):
+        return None
+    return Tails(own, inner, wrapping.around(program.inputs, own))
+
+
+def _ends(wrapping: Wrapping, count: int) -> list[int] | None:
+    """For each result of what is between, an output of the whole that it is, or that is cut from it.
+
+    Kernels may give their results in another order than the program has its outputs. None if a result is none of them.
+    """
+    source = list(range(count))
+    for op in wrapping.back:
+        source.append(source[op.operands[0]])
+    reached = [source[n] for n in wrapping.outputs]
+    return [reached.index(n) for n in range(count)] if set(reached) == set(range(count)) else None
+
+
+def _outputs(graph: KernelGraph) -> list[DTensor]:
+    types = kernel_types(graph)
+    return [types[n] for n in graph.outputs]
+
+
+def with_shape(item: Input, shape: Shape) -> Input:
+    """An input at other extents; row-major unless nothing changes."""
+    if shape == item.tensor.shape:
+        return item
+    return Input(item.name, DTensor(shape, item.tensor.dtype), row_major(shape))
+
+
+def resized(program: KernelGraph, shapes: Sequence[Shape]) -> KernelGraph | None:
+    """A program's operators on inputs of other shapes; None where they do not fit, or are not predefined.
+
+    A mean keeps its divisor, so that zeros behind the end of what it runs over change nothing: where that has another
+    extent, it is written as a sum and a product with a constant, and so is the mean in an RMS norm. What other
+    operators compute may depend on the extents, as a softmax does.
+    """
+    inputs = tuple(with_shape(item, shape) for item, shape in zip(program.inputs, shapes, strict=True))
+    before, types = kernel_types(program), [item.tensor for item in inputs]
+    number, ops = list(range(len(inputs))), list[KernelOp]()
+    for first, op in numbered(len(inputs), program.ops):
+        if not isinstance(op, Op):
+            return None
+        old, new = before[op.operands[0]].shape, types[number[op.operands[0]]].shape
+        if op.kind is OpKind.RESHAPE:
+            op = replace(op, attrs=replace(op.attrs, shape=reshaped(old, new, before[first].shape)))
+        for step in _steps(op, old, new):
+            # An operand below 0 is a step of this operator, counted from the last one.
+            given = tuple(len(types) + n if n < 0 else number[n] for n in step.operands)
+            found = device_results(step.kind, step.attrs, tuple(types[n] for n in given))
+            if isinstance(found, str):
+                return None
+            ops.append(replace(step, operands=given))
+            types += found
+        number.append(len(types) - 1)
+    return KernelGraph(inputs, tuple(ops), tuple(number[n] for n in program.outputs))
+
+
+def _steps(op: Op, old: Shape, new: Shape) -> list[Op]:
+    """An operator at another extent of its first operand, as one operator or several."""
+    dim = op.attrs.dim
+    if op.kind not in (OpKind.MEAN, OpKind.RMS_NORM) or dim is None or old[dim] == new[dim]:
+        return [op]
+    x, *weight = op.operands
+    along, divisor = Attrs(dim=dim), Attrs(factor=Fraction(1, old[dim]))
+    if op.kind is OpKind.MEAN:
+        return [Op(OpKind.SUM, (x,), along), Op(OpKind.SCALE, (-1,), divisor)]
+    found = [Op(OpKind.SQUARE, (x,)), Op(OpKind.SUM, (-1,), along), Op(OpKind.SCALE, (-1,), divisor)]
+    if op.attrs.eps is not None:
+        found.append(Op(OpKind.SHIFT, (-1,), Attrs(shift=op.attrs.eps)))
+    found += [Op(OpKind.SQRT, (-1,)), Op(OpKind.DIV, (x, -1))]
+    return [*found, Op(OpKind.MUL, (-1, weight[0]))] if weight else found
+
+
+def reshaped(before: Shape, given: Shape, target: Shape) -> Shape:
+    """The target of a reshape of other extents: dims that stay one dim have the new ones."""
+    out = list(target)
+    for old, new in same_dims(before, target):
+        out[new] = given[old]
+    return tuple(out)
+
+
+def same_dims(before: Shape, target: Shape) -> list[tuple[int, int]]:
+    """Pairs of dims of a tensor and of its reshape that hold the same index: as much is in front of both as behind."""
+    found: list[tuple[int, int]] = []
+    for old, extent in enumerate(before):
+        for new, other in enumerate(target):
+            if extent == other > 1 and prod(before[:old]) == prod(target[:new]):
+                found.append((old, new))
+    return found
+
+
+__all__ = ["Tails", "reshaped", "resized", "same_dims", "tails", "with_shape"]

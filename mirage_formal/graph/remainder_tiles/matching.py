@@ -1,0 +1,217 @@
+"""What certificates of a candidate are about: candidate and program at the extents to which the candidate pads inputs.
+
+A kernel whose tiles overhang sums over more elements than the program has, and abstract expressions say over how many.
+So they are compared where the program, too, has inputs of the padded extents. Nothing has to be taken off for that but
+the pads: these may stand behind views of inputs, behind pads that the program has as well, and behind elementwise
+operators of such tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import pruned, renumbered
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.ops import SPECS, Attrs, OpKind
+from mirage_formal.graph.remainder_tiles.extents import reshaped, resized, same_dims, tails, with_shape
+from mirage_formal.graph.rules import device_results
+from mirage_formal.graph.types import DTensor, Shape, row_major
+
+_MOVES = frozenset({OpKind.PAD, OpKind.SLICE, OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT})
+_ELEMENTWISE = frozenset(kind for kind, spec in SPECS.items() if spec.elementwise)
+
+
+def matched(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph]:
+    """The program and the candidate at the extents to which the candidate pads inputs; as they are where it does not.
+
+    Pads of inputs that both have then are inputs of both, under one name for one pad.
+    """
+    found = tails(program, candidate)
+    longer = _longer(program, candidate) if found is None else (found.program, found.candidate)
+    both = longer or (program, candidate)
+    here, there = (_pads(graph) for graph in both)
+    common = sorted(set(here.values()) & set(there.values()), key=repr)
+    if not common:
+        return both
+    named = (_named(both[0], here, common), _named(both[1], there, common))
+    read = {n for graph in named for op in graph.ops for n in op.operands}.union(*(graph.outputs for graph in named))
+    kept = [n for n in range(len(named[0].inputs)) if n in read]
+    return _only(named[0], kept), _only(named[1], kept)
+
+
+def readings(program: KernelGraph, candidate: KernelGraph) -> tuple[tuple[KernelGraph, KernelGraph], ...]:
+    """What certificates may be about: see ``matched``, and the same without the pads that stand behind common pads.
+
+    Those of a concatenation are common, and a kernel may read them at longer extents. A proof log is about the first of
+    these of which every tensor is part of an output's expression.
+
+    Sound: see ``_longer``; it holds of every program and candidate that are equal where those that were given are.
+    """
+    first = matched(program, candidate)
+    further = _longer(*first)
+    return (first,) if further is None else (first, further)
+
+
+# --- tails ------------------------------------------------------------------------------------------------------------
+
+#: How a tensor is made: an operator, its attributes, and the numbers of how its operands are; or an input's name.
+_How = tuple[OpKind | Attrs | int | str, ...]
+#: The dims of inputs that a dim of a tensor is, each an input and its dim; None where elements are cut or added.
+_Dim = frozenset[tuple[int, int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Tensors that moves of elements and elementwise operators make of a graph's inputs.
+
+    Attributes:
+        how: How each is made, as a number; tails count as what they are behind.
+        dims: What each of its dims is.
+        tails: Results of pads behind the end of a dim of inputs.
+        shapes: The inputs' shapes with the tails.
+    """
+
+    how: dict[int, int]
+    dims: dict[int, tuple[_Dim, ...]]
+    tails: set[int]
+    shapes: list[Shape]
+
+
+def _made(graph: KernelGraph, table: dict[_How, int], own: Collection[int] | None = None) -> _Made:
+    """What is made of a graph's inputs, and which of it are tails.
+
+    Args:
+        graph: A well-formed graph.
+        table: Numbers of how tensors are made, which grows.
+        own: How tensors are made that are no tails; None if none is one.
+    """
+    types, shapes = kernel_types(graph), [item.tensor.shape for item in graph.inputs]
+    how = {n: table.setdefault((item.name,), len(table)) for n, item in enumerate(graph.inputs)}
+    dims: dict[int, tuple[_Dim, ...]] = {
+        n: tuple(frozenset({(n, dim)}) for dim in range(len(shape))) for n, shape in enumerate(shapes)
+    }
+    found = _Made(how, dims, set(), shapes)
+    for first, op in numbered(len(shapes), graph.ops):
+        if not (isinstance(op, Op) and op.kind in _MOVES | _ELEMENTWISE and all(n in how for n in op.operands)):
+            continue
+        given = op.operands[0]
+        key: _How = (op.kind, op.attrs, *(how[n] for n in op.operands))
+        how[first] = table.setdefault(key, len(table))
+        dims[first] = _dims_of(
+            op, [types[n].shape for n in op.operands], types[first].shape, [dims[n] for n in op.operands]
+        )
+        if op.kind is not OpKind.PAD or op.attrs.dim is None or own is None or op.attrs.before or how[first] in own:
+            continue
+        behind = dims[given][op.attrs.dim]
+        if behind is not None:
+            found.tails.add(first)
+            how[first], dims[first] = how[given], dims[given]
+            for n, dim in behind:
+                longer = max(shapes[n][dim], types[first].shape[op.attrs.dim])
+                shapes[n] = (*shapes[n][:dim], longer, *shapes[n][dim + 1 :])
+    return found
+
+
+def _dims_of(op: Op, before: Sequence[Shape], after: Shape, dims: Sequence[tuple[_Dim, ...]]) -> tuple[_Dim, ...]:
+    """What the dims of an operator's result are, from those of its operands."""
+    (shape, *_), (given, *_) = before, dims
+    if op.kind is OpKind.TRANSPOSE and op.attrs.perm is not None:
+        return tuple(given[n] for n in op.attrs.perm)
+    if op.kind is OpKind.RESHAPE:
+        same = {new: old for old, new in same_dims(shape, after)}
+        return tuple(given[same[n]] if n in same else None for n in range(len(after)))
+    if op.kind in _MOVES:
+        return tuple(at if shape[n] == after[n] else None for n, at in enumerate(given))
+    found: list[_Dim] = []
+    for dim, extent in enumerate(after):
+        # Dims are counted from the last one; those of one element, which are repeated, stay as they are.
+        back = dim - len(after)
+        each = [at[back] for have, at in zip(before, dims, strict=True) if -back <= len(have) and have[back] == extent]
+        known = [at for at in each if at is not None]
+        found.append(frozenset[tuple[int, int]]().union(*known) if len(known) == len(each) else None)
+    return tuple(found)
+
+
+def _longer(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph] | None:
+    """Program and candidate on inputs of the extents to which the candidate pads them, or what it makes of them.
+
+    The candidate then has no such pads. None where it has none, where an input is read at two extents, or where the
+    program does not fit.
+
+    Sound: no equality rests on it. What a certificate says is about the candidate's kernels, which read operands of the
+    same types as before, and about the program's operators at these extents.
+    """
+    table: dict[_How, int] = {}
+    own, types = _made(program, table), kernel_types(candidate)
+    found = _made(candidate, table, set(own.how.values()))
+    longer = resized(program, found.shapes) if found.tails else None
+    if longer is None:
+        return None
+    now = [with_shape(*pair) for pair in zip(candidate.inputs, found.shapes, strict=True)]
+    inputs, tensors, number, ops = tuple(now), [item.tensor for item in now], list(range(len(now))), list[KernelOp]()
+    for first, op in numbered(len(inputs), candidate.ops):
+        if first in found.tails:
+            number.append(number[op.operands[0]])
+            continue
+        given = tuple(tensors[number[n]] for n in op.operands)
+        results: Sequence[DTensor] | str = types[first : first + op.results]
+        if isinstance(op, Op) and first in found.how:
+            if op.kind is OpKind.RESHAPE:
+                shape = reshaped(types[op.operands[0]].shape, given[0].shape, types[first].shape)
+                op = replace(op, attrs=replace(op.attrs, shape=shape))
+            results = device_results(op.kind, op.attrs, given)
+        elif given != tuple(types[n] for n in op.operands):
+            return None
+        if isinstance(results, str):
+            return None
+        ops.append(renumbered(op, number))
+        number += range(len(tensors), len(tensors) + op.results)
+        tensors += results
+    return longer, pruned(KernelGraph(inputs, tuple(ops), tuple(number[n] for n in candidate.outputs)))
+
+
+# --- pads that both have ----------------------------------------------------------------------------------------------
+
+
+def _only(graph: KernelGraph, inputs: Sequence[int]) -> KernelGraph:
+    """The graph with some of its inputs; it reads no others."""
+    count = len(graph.inputs)
+    number = {n: i for i, n in enumerate((*inputs, *range(count, len(kernel_types(graph)))))}
+    ops = tuple(renumbered(op, number) for op in graph.ops)
+    return KernelGraph(tuple(graph.inputs[n] for n in inputs), ops, tuple(number[n] for n in graph.outputs))
+
+
+#: A tensor that is made of one input by pads and views: the input's name, and the operators with their attributes.
+_Chain = tuple[str | OpKind | Attrs, ...]
+
+
+def _pads(graph: KernelGraph) -> dict[int, _Chain]:
+    """Results of pads that are made of one input by pads and views."""
+    made: dict[int, _Chain] = {number: (item.name,) for number, item in enumerate(graph.inputs)}
+    found: dict[int, _Chain] = {}
+    for first, op in numbered(len(graph.inputs), graph.ops):
+        if isinstance(op, Op) and op.kind in _MOVES and op.operands[0] in made:
+            made[first] = (*made[op.operands[0]], op.kind, op.attrs)
+            if op.kind is OpKind.PAD:
+                found[first] = made[first]
+    return found
+
+
+def _named(graph: KernelGraph, pads: Mapping[int, _Chain], common: Sequence[_Chain]) -> KernelGraph:
+    """The graph with some of its pads as inputs."""
+    types, count, stem = kernel_types(graph), len(graph.inputs), "pad"
+    while any(item.name.startswith(stem) for item in graph.inputs):
+        stem = f"_{stem}"
+    place = {one: count + n for n, one in enumerate(common)}
+    shown = {pads[n]: types[n] for n in pads}
+    added = tuple(Input(f"{stem}{n}", shown[one], row_major(shown[one].shape)) for n, one in enumerate(common))
+    number = [n if n < count else n + len(common) for n in range(len(types))]
+    for n, one in pads.items():
+        number[n] = place.get(one, number[n])
+    ops = tuple(renumbered(op, number) for op in graph.ops)
+    return pruned(KernelGraph((*graph.inputs, *added), ops, tuple(number[n] for n in graph.outputs)))
+
+
+__all__ = ["matched", "readings"]

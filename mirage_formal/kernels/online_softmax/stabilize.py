@@ -1,0 +1,479 @@
+"""The stable form of exponentials that are summed: no exponential of a positive number is formed.
+
+A sum of exponentials is computed as sum of exp(s - m), m the largest s of its row: inside a loop a running maximum,
+with which every sum so far is rescaled (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and
+across kernels as one more result, with which a later kernel weighs partial sums. The factor exp(m) is carried along in
+thought; it cancels in the quotient of two such sums and is + m behind a logarithm. A graph in which it does neither has
+no stable form. The logarithm of a single exponential, which is a sum of one, is its argument.
+
+Exponentials that nobody sums stay, and so do silu and sigmoid: where exp(-x) is infinite in float32, 1 / (1 + exp(-x))
+is 0, which is right to within underflow, so they need no maximum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirage_formal.claims.abstract.domain import expressions
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.check import block_outputs, faults, kernel_types
+from mirage_formal.graph.edit import inlined, pruned
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    BlockOp,
+    GraphDefined,
+    InputIterator,
+    KernelGraph,
+    KernelOp,
+    Op,
+    OutputSaver,
+)
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.rules import iterator_type
+from mirage_formal.graph.types import DimMap, DType, Shape, STensor
+from mirage_formal.kernels.online_softmax.normalization import normalised
+from mirage_formal.kernels.online_softmax.partials import hoisted, moved
+from mirage_formal.kernels.online_softmax.rewrite_groups import Run, Together, makers, runs
+from mirage_formal.kernels.online_softmax.scaled_values import (
+    Level,
+    Maxima,
+    Need,
+    Origin,
+    Shift,
+    Value,
+    block_level,
+    kernel_level,
+)
+from mirage_formal.kernels.online_softmax.shapes import Stop
+
+_ROUNDS: Final = 200
+_MAXIMA: Final = (OpKind.MAX, OpKind.RUNNING_MAX)
+_REARRANGED: Final = (OpKind.RESHAPE, OpKind.TRANSPOSE)
+
+
+@dataclass(frozen=True, slots=True)
+class NotStable:
+    """There is no stable form, or this rewriting does not find it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stabilized:
+    """A stable form.
+
+    Attributes:
+        graph: It; the given graph if nothing is to be stabilised.
+        runs: The given graph's kernel operators, in an order in which they can be computed: those that change together,
+            and between them those that stay as they are.
+    """
+
+    graph: KernelGraph
+    runs: tuple[Run, ...]
+
+    @property
+    def changed(self) -> bool:
+        """Whether any operator changes."""
+        return any(run.changed for run in self.runs)
+
+
+class _Hoist(Exception):
+    """An exponential must be formed by those who read it, in another kernel."""
+
+    def __init__(self, origin: Origin) -> None:
+        super().__init__(origin)
+        self.origin = origin
+
+
+class _Move(Exception):
+    """Partial results must lie in another layout: kernel that reads them, its iterator, the dim that they share."""
+
+    def __init__(self, kernel: int, iterator: int, dim: int) -> None:
+        super().__init__(kernel, iterator, dim)
+        self.kernel = kernel
+        self.iterator = iterator
+        self.dim = dim
+
+
+def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
+    """The graph with running maxima under every exponential that is summed; see ``stabilized``."""
+    found = stabilized(graph)
+    return found if isinstance(found, NotStable) else found.graph
+
+
+def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
+    """The graph with running maxima under every exponential that is summed, and what of it changes.
+
+    Sound: nothing rests on this rewriting; its result is well-formed, and the caller has it proved equal to the graph,
+    or to its program. Kernels without such exponentials keep their thread graphs, in others they are inlined, to be
+    fused again (search/thread.py).
+
+    Args:
+        graph: A well-formed µGraph.
+
+    Raises:
+        GraphError: The graph is not well-formed.
+    """
+    kernel_types(graph)
+    before = {inlined(op.graph): op.graph for op in graph.ops if isinstance(op, GraphDefined)}
+    flat = (replace(op, graph=inlined(op.graph)) if isinstance(op, GraphDefined) else op for op in graph.ops)
+    work = replace(graph, ops=tuple(flat))
+    maxima: Maxima = {}
+    # For each operator of the graph that is worked on, the given one that it comes from.
+    sources, together = list(range(len(graph.ops))), Together(len(graph.ops))
+    terms, settled, rounds = _terms(work), 0, 0
+    while rounds < _ROUNDS:
+        walk = _Walk(work, maxima, terms)
+        try:
+            found = pruned(walk.run())
+        except Need as need:
+            if need.dim in maxima.get(need.origin, frozenset()):
+                return NotStable("a maximum over the dim that is summed does not make the sum stable")
+            maxima[need.origin] = maxima.get(need.origin, frozenset()) | {need.dim}
+        except (_Hoist, _Move) as change:
+            kernel = _maker(work, change)
+            other = _changed(work, change)
+            if isinstance(other, NotStable):
+                return other
+            together.join(sources[k] for k in _with_readers(work, kernel))
+            more = len(other.ops) - len(work.ops)
+            sources[kernel + 1 : kernel + 1] = [sources[kernel]] * more
+            # What was settled before stays as it was found; the rest lies otherwise now.
+            work, terms = other, _terms(other)
+            maxima = {origin: dims for origin, dims in maxima.items() if origin[1] < walk.settled}
+        except Stop as reason:
+            return NotStable(str(reason))
+        else:
+            for kernels in walk.shared():
+                together.join(sources[k] for k in kernels)
+            form = _finished(found, before) if maxima or walk.cancelled else graph
+            changed = {sources[kernel] for kernel in (*walk.cancelled, *(kernel for _, kernel, _ in maxima))}
+            return form if isinstance(form, NotStable) else Stabilized(form, runs(graph, together, changed))
+        rounds = 0 if walk.settled > settled else rounds + 1
+        settled = max(settled, walk.settled)
+    return NotStable(f"expected a stable form of each part within {_ROUNDS} rounds")
+
+
+def _maker(graph: KernelGraph, change: _Hoist | _Move) -> int:
+    """The kernel operator whose results change."""
+    if isinstance(change, _Hoist):
+        return change.origin[1]
+    return makers(graph)[graph.ops[change.kernel].operands[change.iterator]]
+
+
+def _with_readers(graph: KernelGraph, kernel: int) -> list[int]:
+    """A kernel operator and all that read a result of it."""
+    made = makers(graph)
+    return [kernel, *(k for k, op in enumerate(graph.ops) if any(made[n] == kernel for n in op.operands))]
+
+
+def _finished(found: KernelGraph, before: dict[BlockGraph, BlockGraph]) -> KernelGraph | NotStable:
+    """The new graph, in which the kernels that are as they were have their thread graphs again."""
+    wrong = faults(found)
+    if wrong:
+        return NotStable(wrong[0])
+    ops = (replace(o, graph=before.get(o.graph, o.graph)) if isinstance(o, GraphDefined) else o for o in found.ops)
+    return replace(found, ops=tuple(ops))
+
+
+def _changed(graph: KernelGraph, change: _Hoist | _Move) -> KernelGraph | NotStable:
+    """Another graph of the same meaning, in which the walk gets further."""
+    try:
+        if isinstance(change, _Hoist):
+            return hoisted(graph, change.origin[1], change.origin[2])
+        return moved(graph, change.kernel, change.iterator, change.dim)
+    except Stop as reason:
+        return NotStable(str(reason))
+
+
+#: Of the tensors of a graph, and of each of its block graphs.
+_Terms = tuple[tuple[Hashable, ...], dict[int, tuple[Hashable, ...]]]
+
+
+def _terms(graph: KernelGraph) -> _Terms:
+    """What every tensor is, for comparing; empty where it cannot be said."""
+    try:
+        trace = expressions(graph)
+    except MirageError:
+        return (), {}
+    return trace.tensors, dict(trace.blocks)
+
+
+class _Walk:
+    """One walk over a graph, with the maxima that are known to be needed."""
+
+    def __init__(self, graph: KernelGraph, maxima: Maxima, terms: _Terms) -> None:
+        self._graph = graph
+        self._maxima = maxima
+        self._tensors, self._blocks = terms
+        self._level = kernel_level(maxima)
+        self._values: list[Value] = []
+        #: Kernel operators up to here are done with: no later one reads a tensor with a shift or plain exponentials.
+        self.settled = 0
+        self.cancelled: set[int] = set()  # kernel operators in which an exponential and a logarithm cancel
+        self._last = {n: index for index, op in enumerate(graph.ops) for n in op.operands}
+        self._last |= dict.fromkeys(graph.outputs, len(graph.ops))
+
+    def run(self) -> KernelGraph:
+        """The new graph, before what is not needed is left out.
+
+        Raises:
+            Need, _Hoist, _Move: The walk must be done again.
+            Stop: There is no stable form.
+        """
+        graph, level = self._graph, self._level
+        for index, item in enumerate(graph.inputs):
+            level.types.append(item.tensor)
+            self._values.append(Value(index))
+        for index, op in enumerate(graph.ops):
+            if isinstance(op, GraphDefined):
+                results = self._block(index, op)
+            else:
+                results = self._op(index, op)
+                self.cancelled |= {index} if level.cancelled else set()
+            self._values += results
+            if not any(
+                v.shift is not None or v.raw for n, v in enumerate(self._values) if self._last.get(n, 0) > index
+            ):
+                self.settled = index + 1
+        for number in graph.outputs:
+            if self._values[number].shift is not None:
+                raise Stop("a sum of exponentials is a result of the program, not divided by another")
+        if level.incomplete:
+            raise Stop("a running maximum over the loop alone needs a dim of extent 1")
+        outputs = tuple(self._values[n].number for n in graph.outputs)
+        return KernelGraph(graph.inputs, tuple(level.ops), outputs)
+
+    def shared(self) -> list[list[int]]:
+        """After the walk: sets of kernel operators one of which writes what others read as a multiple of exp(shift)."""
+        made = makers(self._graph)
+        shifted = {made[n] for n, value in enumerate(self._values) if value.shift is not None}
+        return [_with_readers(self._graph, kernel) for kernel in sorted(shifted)]
+
+    def _op(self, index: int, op: Op) -> list[Value]:
+        """The results of a predefined kernel operator."""
+        operands = tuple(self._values[n] for n in op.operands)
+        key = self._tensors[op.operands[0]] if self._tensors else ("exp", index)
+        self._level.cancelled = False
+        try:
+            found = self._level.apply(op, operands, ("exp", index, -1), key)
+        except Need as need:
+            if self._crosses(need):
+                raise _Hoist(need.origin) from None
+            raise
+        bounded = _bounded(len(self._graph.inputs), self._graph.ops, op) or (op.kind is OpKind.EXP and normalised(key))
+        if op.kind in _REARRANGED:
+            found = (self._renamed(found[0], ("out", index, 0)),)
+        return list(_plainly(found) if bounded else found)
+
+    def _crosses(self, need: Need) -> bool:
+        """Whether a sum goes across the blocks that form an exponential."""
+        kind, kernel, number = need.origin
+        op = self._graph.ops[kernel]
+        if kind != "exp" or not isinstance(op, GraphDefined):
+            return False
+        tensor = len(op.graph.inputs) + sum(item.results for item in op.graph.ops[:number])
+        return any(
+            extent > 1 and dim == need.dim
+            for saver in op.graph.outputs
+            if saver.operand == tensor
+            for dim, extent in zip(saver.omap, op.graph.grid, strict=True)
+        )
+
+    def _renamed(self, value: Value, origin: Origin) -> Value:
+        """The value with a shift of its own, whose dims are those of the value as it lies now."""
+        if value.shift is None:
+            return value
+        shift = replace(value.shift, origin=origin)
+        if origin in self._maxima:
+            return replace(self._level.rebased(value.number, shift, moving=False), raw=value.raw, lost=value.lost)
+        return replace(value, shift=shift)
+
+    def _block(self, index: int, op: GraphDefined) -> list[Value]:
+        """The results of a graph-defined kernel, which gets further iterators and results for shifts."""
+        block = op.graph
+        sources = [self._values[n] for n in op.operands]
+        reads = [(source.number, iterator) for source, iterator in zip(sources, block.inputs, strict=True)]
+        shifts: dict[tuple[int, InputIterator], int] = {}
+        for position, source in enumerate(sources):
+            if source.shift is not None:
+                place = (source.shift.tensor, self._follows(index, position, source, block))
+                if place not in shifts:
+                    shifts[place] = len(reads)
+                    reads.append(place)
+        tiles: list[STensor] = []
+        for number, iterator in reads:
+            tile = iterator_type(block.grid, block.forloop_range, iterator, self._level.types[number])
+            if isinstance(tile, str):
+                raise Stop(tile)
+            tiles.append(tile)
+        level = block_level(block.context, self._maxima, tiles)
+        moving = [iterator.fmap is not None and block.forloop_range > 1 for _, iterator in reads]
+        values: list[Value] = []
+        for position, source in enumerate(sources):
+            if source.shift is None:
+                values.append(Value(position, raw=source.raw, moving=moving[position], lost=source.lost))
+            else:
+                read = shifts[source.shift.tensor, self._follows(index, position, source, block)]
+                # Values that share a shift share its name, so that one maximum is taken for all.
+                shift = Shift(read, ("in", index, read), source.shift.key, moving=moving[read])
+                values.append(self._loaded(position, source, shift, moving[position], level))
+        level.values.update((value.number, value) for value in values)
+        for number, inner in enumerate(block.ops):
+            assert isinstance(inner, Op)
+            values += self._inner(index, number, inner, values, level, block)
+        self.cancelled |= {index} if level.cancelled else set()
+        if level.incomplete:
+            self._level.incomplete |= level.incomplete
+        return self._saved(index, op, values, level, reads)
+
+    def _follows(self, index: int, position: int, source: Value, block: BlockGraph) -> InputIterator:
+        """The iterator of a shift, which cuts it where its value is cut."""
+        assert source.shift is not None
+        iterator = block.inputs[position]
+        rest = list(self._level.shape(source.shift.tensor))
+
+        def cut(dim: int | None, extent: int) -> int | None:
+            if dim is None or rest[dim] == 1:
+                return None
+            if rest[dim] % extent:
+                raise _Move(index, position, dim)
+            rest[dim] //= extent
+            return dim
+
+        x, y, z = (cut(dim, extent) for dim, extent in zip(iterator.imap, block.grid, strict=True))
+        return InputIterator((x, y, z), cut(iterator.fmap, block.forloop_range))
+
+    def _loaded(self, position: int, source: Value, shift: Shift, moving: bool, level: Level[STensor]) -> Value:
+        """The tile of an input iterator as a value, whose shift is the tile of another one."""
+        if shift.origin not in self._maxima:
+            return Value(position, shift, source.raw, moving, source.lost)
+        for dim, (whole, part) in enumerate(zip(level.shape(position), level.shape(shift.tensor), strict=True)):
+            if part not in (1, whole):
+                raise _Move(shift.origin[1], position, dim)
+        return level.rebased(position, shift, moving)
+
+    def _inner(
+        self, index: int, number: int, op: Op, values: list[Value], level: Level[STensor], block: BlockGraph
+    ) -> tuple[Value, ...]:
+        """The results of a block operator."""
+        operands = tuple(values[n] for n in op.operands)
+        terms = self._blocks.get(index, ())
+        key = terms[op.operands[0]] if terms else ("exp", index, number)
+        try:
+            found = level.apply(op, operands, ("exp", index, number), key)
+        except Need as need:
+            if need.origin[0] == "exp" and need.origin[1] != index:
+                raise _Hoist(need.origin) from None
+            raise
+        bounded = _bounded(len(block.inputs), block.ops, op) or (op.kind is OpKind.EXP and normalised(key))
+        return _plainly(found) if bounded else found
+
+    def _saved(
+        self,
+        index: int,
+        op: GraphDefined,
+        values: list[Value],
+        level: Level[STensor],
+        reads: list[tuple[int, InputIterator]],
+    ) -> list[Value]:
+        """The device tensors of a graph-defined kernel, those of shifts last."""
+        block, outer = op.graph, self._level
+        savers = [replace(saver, operand=values[saver.operand].number) for saver in block.outputs]
+        places: dict[tuple[int, DimMap], int] = {}
+        for saver in block.outputs:
+            shift = values[saver.operand].shift
+            if shift is not None:
+                # Rounded to the program's type it would not be the number that was subtracted.
+                place = (level.cast(shift.tensor, DType.FLOAT32), saver.omap)
+                if place not in places:
+                    places[place] = len(savers)
+                    savers.append(OutputSaver(*place))
+        ops: list[BlockOp] = [item for item in level.ops if isinstance(item, Op)]
+        made = replace(block, inputs=tuple(iterator for _, iterator in reads), ops=tuple(ops), outputs=tuple(savers))
+        operands = tuple(number for number, _ in reads)
+        first = len(outer.types)
+        outer.types += block_outputs(made, tuple(outer.types[n] for n in operands))
+        outer.ops.append(GraphDefined(operands, made))
+        results: list[Value] = []
+        for r, saver in enumerate(block.outputs):
+            value = values[saver.operand]
+            if value.shift is None:
+                results.append(Value(first + r, raw=value.raw, lost=value.lost))
+                continue
+            result = places[level.cast(value.shift.tensor, DType.FLOAT32), saver.omap]
+            # Values share the maxima of a shift unless it lies otherwise than they do.
+            alike = _alike(outer.shape(first + r), outer.shape(first + result))
+            origin = ("out", index, result if alike else r)
+            shift = Shift(first + result, origin, value.shift.key)
+            results.append(self._renamed(Value(first + r, shift, value.raw, lost=value.lost), origin))
+        return results
+
+
+def _alike(whole: Shape, part: Shape) -> bool:
+    """Whether a shift broadcasts to its value, element by element."""
+    return all(kept in (1, extent) for extent, kept in zip(whole, part, strict=True))
+
+
+def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
+    """Return whether an operator makes exponentials of differences from their maximum, which are at most 1.
+
+    So it is with what a mask selects of exponentials of differences from the maximum of what it selects of the scores.
+    """
+    if op.kind not in (OpKind.EXP, OpKind.SELECT):
+        return False
+    made = {first + r: (item, r) for first, item in _counted(inputs, ops) for r in range(item.results)}
+
+    def maker(number: int, *kinds: OpKind) -> Op | None:
+        """The operator of one of these kinds whose first result this is; None if there is none."""
+        item, result = made.get(number, (None, 0))
+        return item if isinstance(item, Op) and item.kind in kinds and not result else None
+
+    def uncast(number: int) -> int:
+        """What a tensor is a cast of, if it is one."""
+        cast = maker(number, OpKind.CAST)
+        return number if cast is None else uncast(cast.operands[0])
+
+    def conjuncts(mask: int) -> set[int]:
+        """The masks of which one is the conjunction."""
+        both = maker(mask, OpKind.MUL)
+        return {mask} if both is None else set().union(*map(conjuncts, both.operands))
+
+    masks: set[int] = set()
+    exponential: Op | None = op
+    while exponential is not None and exponential.kind in (OpKind.SELECT, OpKind.SCALE):
+        if exponential.kind is OpKind.SELECT:
+            if exponential.attrs.value != 0:
+                return False
+            masks |= conjuncts(exponential.operands[0])
+        exponential = maker(uncast(exponential.operands[-1]), OpKind.EXP, OpKind.SELECT, OpKind.SCALE)
+    if exponential is None:
+        return False
+    difference = maker(exponential.operands[0], OpKind.SUB)
+    if difference is None:
+        return False
+    scores, top = (uncast(number) for number in difference.operands)
+    while (largest := maker(top, *_MAXIMA, OpKind.SELECT)) is not None:
+        top = uncast(largest.operands[-1])
+        if largest.kind is OpKind.SELECT:
+            return top == scores and largest.attrs.value is not None and masks == conjuncts(largest.operands[0])
+        if top == scores:
+            return True
+    return False
+
+
+def _counted(inputs: int, ops: Sequence[KernelOp | BlockOp]) -> Iterator[tuple[int, KernelOp | BlockOp]]:
+    number = inputs
+    for op in ops:
+        yield number, op
+        number += op.results
+
+
+def _plainly(values: tuple[Value, ...]) -> tuple[Value, ...]:
+    """Values that may be summed as they are."""
+    return tuple(replace(value, raw=frozenset()) for value in values)
+
+
+__all__ = ["NotStable", "Stabilized", "stabilize", "stabilized"]

@@ -1,0 +1,95 @@
+"""Reductions over a dim before the rows: tensors of a kernel as stacks of matrices that are added up plane by plane.
+
+Kernels that combine partial results are of this kind: [parts, rows, columns] and [parts, rows, 1] are added up over the
+parts. Where the tensors that meet are dealt to threads alike, everything but loads and stores is done in registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from mirage_formal.kernels.planning.products import Products
+from mirage_formal.kernels.program.flat import Accumulate, FlatOp, Reduce
+from mirage_formal.kernels.program.plan import PlanTensor
+from mirage_formal.kernels.program.register_layout import Axis, Distribution, replicas, stacked
+
+#: Elements of a stack in one thread that are worth more threads.
+ENOUGH: Final = 64
+#: The most elements of one tensor that a thread's registers hold, and the most that may pass through them: what is read
+#: once is loaded, used and forgotten, a few vectors at a time.
+_HELD: Final = 128
+_PASSING: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """The largest stack of matrices of a kernel.
+
+    Attributes:
+        plane: The dim whose positions are planes.
+        extents: Planes, rows and columns.
+        width: Columns of a run.
+        most: Elements of the whole stack that one thread may have.
+    """
+
+    plane: int
+    extents: tuple[int, int, int]
+    width: int
+    most: int
+
+    def part(self, tensor: PlanTensor, threads: int) -> Distribution | None:
+        """The elements of a tensor where threads hold the whole stack's.
+
+        It may have one plane, one row, and any columns: what has other columns meets the stack only where these are
+        reduced.
+
+        Returns:
+            None if the tensor has other planes or rows, if a thread would have more elements than it may, or if it has
+            more columns than the stack and threads would be left that have none of its own.
+        """
+        if len(tensor.shape) <= self.plane + 1:
+            return None
+        mine = tensor.extents(self.plane)
+        if any(n not in (1, extent) for n, extent in zip(mine[:2], self.extents, strict=False)):
+            return None
+        cols = None if mine[2] in (1, self.extents[2]) else (mine[2], run(mine[2], self.width))
+        over = stacked(threads, self.plane, self.extents, self.width, ENOUGH, cols)
+        if max(over.count, stacked(threads, self.plane, self.extents, self.width, ENOUGH).count) > self.most:
+            return None
+        if mine[2] > self.extents[2] and replicas(over):
+            return None
+        axes = zip(Axis, mine, (*self.extents[:2], mine[2] if cols else self.extents[2]), strict=True)
+        return over.only(frozenset(axis for axis, n, extent in axes if n == extent))
+
+
+def run(cols: int, most: int) -> int:
+    """Elements of the longest run that divides a number of columns, or of rows that are neighbours in memory."""
+    return next(w for w in (8, 4, 2, 1) if w <= most and cols % w == 0)
+
+
+def stack_of(products: Products, width: int) -> Stack | None:
+    """The largest stack that is reduced over its planes; None if there is none or products decide about registers.
+
+    Args:
+        products: The kernel's products.
+        width: The most columns of a run.
+    """
+    if products.eligible:
+        return None
+    found = [stack for op in products.flat.ops if (stack := _reduced(op, products, width)) is not None]
+    return max(found, key=lambda stack: prod(stack.extents), default=None)
+
+
+def _reduced(op: FlatOp, products: Products, width: int) -> Stack | None:
+    """The stack that an operator reduces to one plane; None if it does not."""
+    if not isinstance(op, Reduce | Accumulate) or op.dim is None or op.kept > 1:
+        return None
+    tensors = products.flat.tensors
+    shape = tensors[op.operand].shape
+    if op.dim >= len(shape) - 1:
+        return None
+    again = any(t.shape == shape and len(products.readers.get(n, ())) > 1 for n, t in enumerate(tensors))
+    extents = tensors[op.operand].extents(op.dim)
+    return Stack(op.dim, extents, run(extents[2], width), _HELD if again else _PASSING)

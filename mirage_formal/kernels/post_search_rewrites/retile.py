@@ -1,0 +1,179 @@
+"""A kernel on another grid: the same operators on larger or smaller tiles.
+
+A search keeps one grid of a kernel without products, the one that is estimated best, and a cover of parts has one
+kernel for each. What the model cannot tell apart, such as 768 blocks from 192, only times do; so the same kernel on
+fewer or more blocks is a form like any other. Kernels with products are on grids of all extents that divide their
+dims, with loops of longer steps as well: a product with 14,336 columns on 224 blocks in the place of 256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from math import gcd, prod
+from typing import Final, TypeVar
+
+from mirage_formal.errors import GraphError
+from mirage_formal.graph.check import block_outputs, block_types
+from mirage_formal.graph.edit import inlined
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
+from mirage_formal.graph.ops import SPECS, Family
+from mirage_formal.graph.types import DTensor, Shape
+from mirage_formal.kernels.cost import block_cost
+from mirage_formal.kernels.post_search_rewrites.block import NoForm, apart, grows
+from mirage_formal.kernels.target import Target
+
+_T = TypeVar("_T")
+
+#: Elements of the largest tile of a block that its registers hold, as of the kernels that searches make.
+_MOST: Final = 1 << 15
+#: The least for which there is a warp's worth of work.
+_FEWEST: Final = 32
+#: Of kernels with products: the fewest and the most blocks for each multiprocessor, and elements of a tile along a dim
+#: that is cut are a multiple of this, as a product of tensor cores has columns.
+_BLOCKS: Final = (0.5, 4.0)
+_COLUMNS: Final = 8
+#: By how much the steps of their loops may become longer.
+_LONGER: Final = (1, 2, 4)
+
+
+def retiled(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: Target, *, larger: bool) -> BlockGraph:
+    """The kernel on ``factor`` times fewer or more blocks, along the grid axes for which it is estimated best.
+
+    Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
+
+    Args:
+        op: A well-formed kernel.
+        operands: What it reads.
+        factor: A power of 2.
+        target: The GPU that estimates are for.
+        larger: Whether tiles become larger, and blocks fewer.
+
+    Raises:
+        NoForm: It has products, or no axis of its grid can be cut otherwise.
+    """
+    block = inlined(op.graph)
+    if any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
+        raise NoForm("tiles of products are other candidates of a search")
+    found: list[tuple[float, int, BlockGraph]] = []
+    for made in _grids(block, operands, factor, larger=larger):
+        try:
+            block_outputs(made, tuple(operands))
+            shapes = [tile.shape for tile in block_types(made, tuple(operands))]
+        except GraphError:
+            continue
+        if _FEWEST <= max(prod(shape) for shape in shapes) <= _MOST:
+            cost, _ = block_cost(made, operands, target)
+            found.append((round(cost.us, 3), -shapes[made.outputs[0].operand][-1], made))
+    if not found:
+        raise NoForm("no axis of the grid can be cut otherwise")
+    return min(found, key=lambda one: one[:2])[2]
+
+
+def otherwise(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: Target) -> BlockGraph:
+    """The kernel with products on the grid that is the ``rank``-th best of all others by its estimate.
+
+    Of the loops with as long or longer steps each grid has the one that is estimated best; the kernel's own grid counts
+    with each loop of longer steps.
+
+    Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
+
+    Args:
+        op: A well-formed kernel.
+        operands: What it reads.
+        rank: 1 or more.
+        target: The GPU that estimates are for.
+
+    Raises:
+        NoForm: It has no products, or there are fewer grids.
+    """
+    block = inlined(op.graph)
+    if not any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
+        raise NoForm("a kernel without products has fewer or more blocks")
+    best: dict[tuple[tuple[int, int, int], int], tuple[float, int, BlockGraph]] = {}
+    for made in _cut(block, operands, target):
+        try:
+            block_outputs(made, tuple(operands))
+            cost, _ = block_cost(made, operands, target)
+        except GraphError:
+            continue
+        found = (round(cost.us, 3), made.forloop_range, made)
+        key = made.grid, made.forloop_range if made.grid == block.grid else 0
+        if key not in best or found[:2] < best[key][:2]:
+            best[key] = found
+    ranked = sorted(best.values(), key=lambda one: (*one[:2], one[2].grid))
+    others = [made for _, _, made in ranked if made != block]
+    if rank > len(others):
+        raise NoForm(f"expected {rank} other grids, got {len(others)}")
+    return others[rank - 1]
+
+
+def _cut(block: BlockGraph, operands: Sequence[DTensor], target: Target) -> Iterator[BlockGraph]:
+    """The block graph on each grid whose extents divide the dims that they cut, with each loop of longer steps."""
+    shapes = [tile.shape for tile in block_types(block, tuple(operands))]
+    extents: list[tuple[int, ...]] = []
+    for axis, extent in enumerate(block.grid):
+        if extent == 1 or not grows(block, axis, shapes):
+            extents.append((extent,))
+            continue
+        maps = [(shapes[i], iterator.imap) for i, iterator in enumerate(block.inputs)]
+        maps += [(shapes[saver.operand], saver.omap) for saver in block.outputs]
+        dims = [shape[dim] for shape, along in maps if (dim := along[axis]) is not None]
+        whole = extent * gcd(*dims)
+        extents.append(tuple(n for n in range(1, whole + 1) if whole % n == 0 and whole // n % _COLUMNS == 0))
+    least, most = (share * target.sms for share in _BLOCKS)
+    for grid in product(*extents):
+        if not least <= prod(grid) <= most:
+            continue
+        for longer in _LONGER:
+            if block.forloop_range % longer == 0:
+                x, y, z = grid
+                yield replace(block, grid=(x, y, z), forloop_range=block.forloop_range // longer)
+
+
+def _grids(block: BlockGraph, operands: Sequence[DTensor], factor: int, *, larger: bool) -> Iterator[BlockGraph]:
+    """The block graph with the factor dealt to its grid axes in every way."""
+    shapes = [tile.shape for tile in block_types(block, tuple(operands))]
+    if not larger:
+        yield from _with_another_axis(block, shapes, factor)
+    free = [extent > 1 and grows(block, axis, shapes) for axis, extent in enumerate(block.grid)]
+    shares = [1 << n for n in range(factor.bit_length())]
+    for each in product(*(shares if may else [1] for may in free)):
+        if prod(each) != factor:
+            continue
+        pairs = list(zip(block.grid, each, strict=True))
+        if larger and any(extent % share for extent, share in pairs):
+            continue
+        x, y, z = (extent // share if larger else extent * share for extent, share in pairs)
+        yield replace(block, grid=(x, y, z))
+
+
+def _with_another_axis(block: BlockGraph, shapes: Sequence[Shape], factor: int) -> Iterator[BlockGraph]:
+    """The block graph with a grid axis that has no extent yet cutting a dim of all its tiles."""
+    axis = next((axis for axis, extent in enumerate(block.grid) if extent == 1), None)
+    if axis is None:
+        return
+    for dim in range(len(shapes[0])):
+        if any(dim >= len(shape) for shape in shapes) or not apart(block.ops, dim):
+            continue
+        extents = {shape[dim] for shape in shapes} - {1}
+        if len(extents) != 1 or extents.pop() % factor or any(shapes[s.operand][dim] == 1 for s in block.outputs):
+            continue
+        yield replace(
+            block,
+            grid=_put(block.grid, axis, factor),
+            inputs=tuple(
+                replace(one, imap=_put(one.imap, axis, dim if shapes[i][dim] > 1 else None))
+                for i, one in enumerate(block.inputs)
+            ),
+            outputs=tuple(replace(one, omap=_put(one.omap, axis, dim)) for one in block.outputs),
+        )
+
+
+def _put(axes: tuple[_T, _T, _T], axis: int, value: _T) -> tuple[_T, _T, _T]:
+    x, y, z = (value if at == axis else old for at, old in enumerate(axes))
+    return x, y, z
+
+
+__all__ = ["otherwise", "retiled"]

@@ -1,0 +1,262 @@
+"""Factors of the operands of products, moved to where they cost less.
+
+A factor that does not depend on the dim that is summed goes behind the product: matmul(A, B / r) = matmul(A, B) / r,
+as in matmul(Q, rms_norm(K)), whose norm is over that dim. A factor that depends on nothing else goes to the other
+operand: matmul(P, V / r) = matmul(P / r', V), where r' is r with its last dims exchanged, as in matmul(P, rms_norm(V)).
+Either way a kernel keeps no copy of B / r in shared memory and multiplies from the tile that it has loaded. What is
+divided by was divided by before, so nothing more has to be other than 0.
+
+No operator of a block exchanges dims, so factors for other operands come from device memory, where a reshape does: as
+they are if an input iterator reads them, else computed by a kernel that runs first.
+
+A value is carried as a tensor and the factors that it still lacks. Factors meet it where an operator is neither a
+product nor linear. What is the same in every iteration of the loop keeps its factors: it is computed before the loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import inlined, pruned
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, numbered
+from mirage_formal.graph.ops import SPECS, Attrs, OpKind
+from mirage_formal.graph.types import DType, broadcast
+from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm
+from mirage_formal.kernels.post_search_rewrites.transposed_factors import Exchanged, exchanged
+from mirage_formal.kernels.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value: the product of a tensor and factors that broadcast to it.
+
+    Attributes:
+        number: The tensor.
+        factors: The factors.
+        source: What makes the value without factors, for where they have to meet it after all; None: they are
+            multiplied.
+        moving: Whether it differs from iteration to iteration.
+    """
+
+    number: int
+    factors: tuple[int, ...] = ()
+    source: tuple[Op, tuple[int, ...]] | None = None
+    moving: bool = False
+
+
+class _More(Exception):
+    """A factor must be read with its dims exchanged, by one more input iterator."""
+
+    def __init__(self, wanted: Exchanged) -> None:
+        super().__init__(wanted)
+        self.wanted = wanted
+
+
+def factored(graph: KernelGraph, target: Target | None = None) -> KernelGraph:
+    """A kernel with factors of its products' operands where they cost less; it is the last operator of the result.
+
+    Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the graph.
+
+    Args:
+        graph: A well-formed graph of one graph-defined kernel.
+        target: The GPU that kernels are tiled for which compute factors first; None: factors only go behind products.
+
+    Raises:
+        NoForm: No factor moves.
+    """
+    (op,) = graph.ops
+    assert isinstance(op, GraphDefined)
+    wanted: list[Exchanged] = []
+    while True:
+        try:
+            return _Factors(graph, op, tuple(wanted), target).made()
+        except _More as more:
+            wanted.append(more.wanted)
+
+
+class _Factors:
+    def __init__(
+        self, graph: KernelGraph, op: GraphDefined, wanted: tuple[Exchanged, ...], target: Target | None
+    ) -> None:
+        self._graph, self._op, self._wanted, self._target = graph, op, wanted, target
+        self._block = block = inlined(op.graph)
+        self._before = KernelGraph(graph.inputs, (), ())
+        operands = list(op.operands)
+        for one in wanted:
+            assert target is not None
+            self._before, number = one.computed(self._before, op.operands[one.iterator], block, target)
+            operands.append(number)
+        types = kernel_types(replace(self._before, outputs=(0,)))
+        inputs = (*block.inputs, *(one.follows(block) for one in wanted))
+        self._operands = tuple(operands)
+        self._new = Block(block, block.grid, block.forloop_range, inputs, [types[n] for n in operands])
+        self._readers: dict[int, list[Op]] = {}
+        for item in block.ops:
+            assert isinstance(item, Op)
+            for n in item.operands:
+                self._readers.setdefault(n, []).append(item)
+        self._moved = False
+
+    def made(self) -> KernelGraph:
+        """The new graph.
+
+        Raises:
+            _More: The walk must be done again.
+            NoForm: No factor moves.
+        """
+        block = self._block
+        values = [
+            _Value(i, moving=iterator.fmap is not None or block.forloop_range == 1)
+            for i, iterator in enumerate(block.inputs)
+        ]
+        for number, item in numbered(len(block.inputs), block.ops):
+            assert isinstance(item, Op)
+            values += self._results(number, item, tuple(values[n] for n in item.operands))
+        savers = [replace(saver, operand=self._plain(values[saver.operand])) for saver in block.outputs]
+        if not self._moved:
+            raise NoForm("no operand of a product in the loop has a factor that another place can take")
+        op = GraphDefined(self._operands, self._new.made(savers))
+        more = sum(one.results for one in self._before.ops)
+        outputs = tuple(number + more for number in self._graph.outputs)
+        return pruned(KernelGraph(self._graph.inputs, (*self._before.ops, op), outputs))
+
+    def _results(self, number: int, item: Op, given: tuple[_Value, ...]) -> tuple[_Value, ...]:
+        moving = any(value.moving for value in given) and not SPECS[item.kind].accumulator
+        match item.kind:
+            case OpKind.RMS_NORM:
+                return (self._norm(item, given, moving),)
+            case OpKind.MUL | OpKind.DIV if not self._behind(given) and not self._masks(given):
+                return (self._arithmetic(item, given, moving),)
+            case OpKind.SCALE if item.attrs.factor:  # 0 times a factor that is infinite would be NaN
+                (x,) = given
+                scaled = self._new.again(item, (x.number,))
+                return (_Value(scaled, x.factors, moving=moving),)
+            case OpKind.MATMUL:
+                return (self._product(number, item, given, moving),)
+            case _:
+                made = self._new.again(item, [self._plain(value) for value in given])
+                return tuple(_Value(made + r, moving=moving) for r in range(item.results))
+
+    def _behind(self, given: tuple[_Value, ...]) -> bool:
+        """Whether operands lie behind the loop, where no product repeats."""
+        return all(self._new.types[value.number].after_loop for value in given) and self._block.forloop_range > 1
+
+    def _masks(self, given: tuple[_Value, ...]) -> bool:
+        """Return whether operands are masks, of which a product is the conjunction."""
+        return not all(self._new.types[value.number].dtype.floating for value in given)
+
+    def _norm(self, item: Op, given: tuple[_Value, ...], moving: bool) -> _Value:
+        """x / sqrt(mean(x^2) + eps) w."""
+        assert item.attrs.dim is not None
+        block = self._new
+        x = self._plain(given[0])
+        weights = tuple(self._plain(value) for value in given[1:])
+        below = block.emit(OpKind.MEAN, block.emit(OpKind.SQUARE, x), attrs=Attrs(dim=item.attrs.dim))
+        if item.attrs.eps is not None:
+            below = block.emit(OpKind.SHIFT, below, attrs=Attrs(shift=item.attrs.eps))
+        factors = [block.emit(OpKind.RECIPROCAL, block.emit(OpKind.SQRT, below))]
+        base = x
+        for weight in weights:
+            if block.shape(weight) == block.shape(x):
+                base = block.emit(OpKind.MUL, base, weight)
+            else:
+                factors.append(weight)
+        return _Value(base, tuple(factors), (item, (x, *weights)), moving)
+
+    def _arithmetic(self, item: Op, given: tuple[_Value, ...], moving: bool) -> _Value:
+        """A product or quotient of two tensors, of which the smaller one is a factor if it broadcasts."""
+        block = self._new
+        left, right = given
+        a, b = (block.shape(value.number) for value in given)
+        if item.kind is OpKind.MUL and a != b and broadcast(a, b) == b:
+            left, right, a, b = right, left, b, a
+        if a == b or broadcast(a, b) != a:
+            return _Value(block.again(item, [self._plain(value) for value in given]), moving=moving)
+        factor = self._plain(right)
+        if item.kind is OpKind.DIV:
+            factor = block.emit(OpKind.RECIPROCAL, factor)
+        source = (item, tuple(self._plain(value) for value in given)) if not left.factors else None
+        return _Value(left.number, (*left.factors, factor), source, moving)
+
+    def _product(self, number: int, item: Op, given: tuple[_Value, ...], moving: bool) -> _Value:
+        """The product of two tensors, with factors behind it and at the other operand."""
+        block = self._new
+        rank = len(block.shape(given[0].number))
+        places = [
+            self._places(value, summed, number) for value, summed in zip(given, (rank - 1, rank - 2), strict=True)
+        ]
+        numbers: list[int] = []
+        for position, value in enumerate(given):
+            behind, across = places[position]
+            if behind or across:
+                stay = tuple(factor for factor in value.factors if factor not in (*behind, *across))
+                found = self._plain(replace(value, factors=stay, source=None))
+            else:
+                found = self._plain(value)
+            numbers.append(self._times(found, places[1 - position][1]))
+        left = tuple(factor for behind, _ in places for factor in behind)
+        self._moved |= any(behind or across for behind, across in places)
+        return _Value(block.again(item, numbers), left, moving=moving)
+
+    def _places(self, value: _Value, summed: int, number: int) -> tuple[list[int], list[int]]:
+        """Which factors of an operand go behind its product, and which to the other operand."""
+        behind: list[int] = []
+        across: list[int] = []
+        for factor in value.factors if value.moving else ():
+            shape = self._new.shape(factor)
+            if shape[summed] == 1:
+                if not self._accumulated(number):
+                    behind.append(factor)
+            elif self._target is not None and max((*shape[:summed], *shape[summed + 1 :])) == 1:
+                across.append(factor)
+        return behind, [factor for factor in across if self._exchanged(factor, summed) is not None]
+
+    def _exchanged(self, factor: int, summed: int) -> int | None:
+        """The iterator that reads a factor with its last dims exchanged; None if there can be none.
+
+        Raises:
+            _More: There is none yet.
+        """
+        block = self._new
+        read, ops = block.behind(factor)
+        types = kernel_types(replace(self._before, outputs=(0,)))
+        if len(read) != 1 or read[0] >= len(self._block.inputs):
+            return None
+        tensor = types[self._operands[read[0]]]
+        found = exchanged(self._block, read[0], ops, tensor.shape, summed)
+        if found is None:
+            return None
+        if found not in self._wanted:
+            raise _More(found)
+        return len(self._block.inputs) + self._wanted.index(found)
+
+    def _times(self, number: int, factors: list[int]) -> int:
+        """An operand times factors of the other one, in float32."""
+        block = self._new
+        dtype, found = block.types[number].dtype, number
+        for factor in factors:
+            rank = len(block.shape(factor))
+            summed = rank - 1 if block.shape(factor)[rank - 1] > 1 else rank - 2
+            read = self._exchanged(factor, summed)
+            assert read is not None
+            found = block.emit(OpKind.MUL, block.cast(found, DType.FLOAT32), block.cast(read, DType.FLOAT32))
+        return block.cast(found, dtype)
+
+    def _accumulated(self, number: int) -> bool:
+        """Whether a product is summed over the loop: it is added to accumulators as it is, with factors it is not."""
+        return any(SPECS[reader.kind].accumulator for reader in self._readers.get(number, []))
+
+    def _plain(self, value: _Value) -> int:
+        """The value as one tensor."""
+        if not value.factors:
+            return value.number
+        if value.source is not None:
+            return self._new.again(*value.source)
+        found = value.number
+        for factor in value.factors:
+            found = self._new.emit(OpKind.MUL, found, factor)
+        return found
+
+
+__all__ = ["factored"]

@@ -1,0 +1,257 @@
+"""Proofs replayed by the checker's kernel, and written out: every formula is one of values that the kernel computed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+from typing import Any, Final
+
+from mirage_formal.check.equivalence import described
+from mirage_formal.check.proof.operator_terms import LOOP
+from mirage_formal.check.proof.reader import document
+from mirage_formal.check.proof.replay import Theorem
+from mirage_formal.check.proof.ring import Ring
+from mirage_formal.check.proof.tensor_steps import Steps, Tensor
+from mirage_formal.check.proof_composition import Composed, replay
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.report.proofs.formulas import Call, Formula, Name, Number, Over, Power, Product, Quotient, Sum
+from mirage_formal.report.proofs.places import places_of
+from mirage_formal.report.proofs.polynomial_formulas import Writer
+from mirage_formal.report.proofs.story import Told, summary
+from mirage_formal.report.proofs.values import Identity, Lemma, Place, Proof, ProofPart, Step
+
+_LAWS: Final = {
+    "sum": "nested sums are one sum, factors that do not depend on a digit move out, digits are regrouped",
+    "max": "nested maxima are one maximum, digits are regrouped",
+    "pmax": "digits of a running maximum are regrouped",
+    "content": "a common factor is taken out",
+}
+#: Steps that move elements or rename digits and compute nothing.
+MINOR: Final = frozenset({"split", "fold", "rename", "reshape", "transpose", "repeat", "slice", "input"})
+_AXES: Final = ("grid axis x", "grid axis y", "grid axis z", "the loop's iterations")
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replayed proof object, as the parts of this module read it.
+
+    Attributes:
+        theorem: What the kernel says.
+        raw: The steps as the proof object has them.
+        names: Of inputs and atoms.
+        places: Operators by term.
+        candidate: None where the proof is a half.
+    """
+
+    theorem: Theorem
+    raw: tuple[tuple[Any, ...], ...]
+    names: tuple[str, ...]
+    places: Mapping[int, Sequence[Place]]
+    candidate: KernelGraph | None
+
+    @property
+    def steps(self) -> Steps:
+        """The kernel's own steps."""
+        return self.theorem.read[1]
+
+
+def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes, *, formulas: bool = True) -> Proof:
+    """Have the checker's kernel replay a proof, and write it out.
+
+    Args:
+        program: The program.
+        candidate: The candidate.
+        proof: The proof object of docs/proof.md.
+        formulas: Whether steps, lemmas and identities are written out.
+
+    Raises:
+        ProofError: The kernel refuses it; names the step.
+    """
+    theorem = replay(program, candidate, proof)
+    found = described(theorem)
+    if isinstance(theorem, Composed):
+        _, kernels, padding, *_ = json.loads(proof)
+        named = [("between pads and slices", theorem.kernels, kernels), ("pads and slices", theorem.padding, padding)]
+        parts = [_part(name, _read(one, program, text.encode(), None), formulas) for name, one, text in named]
+    else:
+        parts = [_part("", _read(theorem, program, proof, (program, candidate)), formulas)]
+    return Proof(tuple(parts), found.conditions, found.added, len(proof), len(found.obligations))
+
+
+def _read(
+    theorem: Theorem, program: KernelGraph, proof: bytes, graphs: tuple[KernelGraph, KernelGraph] | None
+) -> Replay:
+    tables = document(proof)
+    steps = theorem.read[1]
+    names = [one.name or f"x{i}" for i, one in enumerate(program.inputs)]
+    sides = ("program", "candidate")
+    atoms: list[Any] = tables["atoms"]
+    names += [f"{sides[graph]}.d{number}" for graph, number, *_ in atoms]
+    places: dict[int, list[Place]] = {}
+    if graphs is not None:
+        whole = [{number for side, number, *rest in atoms if side == i and not rest} for i in (0, 1)]
+        places = places_of(steps.terms, list(zip(sides, graphs, whole, strict=True)))
+    raw: list[Any] = tables["steps"]
+    return Replay(theorem, tuple(map(tuple, raw)), tuple(names), places, graphs[1] if graphs else None)
+
+
+def _part(name: str, found: Replay, formulas: bool) -> ProofPart:
+    told = summary(Told(found.steps, found.raw, found.names, found.places, found.candidate))
+    if not formulas:
+        return ProofPart(name, told, (), (), (), shown=False)
+    writer = Writer(found.steps.ring, found.names)
+    return ProofPart(
+        name,
+        told,
+        tuple(_Explained(found, writer).all()),
+        tuple(_lemmas(found.steps.ring, writer)),
+        tuple(_identities(found, writer)),
+    )
+
+
+def _identities(found: Replay, writer: Writer) -> list[Identity]:
+    out = []
+    for one in found.theorem.closings:
+        left, right = writer.whole(sorted(one.left)), writer.whole(sorted(one.right))
+        same = sorted(one.left) == sorted(one.right)
+        how = "the two are the same term" if same else "their difference, multiplied by divisors in it, is 0"
+        out.append(Identity(left, right, how))
+    return out
+
+
+def _lemmas(ring: Ring, writer: Writer) -> list[Lemma]:
+    found = []
+    for law, table in ring.lemmas.items():
+        for key, (number, result) in table.items():
+            found.append((number, law, key, result))
+    return [
+        Lemma(number, _LAWS[law], *_sides(law, key, result, writer))
+        for number, law, key, result in sorted(found, key=lambda one: one[0])
+    ]
+
+
+def _sides(law: str, key: Any, result: Any, writer: Writer) -> tuple[Formula, Formula]:
+    whole = writer.whole
+    match law:
+        case "sum":
+            digits, mono = key
+            return Over("sum", writer.bound(digits), whole([(mono, 1)])), whole(sorted(result.items()))
+        case "max":
+            digits, body = key
+            return Over("max", writer.bound(digits), whole(sorted(body))), whole([(((result, 2),), 1)])
+        case "pmax":
+            index, u, digits, body = key
+            until = (writer.digit(u), writer.index(index))
+            return Over("max", writer.bound(digits), whole(sorted(body)), until), whole([(((result, 2),), 1)])
+        case _:
+            poly, power = key
+            outside, factor, inner = result
+            taken = Product((whole([(outside, factor)]), whole(sorted(inner.items()))))
+            left = whole(sorted(poly))
+            exponent = Fraction(power, 2)
+            return Power(left, exponent), Power(taken, exponent)
+
+
+class _Explained:
+    """The steps of a replayed proof, one after another."""
+
+    def __init__(self, found: Replay, writer: Writer) -> None:
+        self._found, self._writer = found, writer
+        self._tensors: list[Tensor] = found.steps.tensors
+
+    def all(self) -> list[Step]:
+        return [self._step(number) for number in range(len(self._tensors))]
+
+    def _step(self, number: int) -> Step:
+        law, *arguments = self._found.raw[number]
+        tensor = self._tensors[number]
+        places = tuple(self._found.places.get(tensor.term, ()))
+        words, left, operands = self._left(law, arguments, tensor, any("." in place.node for place in places))
+        right = self._writer.whole(sorted(tensor.poly.items()))
+        return Step(number, words, law in MINOR, self._name(number), left, right, operands, places)
+
+    def _name(self, number: int) -> Formula:
+        strings = self._tensors[number].strings
+        return Name(f"t{number}", tuple(self._writer.string(string) for string in strings if string))
+
+    def _left(self, law: str, arguments: list[Any], made: Tensor, inside: bool) -> tuple[str, Formula, tuple[int, ...]]:
+        """What was done in words, as a formula, and on which steps."""
+        name = self._name
+        match law, arguments:
+            case "input", [number, _]:
+                indices = tuple(self._writer.string(string) for string in made.strings)
+                return "an element of an input", Name(self._found.names[number], indices), ()
+            case "unary", [kind, a]:
+                return f"{kind} of each element", Call(kind, (name(a),)), (a,)
+            case "binary", [kind, a, b]:
+                return _BINARY[kind], _binary(kind, name(a), name(b)), (a, b)
+            case "matmul", [a, b]:
+                inner = self._tensors[a].strings[-1]
+                body = Product((name(a), name(b)))
+                return "matrix product", Over("sum", self._writer.bound(inner), body) if inner else body, (a, b)
+            case "scale", [a, q]:
+                return "times a number", Product((Number(Fraction(q)), name(a))), (a,)
+            case "offset", [a, q]:
+                return "plus a number", Sum(((False, name(a)), (Fraction(q) < 0, Number(abs(Fraction(q)))))), (a,)
+            case (("sum" | "max" | "running_max" | "carry"), [a, axis, *rest]):
+                kept = rest[0] if law == "sum" else 1
+                gone = _summed(self._found.steps, a, axis, kept)
+                over = f"{law.replace('_', ' ')} over {_axis(axis, inside)}"
+                if not gone:
+                    return f"{over}, which has one element", name(a), (a,)
+                return over, Over("sum" if law == "sum" else "max", self._writer.bound(gone), name(a)), (a,)
+            case "rescaled", [x, f]:
+                return "last value of s = s * f + x over the loop", Call("rescaled", (name(x), name(f))), (x, f)
+            case "split", [a, *_]:
+                return "an index is written with two digits", name(a), (a,)
+            case (("fold" | "rename"), [a, *_]):
+                return "digits are written as one" if law == "fold" else "digits get other names", name(a), (a,)
+            case (("reshape" | "transpose" | "repeat" | "slice"), [a, *_]):
+                return f"{law}: the same elements, in other places", name(a), (a,)
+        raise AssertionError(law)
+
+
+_BINARY: Final = {
+    "add": "sum of two", "sub": "difference", "mul": "product, element by element", "div": "quotient",
+    "max": "the larger of two", "select": "the second where the first, a mask, is 1, and 0 elsewhere",
+    "div_no_nan": "quotient, and 0 where the divisor is 0", "eq": "whether they are equal",
+    "lt": "whether the first is less", "le": "whether the first is not greater",
+}  # fmt: skip
+
+
+def _binary(kind: str, a: Formula, b: Formula) -> Formula:
+    match kind:
+        case "add" | "sub":
+            return Sum(((False, a), (kind == "sub", b)))
+        case "mul":
+            return Product((a, b))
+        case "div":
+            return Quotient(a, b)
+        case "select":
+            return Call("select", (a, b, Number(Fraction(0))))
+        case "max" | "div_no_nan" | "eq" | "lt" | "le":
+            return Call(kind, (a, b))
+        case _:
+            raise AssertionError(kind)
+
+
+def _axis(axis: int, inside: bool) -> str:
+    """An axis in words; inside a block the first four are the grid's and the loop's."""
+    if not inside:
+        return f"dim {axis}"
+    return _AXES[axis] if axis <= LOOP else f"dim {axis - LOOP - 1} of the tile"
+
+
+def _summed(steps: Steps, operand: int, axis: int, kept: int) -> tuple[int, ...]:
+    """The digits of an axis that a reduction sums over."""
+    string = steps.tensors[operand].strings[axis]
+    cut = len(string)
+    while cut and prod(steps.ring.extents[d] for d in string[cut:]) < kept:
+        cut -= 1
+    return string[:cut]
+
+
+__all__ = ["MINOR", "replayed"]

@@ -1,0 +1,280 @@
+"""Evidence of kernels derived again: from the µGraph and the target alone, then compared with every file.
+
+A directory of kernels names the µGraph that its kernels compute and what they are planned for. From these two, code
+generation makes the Programs, and from the Programs follow the CUDA C++, the launches, the plans, the obligations of
+safety and their questions; each must be what the directory holds. Only then is anything settled: by the analysis that
+settled it when the kernels were made, and, where there is a question, by z3 and cvc5, which are asked about the text
+that was derived here, never about one from a file.
+
+So what ``check`` says about kernels rests on code generation (``optimize``, ``gpu``), and on the analysis
+(claims/safety): it shows that the files are theirs, not that they are right (docs/trust.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import msgspec
+
+from mirage_formal.check.cuda.manifest import SOLVERS, BoundKernels, EstablishedKernels, check_kernels
+from mirage_formal.check.report import expect, step
+from mirage_formal.check.solvers import UNSAT, answers, directory
+from mirage_formal.claims.safety.obligations import Held, Kind, Means, Obligation
+from mirage_formal.claims.safety.safety import obligations
+from mirage_formal.errors import FormatError
+from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.executable import kernel_launch
+from mirage_formal.kernels.generate import Generated, Kernel, asked_of, generate, plan_record
+from mirage_formal.kernels.program.program import Program
+from mirage_formal.kernels.program.serialization import programs_of
+from mirage_formal.kernels.target import Target
+from mirage_formal.logic.script import parse
+from mirage_formal.records import (
+    LAUNCH_FILE,
+    MANIFEST_FILE,
+    OBLIGATIONS_FILE,
+    PLAN_FILE,
+    PROGRAMS_FILE,
+    QUESTIONS_FILE,
+    KernelLaunch,
+    Launch,
+    confined,
+    read,
+    sha256,
+)
+from mirage_formal.revalidate.machine import machine_code
+
+#: That every element is written rests on a count of the writes; the question is about no element twice.
+COUNT = "count"
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """An obligation as derived here, beside what its line must say."""
+
+    obligation: Obligation
+    text: str
+    line: tuple[str | None, ...]
+
+    @property
+    def means(self) -> Means | None:
+        """How the analysis alone settles it; None if a solver must."""
+        return self.obligation.finding.means if isinstance(self.obligation.finding, Held) else None
+
+
+@directory()
+def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solvers: bool = True) -> EstablishedKernels:
+    """Establish a directory of kernels, everything in it derived again.
+
+    Sound: see ``check_kernels`` for what binds the directory to its candidate. An obligation counts as holding again
+    only if it was derived here and is settled here, by the analysis or because both solvers refute the derived text; a
+    file of machine code only if the compiler makes it here, byte for byte. Everything else is counted as recorded.
+
+    Args:
+        root: The directory.
+        recompile: Whether machine code is compiled again, where the compiler that made it is here.
+        arch: The only architecture whose machine code is compiled again; all, if left out.
+        solvers: Whether z3 and cvc5 are here to be asked. Without them the digit lemmas of a form are taken from the
+            proof kernel, which computes with integers, and a question is only compared, and counts as recorded.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+    """
+    begin = perf_counter()
+    bound = check_kernels(root, solvers=solvers)
+    recorded_programs = _recorded(root)
+    made = _told(_generated(bound), recorded_programs)
+    kernels = [one for one in made.steps if isinstance(one, Kernel)]
+    _check_programs(root, kernels, recorded_programs)
+    texts = _check_sources(root, made, kernels)
+    _check_launches(bound, made, texts)
+    _check_plans(bound, kernels)
+    claims = _check_obligations(bound, [one.program for one in kernels])
+    again, recorded = _settle(root, claims, solvers=solvers)
+    machine = machine_code(bound, texts, recompile=recompile, arch=arch)
+    return replace(
+        bound.about,
+        again=dict(sorted(again.items())),
+        recorded=dict(sorted(recorded.items())),
+        compiled=machine.again,
+        written=machine.written,
+        compiler=machine.compiler,
+        seconds=perf_counter() - begin,
+    )
+
+
+def _generated(bound: BoundKernels) -> Generated:
+    with step(bound.root / MANIFEST_FILE, "derive the kernels from the µGraph"):
+        target = msgspec.convert(msgspec.to_builtins(bound.manifest.target), Target)
+        return generate(bound.graph, target, *asked_of(bound.plans.kernels))
+
+
+def _recorded(root: Path) -> tuple[Program, ...]:
+    path = root / PROGRAMS_FILE
+    with step(path, "read the Programs", corrupt=True):
+        return programs_of(read(path), PROGRAMS_FILE)
+
+
+def _told(made: Generated, recorded: Sequence[Program]) -> Generated:
+    """The same kernels, which tell the compiler of their registers what those of the directory do.
+
+    Sound: how many registers a thread may have changes nothing that a Program does; and sources, launches and machine
+    code are compared with what follows from it. Directories of before kernels said so are derived again as they are.
+    """
+    said = {program.name: program.alone for program in recorded}
+    steps = [
+        replace(one, program=replace(one.program, alone=said.get(one.program.name, one.program.alone)))
+        if isinstance(one, Kernel)
+        else one
+        for one in made.steps
+    ]
+    return replace(made, steps=tuple(steps))
+
+
+def _check_programs(root: Path, kernels: Sequence[Kernel], recorded: Sequence[Program]) -> None:
+    with step(root / PROGRAMS_FILE, "Programs of the µGraph"):
+        expect("kernels", [one.program.name for one in kernels], [program.name for program in recorded])
+        for ours, theirs in zip(kernels, recorded, strict=True):
+            if (where := difference(ours.program, theirs)) is not None:
+                what = "expected the Program that code generation makes of the µGraph, got another one"
+                raise FormatError(f"{theirs.name}: {what}: {where}")
+
+
+def difference(ours: Any, theirs: Any, at: str = "") -> str | None:
+    """Where two Programs differ first, as a path of fields and positions; None if they don't."""
+    if repr(ours) == repr(theirs):  # 0.0 == -0.0, but not in print
+        return None
+    if type(ours) is type(theirs) and is_dataclass(ours) and not isinstance(ours, type):
+        inside = ((f"{at}.{f.name}", getattr(ours, f.name), getattr(theirs, f.name)) for f in fields(ours))
+    elif isinstance(ours, tuple) and isinstance(theirs, tuple) and len(ours) == len(theirs):
+        inside = ((f"{at}[{i}]", a, b) for i, (a, b) in enumerate(zip(ours, theirs, strict=True)))
+    elif isinstance(ours, tuple) and isinstance(theirs, tuple):
+        return f"{at}: expected {len(ours)} items, got {len(theirs)}"
+    else:
+        return f"{at}: expected {str(ours)[:160]}, got {str(theirs)[:160]}"
+    return next(found for place, a, b in inside if (found := difference(a, b, place)) is not None)
+
+
+def _check_sources(root: Path, made: Generated, kernels: Sequence[Kernel]) -> dict[str, str]:
+    """The CUDA C++ of each kernel, by kernel."""
+    texts: dict[str, str] = {}
+    for one, source in zip(kernels, made.sources, strict=True):
+        with step(root / source, "CUDA C++ of the Program"):
+            text = texts[one.program.name] = emit(one.program)
+            data = read(confined(root, source))
+            if data != text.encode():
+                raise FormatError(_other_line(text, data.decode("utf-8", "replace")))
+    return texts
+
+
+def _other_line(ours: str, theirs: str) -> str:
+    pairs = enumerate(zip_longest(ours.splitlines(), theirs.splitlines()), 1)
+    number, (a, b) = next(((n, pair) for n, pair in pairs if pair[0] != pair[1]), (0, ("", "")))
+    if number == 0:
+        return "expected the text that the Program is printed as, got other line ends"
+    return f"line {number}: expected {_quoted(a)}, got {_quoted(b)}"
+
+
+def _quoted(text: str | None) -> str:
+    return "the end" if text is None else ascii(text.strip())[:160]
+
+
+def _check_launches(bound: BoundKernels, made: Generated, texts: Mapping[str, str]) -> None:
+    """Launches, but for the digests and figures of machine code, which are compared with the code itself."""
+    root, sources = bound.root, iter(made.sources)
+    with step(root / LAUNCH_FILE, "launches of the Programs"):
+        expect("launches", len(made.steps), len(bound.launch.launches))
+        expect("values of the outputs", made.outputs, bound.launch.outputs)
+        for number, (one, theirs) in enumerate(zip(made.steps, bound.launch.launches, strict=True)):
+            ours: Launch
+            if isinstance(one, Kernel):
+                source = next(sources)
+                cubins = theirs.cubins if isinstance(theirs, KernelLaunch) else {}
+                ours = kernel_launch(one.program, one.operator, one.values, source, texts[one.program.name], cubins)
+                stem = source.removesuffix(".cu")
+                for arch, binary in cubins.items():
+                    expect(f"launch {number}: machine code for {arch}", f"{stem}-{arch}.cubin", binary.file)
+            else:
+                ours = one
+            _same(f"launch {number}", ours, theirs)
+
+
+def _same(what: str, ours: msgspec.Struct, theirs: msgspec.Struct) -> None:
+    """Raise a FormatError that names the first field in which two records differ."""
+    expect(what, type(ours).__name__, type(theirs).__name__)
+    for name in ours.__struct_fields__:
+        expect(f"{what}: {name}", getattr(ours, name), getattr(theirs, name))
+
+
+def _check_plans(bound: BoundKernels, kernels: Sequence[Kernel]) -> None:
+    """Plans, but for what the compiler reported."""
+    with step(bound.root / PLAN_FILE, "plans of the kernels"):
+        for one, theirs in zip(kernels, bound.plans.kernels, strict=True):
+            ours = plan_record(one, {})
+            _same(f"plan of {theirs.kernel}", ours, msgspec.structs.replace(theirs, compiled={}))
+
+
+def _check_obligations(bound: BoundKernels, programs: Sequence[Program]) -> list[_Claim]:
+    """The obligations of all kernels, which are those of the lines, and whose questions are those of the file."""
+    root = bound.root
+    names = ("kernel", "kind", "path", "subject", "claim", "means", "sha256")
+    with step(root / OBLIGATIONS_FILE, "obligations of the Programs"):
+        claims = [_claim(program, one) for program in programs for one in obligations(program)]
+        for number, (claim, record) in enumerate(zip(claims, bound.obligations, strict=False), 1):
+            for name, ours in zip(names, claim.line, strict=True):
+                expect(f"line {number}: {name}", ours, getattr(record, name))
+        expect("lines", len(claims), len(bound.obligations))
+    with step(root / QUESTIONS_FILE, "questions of the obligations"):
+        texts = {sha256(claim.text.encode()): claim.text for claim in claims if claim.text}
+        if tuple(texts[code] for code in sorted(texts)) != bound.questions:
+            raise FormatError("expected the questions that the Programs ask, got others")
+    return claims
+
+
+def _claim(program: Program, obligation: Obligation) -> _Claim:
+    if obligation.finding is not None and not isinstance(obligation.finding, Held):
+        what = f"{obligation.kind} of {obligation.subject} at {obligation.path}: {obligation.claim}"
+        raise FormatError(f"{program.name}: expected an obligation that holds, got {what}: {obligation.finding}"[:600])
+    text = obligation.text
+    means = "solver" if obligation.finding is None else str(obligation.finding.means)
+    code = sha256(text.encode()) if text else None
+    about = str(obligation.kind), obligation.path, obligation.subject, obligation.claim
+    return _Claim(obligation, text, (program.name, *about, means, code))
+
+
+def _settle(root: Path, claims: Sequence[_Claim], *, solvers: bool) -> tuple[Counter[str], Counter[str]]:
+    """How many obligations hold again, by means, and how many do not, by why.
+
+    Sound: one that the analysis does not settle holds again only if both solvers refute its text; where a solver finds
+    that a text has an answer, nothing holds.
+    """
+    again: Counter[str] = Counter()
+    recorded: Counter[str] = Counter()
+    for number, claim in enumerate(claims, 1):
+        means: str | None = claim.means
+        why = "no solver is here"
+        if claim.text and solvers:
+            with step(root / QUESTIONS_FILE, f"question of line {number} of {OBLIGATIONS_FILE}"):
+                found = answers(parse(claim.text))
+                if "sat" in found.said.values():
+                    what = f"{claim.obligation.kind} of {claim.obligation.subject} at {claim.obligation.path}"
+                    raise FormatError(f"{what}: expected unsat from z3 and cvc5, got {found.said}")
+            why = "undecided now" if found.asked else f"undecided now, as {found.why}"
+            if claim.obligation.kind is Kind.COVERAGE:
+                means = COUNT
+            elif found.said == UNSAT:
+                means = SOLVERS
+        if means is None:
+            recorded[why] += 1
+        else:
+            again[str(means)] += 1
+    return again, recorded
+
+
+__all__ = ["COUNT", "derive_kernels", "difference"]

@@ -1,0 +1,107 @@
+"""What a run is tuned with, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from mirage_formal.run.autotuning.plans import Place, Watch
+from mirage_formal.run.autotuning.timing import Device
+from mirage_formal.run.autotuning.triton.results import Beside
+from mirage_formal.workers.dispatch import Executor
+
+if TYPE_CHECKING:
+    from mirage_formal.run.build.values import Built
+
+#: Kernels of a run that are made and timed, and candidates that are built and compared, if nobody says otherwise.
+MOST_KERNELS: Final = 128
+FINALISTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A finalist.
+
+    Attributes:
+        name: Its directory.
+        form: The form of the candidate.
+        us: Measured microseconds; None if it was not measured, or failed.
+        composed_us: Sum of the times of its kernels.
+        estimated_us: The cost model's estimate.
+        model_rank: By this estimate.
+        said: What went wrong, or empty.
+    """
+
+    name: str
+    form: str
+    us: float | None
+    composed_us: float
+    estimated_us: float
+    model_rank: int
+    said: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What came of a run.
+
+    Attributes:
+        kernels: Distinct kernels that were considered.
+        ready: Of these, how many may run.
+        timed: Of these, how many have a time.
+        rows: The finalists, fastest first; empty before kernels were timed.
+        added: Kernels that were considered beyond the limit, so that whole candidates can be put together.
+        left: What is to be done on another machine, or empty.
+        built: The finalists' kernels by name.
+    """
+
+    kernels: int
+    ready: int
+    timed: int
+    rows: tuple[Row, ...]
+    left: str = ""
+    built: Mapping[str, Built] = field(default_factory=dict)
+    added: int = 0
+    triton: Beside | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is tried.
+
+    Attributes:
+        kernels: Kernels that are made and timed.
+        finalists: Candidates that are built and compared.
+        seconds: For everything; None is no limit.
+    """
+
+    kernels: int = MOST_KERNELS
+    finalists: int = FINALISTS
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a run is tuned with.
+
+    Attributes:
+        place: The tuning directory.
+        device: The GPU; or the name of a file of times in ``place``; None if there is neither.
+        executor: Workers that make kernels.
+        watch: Told of progress.
+        arch: What kernels are compiled for.
+        limits: How much is tried.
+        backend: "cuda"; or "auto" or "triton", with which Triton files of the fastest candidates are timed as well.
+    """
+
+    place: Place
+    device: Device | str | None
+    executor: Executor[Any]
+    watch: Watch
+    arch: str
+    limits: Limits = Limits()
+    backend: str = "cuda"
+
+
+__all__ = ["FINALISTS", "MOST_KERNELS", "Bench", "Limits", "Row", "Tuned"]

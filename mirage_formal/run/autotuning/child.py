@@ -1,0 +1,252 @@
+"""The process that runs kernels on a GPU: it reads orders, a line each, and answers each of their jobs with a line.
+
+    python -m mirage_formal.run.autotuning.child
+
+A kernel that breaks the device or hangs costs this process only; ``timing.Child`` starts another one. Needs CuPy, NumPy
+and msgspec.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module, metadata, util
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mirage_formal.errors import MirageError
+from mirage_formal.records import NumericsRecord, TuningRecord
+from mirage_formal.run.autotuning.plans import Origin, PiecePlan, Place, Timed, TuningPlan, executable_of, read_plan
+
+if TYPE_CHECKING:
+    from mirage_formal.run.autotuning.triton.runs import Files
+
+#: Exit code when the device does not answer any more.
+BROKEN: Final = 3
+
+
+class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One kernel to be timed, or one candidate to be compared with float64 and timed, or one Triton file of it.
+
+    Attributes:
+        piece, variant: The kernel; -1 for a candidate.
+        replays: Timed replays of a kernel or a Triton file; of a file, 0 is to compare it with float64.
+        directory: The candidate's kernels; empty for a kernel.
+        tuning: What is written into the candidate's measurement.
+        triton: The Triton file; empty for CUDA kernels.
+        cuda: CUDA kernels of the same program that are timed in turns with the file; empty for none.
+    """
+
+    piece: int
+    variant: int
+    replays: int = 0
+    directory: str = ""
+    tuning: TuningRecord | None = None
+    triton: str = ""
+    cuda: str = ""
+
+
+class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the process is asked: jobs, and where plan and kernels are.
+
+    Attributes:
+        plan: Path of the plan; empty if all jobs are candidates.
+        place: The tuning directory.
+        jobs: The jobs, in order.
+    """
+
+    plan: str
+    place: str
+    jobs: tuple[Job, ...]
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of a job.
+
+    Attributes:
+        us, low: Median and least microseconds of a call; 0 if it failed.
+        failed: What went wrong, or empty.
+        answer: Of a candidate's numerics: "within", "outside" or "undecided".
+        cuda_us: What the CUDA kernels took that a Triton file was timed in turns with.
+        numerics: Of a Triton file that was compared with float64.
+        broken: Whether the device does not answer any more, so that this process ends.
+    """
+
+    us: float = 0.0
+    low: float = 0.0
+    failed: str = ""
+    answer: str = ""
+    cuda_us: float = 0.0
+    numerics: NumericsRecord | None = None
+    broken: bool = False
+
+
+class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first line: what the process has.
+
+    Attributes:
+        device: The GPU.
+        arch: Its architecture.
+        driver: Version of its driver.
+        triton: Versions of torch and Triton; empty if it cannot run Triton files.
+        lacks: Then, why not.
+    """
+
+    device: str
+    arch: str
+    driver: int
+    triton: str = ""
+    lacks: str = ""
+
+
+class _Kernels:
+    """Kernels of one plan; inputs are drawn once for all schedules of a kernel."""
+
+    def __init__(self, plan: TuningPlan, place: Place) -> None:
+        self._plan, self._place = plan, place
+        self._piece = -1
+        self._inputs: Any = None
+
+    def time(self, job: Job) -> Answer:
+        """Time one kernel."""
+        from mirage_formal.device.runs import DeviceRuns, InputSets
+
+        piece: PiecePlan = self._plan.pieces[job.piece]
+        made = self._place.prepared(piece.variants[job.variant].key)
+        if made is None:
+            raise MirageError("expected a kernel, got none", where="tuning")
+        runs = DeviceRuns(executable_of(piece, made))
+        if self._piece != job.piece:
+            self._inputs = None
+            runs.cupy.get_default_memory_pool().free_all_blocks()
+            self._inputs, self._piece = InputSets(runs, warm=piece.warm), job.piece
+        found = runs.measure(replays=job.replays, inputs=self._inputs, finite=False)
+        return Answer(found.us, found.low)
+
+
+def judged(directory: Path, tuning: TuningRecord | None) -> Answer:
+    """A candidate: its numerics, and its time if they are within tolerance; both are written beside its kernels."""
+    from mirage_formal.claims.numerics.numerics import where_computed
+    from mirage_formal.device.runs import DeviceRuns
+    from mirage_formal.device.sealed_records import manifest_digest
+    from mirage_formal.kernels.executable import load
+    from mirage_formal.run.build.device_records import record_numerics, record_time
+
+    executable = load(directory)
+    manifest_digest(directory)  # what is measured is what the manifest lists
+    runs = DeviceRuns(executable)
+    record = record_numerics(runs, directory)
+    if where_computed(record) != "within":
+        reasons = "; ".join(o.reason for scale in record.scales for o in scale.outputs if o.reason)
+        return Answer(answer=record.answer, failed=f"expected results within tolerance, got: {reasons[:300]}")
+    found = record_time(runs, directory, tuning)
+    return Answer(found.us, found.low, answer=record.answer)
+
+
+def machine() -> Machine:
+    """This process's GPU.
+
+    Raises:
+        UnsupportedError: There is none.
+    """
+    from mirage_formal.device.runtime import arch_of, current_device, device_name
+
+    driver = import_module("cupy").cuda.runtime.driverGetVersion()
+    return Machine(device_name(), arch_of(current_device()), int(driver), *_triton())
+
+
+def _triton() -> tuple[str, str]:
+    """Versions of torch and Triton, neither of which is loaded; or why Triton files cannot be run."""
+    missing = [name for name in ("torch", "triton") if util.find_spec(name) is None]
+    if missing:
+        return "", f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+    if os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"):
+        return "", "TRITON_INTERPRET is in the environment"
+    return f"torch {_version('torch')}, Triton {_version('triton', 'pytorch-triton')}", ""
+
+
+def _version(*names: str) -> str:
+    """The version of a package, which may have several names."""
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "of no known version"
+
+
+def in_triton(files: Files, job: Job) -> Answer:
+    """A Triton file: its numerics, its time, or its time in turns with that of CUDA kernels."""
+    directory, file = Path(job.directory), Path(job.triton)
+    if not job.replays:
+        from mirage_formal.claims.numerics.numerics import where_computed
+
+        record = files.compared(directory, file)
+        return Answer(answer=where_computed(record), numerics=record)
+    if not job.cuda:
+        found = files.timed(directory, file, job.replays)
+        return Answer(found.us, found.low)
+    us, cuda_us = files.in_turns(directory, file, Path(job.cuda), job.replays)
+    return Answer(us, us, cuda_us=cuda_us)
+
+
+def main() -> int:
+    """Read orders from standard input, and do their jobs."""
+    _say(machine())
+    kernels: dict[str, _Kernels] = {}
+    files: Files | None = None
+    for line in sys.stdin.buffer:
+        order = msgspec.json.decode(line, type=Order)
+        if order.plan and order.plan not in kernels:
+            kernels = {order.plan: _Kernels(read_plan(Path(order.plan)), Place(Path(order.place)))}
+        for job in order.jobs:
+            try:
+                if job.triton:
+                    files = files or _files()
+                    done = in_triton(files, job)
+                else:
+                    files = None  # inputs that it holds
+                    place = Path(job.directory)
+                    done = judged(place, job.tuning) if job.directory else kernels[order.plan].time(job)
+            except Exception as error:  # whatever fails is this job's failure
+                lines = str(error).strip().splitlines()
+                done = Answer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
+            broken = bool(done.failed) and not _healthy()
+            _say(msgspec.structs.replace(done, broken=broken))
+            if broken:
+                return BROKEN
+    return 0
+
+
+def _files() -> Files:
+    """What runs Triton files; loads torch and Triton."""
+    from mirage_formal.run.autotuning.triton.runs import Files
+
+    return Files()
+
+
+def timed(key: str, job: Job, answer: Answer, driver: int, of: Origin) -> Timed:
+    """An answer as it is kept."""
+    parts = of.compiler, of.text, of.code
+    return Timed(key, answer.us, answer.low, job.replays, driver, answer.failed, *parts, settled=True)
+
+
+def _say(value: msgspec.Struct) -> None:
+    print(msgspec.json.encode(value).decode(), flush=True)
+
+
+def _healthy() -> bool:
+    """Whether the device still answers."""
+    cupy = import_module("cupy")
+    try:
+        cupy.cuda.Device().synchronize()
+        cupy.get_default_memory_pool().free_all_blocks()
+    except Exception:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,418 @@
+"""Which kernels are made, timed and put together: arithmetic over plans and times, without a device."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from types import MappingProxyType
+from typing import Final
+
+from mirage_formal.kernels.post_search_rewrites.rewrite import Factors
+from mirage_formal.records import ScheduleRecord, sha256
+from mirage_formal.run.autotuning.plans import At, CandidatePlan, TuningPlan
+from mirage_formal.run.build.values import MIXED
+
+#: What one place further back in the order of schedules counts, beside the ratio of two estimates.
+_PLACE: Final = 0.06
+#: How far behind the best candidate the best one of another number of kernels may be to count as good.
+_BEHIND: Final = 1.5
+#: Microseconds below which no estimate counts.
+_LEAST: Final = 1e-3
+#: Of the time of the best form the share below which one that is put together of several is expected to pay.
+_GAIN: Final = 0.99
+#: How far behind the fastest the best form with factors behind its products may be to be measured as a whole.
+_FACTORS: Final = 1.1
+#: Finalists that have their longest kernel in common, and how far behind the fastest one others may be to be preferred.
+_ALIKE: Final = 2
+_FAR: Final = 1.25
+#: How much longer than a candidate's kernel one of other threads may take alone to be tried beside its other kernels,
+_BESIDE: Final = 1.1
+#: and how many such are tried.
+_MOST_BESIDE: Final = 8
+#: How much longer than a candidate's kernel one may take that leaves room for the launches around it.
+_LIGHTER: Final = 1.15
+_NONE: Final[Mapping[str, float | None]] = MappingProxyType({})
+#: Candidates of which the best is always measured as a whole, whatever is estimated of others.
+_KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
+    lambda one: True,
+    lambda one: one.library,
+    lambda one: one.unfused,
+    lambda one: not one.library,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A candidate whose kernels were all timed, with the fastest schedule of each.
+
+    Attributes:
+        candidate: Position in the plan.
+        variants: For each of its kernels the position of the schedule.
+        us: The sum of their times.
+        early: Operators whose kernels let the launch behind start as soon as they begin.
+        longest: Piece and schedule of the kernel that takes the longest; None where nobody asks.
+    """
+
+    candidate: int
+    variants: tuple[int, ...]
+    us: float
+    early: frozenset[int] = frozenset()
+    longest: At | None = field(default=None, compare=False)
+
+
+def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _NONE) -> list[At]:
+    """Kernels in the order in which they are worth trying, as positions of piece and schedule; about so many.
+
+    Those that were tried come first, as they count among them, then those of the best candidate, of which there may be
+    more than ``most``. What other whole candidates need comes last, and does not count, see ``needed``.
+
+    A further kernel is as good as the best candidate that has it: by the ratio of this one's time to the least of as
+    many kernels, then by the place of the schedule. The cost model tells candidates of different numbers of kernels
+    apart less well, so the best of each number count as good, unless they are behind by more than half. A candidate's
+    time is the sum of its kernels' where all have one, and otherwise the cost model's estimate, scaled by what the
+    model is off by in the median for candidates of the same form and number of kernels; where there are none, by the
+    least of these factors, so that every form gets its turn. Without times, the first schedules of the best candidates'
+    kernels come first, so that there is always something to put together; with times, further schedules of the
+    candidates that are the fastest so far.
+
+    Args:
+        plan: The plan.
+        most: How many, those that were tried included.
+        tried: Microseconds of kernels by key; None of those that may not run, or failed.
+    """
+    if not plan.candidates:
+        return []
+    expected = _expected(plan, {key: us for key, us in tried.items() if us is not None})
+    best: dict[int, float] = {}
+    for one, us in zip(plan.candidates, expected, strict=True):
+        best[len(one.pieces)] = min(best.get(len(one.pieces), us), us)
+    least = min(best.values())
+    best = {count: (us if us <= _BEHIND * least else least) or 1.0 for count, us in best.items()}
+    ratios: dict[int, float] = {}
+    for one, us in zip(plan.candidates, expected, strict=True):
+        for piece in one.pieces:
+            ratios[piece] = min(ratios.get(piece, float("inf")), us / best[len(one.pieces)])
+    keyed = [
+        (one.key not in tried, ratio + _PLACE * variant, piece, variant)
+        for piece, ratio in ratios.items()
+        for variant, one in enumerate(plan.pieces[piece].variants)
+    ]
+    ordered = [(piece, variant) for _, _, piece, variant in sorted(keyed)]
+    whole, *plains = (_whole(plan, kind, tried) for kind in _KINDS)
+    beside = [at for at in dict.fromkeys(at for own in plains for at in own) if at not in whole]
+    done = [at for at in ordered if plan.key(at) in tried and at not in beside][:most]
+    first = [*done, *(at for at in whole if at not in done)]
+    rest = [at for at in ordered if at not in {*first, *beside}]
+    return [*first, *rest[: max(0, most - len(first))], *beside]
+
+
+def _expected(plan: TuningPlan, times: Mapping[str, float]) -> list[float]:
+    """For each candidate the sum of its kernels' times, or what is expected of it; see ``in_order``."""
+    sums = {one.candidate: one.us for one in composed(plan, times)}
+    factors: dict[tuple[str, int], list[float]] = {}
+    for at, us in sums.items():
+        factors.setdefault(_kind(plan.candidates[at]), []).append(us / max(plan.candidates[at].us, _LEAST))
+    scales = {kind: median(found) for kind, found in factors.items()}
+    other = min(scales.values(), default=1.0)
+    return [sums.get(at, one.us * scales.get(_kind(one), other)) for at, one in enumerate(plan.candidates)]
+
+
+def _kind(one: CandidatePlan) -> tuple[str, int]:
+    return one.form, len(one.pieces)
+
+
+def needed(plan: TuningPlan, tried: Mapping[str, float | None] = _NONE) -> list[At]:
+    """Kernels that were not tried, and without which there is no whole candidate, or none of a kind.
+
+    Of the best candidate by the model, of the best whose products are all a library's and of the best with own ones,
+    and of the operators one by one: estimates misjudge generated products, so that times decide between these. A
+    candidate with a kernel that may not run gives way to the next.
+
+    Args:
+        plan: The plan.
+        tried: See ``in_order``.
+    """
+    found = dict.fromkeys(at for kind in _KINDS for at in _whole(plan, kind, tried))
+    return [at for at in found if plan.key(at) not in tried]
+
+
+def _whole(
+    plan: TuningPlan, kind: Callable[[CandidatePlan], bool], tried: Mapping[str, float | None]
+) -> dict[At, None]:
+    """A schedule for each kernel of the best candidate of a kind that may run: one with a time, or an untried one."""
+    for one in filter(kind, plan.candidates):
+        chosen: list[At] = []
+        for piece in dict.fromkeys(one.pieces):
+            keys = [variant.key for variant in plan.pieces[piece].variants]
+            order = sorted(range(len(keys)), key=lambda at: tried.get(keys[at]) is None)
+            chosen += [(piece, at) for at in order if keys[at] not in tried or tried[keys[at]] is not None][:1]
+        if len(chosen) == len(set(one.pieces)):
+            return dict.fromkeys(chosen)
+    return {}
+
+
+def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
+    """Candidates whose kernels all have a time, fastest first.
+
+    Args:
+        plan: The plan.
+        times: Microseconds of kernels by key.
+    """
+    best: list[tuple[float, int] | None] = []
+    for piece in plan.pieces:
+        timed = [(times[one.key], at) for at, one in enumerate(piece.variants) if one.key in times]
+        best.append(min(timed, default=None))
+    found = []
+    for number, candidate in enumerate(plan.candidates):
+        chosen = [best[piece] for piece in candidate.pieces]
+        known = [one for one in chosen if one is not None]
+        if len(known) == len(chosen):
+            kernels = [(us, (piece, at)) for (us, at), piece in zip(known, candidate.pieces, strict=True)]
+            _, longest = max(kernels, default=(0.0, None))
+            found.append(Composed(number, tuple(at for _, at in known), sum(us for us, _ in known), longest=longest))
+    return sorted(found, key=lambda one: (one.us, one.candidate))
+
+
+def lighter(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict[int, int]:
+    """Schedules of a candidate's kernels with which a multiprocessor has room for another launch beside them.
+
+    By position among its kernels: the fastest schedule that has fewer bytes of tiles in flight than the chosen one and
+    no more threads, if it alone takes little longer. Kernels without such a one are left out.
+
+    Args:
+        plan: The plan.
+        times: Microseconds of kernels by key.
+        one: The candidate.
+    """
+    found: dict[int, int] = {}
+    for place, own, alone, others in _schedules(plan, times, one):
+        less = [
+            (us, at)
+            for us, at, given in others
+            if given.stages * own.cut < own.stages * given.cut and given.threads <= own.threads
+        ]
+        us, at = min(less, default=(float("inf"), -1))
+        if not own.tile and us <= _LIGHTER * alone:
+            found[place] = at
+    return found
+
+
+def beside(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> list[tuple[int, int]]:
+    """Schedules of a candidate's kernels that may be faster beside its other kernels, though not alone.
+
+    Of each kernel the fastest schedule with each other number of threads, if it alone takes little longer: how many
+    threads wait beside those that work differs with it, and what they leave. Positions among the candidate's kernels,
+    and of schedules; those that cost least come first, and there are so many at most.
+
+    Args:
+        plan: The plan.
+        times: Microseconds of kernels by key.
+        one: The candidate.
+    """
+    found: list[tuple[float, int, int]] = []
+    for place, own, alone, others in _schedules(plan, times, one):
+        least: dict[int, tuple[float, int, int]] = {}
+        for loss, at, threads in sorted((us / alone, at, given.threads) for us, at, given in others):
+            if threads != own.threads and loss <= _BESIDE:
+                least.setdefault(threads, (loss, place, at))
+        found += least.values()
+    return [(place, at) for _, place, at in sorted(found)[:_MOST_BESIDE]]
+
+
+def _schedules(
+    plan: TuningPlan, times: Mapping[str, float], one: Composed
+) -> Iterator[tuple[int, ScheduleRecord, float, list[tuple[float, int, ScheduleRecord]]]]:
+    """Kernels of a candidate that have a schedule, and which others were timed.
+
+    Of each its place, its schedule, what it takes alone, and the time, position and schedule of all that have a time.
+    """
+    for place, (piece, chosen) in enumerate(zip(plan.candidates[one.candidate].pieces, one.variants, strict=True)):
+        variants = plan.pieces[piece].variants
+        if (own := variants[chosen].schedule) is not None:
+            known = ((times[item.key], at, item.schedule) for at, item in enumerate(variants) if item.key in times)
+            others = [(us, at, given) for us, at, given in known if given is not None]
+            yield place, own, times[variants[chosen].key], others
+
+
+def mixed(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:
+    """Forms that are put together: of each operator of a candidate what is the fastest of it in all of its forms.
+
+    Those alone that are expected to be faster than each form by itself. Nothing rests on it: a form that is put
+    together is proved equal to its candidate as all are (``run.build.forms.mixed``).
+
+    Args:
+        plan: The plan.
+        times: Microseconds of kernels by key.
+    """
+    timed = [min((times[one.key] for one in piece.variants if one.key in times), default=None) for piece in plan.pieces]
+    forms: dict[str, list[CandidatePlan]] = {}
+    for candidate in plan.candidates:
+        if candidate.sources:
+            forms.setdefault(candidate.name, []).append(candidate)
+    made = []
+    for every in forms.values():
+        own = next((one for one in every if not one.form), None)
+        if own is None or len(every) < 2 or len({frozenset(one.sources) for one in every}) > 1:
+            continue
+        chosen = {number: min(every, key=lambda one: _us_of(one, number, timed)) for number in sorted({*own.sources})}
+        us = sum(_us_of(one, number, timed) for number, one in chosen.items())
+        whole = min(sum(_us_of(one, number, timed) for number in chosen) for one in every)
+        if len({one.form for one in chosen.values()}) > 1 and us < _GAIN * whole:
+            made.append(_put_together(own, chosen))
+    return made
+
+
+def _us_of(form: CandidatePlan, number: int, timed: Sequence[float | None]) -> float:
+    """The sum of the times of a form's kernels that come from an operator; infinite if one has none."""
+    own = (piece for piece, at in zip(form.pieces, form.operators, strict=True) if form.sources[at] == number)
+    known = [timed[piece] for piece in own]
+    return sum(us for us in known if us is not None) if None not in known else float("inf")
+
+
+def _put_together(own: CandidatePlan, chosen: Mapping[int, CandidatePlan]) -> CandidatePlan:
+    """The form whose operators come from those of other forms."""
+    pieces: list[int] = []
+    operators: list[int] = []
+    sources: list[int] = []
+    for number, form in chosen.items():
+        first, count = form.sources.index(number), form.sources.count(number)
+        for piece, at in zip(form.pieces, form.operators, strict=True):
+            if form.sources[at] == number:
+                pieces.append(piece)
+                operators.append(len(sources) + at - first)
+        sources += [number] * count
+    name = MIXED + ", ".join(f"{number} {form.form}" for number, form in chosen.items() if form.form)
+    return CandidatePlan(own.name, name, own.us, tuple(pieces), tuple(operators), sources=tuple(sources))
+
+
+def whole_key(plan: TuningPlan, one: Composed) -> str:
+    """The key under which the time of a whole candidate is kept: its µGraph, form, kernels, and which are early."""
+    candidate = plan.candidates[one.candidate]
+    kernels = [plan.key(at) for at in zip(candidate.pieces, one.variants, strict=True)]
+    parts = ["whole", candidate.name.split("-")[-1], candidate.form, *kernels, *map(str, sorted(one.early))]
+    return sha256("\n".join(parts).encode())
+
+
+def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within: float) -> list[At]:
+    """Kernels that are worth timing again: of the best candidates, those within a factor of the piece's fastest.
+
+    Args:
+        plan: The plan.
+        times: Microseconds of kernels by key.
+        candidates: How many of the best candidates.
+        within: The factor.
+    """
+    wanted: dict[At, None] = {}
+    for one in composed(plan, times)[:candidates]:
+        for piece in plan.candidates[one.candidate].pieces:
+            variants = plan.pieces[piece].variants
+            known = {at: times[v.key] for at, v in enumerate(variants) if v.key in times}
+            least = min(known.values())
+            wanted |= {(piece, at): None for at, us in known.items() if us <= within * least}
+    return list(wanted)
+
+
+def batches(
+    plan: TuningPlan,
+    found: Sequence[Composed],
+    size: int,
+    *,
+    fewer: bool = False,
+    measured: Container[str] | None = None,
+) -> Iterator[list[Composed]]:
+    """The best forms of candidates, fastest first, so many candidates at a time.
+
+    Each candidate is there once, but the first time with those of ``plain``, which are never left out, and with the
+    best one that has factors behind its products, if none of the others has and it is not far behind: what it
+    multiplies is not rounded after a division first, so its results are more exact. Two at most have their longest
+    kernel in common, as long as there are others that are not far behind: whole candidates, and their Triton files, are
+    told apart by measurement, and those of one kernel hardly differ.
+
+    Args:
+        plan: The plan.
+        found: Candidates whose kernels were timed, fastest first.
+        size: How many at a time.
+        fewer: Whether the best of those is among the first that have fewer kernels than all the others of the first.
+        measured: Where nothing can be measured, keys of wholes whose times are known: these come first, whatever they
+            have in common.
+    """
+    if measured is not None:
+        found = sorted(found, key=lambda one: whole_key(plan, one) not in measured)
+    names: set[str] = set()
+    chosen: list[Composed] = []
+    for one in found:
+        name = plan.candidates[one.candidate].name
+        if name not in names:
+            names.add(name)
+            chosen.append(one)
+    chosen = _apart(chosen) if measured is None else chosen
+    first = [*chosen[:size], *(one for one in plain(plan, found) if one not in chosen[:size])]
+    if fewer:
+        used = {plan.candidates[one.candidate].name for one in first}
+        count = min((len(one.variants) for one in first), default=0)
+        less = (one for one in found if len(one.variants) < count and plan.candidates[one.candidate].name not in used)
+        first += itertools.islice(less, 1)
+    first += itertools.islice(_more_exact(plan, found, first), 1)
+    rest = [one for one in chosen[size:] if one not in first]
+    if first:
+        yield first
+    for start in range(0, len(rest), size):
+        yield rest[start : start + size]
+
+
+def _apart(chosen: Sequence[Composed]) -> list[Composed]:
+    """Candidates in their order, but behind those that are not far behind what has too much in common with others."""
+    shared: Counter[At | None] = Counter()
+    front, rest = list[Composed](), list[Composed]()
+    for one in chosen:
+        shared[one.longest] += 1
+        near = one.us <= _FAR * chosen[0].us
+        (front if near and shared[one.longest] <= _ALIKE else rest).append(one)
+    return [*front, *rest]
+
+
+def _more_exact(plan: TuningPlan, found: Sequence[Composed], first: Sequence[Composed]) -> Iterator[Composed]:
+    """Candidates beside the first, fastest first, in forms that move factors; none if one of the first has such."""
+    if not first or any(moves_factors(plan.candidates[one.candidate]) for one in first):
+        return
+    used = {plan.candidates[one.candidate].name for one in first}
+    most = _FACTORS * min(one.us for one in first)
+    for one in itertools.takewhile(lambda one: one.us <= most, found):
+        candidate = plan.candidates[one.candidate]
+        if moves_factors(candidate) and candidate.name not in used:
+            yield one
+
+
+def moves_factors(one: CandidatePlan) -> bool:
+    """Whether a form, or one of those that it is put together of, moves factors."""
+    return not {factors.value for factors in Factors if factors.value}.isdisjoint(one.form.replace(",", " ").split())
+
+
+def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
+    """The best candidate whose products are all a library's, the operators one by one, and the best with own products.
+
+    Those that were timed, each once.
+
+    The sum of the times of kernels that were timed alone says little about how these take turns.
+    """
+    best = (next((one for one in found if kind(plan.candidates[one.candidate])), None) for kind in _KINDS[1:])
+    return list(dict.fromkeys(one for one in best if one is not None))
+
+
+__all__ = [
+    "Composed",
+    "batches",
+    "beside",
+    "close",
+    "composed",
+    "in_order",
+    "lighter",
+    "mixed",
+    "moves_factors",
+    "needed",
+    "plain",
+    "whole_key",
+]

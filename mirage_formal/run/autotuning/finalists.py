@@ -1,0 +1,271 @@
+"""Finalists of a run: candidates that times of kernels chose, built, compared with float64 and timed as wholes.
+
+What a whole took is kept with the times of kernels, so another machine comes to the same decisions from the times
+alone: which of two forms of a candidate stays, and whose launches overlap.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mirage_formal.device.compile import version as compiler
+from mirage_formal.device.sealed_records import manifest_digest
+from mirage_formal.records import KERNELS, TuningRecord
+from mirage_formal.run.autotuning.bench import Bench, Row
+from mirage_formal.run.autotuning.child import Job, timed
+from mirage_formal.run.autotuning.choose import Composed, beside, lighter, moves_factors, whole_key
+from mirage_formal.run.autotuning.early_launch import followed, overlapped, singly
+from mirage_formal.run.autotuning.plans import Origin, Place, Timed, TuningPlan
+from mirage_formal.run.autotuning.timing_cache import code
+from mirage_formal.workers.dispatch import Done, Failed
+
+if TYPE_CHECKING:
+    from mirage_formal.run.autotuning.prepare import Source
+    from mirage_formal.run.build.values import Built
+
+#: Seconds that building finalists has at least, and that comparing and timing them has.
+_BUILT_S: Final = 10.0
+JUDGED_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a measurement says about tuning.
+
+    Attributes:
+        source: The run.
+        plan: The plan.
+        kernels: How many kernels were considered.
+        refused: Of these, how many may not run.
+        timed: Of these, how many have a time.
+    """
+
+    source: Source
+    plan: TuningPlan
+    kernels: int
+    refused: int
+    timed: int
+
+    def record(self, one: Composed) -> TuningRecord:
+        """As it is written."""
+        pieces = self.plan.candidates[one.candidate].pieces
+        choices = zip(pieces, one.variants, strict=True)
+        ranks = tuple(at + 1 for piece, at in choices if len(self.plan.pieces[piece].variants) > 1)
+        return TuningRecord(
+            candidates=len(self.plan.candidates),
+            kernels=self.kernels,
+            refused=self.refused,
+            timed=self.timed,
+            model_rank=one.candidate + 1,
+            schedule_ranks=ranks,
+            composed_us=one.us,
+        )
+
+
+@dataclass(slots=True)
+class Finalists:
+    """Some candidates of a run, each in its fastest form so far.
+
+    Sound: kernels come from ``run.autotuning.prepare.built``, which refuses what is not proved or may not run; times
+    decide only between those.
+
+    Attributes:
+        root: The run's directory; kernels are written to its ``kernels``.
+        facts: What was tried.
+        bench: What they are measured with: a GPU, or the name of one whose times of wholes are known.
+        deadline: Value of time.monotonic() at which to stop measuring.
+        rows: What is known of each, by name; those that failed among them.
+        built: Their kernels.
+    """
+
+    root: Path
+    facts: Facts
+    bench: Bench
+    deadline: float
+    rows: dict[str, Row] = field(default_factory=dict)
+    built: dict[str, Built] = field(default_factory=dict)
+    _chosen: dict[str, Composed] = field(default_factory=dict)
+
+    def build(self, chosen: Sequence[Composed], deadline: float) -> None:
+        """Write kernels of candidates, side by side: of the first one at least, of others until the deadline."""
+        from mirage_formal.run.build.save import save_built
+
+        # At a deadline what is not finished is lost, so there is time for each to be, on as many processors.
+        made = dict(self._made(chosen, max(deadline, time.monotonic() + _BUILT_S)))
+        if chosen and 0 not in made:
+            made |= dict(self._made(chosen[:1]))
+        for number, one in enumerate(chosen):
+            if number not in made:
+                continue
+            candidate, found = self.facts.plan.candidates[one.candidate], made[number]
+            said = found if isinstance(found, str) else ""
+            if not isinstance(found, str):
+                directory = self.root / KERNELS / candidate.name
+                self.built[candidate.name] = found
+                save_built(found, directory)
+                self.bench.place.keep_final(manifest_digest(directory), self.facts.record(one))
+            rank = one.candidate + 1
+            self.rows[candidate.name] = Row(candidate.name, candidate.form, None, one.us, candidate.us, rank, said)
+            self._chosen[candidate.name] = one
+
+    def _made(self, chosen: Sequence[Composed], deadline: float = float("inf")) -> Iterator[tuple[int, Built | str]]:
+        """Kernels of candidates by position, or why there are none, as they come."""
+        from mirage_formal.run.autotuning.prepare import FINALIST_S, built, finalist
+
+        tasks, done = [finalist(self.facts.source, self.facts.plan, one) for one in chosen], 0
+        for event in self.bench.executor.run(built, tasks, limit_s=FINALIST_S, deadline=deadline, once=True):
+            if isinstance(event, Done | Failed):
+                done += 1
+                self.bench.watch("built", done, len(chosen))
+                if isinstance(event, Done):
+                    yield event.index, event.value
+                else:
+                    yield event.index, f"it could not be built: {event.reason}"[:500]
+
+    def measure(self) -> None:
+        """Compare them with float64 and time them; or take what is known of them."""
+        device, place = self.bench.device, self.bench.place
+        ready = {str(self._directory(name)): name for name, row in self.rows.items() if not row.said}
+        if device is None or isinstance(device, str):
+            for name in ready.values():
+                self._judge(name, self._known(self._chosen[name]))
+            return
+        from mirage_formal.run.build.code_digest import text_digest
+
+        machine = device.machine
+        jobs = [job_of(Path(directory), place) for directory in ready]
+        self.bench.watch("measured", 0, len(jobs))
+        deadline = max(self.deadline, time.monotonic() + JUDGED_S)
+        for number, (job, found) in enumerate(device.run(None, place.root, jobs, deadline), 1):
+            name = ready[job.directory]
+            key = whole_key(self.facts.plan, self._chosen[name])
+            executable = self.built[name].executable
+            text = text_digest(executable.launches, executable.sources.values())
+            one = timed(key, job, found, machine.driver, Origin(text, compiler(), code()))
+            place.keep_times(machine.device, [one])
+            self._judge(name, one)
+            self.bench.watch("measured", number, len(jobs))
+
+    def instead(self, one: Composed) -> bool:
+        """Take another form of a candidate, if the whole is faster than in the form that it has.
+
+        It is built and measured beside the run, for a candidate has one directory there. What is known to be slower is
+        not built, and where nothing can be measured, nothing that is not known to be faster.
+
+        Returns:
+            Whether it was taken.
+        """
+        from mirage_formal.run.build.save import move_built
+
+        name, known = self.facts.plan.candidates[one.candidate].name, self._known(one)
+        before = self.rows.get(name)
+        if before is None:  # there was no time for it
+            return False
+        least = float("inf") if before.us is None else before.us
+        if known is None:
+            if self.bench.device is None or isinstance(self.bench.device, str):
+                return False
+        elif known.failed or known.us >= least:
+            return False
+        with tempfile.TemporaryDirectory(dir=self.bench.place.root) as aside:
+            other = Finalists(Path(aside), self.facts, self.bench, self.deadline)
+            other.build([one], self.deadline)
+            other.measure()
+            row = other.rows[name]
+            if row.us is None or row.us >= least:
+                return False
+            move_built(other._directory(name), self._directory(name))  # with what was measured of it
+        self.rows[name], self.built[name], self._chosen[name] = row, other.built[name], one
+        return True
+
+    def overlap(self, times: Mapping[str, float], deadline: float) -> None:
+        """Let the launches of the fastest one overlap as is fastest, as far as is known by the deadline.
+
+        Then with kernels that leave room for each other, and all of them early; then with kernels that have other
+        numbers of threads and are little slower alone, one after the other. If that is faster, which of them are early
+        is asked once more. Likewise of the fastest one that moves factors behind products, if that is another: it
+        rounds less, and is what is left to somebody to whom the fastest one rounds too much.
+
+        Args:
+            times: Microseconds of kernels by key.
+            deadline: Value of time.monotonic() at which to stop.
+        """
+        order = sorted((row.us, name) for name, row in self.rows.items() if row.us is not None)
+        names = [name for _, name in order]
+        exact = (name for name in names if moves_factors(self.facts.plan.candidates[self._chosen[name].candidate]))
+        for name in dict.fromkeys([*names[:1], *islice(exact, 1)]):
+            self._overlap(name, times, deadline)
+
+    def _overlap(self, name: str, times: Mapping[str, float], deadline: float) -> None:
+        """See ``overlap``: of one of them."""
+        one = self._chosen[name]
+        operators = followed(self.built[name].executable)
+
+        def taken(other: Composed) -> bool:
+            return time.monotonic() < deadline and self.instead(other)
+
+        overlapped(operators, lambda early: taken(replace(one, early=early)))
+        if not operators:
+            return
+        plan = self.facts.plan
+        light = lighter(plan, times, one)
+
+        def changed(before: Composed, other: Mapping[int, int]) -> Composed:
+            variants = tuple(other.get(at, variant) for at, variant in enumerate(before.variants))
+            pieces = plan.candidates[before.candidate].pieces
+            us = sum(times[plan.key(at)] for at in zip(pieces, variants, strict=True))
+            return replace(before, variants=variants, us=us)
+
+        def roomy(places: frozenset[int]) -> Composed:
+            return changed(one, {at: light[at] for at in places})
+
+        every = frozenset(operators)
+        best = overlapped(tuple(light), lambda places: taken(replace(roomy(places), early=every)))
+        if best:
+            singly(operators, every, lambda early: taken(replace(roomy(best), early=early)))
+        others = beside(plan, times, self._chosen[name])
+        # All of them are tried, each instead of a kernel of what was taken before it.
+        if any([taken(changed(self._chosen[name], {place: at})) for place, at in others]):
+            now = self._chosen[name]
+            singly(operators, now.early, lambda early: taken(replace(now, early=early)))
+
+    def _directory(self, name: str) -> Path:
+        return self.root / KERNELS / name
+
+    def _judge(self, name: str, one: Timed | None) -> None:
+        us, said = (None, "") if one is None else (None, one.failed) if one.failed else (one.us, "")
+        self.rows[name] = replace(self.rows[name], us=us, said=said)
+
+    def _known(self, one: Composed) -> Timed | None:
+        """What a whole took: on the GPU here, with this driver and compiler, or on the one that is named."""
+        device, place = self.bench.device, self.bench.place
+        if device is None:
+            return None
+        if isinstance(device, str):
+            known = place.times(device)
+        else:
+            known = place.times(device.machine.device, device.machine.driver, compiler())
+        found = known.get(whole_key(self.facts.plan, one))
+        return found if found is None or found.code == code() or self._same(found, one) else None
+
+    def _same(self, found: Timed, one: Composed) -> bool:
+        """Whether a whole that other code has made was what this code would make."""
+        from mirage_formal.run.autotuning.prepare import FINALIST_S, finalist, written
+
+        task = finalist(self.facts.source, self.facts.plan, one)
+        events = self.bench.executor.run(written, [task], limit_s=FINALIST_S, once=True)
+        return bool(found.text) and [event.value for event in events if isinstance(event, Done)] == [found.text]
+
+
+def job_of(directory: Path, place: Place) -> Job:
+    """A candidate's kernels, to be compared with float64 and timed."""
+    return Job(-1, -1, directory=str(directory), tuning=place.final(manifest_digest(directory)))
+
+
+__all__ = ["JUDGED_S", "Facts", "Finalists", "job_of"]

@@ -1,0 +1,72 @@
+"""The kernels of a µGraph, each as a µGraph of its own that is launched and timed by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mirage_formal.check.partitioning.parts import taken_out
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
+from mirage_formal.graph.views import Place, launched, places
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One launched operator with the views that it reads and is read through.
+
+    Attributes:
+        graph: The µGraph; its inputs are what is read.
+        position: Of the launched operator in it.
+        operator: Of the launched operator in the µGraph that it was taken from.
+        warm: For each input, whether an earlier kernel writes it.
+    """
+
+    graph: KernelGraph
+    position: int
+    operator: int
+    warm: tuple[bool, ...]
+
+
+def pieces(graph: KernelGraph) -> list[Piece]:
+    """The launched operators of a well-formed µGraph, in order."""
+    known = places(graph)
+    return [_piece(graph, position, known) for position in launched(graph)]
+
+
+def _piece(graph: KernelGraph, position: int, known: Sequence[Place]) -> Piece:
+    count = len(graph.inputs)
+    firsts = [first for first, _ in numbered(count, graph.ops)]
+    makers = {n: at for at, op in enumerate(graph.ops) for n in range(firsts[at], firsts[at] + op.results)}
+    op = graph.ops[position]
+    inside = {position}
+    waiting = list(op.operands)
+    while waiting:  # views that it reads, up to the tensors in whose memory they lie
+        tensor = waiting.pop()
+        if tensor >= count and known[tensor].base != tensor and makers[tensor] not in inside:
+            inside.add(makers[tensor])
+            waiting += graph.ops[makers[tensor]].operands
+    results = list(range(firsts[position], firsts[position] + op.results))
+    ends = [_end(graph, tensor, known, makers, inside) for tensor in results]
+    operators = sorted(inside)
+    piece = taken_out(graph, operators)
+    number = {tensor: i for i, tensor in enumerate(piece.reads)}
+    made = (n for at in operators for n in range(firsts[at], firsts[at] + graph.ops[at].results))
+    number |= {tensor: len(piece.reads) + i for i, tensor in enumerate(made)}
+    outputs = tuple(dict.fromkeys(number[tensor] for tensor in ends))
+    warm = tuple(tensor >= count for tensor in piece.reads)
+    return Piece(replace(piece.program, outputs=outputs), operators.index(position), position, warm)
+
+
+def _end(graph: KernelGraph, tensor: int, known: Sequence[Place], makers: dict[int, int], inside: set[int]) -> int:
+    """The tensor in whose memory a result lies: a slice or a shape of it, whose operators are added to those inside."""
+    end = known[tensor].base
+    if end == tensor or not isinstance(graph.ops[makers[tensor]], GraphDefined):
+        return tensor
+    at = end
+    while at != tensor:
+        inside.add(makers[at])
+        at = graph.ops[makers[at]].operands[0]
+    return end
+
+
+__all__ = ["Piece", "pieces"]

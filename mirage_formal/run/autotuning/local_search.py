@@ -1,0 +1,86 @@
+"""Local search over schedules: those next to the fastest of the kernels that a run's fastest candidates have.
+
+The cost model orders schedules before anything runs. Times say more: what is fastest so far is changed in one respect
+at a time, its pipeline or the warps that share its work, until nothing next to it is faster (hill climbing). Nothing
+rests on it but which kernels are timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain, zip_longest
+from typing import Final
+
+from mirage_formal.records import ScheduleRecord
+from mirage_formal.run.autotuning.choose import Composed, composed, moves_factors
+from mirage_formal.run.autotuning.plans import At, CandidatePlan, TuningPlan
+
+#: Kernels of one step, after which times say what is fastest: some for each of several processors.
+STEP: Final = 16
+#: Of a candidate's time the share below which a kernel's other schedules are not worth a step.
+_SHARE: Final = 0.1
+#: How far behind the fastest candidate the others may be whose kernels are searched.
+_BEHIND: Final = 1.25
+#: Candidates whose kernels are searched in turns: of the kinds that are measured as wholes whatever is the fastest.
+_KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
+    lambda one: True,
+    lambda one: not one.library,
+    moves_factors,
+)
+
+
+def nearby(plan: TuningPlan, tried: Mapping[str, float | None], most: int = STEP) -> list[At]:
+    """Untried schedules next to the fastest, as positions of piece and schedule: the fastest candidates' first.
+
+    Kernels of the fastest candidates, of the fastest with products of their own and of the fastest that move factors
+    behind their products take turns. Schedules of one kernel come in the order of the cost model. A kernel counts if it
+    takes a tenth of its candidate's time or more. There are none without times.
+
+    Args:
+        plan: The plan.
+        tried: Microseconds of kernels by key; None of those that may not run, or failed.
+        most: How many.
+    """
+    fastest = composed(plan, {key: us for key, us in tried.items() if us is not None})
+    near = [one for one in fastest if one.us <= _BEHIND * fastest[0].us]
+    turns = zip_longest(*(_of_kind(plan, near, tried, kind) for kind in _KINDS)) if most else ()
+    found: dict[At, None] = {}
+    for at in chain.from_iterable(turns):
+        if at is not None:
+            found[at] = None
+        if len(found) == most:
+            break
+    return list(found)
+
+
+def _of_kind(
+    plan: TuningPlan, near: Iterable[Composed], tried: Mapping[str, float | None], kind: Callable[[CandidatePlan], bool]
+) -> Iterator[At]:
+    """The same of the candidates of one kind."""
+    for one in near:
+        candidate = plan.candidates[one.candidate]
+        for piece, variant in zip(candidate.pieces, one.variants, strict=True):
+            if kind(candidate) and (tried[plan.key((piece, variant))] or 0.0) >= _SHARE * one.us:
+                yield from _beside(plan, piece, variant, tried)
+
+
+def _beside(plan: TuningPlan, piece: int, variant: int, tried: Mapping[str, float | None]) -> Iterator[At]:
+    """Untried schedules of a kernel that differ from one of them in one respect."""
+    variants = plan.pieces[piece].variants
+    own = variants[variant].schedule
+    for at, other in enumerate(variants):
+        if own is not None and other.schedule is not None and other.key not in tried and _next(own, other.schedule):
+            yield piece, at
+
+
+def _next(one: ScheduleRecord, other: ScheduleRecord) -> bool:
+    """Whether schedules have the same pipeline, or the same warps with the same work."""
+    pipeline = (one.stages, one.cut) == (other.stages, other.cut)
+    return one.tile == other.tile and (pipeline or _shared(one) == _shared(other))
+
+
+def _shared(one: ScheduleRecord) -> tuple[object, ...]:
+    return one.threads, one.warps, one.registers, one.resident
+
+
+__all__ = ["STEP", "nearby"]

@@ -1,0 +1,130 @@
+"""Measured order: the candidates of a search whose kernels, tuned, ran within tolerance on this GPU, fastest first."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.views import kernel_count
+from mirage_formal.run.autotuning.bench import FINALISTS, Bench, Limits
+from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.autotuning.prepare import PRELOAD
+from mirage_formal.run.autotuning.timing import Device
+from mirage_formal.run.autotuning.triton.results import Beside
+from mirage_formal.run.autotuning.tune import NoTimes, tune
+from mirage_formal.run.build.build import KernelWarning
+from mirage_formal.run.results.result import Result
+from mirage_formal.workers.pool import Pool, default_workers
+
+#: Kernels that are timed for each candidate that is asked for, and each kernel that the first one has.
+_KERNELS: Final = 4
+#: At most so many, unless the candidates that are asked for have more at one kernel each.
+_MOST: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is asked of the GPU.
+
+    Attributes:
+        count: How many candidates are measured at most; four times as many kernels are timed for each kernel that the
+            first one has.
+        seconds: For all of it. If no candidate was measured by then, all are returned as they are, with a warning.
+        backend: "cuda"; "auto", with which the first result runs its Triton file if that is faster than all CUDA
+            kernels; or "triton", with which all results run Triton files. What came of them is said by a warning.
+    """
+
+    count: int
+    seconds: float | None = None
+    backend: str = "cuda"
+
+
+def fastest(
+    results: Sequence[Result], root: Path, wanted: Wanted, device: Device, place: Place | None = None
+) -> list[Result]:
+    """The candidates whose kernels ran within tolerance on this GPU, fastest first.
+
+    Kernels, numerics and times are written to ``kernels`` in the run's directory. A candidate that is refused, fails or
+    is outside of its tolerance is left out, with a warning. Their calls run the kernels that were measured, and no
+    others.
+
+    Args:
+        results: Best first by the cost model.
+        root: The run's directory.
+        wanted: What is asked.
+        device: The GPU.
+        place: Where kernels and times are kept; the user's cache, if left out.
+
+    Raises:
+        UnsupportedError: None of them runs within tolerance.
+    """
+    count, seconds, backend = wanted.count, wanted.seconds, wanted.backend
+    kernels = _KERNELS * count * max(1, kernel_count(results[0].graph) if results else 1)
+    kernels = max(min(kernels, _MOST), _KERNELS * count)
+    limits = Limits(kernels, min(count, FINALISTS), seconds)
+    with Pool(default_workers(), PRELOAD) as executor:
+        bench = Bench(
+            Place() if place is None else place, device, executor, _silent, device.machine.arch, limits, backend
+        )
+        try:
+            tuned = tune(root, bench)
+        except NoTimes as error:
+            if seconds is None:
+                raise
+            return _estimated(results, error.what, seconds)
+    named = {result.digest[:12]: result for result in results}
+    found: list[Result] = []
+    reasons: list[str] = []
+    for row in tuned.rows:
+        result = named.get(row.name.split("-")[-1])
+        if row.said or row.us is None:
+            reasons.append(f"candidate {row.name}: {row.said or 'not measured'}")
+            warnings.warn(f"left out: {reasons[-1]}", KernelWarning, stacklevel=3)
+        elif result is not None and result.alternatives is not None:
+            built = tuned.built[row.name]
+            found.append(replace(result, alternatives=result.alternatives.holding(built, (device.machine.arch,))))
+    if not found and seconds is not None and all(row.us is None and not row.said for row in tuned.rows):
+        return _estimated(results, "no candidate was measured", seconds)
+    if not found:
+        what = f"expected a candidate within tolerance on this GPU, got none: {'; '.join(reasons) or 'none was timed'}"
+        raise UnsupportedError(what, where="measure", hint="search again with another space, or measure=0 for no check")
+    return found if tuned.triton is None else _in_triton(found, tuned.triton, asked=backend == "triton")
+
+
+def _in_triton(results: Sequence[Result], beside: Beside, *, asked: bool) -> list[Result]:
+    """The results with their Triton files, fastest first: those that have one if it was asked for, else the fastest.
+
+    Raises:
+        UnsupportedError: Triton files were asked for, and none was measured within tolerance.
+    """
+    if asked and beside.backend != "triton":
+        raise UnsupportedError(f"expected a Triton file within tolerance, got none: {beside.said}", where="measure")
+    warnings.warn(beside.said, KernelWarning, stacklevel=4)
+    if beside.backend != "triton":
+        return list(results)
+    texts = beside.texts if asked else dict(list(beside.texts.items())[:1])
+    named = {one.digest[:12]: one for one in results}
+    found = []
+    for name, text in texts.items():
+        one = named.pop(name.split("-")[-1], None)
+        if one is not None and one.alternatives is not None:
+            found.append(replace(one, backend="triton", alternatives=one.alternatives.in_file(text)))
+    return found if asked else [*found, *(one for one in results if one.digest[:12] in named)]
+
+
+def _estimated(results: Sequence[Result], why: str, seconds: float) -> list[Result]:
+    """The results as they are, with a warning: there was not enough time."""
+    text = f"in the order of estimates: nothing was measured within {seconds:.0f} s: {why}; give time_limit more"
+    warnings.warn(text, KernelWarning, stacklevel=4)
+    return list(results)
+
+
+def _silent(what: str, done: int, count: int) -> None:
+    """Nothing is shown."""
+
+
+__all__ = ["Wanted", "fastest"]

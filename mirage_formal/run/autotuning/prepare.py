@@ -1,0 +1,423 @@
+"""From the candidates of a run to kernels that may run: what needs solvers and a compiler, and no GPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mirage_formal.device.compile import version as compiler
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import decode, encode, from_json, to_json
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.kernels.generate import other_tiles, schedule_of, schedule_record
+from mirage_formal.kernels.target import Target, load_target
+from mirage_formal.records import ScheduleRecord, sha256
+from mirage_formal.run.autotuning.choose import Composed
+from mirage_formal.run.autotuning.plans import (
+    At,
+    CandidatePlan,
+    Origin,
+    PiecePlan,
+    Place,
+    Prepared,
+    TuningPlan,
+    Variant,
+    Watch,
+)
+from mirage_formal.run.autotuning.timing_cache import Asked, asked_of, code
+from mirage_formal.run.build.build import build_form, candidates_of
+from mirage_formal.run.build.values import MIXED, KernelRefused
+from mirage_formal.run.settings import environment
+from mirage_formal.workers.dispatch import Done, Executor, Failed
+
+if TYPE_CHECKING:
+    from mirage_formal.run.build.forms import Form
+    from mirage_formal.run.build.values import Built
+
+#: What workers load once.
+PRELOAD: Final = ("mirage_formal.run.autotuning.prepare", "mirage_formal.claims.safety.safety")
+#: Schedules of one kernel.
+MOST_SCHEDULES: Final = 64
+#: Forms of one candidate, its own included, those that are the same kernels on other grids left out.
+MOST_FORMS: Final = 4
+#: Beside them, forms on other grids.
+MOST_GRIDS: Final = 3
+#: Of those in which kernels with products have other grids.
+MOST_TILES: Final = 5
+#: Seconds for the forms of one candidate, and for one kernel.
+_FORM_S: Final = 300.0
+_KERNEL_S: Final = 120.0
+#: For the kernels of one finalist.
+FINALIST_S: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A run as it is tuned.
+
+    Attributes:
+        program: The encoded program.
+        target: Name of the target.
+        candidates: Name and encoded µGraph of each, best first.
+        digest: Of all of these, and of our code.
+    """
+
+    program: bytes
+    target: str
+    candidates: tuple[tuple[str, bytes], ...]
+    digest: str
+
+
+def source_of(root: Path) -> Source:
+    """The candidates of a finished run, or the covers of a whole program.
+
+    Raises:
+        RunError: There is none.
+    """
+    program, target, found = candidates_of(root)
+    candidates = tuple((name, encode(graph())) for name, graph in found)
+    # What the candidates' forms and schedules are may change with any of our code.
+    read = (sorted(environment().items()), sha256(encode(program)), target, [(n, sha256(g)) for n, g in candidates])
+    return Source(encode(program), target, candidates, sha256(msgspec.json.encode(read)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A form of a candidate whose kernels are described."""
+
+    name: str
+    graph: bytes
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Described:
+    """The kernels of one form: µGraph, position, operator of the form, warm inputs, schedules.
+
+    Attributes:
+        form: Its name.
+        us: The cost model's estimate.
+        stable: Whether every sum of exponentials that is divided by has its running maximum.
+        kernels: The kernels.
+        library: See ``CandidatePlan.library``.
+        unfused: See ``CandidatePlan.unfused``.
+        sources: See ``CandidatePlan.sources``.
+    """
+
+    form: str
+    us: float
+    stable: bool
+    kernels: tuple[tuple[bytes, int, int, tuple[bool, ...], tuple[ScheduleRecord | None, ...]], ...]
+    library: bool = False
+    unfused: bool = False
+    sources: tuple[int, ...] = ()
+
+
+def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Form]]:
+    """The forms of a candidate that are tuned, each proved equal to it: by name, its own without one.
+
+    Raises:
+        MirageError: Its own form is not proved.
+    """
+    from mirage_formal.run.build.forms import OWN, forms  # loads numerical packages
+
+    found = forms(graph, target)
+    kinds = ((False, False, MOST_FORMS), (True, False, MOST_GRIDS), (True, True, MOST_TILES))
+    kept = [one for grids, tiles, most in kinds for one in _of_kind(found, grids, tiles)[:most]]
+    return [("" if one.name == OWN else one.name, one) for one in kept]
+
+
+def _of_kind(found: Sequence[Form], grids: bool, tiles: bool) -> list[Form]:
+    return [one for one in found if (one.grids, one.tiles) == (grids, tiles)]
+
+
+@dataclass(frozen=True, slots=True)
+class Finalist:
+    """A form of a candidate whose kernels are to be built, with what a worker needs for it.
+
+    Attributes:
+        graph, program: The candidate and its program, encoded.
+        target: Name of the target.
+        arch: What kernels are compiled for.
+        form: Name of the form.
+        kernels: The µGraph of each kernel, and its operator in the form.
+        schedules: Of some of these operators.
+        early: See ``Composed``.
+    """
+
+    graph: bytes
+    program: bytes
+    target: str
+    arch: str
+    form: str
+    kernels: tuple[tuple[bytes, int], ...]
+    schedules: tuple[tuple[int, ScheduleRecord], ...] = ()
+    early: frozenset[int] = frozenset()
+
+
+def finalist(source: Source, plan: TuningPlan, one: Composed) -> Finalist:
+    """A candidate that times have chosen."""
+    candidate = plan.candidates[one.candidate]
+    pieces = [plan.pieces[piece] for piece in candidate.pieces]
+    chosen = zip(candidate.operators, pieces, one.variants, strict=True)
+    schedules = ((operator, piece.variants[variant].schedule) for operator, piece, variant in chosen)
+    return Finalist(
+        dict(source.candidates)[candidate.name],
+        source.program,
+        source.target,
+        plan.arch,
+        candidate.form,
+        tuple((bytes(piece.graph), operator) for piece, operator in zip(pieces, candidate.operators, strict=True)),
+        tuple((operator, record) for operator, record in schedules if record is not None),
+        one.early,
+    )
+
+
+def form_of(task: Finalist) -> Form:
+    """The form of a candidate that a plan has, or that was put together of those it has.
+
+    Raises:
+        KernelRefused: There is none, or its kernels are not those of the plan.
+    """
+    from mirage_formal.run.autotuning.kernel_extraction import pieces
+
+    try:
+        form = _made(decode(task.graph), load_target(task.target), task.form)
+    except MirageError as error:
+        raise KernelRefused(f"the form {task.form or 'own'} is not proved: {error}", where="form") from error
+    if not task.form.startswith(MIXED):
+        return form
+    if [(to_json(one.graph).encode(), one.operator) for one in pieces(form.graph)] != list(task.kernels):
+        raise KernelRefused("the kernels of a form that is put together are not those of the others", where="form")
+    return form
+
+
+def proved(task: Finalist) -> bool:
+    """Whether there is the form of a finalist."""
+    try:
+        form_of(task)
+    except KernelRefused:
+        return False
+    return True
+
+
+def built(task: Finalist) -> Built | str:
+    """The kernels of a finalist, or why there are none.
+
+    Sound: ``build_form`` makes them, which refuses what may not run, of a form that ``form_of`` has proved.
+    """
+    schedules = {operator: schedule_of(record) for operator, record in task.schedules}
+    target, program = load_target(task.target), decode(task.program)
+    try:
+        made = build_form(form_of(task), program, target, (task.arch,), schedules, task.early)
+    except KernelRefused as error:
+        return str(error)
+    return replace(made, candidate=digest(decode(task.graph)))
+
+
+def written(task: Finalist) -> str:
+    """The digest of what the kernels of a finalist are, none of which is proved or made; empty if there are none."""
+    from mirage_formal.run.build.code_digest import emitted
+
+    schedules = {operator: schedule_of(record) for operator, record in task.schedules}
+    try:
+        return emitted(form_of(task).graph, load_target(task.target), schedules, task.early)
+    except MirageError:
+        return ""
+
+
+@lru_cache(maxsize=32)
+def _made(graph: KernelGraph, target: Target, name: str) -> Form:
+    """A form by its name, or as it was put together; finalists are often several of few forms."""
+    from mirage_formal.run.build import forms
+
+    if name.startswith(MIXED):
+        return forms.mixed(graph, target, forms.parsed(name))
+    return forms.form(graph, target, name or forms.OWN)
+
+
+def described(task: _Named) -> list[_Described]:
+    """The kernels of all forms of a candidate; none where it has no form that may run."""
+    from mirage_formal.kernels.cost import estimate
+    from mirage_formal.run.autotuning.kernel_extraction import pieces
+    from mirage_formal.run.ranking import library_products, one_by_one
+
+    target = load_target(task.target)
+    try:
+        forms = forms_of(decode(task.graph), target)
+    except MirageError:
+        return []
+    found = []
+    least = estimate(forms[0][1].graph, target).us
+    for name, form in forms:
+        kernels = []
+        for piece in pieces(form.graph):
+            schedules: tuple[ScheduleRecord | None, ...] = (None,)
+            if isinstance(piece.graph.ops[piece.position], GraphDefined):
+                schedules = _schedules(piece, target)
+            else:
+                schedules = (None, *map(schedule_record, other_tiles(piece.graph, piece.position, target)))
+            kernels.append((to_json(piece.graph).encode(), piece.position, piece.operator, piece.warm, schedules))
+        us, library = estimate(form.graph, target).us, library_products(form.graph)
+        if form.tiles:  # a search has chosen the own grid by the same model, so other grids are not tried ahead of it
+            us = max(us, least)
+        plain = library, one_by_one(form.graph)
+        found.append(_Described(name, us, not form.note, tuple(kernels), *plain, form.sources))
+    return found
+
+
+def _schedules(piece: Any, target: Any) -> tuple[ScheduleRecord, ...]:
+    """Schedules of a kernel; none if it cannot be planned."""
+    from itertools import islice
+
+    from mirage_formal.kernels.planning.planner import schedules
+
+    try:
+        made = list(islice(schedules(piece.graph, piece.position, target), MOST_SCHEDULES))
+    except MirageError:
+        return ()
+    return tuple(schedule_record(one) for one in made)
+
+
+def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
+    """The kernels of a run's candidates, each once; of stable ones alone, if there are such.
+
+    Args:
+        source: The run.
+        arch: What kernels are compiled for.
+        maker: Who describes them.
+    """
+    tasks = [_Named(name, graph, source.target) for name, graph in source.candidates]
+    answers: dict[int, list[_Described]] = {}
+    for event in maker.executor.run(described, tasks, limit_s=_FORM_S, once=True):
+        if isinstance(event, Done):
+            answers[event.index] = event.value
+        elif isinstance(event, Failed):
+            answers[event.index] = []
+        maker.watch("forms", len(answers), len(tasks))
+    target = sha256(msgspec.json.encode(msgspec.to_builtins(load_target(source.target))))
+    pieces: dict[tuple[bytes, int, tuple[bool, ...]], int] = {}
+    plans: list[PiecePlan] = []
+    candidates: list[CandidatePlan] = []
+    stable = any(one.stable for found in answers.values() for one in found)
+    for number, task in enumerate(tasks):
+        for one in answers.get(number, ()):
+            if stable and not one.stable:  # it would be outside of its tolerance
+                continue
+            own = []
+            for graph, position, _, warm, schedules in one.kernels:
+                if (graph, position, warm) not in pieces:
+                    pieces[graph, position, warm] = len(plans)
+                    variants = tuple(Variant(_key(graph, position, s, target, arch), s) for s in schedules)
+                    plans.append(PiecePlan(msgspec.Raw(graph), position, warm, variants))
+                own.append(pieces[graph, position, warm])
+            operators = tuple(operator for _, _, operator, _, _ in one.kernels)
+            more = one.library, one.unfused, one.sources
+            candidates.append(CandidatePlan(task.name, one.form, one.us, tuple(own), operators, *more))
+    candidates.sort(key=lambda one: one.us)
+    return TuningPlan(source.digest, arch, tuple(candidates), tuple(plans))
+
+
+def _key(graph: bytes, position: int, schedule: ScheduleRecord | None, target: str, arch: str) -> str:
+    return sha256(graph + b"\n" + msgspec.json.encode((position, schedule, target, arch)))
+
+
+def made(task: tuple[Asked, str]) -> Prepared:
+    """A kernel, for an architecture, with its obligations discharged and machine code, or why there is none.
+
+    Sound: it is made by ``build_form``, which refuses a kernel with an obligation that does not hold.
+    """
+    from mirage_formal.run.build.code_digest import text_digest
+    from mirage_formal.run.build.stable import Stable
+
+    one, arch = task
+    graph = from_json(one.graph, "tuning plan")
+    chosen = {} if one.schedule is None else {one.position: schedule_of(one.schedule)}
+    try:
+        built = build_form(Stable(graph), graph, load_target(one.target), (arch,), chosen)
+    except KernelRefused as error:
+        return Prepared(str(error)[:500])
+    executable = built.executable
+    if len(executable.launches) != 1:
+        return Prepared(f"expected one launch, got {len(executable.launches)}")
+    origin = Origin(text_digest(executable.launches, executable.sources.values()), compiler())
+    return Prepared("", executable.launches[0], executable.outputs, executable.files, origin)
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Who makes kernels, where they are kept, and who is told.
+
+    Attributes:
+        place: The tuning directory.
+        executor: Workers.
+        watch: Told of progress.
+    """
+
+    place: Place
+    executor: Executor[Any]
+    watch: Watch
+
+    def prepare(
+        self, plan: TuningPlan, target: str, wanted: Sequence[At], deadline: float = float("inf")
+    ) -> dict[At, Prepared]:
+        """Make kernels that are not there yet, or by other code or compiler; each is kept as soon as it is made.
+
+        Args:
+            plan: The plan.
+            target: Name of the target.
+            wanted: Positions of piece and schedule.
+            deadline: Value of time.monotonic() at which to stop.
+
+        Returns:
+            Those that are there now, those that may not run included; fewer than asked for if the deadline came first.
+        """
+        keys = [plan.key(at) for at in wanted]
+        found = ((at, self.place.prepared(key)) for at, key in zip(wanted, keys, strict=True))
+        known = {at: one for at, one in found if one is not None and _current(one)}
+        missing = [n for n, at in enumerate(wanted) if at not in known]
+        tasks = [(asked_of(plan, target, wanted[n]), plan.arch) for n in missing]
+        self.watch("kernels", len(known), len(wanted))
+        limit = min(_KERNEL_S, max(1.0, deadline - time.monotonic()))
+        for event in self.executor.run(made, tasks, limit_s=limit, deadline=deadline, once=True):
+            if isinstance(event, Done):
+                one = event.value
+            elif isinstance(event, Failed):
+                if event.overdue and limit < _KERNEL_S:  # it may yet be made another time
+                    continue
+                one = Prepared(f"it could not be made: {event.reason}"[:500])
+            else:
+                continue
+            one = msgspec.structs.replace(one, origin=msgspec.structs.replace(one.origin, code=code()))
+            known[wanted[missing[event.index]]] = one
+            self.place.keep_kernel(keys[missing[event.index]], one)
+            self.watch("kernels", len(known), len(wanted))
+        return {at: known[at] for at in wanted if at in known}
+
+
+def _current(one: Prepared) -> bool:
+    """Whether a kernel is what would be made now."""
+    return one.origin.code == code() and (bool(one.refused) or one.origin.compiler == compiler())
+
+
+__all__ = [
+    "FINALIST_S",
+    "PRELOAD",
+    "Finalist",
+    "Maker",
+    "Source",
+    "built",
+    "finalist",
+    "forms_of",
+    "plan_of",
+    "proved",
+    "source_of",
+    "written",
+]

@@ -1,0 +1,123 @@
+"""Kept times that are those of the kernels that this code makes.
+
+A time is kept with the digest of the code that wrote its kernel and with that of what was written (``plans.Origin``).
+The same code writes the same. Of other code, such as another version of this package, a kernel's time still counts
+where its text is the same: of kernels that were made the text is known, and others are written once more for it, which
+neither proves nor compiles anything.
+
+Sound: times decide which kernels are built, and nothing about whether one may run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from mirage_formal.errors import MirageError
+from mirage_formal.records import ScheduleRecord
+from mirage_formal.run.autotuning.plans import At, Place, Timed, TuningPlan
+from mirage_formal.workers.dispatch import Done, Executor
+
+#: Seconds for writing one kernel.
+_WRITTEN_S: Final = 60.0
+
+
+@lru_cache(maxsize=1)
+def code() -> str:
+    """The digest of the code that writes kernels here."""
+    from mirage_formal.run.settings import kernel_code
+
+    return kernel_code()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A kernel whose text is asked for, or that is to be made."""
+
+    graph: bytes
+    position: int
+    schedule: ScheduleRecord | None
+    target: str
+
+
+def asked_of(plan: TuningPlan, target: str, at: At) -> Asked:
+    """A kernel of a plan, by the positions of its piece and schedule."""
+    one, variant = plan.pieces[at[0]], at[1]
+    return Asked(bytes(one.graph), one.position, one.variants[variant].schedule, target)
+
+
+def text_of(asked: Asked) -> str:
+    """The digest of a kernel's text; empty if it has none."""
+    from mirage_formal.graph.formats.json import from_json
+    from mirage_formal.kernels.generate import schedule_of
+    from mirage_formal.kernels.target import load_target
+    from mirage_formal.run.build.code_digest import emitted
+
+    chosen = {} if asked.schedule is None else {asked.position: schedule_of(asked.schedule)}
+    try:
+        return emitted(from_json(asked.graph, "tuning plan"), load_target(asked.target), chosen)
+    except MirageError:
+        return ""
+
+
+def elsewhere(
+    plan: TuningPlan, times: Mapping[str, Timed], target: str, executor: Executor[Any]
+) -> dict[str, float | None]:
+    """Of times that were measured elsewhere those of a plan's kernels: microseconds, or None of those that failed.
+
+    Args:
+        plan: The plan.
+        times: By kernel.
+        target: Name of the target.
+        executor: Workers, which write kernels that other code has made.
+    """
+    first: dict[str, At] = {}
+    for at in ((p, v) for p, piece in enumerate(plan.pieces) for v in range(len(piece.variants))):
+        if plan.key(at) in times:
+            first.setdefault(plan.key(at), at)
+    known = {key: times[key] for key in first}
+    others = [key for key, one in known.items() if one.code != code()]
+    texts = dict(zip(others, _texts(plan, [first[key] for key in others], target, executor), strict=True))
+    return {
+        key: None if one.failed else one.us
+        for key, one in known.items()
+        if one.code == code() or (one.text and one.text == texts[key])
+    }
+
+
+def _texts(plan: TuningPlan, wanted: Sequence[At], target: str, executor: Executor[Any]) -> list[str]:
+    """Digests of the kernels' texts, in order."""
+    found = [""] * len(wanted)
+    tasks = [asked_of(plan, target, at) for at in wanted]
+    for event in executor.run(text_of, tasks, limit_s=_WRITTEN_S, once=True):
+        if isinstance(event, Done):
+            found[event.index] = event.value
+    return found
+
+
+def here(plan: TuningPlan, times: Mapping[str, Timed], place: Place) -> dict[str, float | None]:
+    """What is known of a plan's kernels on this machine: microseconds; None of those that failed or may not run.
+
+    A kernel that was not made by this code yet is not known, for its text is not.
+
+    Args:
+        plan: The plan.
+        times: By kernel.
+        place: Where kernels are.
+    """
+    found: dict[str, float | None] = {}
+    for key in {variant.key for piece in plan.pieces for variant in piece.variants}:
+        one = times.get(key)
+        if one is not None and one.code == code():
+            found[key] = None if one.failed else one.us
+        elif (made := place.prepared(key)) is not None and made.origin.code == code():
+            if made.refused:
+                found[key] = None
+            elif one is not None and one.text == made.origin.text:
+                found[key] = None if one.failed else one.us
+    return found
+
+
+__all__ = ["Asked", "asked_of", "code", "elsewhere", "here", "text_of"]

@@ -1,0 +1,81 @@
+"""What a GPU said of Triton files, kept in the tuning directory as soon as it is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from mirage_formal.device.cache import replace_file
+from mirage_formal.records import NumericsRecord, read, sha256
+from mirage_formal.run.autotuning.child import Machine
+from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.autotuning.triton.files import TritonText
+
+
+class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What became of a Triton file on one GPU.
+
+    Attributes:
+        us: Microseconds of a call, median of a short run; 0 if it has none.
+        failed: What went wrong, or empty.
+        answer: Of its numerics; empty if it was not compared with float64.
+        numerics: The comparison.
+        key: What they are kept by.
+    """
+
+    us: float = 0.0
+    failed: str = ""
+    answer: str = ""
+    numerics: NumericsRecord | None = None
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Answers by everything that they depend on: the text, the µGraph, the run and our code, the GPU and versions.
+
+    Attributes:
+        place: The tuning directory.
+        run: Digest of the run and of our code.
+        machine: The GPU, with versions of its driver, of torch and of Triton.
+    """
+
+    place: Place
+    run: str
+    machine: Machine
+
+    def get(self, one: TritonText) -> Said:
+        """What is known of a file; nothing if what was kept cannot be read, or was kept by another key."""
+        path = self._path(one)
+        try:
+            found = msgspec.json.decode(read(path), type=Said) if path.is_file() else Said()
+        except (msgspec.DecodeError, OSError):
+            return Said()
+        return found if found.key == path.stem else Said()
+
+    def put(self, one: TritonText, said: Said) -> None:
+        """Keep what is known of a file."""
+        path = self._path(one)
+        replace_file(path, msgspec.json.encode(msgspec.structs.replace(said, key=path.stem)))
+
+    def file(self, one: TritonText) -> Path:
+        """Where the file is, for the process that runs it."""
+        path = self._root / f"{one.digest}.py"
+        if not path.is_file():
+            replace_file(path, one.text.encode())
+        return path
+
+    @property
+    def _root(self) -> Path:
+        root = self.place.root / "triton"
+        root.mkdir(exist_ok=True)
+        return root
+
+    def _path(self, one: TritonText) -> Path:
+        what = (one.digest, one.graph, self.run, self.machine.device, self.machine.driver, self.machine.triton)
+        return self._root / f"{sha256(msgspec.json.encode(what))}.json"
+
+
+__all__ = ["Kept", "Said"]

@@ -1,0 +1,88 @@
+"""Triton files compiled before they are run, by processes that leave the GPU alone.
+
+What is compiled lands in Triton's own cache on disk, under the key that a launch looks for: a file's ``run`` is called
+with tensors without memory, and its functions are compiled as for a launch, and not launched.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.run.build.triton.calls import loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A file to be compiled.
+
+    Attributes:
+        text: What stands in it.
+        arch: The architecture, as in "sm_90a".
+    """
+
+    text: str
+    arch: str
+
+
+def compiled(task: Task) -> str:
+    """Compile the functions of a file; why that did not work, or nothing.
+
+    A launch then compiles what is not there, or fails in its turn: what is said here decides nothing.
+    """
+    try:
+        torch, driver = import_module("torch"), import_module("triton").runtime.driver
+        driver.set_active(_Driver(task.arch))
+        module = loaded(task.text)
+        for name, value in list(vars(module).items()):
+            if re.fullmatch(r"kernel\d+", name):
+                setattr(module, name, _Compiling(value))
+        module.run(*_given(module, torch))
+    except Exception as error:  # a compiler raises what it likes
+        lines = [type(error).__name__, *str(error).strip().splitlines()]
+        return f"it does not compile: {' '.join([*lines[:2], *lines[2:][-1:]])}"[:500]
+    return ""
+
+
+def _given(module: ModuleType, torch: Any) -> list[Any]:
+    """Inputs as they are declared, without memory."""
+    return [torch.empty_strided(*one[:2], dtype=one[2], device="meta") for one in module.INPUTS]
+
+
+class _Compiling:
+    """A function of Triton that is compiled where it would be launched."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return lambda *given, **options: self._function.run(*given, grid=grid, warmup=True, **options)
+
+
+class _Driver:
+    """What Triton asks of a driver while it compiles."""
+
+    def __init__(self, arch: str) -> None:
+        found = re.fullmatch(r"sm_(\d+)[a-z]?", arch)
+        if found is None:
+            raise UnsupportedError(f"expected an architecture such as sm_90a, got {arch}", where="triton")
+        self._target = import_module("triton.backends.compiler").GPUTarget("cuda", int(found[1]), 32)
+
+    def get_current_target(self) -> Any:
+        """The GPU that is compiled for."""
+        return self._target
+
+    def get_current_device(self) -> int:
+        """Its number: any."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """Nothing is launched on it."""
+        return 0
+
+
+__all__ = ["Task", "compiled"]

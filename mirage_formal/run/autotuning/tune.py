@@ -1,0 +1,257 @@
+"""From a run to its fastest kernels on one GPU: what this machine can do of it, and what is left.
+
+Where there are solvers and no GPU, kernels are made; where there is a GPU and no solver, they are timed
+(``on_device``). A tuning directory that is carried from one to the other holds everything in between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from mirage_formal.device.compile import version as compiler
+from mirage_formal.errors import MirageError, RunError
+from mirage_formal.kernels.executable import LAUNCH_FILE
+from mirage_formal.records import KERNELS
+from mirage_formal.run.autotuning.bench import Bench, Tuned
+from mirage_formal.run.autotuning.child import Answer, Job
+from mirage_formal.run.autotuning.choose import batches, composed, in_order, mixed, needed
+from mirage_formal.run.autotuning.finalists import JUDGED_S, Facts, Finalists, job_of
+from mirage_formal.run.autotuning.local_search import STEP, nearby
+from mirage_formal.run.autotuning.plans import At, Place, TuningPlan, Watch, read_plan
+from mirage_formal.run.autotuning.timing import Device, time_kernels
+from mirage_formal.run.autotuning.timing_cache import elsewhere, here
+from mirage_formal.run.run_directory.lock import writing
+from mirage_formal.workers.dispatch import Done
+
+if TYPE_CHECKING:
+    from mirage_formal.run.autotuning.prepare import Source
+
+#: Of a limit of time, by when the kernels of each round are made and timed, by when finalists are built, and by when
+#: their launches overlap as is best.
+_MADE: Final = (0.3, 0.52)
+_TIMED: Final = (0.42, 0.65)
+_BUILT: Final = 0.72
+_OVERLAPPED: Final = 0.95
+
+
+class NoTimes(RunError):
+    """No candidate has kernels that were all timed: there was too little time, or all of one failed."""
+
+
+def tune(root: Path, bench: Bench) -> Tuned:
+    """Tune one run as far as this machine can.
+
+    Sound: of what is timed every CUDA kernel has had all its obligations discharged; what is written is built again
+    from a proved candidate by ``run.build.build.build_form``, which refuses a kernel that may not run. Triton files,
+    which have no obligations, are timed with other back ends alone (``run.autotuning.triton.compare_backends``).
+
+    Args:
+        root: The run's directory.
+        bench: What it is tuned with.
+
+    Raises:
+        RunError: There is no finished run, or no candidate has kernels that may run.
+    """
+    from mirage_formal.run.autotuning.prepare import source_of
+
+    begin, source = time.monotonic(), source_of(root)
+    tuned = _tuned(root, source, bench, begin)
+    if bench.backend == "cuda":
+        return tuned
+    from mirage_formal.run.autotuning.triton.compare_backends import beside_cuda
+
+    end = float("inf") if bench.limits.seconds is None else begin + bench.limits.seconds
+    with writing(root):
+        late = max(end, time.monotonic() + JUDGED_S)
+        return replace(tuned, triton=beside_cuda(root, tuned.rows, source.digest, bench, late))
+
+
+def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
+    """The same with CUDA kernels alone, since a value of time.monotonic()."""
+    from mirage_formal.run.autotuning.prepare import Maker, plan_of
+
+    place, device, watch, limits = bench.place, bench.device, bench.watch, bench.limits
+
+    def until(share: float) -> float:
+        return float("inf") if limits.seconds is None else begin + share * limits.seconds
+
+    deadline = until(1.0)
+    maker = Maker(place, bench.executor, watch)
+    plan = place.plan(source.digest, bench.arch)
+    if plan is None:
+        plan = plan_of(source, bench.arch, maker)
+        place.keep_plan(plan)
+    tried = _tried(plan, source.target, bench)
+    why = ""
+    for number, wanted in enumerate(_rounds(plan, limits.kernels, tried, device)):
+        late = number > 0 or bool(tried) or device is None
+        if isinstance(device, str):
+            # What was timed elsewhere may run, and finalists are made anew: machine code of the others is of no use.
+            ready = [at for at in wanted if tried.get(plan.key(at)) is not None]
+            refused = sum(plan.key(at) in tried for at in wanted) - len(ready)
+        else:
+            made = maker.prepare(plan, source.target, wanted, until(_MADE[late]))
+            ready = [at for at, one in made.items() if not one.refused]
+            refused = len(made) - len(ready)
+            why = next((one.refused for one in made.values() if one.refused), "")
+            if device is not None:
+                time_kernels(plan, ready, place, device, watch=watch, deadline=until(_TIMED[late]))
+            tried |= _tried(plan, source.target, bench)
+    if not ready:
+        raise _none_ready(root, device, why)
+    added = max(0, len(wanted) - limits.kernels)
+    times = {key: us for key, us in tried.items() if us is not None}
+    if device is None:
+        left = "time the kernels on the machine with the GPU"
+        return Tuned(len(wanted), len(ready), len(times), (), left, added=added)
+    plan = _with_mixed(plan, times, source, bench)
+    found = composed(plan, times)
+    if not found:
+        what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
+        raise NoTimes(what, where=str(root), hint="give it more time, or --kernels more")
+    facts = Facts(source, plan, len(wanted), refused, len(times))
+    tuned = Tuned(len(wanted), len(ready), len(times), (), added=added)
+    with writing(root):
+        known = place.times(device) if isinstance(device, str) else None
+        for chosen in batches(plan, found, limits.finalists, fewer=bench.backend != "cuda", measured=known):
+            names = [plan.candidates[one.candidate].name for one in chosen]
+            first = [one for at, one in enumerate(chosen) if names[at] not in names[:at]]
+            finalists = Finalists(root, facts, bench, deadline)
+            finalists.build(first, until(_BUILT))
+            finalists.measure()
+            for one in takewhile(lambda _: time.monotonic() < until(_BUILT), (x for x in chosen if x not in first)):
+                finalists.instead(one)
+            finalists.overlap(times, until(_OVERLAPPED))
+            every = sorted([*tuned.rows, *finalists.rows.values()], key=lambda row: (row.us is None, row.us or 0.0))
+            tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **finalists.built})
+            if isinstance(device, str):
+                return replace(tuned, left="measure the candidates on the machine with the GPU")
+            if any(row.us is not None for row in finalists.rows.values()) or time.monotonic() >= deadline:
+                break  # while all are refused, or outside of their tolerance, further ones are tried
+    return tuned
+
+
+def _none_ready(root: Path, device: Device | str | None, why: str) -> NoTimes:
+    """No kernel of a run may run, or has a time; ``why`` one was refused, if one was."""
+    if not isinstance(device, str):
+        none = "no candidate's kernels were proved equal to it; mirage-formal doctor says whether z3 and cvc5 are here"
+        hint = f"the first was refused: {why}" if why else none
+        return NoTimes("expected candidates with kernels that may run, got none", where=str(root), hint=hint)
+    what = f"expected times of this run's kernels on {device}, got none: the times are of other kernels, or other code"
+    return NoTimes(what, where=str(root), hint="make and time them: tune, and gpu tune on the machine with the GPU")
+
+
+def _with_mixed(plan: TuningPlan, times: Mapping[str, float], source: Source, bench: Bench) -> TuningPlan:
+    """The plan with forms that are put together of others, as many as there may be finalists, if they are proved."""
+    from mirage_formal.run.autotuning.prepare import FINALIST_S, finalist, proved
+
+    whole = msgspec.structs.replace(plan, candidates=(*plan.candidates, *mixed(plan, times)))
+    own = len(plan.candidates)
+    chosen = [one for one in composed(whole, times) if one.candidate >= own][: bench.limits.finalists]
+    tasks = [finalist(source, whole, one) for one in chosen]
+    events = bench.executor.run(proved, tasks, limit_s=FINALIST_S, once=True)
+    holds = {event.index for event in events if isinstance(event, Done) and event.value}
+    kept = (whole.candidates[one.candidate] for number, one in enumerate(chosen) if number in holds)
+    return msgspec.structs.replace(plan, candidates=(*plan.candidates, *kept))
+
+
+def _rounds(
+    plan: TuningPlan, kernels: int, tried: Mapping[str, float | None], device: Device | str | None
+) -> Iterator[list[At]]:
+    """The kernels of each round; of the last ones those before count among them.
+
+    On a GPU three eighths are chosen by the model, as many by the times of these; of the last quarter a few at a time,
+    next to what is the fastest so far (``local_search``). Further rounds try what is still needed, as long as
+    they bring something: where kernels are refused or fail, those of the next candidate are.
+
+    Args:
+        plan: The plan.
+        kernels: How many are asked for.
+        tried: What is known, which grows from round to round.
+        device: What times kernels, if there is something.
+    """
+
+    def left(some: int) -> int:
+        return sum(plan.key(at) not in tried for at in in_order(plan, some, tried))
+
+    known = -1
+    if device is not None and not isinstance(device, str):
+        for some in (3 * kernels // 8, kernels - kernels // 4):
+            if some and left(some):
+                yield in_order(plan, some, tried)
+        while known < len(tried) and (more := nearby(plan, tried, min(STEP, left(kernels)))):
+            known = len(tried)
+            yield more
+    yield in_order(plan, kernels, tried)
+    known = -1
+    while not isinstance(device, str) and len(tried) > known and needed(plan, tried):
+        known = len(tried)
+        yield in_order(plan, kernels, tried)
+
+
+def _tried(plan: TuningPlan, target: str, bench: Bench) -> dict[str, float | None]:
+    """What is known of the plan's kernels, by key: microseconds; None of those that may not run, or failed.
+
+    Args:
+        plan: The plan.
+        target: Name of the target.
+        bench: Whose GPU's times count: without one, those of the directory's only GPU, if it has just one.
+
+    Raises:
+        RunError: There are none of the GPU that is named.
+    """
+    place, device = bench.place, bench.device
+    known = place.devices()
+    if isinstance(device, str):
+        if not place.times_path(device).is_file():
+            what = f"expected times of {device}, got those of: {', '.join(known) or 'none'}"
+            hint = "the GPU's machine writes them: gpu tune --place"
+            raise RunError(what, where=str(place.root / "times"), hint=hint)
+        return elsewhere(plan, place.times(device), target, bench.executor)
+    if device is None:
+        return here(plan, place.times(known[0]) if len(known) == 1 else {}, place)
+    return here(plan, place.times(device.machine.device, device.machine.driver, compiler()), place)
+
+
+def on_device(
+    place: Place, roots: Sequence[Path], device: Device, watch: Watch, seconds: float | None = None
+) -> list[tuple[str, Answer]]:
+    """What needs the GPU and nothing else: times of all kernels that were made, then the candidates of these runs.
+
+    Args:
+        place: The tuning directory.
+        roots: Runs whose directories ``kernels`` are compared with float64 and timed.
+        device: The GPU.
+        watch: Told of progress.
+        seconds: For everything; None is no limit.
+
+    Returns:
+        Directories of kernels with what became of them.
+    """
+    deadline = float("inf") if seconds is None else time.monotonic() + seconds
+    for path in sorted((place.root / "plans").glob("*.json")):
+        plan = read_plan(path)
+        every = [(p, v) for p, piece in enumerate(plan.pieces) for v in range(len(piece.variants))]
+        time_kernels(plan, place.usable(plan, every), place, device, watch=watch, deadline=deadline)
+    directories = [path.parent for root in roots for path in sorted((root / KERNELS).glob(f"*/{LAUNCH_FILE}"))]
+    jobs: list[Job] = []
+    for directory in directories:
+        try:
+            jobs.append(job_of(directory, place))
+        except MirageError as error:
+            raise RunError(f"expected kernels as they were built: {error}", where=str(directory)) from None
+    found = []
+    for job, answer in device.run(None, place.root, jobs, deadline):
+        found.append((job.directory, answer))
+        watch("measured", len(found), len(jobs))
+    return found
+
+
+__all__ = ["NoTimes", "on_device", "tune"]

@@ -1,0 +1,19 @@
+"""``python -m mirage_formal.run.build RUN_DIR``: the kernels of a run's best candidates, for mirage_formal.device."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from mirage_formal.guard import guarded
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line."""
+    from mirage_formal.cli.kernels import build_main
+
+    return build_main(sys.argv[1:] if arguments is None else arguments)
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,48 @@
+"""What runs of a µGraph, as a digest: its launches and the CUDA C++ of its kernels, without their machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+import msgspec
+
+from mirage_formal.device.compile import surroundings
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.kernels.executable import kernel_launch
+from mirage_formal.kernels.generate import NO_SCHEDULES, NONE_EARLY, generate
+from mirage_formal.kernels.program.plan import Schedule
+from mirage_formal.kernels.target import Target
+from mirage_formal.records import KernelLaunch, Launch, ProductLaunch, sha256
+
+
+def text_digest(launches: Sequence[Launch], sources: Iterable[str]) -> str:
+    """The digest of launches, which have those of their sources, and of what these are compiled with."""
+    bare = [msgspec.structs.replace(one, cubins={}) if isinstance(one, KernelLaunch) else one for one in launches]
+    return sha256(msgspec.json.encode([surroundings(sources), bare]))
+
+
+def emitted(
+    graph: KernelGraph,
+    target: Target,
+    schedules: Mapping[int, Schedule] = NO_SCHEDULES,
+    early: Set[int] = NONE_EARLY,
+) -> str:
+    """The digest of the launches that ``run.build.build`` makes, without proving or compiling anything.
+
+    Raises:
+        UnsupportedError: It has no kernels.
+    """
+    from mirage_formal.kernels.cuda import emit
+
+    made = generate(graph, target, schedules, early)
+    launches, names, texts = list[Launch](), iter(made.sources), list[str]()
+    for step in made.steps:
+        if isinstance(step, ProductLaunch):
+            launches.append(step)
+        else:
+            texts.append(emit(step.program))
+            launches.append(kernel_launch(step.program, step.operator, step.values, next(names), texts[-1], {}))
+    return text_digest(launches, texts)
+
+
+__all__ = ["emitted", "text_digest"]

@@ -1,0 +1,116 @@
+"""A graph as its user wrote it: called on tensors, and printed as CUDA C++. No search comes in between."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+from mirage_formal.device.launch import Optimized
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import row_major
+from mirage_formal.kernels.executable import Executable, workspace
+from mirage_formal.kernels.program.program import Program
+from mirage_formal.kernels.target import Target, load_target
+from mirage_formal.run.build.build import KernelWarning, build
+from mirage_formal.run.build.values import Built
+
+#: The target that kernels are planned for, by the architecture that they are compiled for. A device with less shared
+#: memory than its target's refuses a kernel that needs more when it is loaded.
+_TARGETS: Final = {"sm_90a": "h200", "sm_80": "a100"}
+#: For all others: the one with the least shared memory.
+_SMALLEST: Final = "rtx4090"
+
+
+def optimized(graph: KernelGraph) -> Optimized:
+    """A graph that can be called; its kernels are built at the first call on a GPU.
+
+    Sound: the kernels are of the graph itself, or of its running-maximum form, which is proved equal to it; their
+    obligations are discharged, see ``run.build.build.build``.
+
+    Args:
+        graph: A program or a µGraph.
+
+    Returns:
+        What a result of a search is called by, for this graph. It warns where exponentials are summed without a
+        running maximum.
+    """
+
+    def made(arch: str) -> Executable:
+        built = build(graph, graph, target_of(arch), (arch,))
+        if built.stable.note:
+            warnings.warn(built.stable.note, KernelWarning, stacklevel=2)
+        return built.executable
+
+    return Optimized(graph, made)
+
+
+def target_of(arch: str) -> Target:
+    """What kernels for an architecture, as in "sm_80", are planned for."""
+    return load_target(_TARGETS.get(arch, _SMALLEST))
+
+
+@dataclass(frozen=True, slots=True)
+class CudaProgram:
+    """The kernels of a graph as text, with what the reference system's dictionary has; ``program["code"]`` works too.
+
+    Attributes:
+        code: CUDA C++ of all generated kernels; products outside of block graphs are cuBLAS, and have none.
+        buf_size: Bytes of the tensors between kernels.
+        max_smem_size: Most bytes of shared memory that a block of one kernel has.
+        profiler_buf_size: 0: nothing is profiled.
+        output_directives: For each output its elements, its shape and its strides.
+        built: The kernels, with their obligations.
+    """
+
+    code: str
+    buf_size: int
+    max_smem_size: int
+    profiler_buf_size: int
+    output_directives: tuple[dict[str, Any], ...]
+    built: Built
+
+    def __getitem__(self, name: str) -> Any:
+        """A field by its name."""
+        if name not in self.keys():
+            raise KeyError(name)
+        return getattr(self, name)
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of the reference system's dictionary."""
+        return ("code", "buf_size", "max_smem_size", "profiler_buf_size", "output_directives")
+
+
+def cuda_program(graph: KernelGraph, arch: str, input_strides: Sequence[Sequence[int]] | None) -> CudaProgram:
+    """The kernels of a graph for an architecture.
+
+    Args:
+        graph: A program or a µGraph.
+        arch: As in "sm_80".
+        input_strides: The inputs' strides, which must be the graph's; None for those.
+
+    Raises:
+        KernelRefused: It has no kernel that may run; says why.
+        UnsupportedError: The strides are others.
+    """
+    own = [item.strides for item in graph.inputs]
+    if input_strides is not None and [tuple(steps) for steps in input_strides] != own:
+        what = f"expected the inputs' strides {[list(s) for s in own]}, got {[list(s) for s in input_strides]}"
+        hint = "declare them in new_input, or leave input_strides out"
+        raise UnsupportedError(what, where="generate_cuda_program", hint=hint)
+    built = build(graph, graph, target_of(arch))
+    programs: list[Program] = list(built.programs.values())
+    shapes = [built.executable.values[number].shape for number in built.executable.outputs]
+    return CudaProgram(
+        code=built.executable.source,
+        buf_size=workspace(built.executable)[1],
+        max_smem_size=max((program.shared_bytes for program in programs), default=0),
+        profiler_buf_size=0,
+        output_directives=tuple(
+            {"alloc_size": prod(shape), "shape": tuple(shape), "strides": row_major(shape)} for shape in shapes
+        ),
+        built=built,
+    )

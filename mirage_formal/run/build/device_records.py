@@ -1,0 +1,71 @@
+"""What a GPU says about a candidate's kernels: computed on it, and recorded beside them.
+
+Needs CuPy, NumPy and msgspec: the machine with the GPU has no solver.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirage_formal.device.runtime import device_name
+from mirage_formal.device.sealed_records import write_measurement, write_numerics
+from mirage_formal.kernels.executable import moved_bytes
+from mirage_formal.records import MeasureRecord, NumericsRecord, TuningRecord
+
+if TYPE_CHECKING:
+    from mirage_formal.device.runs import DeviceRuns
+
+
+def compared(runs: DeviceRuns, seed: int = 0) -> NumericsRecord:
+    """Numerics of kernels: their results on seeded inputs, compared with float64 at every scale.
+
+    Args:
+        runs: The loaded kernels; what the comparison has allocated is freed afterwards.
+        seed: Seed of the inputs.
+    """
+    from mirage_formal.claims.numerics.numerics import Inputs, check  # needs NumPy
+
+    executable, inputs = runs.executable, Inputs(seed, xp=runs.cupy)
+    try:
+        return check(
+            executable.program, executable.graph, executable.digest, runs.run, device=device_name(), inputs=inputs
+        )
+    finally:
+        runs.cupy.get_default_memory_pool().free_all_blocks()
+
+
+def record_numerics(runs: DeviceRuns, directory: Path, seed: int = 0) -> NumericsRecord:
+    """Compare with float64, and write numerics.json.
+
+    Args:
+        runs: The loaded kernels.
+        directory: Their directory.
+        seed: Seed of the inputs.
+
+    Raises:
+        RunError: The directory has no manifest.
+        FormatError: A file is not what the manifest lists.
+    """
+    record = compared(runs, seed)
+    write_numerics(directory, record)
+    return record
+
+
+def record_time(runs: DeviceRuns, directory: Path, tuning: TuningRecord | None = None) -> MeasureRecord:
+    """Time the kernels, and write measure.json.
+
+    Args:
+        runs: The loaded kernels; what the measurement has allocated is freed afterwards.
+        directory: Their directory.
+        tuning: How the kernels were chosen, if they were tuned.
+
+    Raises:
+        RunError: The directory has no manifest.
+        FormatError: A file is not what the manifest lists.
+    """
+    try:
+        found = runs.measure()
+    finally:
+        runs.cupy.get_default_memory_pool().free_all_blocks()
+    return write_measurement(directory, found, device_name(), moved_bytes(runs.executable.program), tuning)

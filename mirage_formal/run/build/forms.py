@@ -1,0 +1,192 @@
+"""The forms of a candidate: its own, and others that may be faster, each proved equal to it.
+
+A search judges a candidate by its µGraph. What comes after, kernel by kernel, is told apart by measurement: factors
+behind products, loops dealt to more blocks, and kernels for predefined products (``kernels.post_search_rewrites``). Whoever measures
+takes all forms of a candidate; who cannot, the first, or the one with the best estimate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, Factors
+from mirage_formal.kernels.post_search_rewrites.rewrite import rewritten as changed
+from mirage_formal.kernels.target import Target
+from mirage_formal.run.build.vertical_fusion import JOINED, joined
+from mirage_formal.run.build.stable import Rewriting, Rewritten, Stable, as_it_is, rewritten, singly, stable
+from mirage_formal.run.build.values import MIXED
+from mirage_formal.search.thread import fuse_threads
+
+#: The name of a candidate's own form.
+OWN: Final = Change().name
+#: By how much the estimate of a form may exceed that of the candidate's own form; the model does not see registers.
+SLACK: Final = 1.15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form(Stable):
+    """A form of a candidate; ``run.build.build.build_form`` makes its kernels.
+
+    Attributes:
+        name: What was done to its kernels: "own", or as ``kernels.post_search_rewrites.rewrite.Change`` says.
+        us: Estimated microseconds.
+        grids: Whether its kernels are the candidate's own on other grids.
+        tiles: Whether these are kernels with products.
+        sources: For each operator of its µGraph, the candidate's that it comes from; empty where that is not known.
+    """
+
+    name: str
+    us: float
+    grids: bool = False
+    tiles: bool = False
+    sources: tuple[int, ...] = ()
+
+
+def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> list[Form]:
+    """The forms of a candidate, its own first, the others by their estimates.
+
+    The same for the same arguments. Forms that are equal are listed once; one without a proof is left out.
+
+    Sound: each has a proof, see ``run.build.stable.stable``.
+
+    Args:
+        candidate: A µGraph.
+        target: The GPU that estimates are for.
+        slack: Forms are listed whose estimate is at most this times that of the candidate's own, and the one in which
+            factors only go behind products.
+
+    Raises:
+        NotProved: Its own form has no proof.
+    """
+    own = _own(candidate, target)
+    found = {own.graph: own}
+    known = {candidate}
+    several = sum(isinstance(op, GraphDefined) for op in candidate.ops) > 1
+    for change in CHANGES[1:]:
+        if change.tiles and not several:
+            continue  # a search has candidates of one kernel on other grids
+        rewriting = _rewriting(change, target, slack)
+        before = rewritten(candidate, rewriting)
+        # What was there, or is estimated slow already, need not be proved.
+        if before.graph in known or _slow(change, _us(before.graph, target), slack * _us(candidate, target)):
+            continue
+        known.add(before.graph)
+        try:
+            one = _changed(candidate, change, rewriting, before, target)
+        except MirageError:
+            continue
+        if one.proof is not None and not _slow(change, one.us, slack * own.us):
+            found.setdefault(one.graph, one)
+    if own.proof is None and not own.note and (made := joined(candidate, target)) is not None:
+        one = _form(JOINED, made, target)
+        if one.us <= slack * own.us:
+            found.setdefault(one.graph, one)
+    first, *others = found.values()
+    return [first, *sorted(others, key=lambda one: (one.us, one.name))]
+
+
+def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SLACK) -> Form:
+    """One of the forms of a candidate, without the others.
+
+    Sound: it has a proof, see ``run.build.stable.stable``.
+
+    Args:
+        candidate: A µGraph.
+        target: The GPU that estimates are for.
+        name: Its name in ``forms``.
+        slack: As for ``forms``.
+
+    Raises:
+        NotProved: It has no proof.
+        KeyError: There is none of that name.
+    """
+    if name == OWN:
+        return _own(candidate, target)
+    if name == JOINED:
+        if (made := joined(candidate, target)) is None:
+            raise KeyError(name)
+        return _form(JOINED, made, target)
+    change = {change.name: change for change in CHANGES}[name]
+    rewriting = _rewriting(change, target, slack)
+    return _changed(candidate, change, rewriting, rewritten(candidate, rewriting), target)
+
+
+def mixed(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, slack: float = SLACK) -> Form:
+    """The form in which operators are each rewritten in a way of their own.
+
+    Sound: it has a proof, see ``run.build.stable.stable``.
+
+    Args:
+        candidate: A µGraph.
+        target: The GPU that estimates are for.
+        names: By operator the name of the form that it has there; the others stay. Operators that are alike have one.
+        slack: As for ``forms``.
+
+    Raises:
+        NotProved: It has no proof.
+        KeyError: A name is that of no form with operators of its own.
+    """
+    changes = {change.name: change for change in CHANGES}
+    known: dict[KernelGraph, KernelGraph] = {}
+    for number, piece in enumerate(singly(candidate)):
+        change = changes[names.get(number, OWN)]
+        known[piece.program] = changed(piece.program, change, target, slack) if number in names else piece.program
+
+    def one(graph: KernelGraph) -> KernelGraph:
+        return known.get(graph, graph)
+
+    name = ", ".join(f"{number} {what}" for number, what in sorted(names.items()))
+    return _form(f"{MIXED}{name}", stable(candidate, one), target, rewritten(candidate, one))
+
+
+def parsed(name: str) -> dict[int, str]:
+    """The forms of operators that a mixed form's name says."""
+    words = (part.split(" ", 1) for part in name.removeprefix(MIXED).split(", "))
+    return {int(number): what for number, what in words}
+
+
+def _rewriting(change: Change, target: Target, slack: float) -> Rewriting:
+    """What is done to each kernel; kernels that are alike are worked on once."""
+    known: dict[KernelGraph, KernelGraph] = {}
+
+    def one(graph: KernelGraph) -> KernelGraph:
+        if graph not in known:
+            known[graph] = changed(graph, change, target, slack)
+        return known[graph]
+
+    return one
+
+
+def _own(candidate: KernelGraph, target: Target) -> Form:
+    return _form(OWN, stable(candidate), target, rewritten(candidate, as_it_is))
+
+
+def _changed(candidate: KernelGraph, change: Change, rewriting: Rewriting, before: Rewritten, target: Target) -> Form:
+    """The form of a change; ``before`` is the candidate rewritten, without running maxima."""
+    return replace(
+        _form(change.name, stable(candidate, rewriting), target, before), grids=change.grids, tiles=change.tiles > 0
+    )
+
+
+def _form(name: str, made: Stable, target: Target, before: Rewritten | None = None) -> Form:
+    us = _us(made.graph, target)
+    same = before is not None and len(before.sources) == len(made.graph.ops)
+    sources = before.sources if before is not None and same else ()
+    return Form(made.graph, made.proof, made.conditions, made.added, made.note, name=name, us=us, sources=sources)
+
+
+def _slow(change: Change, us: float, most: float) -> bool:
+    """Whether a form is estimated slow; a norm that is written out for its factor costs the model more than it does."""
+    return us > most and change != Change(Factors.BEHIND)
+
+
+def _us(graph: KernelGraph, target: Target) -> float:
+    return estimate(fuse_threads(graph), target).us
+
+
+__all__ = ["MIXED", "OWN", "SLACK", "Form", "form", "forms", "mixed", "parsed"]

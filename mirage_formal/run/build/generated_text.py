@@ -1,0 +1,122 @@
+"""Graphs as text: CUDA C++, Triton, and files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from mirage_formal.errors import GraphError, RunError, UnsupportedError
+from mirage_formal.frontend.arguments import fail, ignore
+from mirage_formal.frontend.builder import KernelBuilder
+from mirage_formal.frontend.mirage_api.table import refused
+from mirage_formal.graph.graph import KernelGraph
+
+if TYPE_CHECKING:
+    from mirage_formal.run.build.triton.program import TritonProgram
+    from mirage_formal.run.build.compile_unsearched import CudaProgram
+
+#: Options of the reference system's code generator that have no meaning here.
+_CODE_OPTIONS: Final = ("num_warp_groups", "pipeline_stages", "enable_online_softmax", "file_id", "output_tensors")
+
+
+def generate_cuda_program(
+    graph: KernelBuilder | KernelGraph,
+    *,
+    target_cc: int = 90,
+    input_strides: Sequence[Sequence[int]] | None = None,
+    **more: Any,
+) -> CudaProgram:
+    """The CUDA C++ of a graph's own kernels; no search comes before.
+
+    Args:
+        graph: The graph.
+        target_cc: Compute capability that they are planned for, as in 80 or 90.
+        input_strides: The inputs' strides, which must be those of ``new_input``.
+        more: Options of the reference system. ``profiling`` is refused; the others have no effect and warn.
+
+    Returns:
+        The text under ``["code"]``, with ``["buf_size"]``, ``["max_smem_size"]`` and ``["output_directives"]``.
+
+    Raises:
+        GraphError: It is no graph, or has no output.
+        MirageError: It has no kernel that may run.
+        UnsupportedError: The strides are others, ``profiling`` is set, or there is no such option.
+    """
+    if not isinstance(graph, KernelBuilder | KernelGraph):
+        text = f"generate_cuda_program: expected a kernel graph, got {type(graph).__name__}"
+        raise fail(GraphError, text, "give the graph itself, or result.graph for a result")
+    code_options("generate_cuda_program", more, ())
+    from mirage_formal.run.build.compile_unsearched import cuda_program
+
+    program = graph.freeze() if isinstance(graph, KernelBuilder) else graph
+    return cuda_program(program, "sm_90a" if target_cc == 90 else f"sm_{target_cc}", input_strides)
+
+
+def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: int = 90) -> TritonProgram:
+    """The Triton file of a graph's own kernels; no search comes before. Neither torch nor Triton has to be installed.
+
+    Args:
+        graph: The graph, or a candidate's (``result.graph``).
+        target_cc: Compute capability of the GPU whose cost model chooses the tiles of predefined operators. The file
+            itself runs on any that Triton supports.
+
+    Returns:
+        The text under ``["code"]`` and as ``.code``.
+
+    Raises:
+        GraphError: It is no graph, or has no output.
+        MirageError: A kernel has no function of Triton; names it.
+    """
+    if not isinstance(graph, KernelBuilder | KernelGraph):
+        text = f"generate_triton_program: expected a kernel graph, got {type(graph).__name__}"
+        raise fail(GraphError, text, "give the graph itself, or result.graph for a result")
+    from mirage_formal.run.build.triton.program import triton_program
+    from mirage_formal.run.build.compile_unsearched import target_of
+
+    program = graph.freeze() if isinstance(graph, KernelBuilder) else graph
+    return triton_program(program, program, target_of("sm_90a" if target_cc == 90 else f"sm_{target_cc}"))
+
+
+def code_options(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse or ignore what the reference system's code generator is told.
+
+    Args:
+        where: What is called.
+        given: Its options.
+        known: Names of those that are taken.
+
+    Raises:
+        UnsupportedError: One is refused, or there is none of its name.
+    """
+    for name, value in given.items():
+        if name == "profiling" and value:
+            raise refused("compile(profiling)", f"{where}: expected profiling=False, got {value!r}")
+        if name == "rank":
+            raise refused("compile(rank)", f"{where}: expected no rank, got {value!r}")
+        if name not in (*known, "profiling", *_CODE_OPTIONS):
+            hint = f"the options are {', '.join((*known, 'profiling', *_CODE_OPTIONS))}"
+            raise fail(UnsupportedError, f"{where}: no option is called {name}", hint)
+        if name in (*_CODE_OPTIONS, "async_") and not (value is None or value is False or value == -1):
+            ignore(f"{where} option {name}")
+
+
+def written(file_name: str | PathLike[str], ending: str, text: str) -> None:
+    """Write a text to a file.
+
+    Args:
+        file_name: The file.
+        ending: What is appended to a name without an ending.
+        text: The text.
+
+    Raises:
+        RunError: The file cannot be written.
+    """
+    path = Path(file_name)
+    path = path if path.suffix or not ending else path.with_suffix(ending)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        what = f"expected a file that can be written, got {path}: {error.strerror}"
+        raise fail(RunError, what, "check the path") from None

@@ -1,0 +1,242 @@
+"""The form of a candidate that its kernels compute: each part that changes is believed only with a proof of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
+
+from mirage_formal.check.proof.ring import ProofError
+from mirage_formal.check.partitioning.parts import Other, Piece, composed, partition, replaced, taken_out
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.formats.json import embedded
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.kernels.online_softmax.stabilize import NotStable
+from mirage_formal.kernels.online_softmax.rewrite_groups import Together, runs
+from mirage_formal.records import FormPartRecord, FormRecord, ProvedRecord, line
+
+#: Another graph of the same interface for a graph of one operator; the given one where there is none.
+Rewriting = Callable[[KernelGraph], KernelGraph]
+
+
+#: Operators of a µGraph, and what takes their place; None if they stay.
+_Part = tuple[tuple[int, ...], Other | None]
+
+
+class NotProved(MirageError):
+    """The form of a µGraph is not known to be equal to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stable:
+    """What kernels are made of.
+
+    Attributes:
+        graph: The µGraph's form; the given one if nothing is to be changed or can be.
+        proof: That it equals the given one, part by part, as FormRecord; None if it is the given one.
+        conditions: Where the proofs of parts hold.
+        added: Those of the form that the given one has not.
+        note: Why a µGraph that sums exponentials has no running maxima, or "".
+    """
+
+    graph: KernelGraph
+    proof: bytes | None = None
+    conditions: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    note: str = ""
+
+
+def as_it_is(graph: KernelGraph) -> KernelGraph:
+    """The rewriting that changes nothing."""
+    return graph
+
+
+def stable(graph: KernelGraph, rewriting: Rewriting = as_it_is) -> Stable:
+    """The form of a µGraph of which no summed exponential overflows, if there is one.
+
+    Sound: a µGraph other than the given one is returned only if it is the given one with others in the places of
+    parts, each with a proof that it equals its part; the checker's kernel has replayed them, z3 and cvc5 refute what
+    they leave to them, and some input meets their conditions. Nothing rests on the rewriting.
+
+    Args:
+        graph: A µGraph.
+        rewriting: What operators are replaced by before.
+
+    Raises:
+        NotProved: There is such a form, but no such proof.
+    """
+    parts, note = _parts(graph, rewriting)
+    if all(other is None for _, other in parts):
+        return Stable(graph, note=note)
+    return assembled(graph, parts, note)
+
+
+def assembled(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stable:
+    """The form of a µGraph that has others in the places of parts.
+
+    Sound: see ``stable``; nothing rests on where the parts come from.
+
+    Args:
+        graph: The µGraph.
+        parts: Its parts, in an order in which they can be computed, with what takes their places.
+        note: See ``Stable``.
+
+    Raises:
+        NotProved: A proof is refused, or says too little.
+    """
+    from mirage_formal.claims.counterexamples.definedness import unmet  # loads numerical packages
+
+    try:
+        shown = replaced(graph, parts)
+    except ProofError as error:
+        at = f"{error.where}: " if error.where else ""
+        raise NotProved(f"the checker refuses the proof: {at}{error.what}", where="form") from error
+    for obligation in shown.obligations:
+        if answers := _answers(obligation.text):
+            what = f"digits {obligation.extents}, {obligation.lemma}: expected unsat from both solvers, got {answers}"
+            raise NotProved(what, where="form")
+    never = unmet(graph, shown.graph, shown.doubtful)
+    if never is not None:
+        raise NotProved(f"expected an input at which it is defined: {never.reason}", where="form")
+    return Stable(shown.graph, _record(graph, parts), shown.conditions, shown.added, note)
+
+
+def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
+    """The parts of a µGraph with a proved form in the place of each that changes, and why there is no maximum, or "".
+
+    Raises:
+        NotProved: One has a form, but no proof.
+    """
+    from mirage_formal.kernels.online_softmax.stabilize import stabilize, stabilized
+
+    other = rewritten(graph, rewriting)
+    found = stabilized(other.graph)
+    note = f"no running maximum: {found.reason}" if isinstance(found, NotStable) else ""
+    together, stabilizing = Together(len(graph.ops)), set[int]()
+    for run in () if isinstance(found, NotStable) else found.runs:
+        if run.changed:
+            numbers = {other.sources[n] for n in run.operators}
+            together.join(numbers)
+            stabilizing |= numbers
+    parts: list[_Part] = []
+    order = runs(graph, together, other.changed | stabilizing)
+    for run, piece in zip(order, partition(graph, [run.operators for run in order]), strict=True):
+        if not run.changed:
+            parts.append((run.operators, None))
+            continue
+        form = before = rewritten(piece.program, rewriting).graph
+        if not stabilizing.isdisjoint(run.operators):
+            after = stabilize(before)
+            if isinstance(after, NotStable) or after == before:
+                # Of what a part reads less is known inside of it than in the µGraph, which is taken as one part then.
+                return _whole(graph, rewriting)
+            form = after
+        parts.append((run.operators, proved(piece, form)))
+    return parts, note
+
+
+def _whole(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
+    """As ``_parts``, with the µGraph as one part."""
+    from mirage_formal.kernels.online_softmax.stabilize import stabilize
+
+    whole = taken_out(graph, range(len(graph.ops)))
+    before = rewritten(whole.program, rewriting).graph
+    form = stabilize(before)
+    if isinstance(form, NotStable):
+        # Parts of the rewritten µGraph would need others: its caller has the µGraph itself.
+        return [], f"no running maximum: {form.reason}"
+    return [(tuple(range(len(graph.ops))), proved(whole, form))], ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A µGraph some of whose operators are rewritten.
+
+    Attributes:
+        graph: It.
+        sources: For each of its operators, the one of the given µGraph that it comes from.
+        changed: The operators of the given µGraph that are rewritten.
+    """
+
+    graph: KernelGraph
+    sources: tuple[int, ...]
+    changed: frozenset[int]
+
+
+def rewritten(graph: KernelGraph, rewriting: Rewriting) -> Rewritten:
+    """A µGraph each of whose operators is rewritten by itself.
+
+    Sound: nothing rests on it, see ``stable``.
+    """
+    if rewriting is as_it_is:
+        return Rewritten(graph, tuple(range(len(graph.ops))), frozenset())
+    pieces = singly(graph)
+    graphs = [rewriting(piece.program) for piece in pieces]
+    changed = frozenset(n for n, piece in enumerate(pieces) if graphs[n] != piece.program)
+    sources = tuple(n for n, one in enumerate(graphs) for _ in one.ops)
+    return Rewritten(composed(graph, pieces, graphs), sources, changed)
+
+
+@lru_cache(maxsize=256)
+def singly(graph: KernelGraph) -> tuple[Piece, ...]:
+    """Each operator as a part."""
+    return partition(graph, [[n] for n in range(len(graph.ops))])
+
+
+def proved(piece: Piece, form: KernelGraph) -> Other:
+    """The form of a part, with its proof.
+
+    Raises:
+        NotProved: There is none.
+    """
+    from mirage_formal.claims.equality.prove import prove  # loads numerical packages
+
+    verdict = prove(piece.program, form)
+    if not isinstance(verdict, Equivalent):
+        raise NotProved(f"expected a proof, got {getattr(verdict, 'reason', verdict)}", where="form")
+    return Other(form, verdict.proof)
+
+
+def _record(graph: KernelGraph, parts: Sequence[_Part]) -> bytes:
+    """The evidence, as a file."""
+    return line(
+        FormRecord(
+            candidate=embedded(graph),
+            parts=tuple(
+                FormPartRecord(
+                    operators=operators,
+                    form=None if other is None else ProvedRecord(embedded(other.graph), msgspec.Raw(other.proof)),
+                )
+                for operators, other in parts
+            ),
+        )
+    )
+
+
+@lru_cache(maxsize=4096)
+def _answers(text: str) -> str:
+    """What the solvers say to an obligation, or "" if both say unsat."""
+    from mirage_formal.logic.script import parse
+    from mirage_formal.logic.session import discharge
+
+    results = discharge(parse(text))
+    if {result.solver for result in results} == {"z3", "cvc5"} and {r.answer.value for r in results} == {"unsat"}:
+        return ""
+    return ", ".join(f"{result.answer.value} ({result.solver})" for result in results) or "none"
+
+
+__all__ = [
+    "NotProved",
+    "Rewriting",
+    "Rewritten",
+    "Stable",
+    "as_it_is",
+    "assembled",
+    "proved",
+    "rewritten",
+    "singly",
+    "stable",
+]

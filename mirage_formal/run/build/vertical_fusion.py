@@ -1,0 +1,99 @@
+"""Kernels one of which reads what another one has just written, as one kernel.
+
+A search has kernels of so many inputs, and parts of a program are searched by themselves; so x W + h U + b is two
+kernels, the second of which adds what the first one has written. Where both have one grid, and each block reads the
+tile that it wrote itself, they are one (``search.horizontal_fusion.union``), whatever they read together: a launch and a tensor in
+device memory less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Final
+
+from mirage_formal.check.partitioning.parts import Other, partition, taken_out
+from mirage_formal.graph.edit import inlined
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.online_softmax.rewrite_groups import Together, runs
+from mirage_formal.kernels.target import Target
+from mirage_formal.run.build.stable import NotProved, Stable, assembled, proved
+from mirage_formal.search.horizontal_fusion.union import Piece, turned, united_graph
+
+#: The name of the form.
+JOINED: Final = "joined"
+
+
+def joined(graph: KernelGraph, target: Target) -> Stable | None:
+    """The µGraph with kernels joined where that is estimated to be faster; None if none is, or one has no proof.
+
+    Sound: each part that changes has a proof that it equals what it was, see ``run.build.stable.assembled``.
+
+    Args:
+        graph: A µGraph without sums of exponentials that need a maximum.
+        target: The GPU that estimates are for.
+    """
+    groups = list(_groups(graph, target))
+    if not groups:
+        return None
+    together = Together(len(graph.ops))
+    for group in groups:
+        together.join(group)
+    order = runs(graph, together, {n for group in groups for n in group})
+    parts: list[tuple[tuple[int, ...], Other | None]] = []
+    try:
+        for run, piece in zip(order, partition(graph, [run.operators for run in order]), strict=True):
+            form = _one(piece.program, target) if run.changed else None
+            parts.append((run.operators, None if form is None else proved(piece, form)))
+        return assembled(graph, parts)
+    except NotProved:
+        return None
+
+
+def _groups(graph: KernelGraph, target: Target) -> Iterator[tuple[int, ...]]:
+    """Kernels that can be joined, each in one group: one that reads, and those that only it reads."""
+    firsts = [first for first, _ in numbered(len(graph.inputs), graph.ops)]
+    readers: dict[int, set[int]] = {}
+    for at, op in enumerate(graph.ops):
+        for tensor in op.operands:
+            readers.setdefault(tensor, set()).add(at)
+    used: set[int] = set()
+    for at, op in enumerate(graph.ops):
+        group: tuple[int, ...] = (at,)
+        for before in range(at) if isinstance(op, GraphDefined) and op.results == 1 and at not in used else ():
+            other = graph.ops[before]
+            alone = readers.get(firsts[before]) == {at} and firsts[before] not in graph.outputs
+            if before in used or not isinstance(other, GraphDefined) or other.results > 1 or not alone:
+                continue
+            tried = tuple(sorted({*group, before}))
+            if _one(taken_out(graph, tried).program, target) is not None:
+                group = tried
+        if len(group) > 1:
+            used.update(group)
+            yield group
+
+
+def _one(graph: KernelGraph, target: Target) -> KernelGraph | None:
+    """A graph of kernels, the last of which reads all others', as one kernel; None if that is none, or not faster."""
+    count = len(graph.inputs)
+    pieces = [
+        Piece(op.operands, inlined(op.graph), count + at, 0.0)
+        for at, op in enumerate(graph.ops)
+        if isinstance(op, GraphDefined)
+    ]
+    if len(pieces) < len(graph.ops):
+        return None
+    *others, last = pieces
+    results = {piece.result for piece in others}
+    if any(piece.shape != last.shape and not last.behind(results, carry=True) for piece in others):
+        return None
+    most = target.limits.shared_bytes_per_block
+    turns = product(*([piece] if piece is pieces[0] else turned(piece, pieces[0].block.grid) for piece in pieces))
+    graphs = (united_graph(graph.inputs, each, graph.outputs, most, carry=True) for each in turns)
+    made = [(estimate(one, target).us, one) for one in graphs if one is not None]
+    us, best = min(made, key=lambda one: one[0], default=(0.0, None))
+    return None if best is None or us >= estimate(graph, target).us else best
+
+
+__all__ = ["JOINED", "joined"]

@@ -1,0 +1,111 @@
+"""An answer for every program: one search, or a cover by parts where that is better."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Unpack
+
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.guard import orderly
+from mirage_formal.records import KERNELS
+from mirage_formal.records.partition import WHOLE_FILE
+from mirage_formal.run.driver import About, searched, workers_of
+from mirage_formal.run.partitioning.cover_search import NO_TIME_S, WholeReport, run_whole
+from mirage_formal.run.partitioning.partition import one_by_one
+from mirage_formal.run.partitioning.recall import keep_any, recall_any
+from mirage_formal.run.partitioning.spaces import takes
+from mirage_formal.run.result_cache.recall import claimed
+from mirage_formal.run.results.report import Report
+from mirage_formal.run.run_directory.lock import writing
+from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
+
+#: Of what the operators take one by one, the share from which on a candidate is clearly better.
+_CLEARLY: Final = 0.75
+#: States of a unit of several kernels where these are expected to be no better than parts one by one: little is left.
+_BESIDE: Final = 200_000
+#: Of a time limit the share for one search of the program; the rest is for covers, if that brings little.
+_AS_ONE: Final = 2 / 3
+
+
+def is_whole(program: KernelGraph, settings: Settings) -> bool:
+    """Whether a program has more operators than any candidate of its space, so that it is searched part by part.
+
+    Where the user named no space, a kernel may have all operators of a program without products.
+
+    Raises:
+        MirageError: The program or the settings are at fault.
+    """
+    job = make_job(program, settings)
+    alone = not settings.narrowed and is_mirrored(job.sought.program)
+    return len(program.ops) > job.space.most_operators and not alone
+
+
+def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report | WholeReport:
+    """Search a program as one, or cover it by parts; or recall from the store what that has found before.
+
+    A program that is larger than its space is searched part by part. Any other is searched as one. If the user named no
+    space and no limits, there is always an answer. Covered by parts is then a program that no search takes as one, one
+    that has several outputs, unless a kernel can have all of its operators, a program for which nothing was found, or
+    of which the best candidate is estimated above the operators one by one.
+
+    Raises:
+        MirageError: A mistake in the program, the settings or the directory.
+    """
+    job = make_job(program, settings)
+    with orderly(), writing(out), claimed("answer", job, settings) as claim:
+        if claim.found is not None:
+            return recall_any(claim.found, job, settings, out, **about)
+        report = _searched_any(program, settings, out, **about)
+        keep_any(claim, report)
+        return report
+
+
+def _searched_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report | WholeReport:
+    """See ``run_any``."""
+    if is_whole(program, settings):
+        return run_whole(program, settings, out, **about)
+    if settings.narrowed:
+        return searched(program, settings, out, **about)
+    settings = replace(settings, longer=True)
+    job = make_job(program, settings)
+    with orderly(), writing(out), workers_of(settings, about, out) as workers:
+        about = {**about, "executor": workers}
+        whole = len(program.outputs) > 1 and not is_mirrored(job.sought.program)
+        whole = whole or (settings.resume and (out / WHOLE_FILE).is_file())
+        plain = job.sought.program
+        products = not is_mirrored(plain)
+        # One kernel does not read so many tensors: if several for all of it are promising, the whole is a part.
+        whole = whole or (products and len(plain.inputs) > job.space.max_block_inputs)
+        if whole or not takes(program, job, settings):
+            return run_whole(program, settings, out, **about)
+        begin = time.monotonic()
+        limit = settings.time_limit_s
+        alone = replace(settings, time_limit_s=None if limit is None else _AS_ONE * limit)
+        if products and settings.max_states is None and one_by_one(plain, job.target):
+            alone = replace(alone, max_states=_BESIDE)
+        report = searched(program, alone, out, **about)
+        # Views and maxima in between are where a cover may cut better.
+        good = _good(report, 1.0 if job.sought.program == program else _CLEARLY)
+        if report.summary.status == "interrupted" or good or (out / KERNELS).exists():
+            return report  # kernels of a run that is resumed are not removed unasked
+        # What lies there is the run that was just made. If it was of some use, the program may be a part of its cover.
+        settings = replace(settings, resume=False, force=True, time_limit_s=_left(settings.time_limit_s, begin))
+        done = report.summary.status == "complete" or not report.summary.found  # what was found may be left to verify
+        tried = done and not _good(report, 1.0)
+        return run_whole(program, settings, out, tried=tried, **about)
+
+
+def _good(report: Report, share: float) -> bool:
+    """Whether a search of a program as one is worth reporting: it brings that share of the operators one by one."""
+    return bool(report.failed) or any(result.cost <= share * report.unfused_us for result in report.results)
+
+
+def _left(limit: float | None, begin: float) -> float | None:
+    """Seconds of a time limit that are left."""
+    return None if limit is None else max(limit - (time.monotonic() - begin), NO_TIME_S)
+
+
+__all__ = ["is_whole", "run_any"]

@@ -1,0 +1,446 @@
+"""Covers of a program: it is cut into parts, each distinct part is searched once, and all is put together again.
+
+Every search is an ordinary run with its own directory; whole.json ties them together (docs/whole-models.md). A part of
+one operator may stay as it is, so every program has a cover, and none is kept that is estimated above the operators
+one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, Unpack
+
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.formats.json import embedded, encode
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import row_major
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.views import kernel_count
+from mirage_formal.guard import orderly
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.records import SUMMARY_FILE, UnitRecord, read, sealed, sha256, write_atomic
+from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
+from mirage_formal.run.driver import About, run, workers_of
+from mirage_formal.run.partitioning.covers import Cover, WholePart, cover, cover_record, offers, replaced, reported
+from mirage_formal.run.partitioning.merging import Merger
+from mirage_formal.run.partitioning.partition import (
+    Offers,
+    Part,
+    Partition,
+    PartLimits,
+    Price,
+    floor_us,
+    one_by_one,
+    partition,
+    partitions,
+)
+from mirage_formal.run.partitioning.spaces import part_config, part_kernels, takes
+from mirage_formal.run.partitioning.store import drop_others, earlier_search, number_of, open_whole
+from mirage_formal.run.progress import Watch, silent
+from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.result import Result
+from mirage_formal.run.run_directory.lock import writing
+from mirage_formal.run.settings import Job, Settings, identity, make_job, readable
+from mirage_formal.search.horizontal_fusion.slices import taken_out
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
+from mirage_formal.search.preprocess import sought
+from mirage_formal.workers.dispatch import Executor
+
+#: Candidates that the run of a part reports, if the user does not say, beside the best of each number of kernels: these
+#: are what covers are made of.
+KEEP: Final = 1
+#: How often the program is cut, each time with what the searches of all parts so far have found.
+_ROUNDS: Final = 16
+#: Time limit of an earlier session's search when there is no time left: what it found is verified.
+NO_TIME_S: Final = 1e-6
+#: Of a time limit the share for searches of parts; the rest is for covers and files.
+_SEARCHES: Final = 0.9
+#: Of a time limit the share that is left when no further part's search is begun.
+_TOO_LITTLE: Final = 0.05
+#: Of the time that is left the share that the search of one part may take: one that ends at it leaves some for others.
+_PART: Final = 1 / 2
+#: Microseconds that each kernel counts for beside its estimate where parts are merged: by the estimates, and as if a
+#: launch took longer than they say.
+_KERNEL_US: Final = (0.0, 10.0)
+
+Status = Literal["complete", "interrupted", "time-limit"]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeReport:
+    """What was found for a program of many parts.
+
+    Attributes:
+        record: whole.json as written.
+        results: The covers as candidates, best first; none if the run was interrupted.
+        covers: Them, in the same order.
+        parts: The parts of the first one, in the order in which they are computed; those that an interrupted run came
+            to.
+        directory: Where everything is.
+        searches: Every run, in order, also those of which nothing is used.
+        limited: Operators below which the partition did not look at all sets, see ``Partition``.
+    """
+
+    record: WholeRecord
+    results: tuple[Result, ...]
+    covers: tuple[Cover, ...]
+    parts: tuple[WholePart, ...]
+    directory: Path
+    searches: tuple[Report, ...]
+    limited: int
+
+    @property
+    def result(self) -> Result | None:
+        """The best cover; None if the run was interrupted."""
+        return self.results[0] if self.results else None
+
+    @property
+    def summary(self) -> WholeRecord:
+        """The record, under the name that a single run's has."""
+        return self.record
+
+    @property
+    def lost(self) -> bool:
+        """Whether a task of verification was given up in any of the searches."""
+        return any(report.lost for report in self.searches)
+
+    @property
+    def failed(self) -> tuple[UnitRecord, ...]:
+        """Units of work of all searches that were given up."""
+        return tuple(unit for report in self.searches for unit in report.failed)
+
+
+def run_whole(
+    program: KernelGraph, settings: Settings, out: Path, *, tried: bool = False, **about: Unpack[About]
+) -> WholeReport:
+    """Cut a program into parts, search each distinct one, and write covers of the program to ``out``.
+
+    A part takes a candidate that is proved, whatever the policy of the settings, or keeps its operators where that is
+    estimated to be faster or nothing was found. Several covers are reported, none of which is estimated above the
+    operators one by one, which are a cover themselves. Ctrl-C ends the search of a part as in ``run`` and then the
+    whole; with ``resume`` it is continued.
+
+    Args:
+        program: The program.
+        settings: What was asked for.
+        out: The directory.
+        tried: Whether one search of the whole program was made, so that it is no part.
+        about: Name, source, progress and workers.
+
+    Sound: the whole is equivalent because every part is, see ``stitched``; nothing that is only probable goes in.
+
+    Raises:
+        MirageError: A mistake in the program, the settings or the directory.
+    """
+    settings = replace(settings, keep=settings.keep or KEEP)
+    job = make_job(program, settings)
+    with orderly(), writing(out):
+        open_whole(
+            out,
+            settings.config and readable(settings.config),
+            identity(job),
+            resume=settings.resume,
+            force=settings.force,
+        )
+        with workers_of(settings, about, out) as workers:
+            return _Whole(job, settings, out, about, workers, tried=tried).report()
+
+
+class _Whole:
+    def __init__(
+        self,
+        job: Job,
+        settings: Settings,
+        root: Path,
+        about: About,
+        workers: Executor[Any],
+        *,
+        tried: bool,
+    ) -> None:
+        self.program = job.program
+        self.job = job
+        self.target = job.target
+        self.identity = identity(job)
+        self.reports: dict[KernelGraph, Report] = {}  # programs, for a candidate's conditions name their operators
+        self.known: dict[KernelGraph, Offers] = {}  # what the searches have brought parts to
+        self.alike: dict[KernelGraph, Offers] = {}  # likewise, for what is sought in them, views apart
+        self.sought: dict[KernelGraph, KernelGraph] = {}  # of parts that were looked at
+        # The least that searches of other parts could find.
+        self.floors: dict[tuple[KernelGraph, bool], float | None] = {}
+        self.limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
+        self.merger = Merger(self.program, self.target, self.limits)
+        self.limited = 0
+        self.single = False  # whether single kernels are searched: of merged parts, and for covers of few kernels
+        self.settings = settings
+        self.root = root
+        self.name = about.get("name", "program")
+        self.source = about.get("source", "")
+        self.watch = about.get("watch", silent)
+        self.workers = workers
+        self.tried = tried
+        if tried:  # nor is a part that differs from the program in views alone
+            self.alike[self._look(job.program)] = ()
+        self.begin = time.monotonic()
+        self.status: Status = "complete"
+        self.over = False  # whether there is no time for the search of a further part
+
+    def report(self) -> WholeReport:
+        self._write((), "interrupted")  # what is here is ours, if we do not come to the end
+        if (stopped := self._searched()) is not None:
+            record = self._write((), "interrupted")
+            return WholeReport(record, (), (), self._filled(stopped), self.root, self._searches(), self.limited)
+        unfused = estimate(self.program, self.target).us
+        covers = reported((cover(self.program, parts, self.target) for parts in self._covers()), unfused)
+        record = self._write(covers, self.status)
+        drop_others(self.root, self._runs(), [one.graph_digest for one in record.covers])
+        results = self._results(covers, record)
+        return WholeReport(record, results, covers, covers[0].parts, self.root, self._searches(), self.limited)
+
+    def _searched(self) -> Partition | None:
+        """Search the parts of partitions, then merged parts, then those of covers of few kernels; see ``_explore``."""
+        stopped = self._explore(lambda: self._cut(self._expected))
+        if self.job.engine != "guided":
+            return stopped
+        if stopped is None:
+            stopped = self._explore(lambda: self._cut(self._beside_products))
+        self.single = True
+        for us in _KERNEL_US:
+            if stopped is None:
+                stopped = self._explore(partial(self._merged, us))
+        if stopped is not None or self.settings.narrowed:  # in a space that the user named single kernels are no limit
+            return stopped
+        return self._explore(lambda: self._cut(self._few, _KERNEL_US[-1]))
+
+    def _merged(self, kernel_us: float) -> Partition:
+        return self.merger.merged(self._cut(self._least), self._expected_offers, kernel_us)
+
+    def _explore(self, cutting: Callable[[], Partition]) -> Partition | None:
+        """Cut the program and search what is new among the parts, and again with what was found.
+
+        Returns:
+            The partition at which the user interrupted it, if that was so.
+        """
+        for _ in range(_ROUNDS):
+            if self.over:
+                break
+            cut = cutting()
+            self.limited = max(self.limited, cut.limited)
+            fresh = [part for part in cut.parts if part.searched and part.program not in self.known]
+            for part in sorted(fresh, key=self._gain, reverse=True):
+                report = self._search(part)
+                if self.status == "interrupted":
+                    return cut
+                if report is not None:
+                    found = offers(part.program, report, self.target)
+                    self.known[part.program] = self.alike[self._look(part.program)] = found
+            if not fresh:
+                break
+        return None
+
+    def _gain(self, part: Part) -> float:
+        """Microseconds that the search of a part could save at most, as far as floors tell: what comes first."""
+        us = self._floor(part.program, cuts=not self.single)
+        return 0.0 if us is None else estimate(part.program, self.target).us - us
+
+    def _covers(self) -> Iterator[tuple[WholePart, ...]]:
+        """Covers by what was found: partitions with and without merged parts, and the operators one by one.
+
+        A partition is cheap part by part, and a merging saves by its parts' estimates; what the whole is estimated at
+        is seen when it is put together.
+        """
+        front = partitions(self.program, self.target, self.limits, self._found)
+        # What one kernel leaves in the L2 the next one reads for less, which prices of parts of one kernel do not know.
+        single = partitions(self.program, self.target, self.limits, self._one_kernel)
+        for cut in (self._cut(self._least), *front, *single):
+            for merged in (cut, *(self.merger.merged(cut, self._found, us) for us in _KERNEL_US)):
+                yield self._filled(merged)
+        yield self._filled(self._cut(self._library))
+        yield self._filled(self._cut(_no_search))
+
+    def _cut(self, price: Price, kernel_us: float = 0.0) -> Partition:
+        return partition(self.program, self.target, self.limits, price, kernel_us)
+
+    def _found(self, part: KernelGraph) -> Offers:
+        """What the searches have brought a part to; nothing if it was not searched, or is no part."""
+        return self.known.get(part, ())
+
+    def _one_kernel(self, part: KernelGraph) -> Offers:
+        """See ``_found``; candidates of one kernel only."""
+        return tuple(offer for offer in self._found(part) if offer[0] == 1)
+
+    def _least(self, part: KernelGraph) -> float | None:
+        return min((us for _, us in self._found(part)), default=None)
+
+    def _expected(self, part: KernelGraph) -> float | None:
+        """What a part costs: what its search has found, or the least that it could find."""
+        return self._least(part) if part in self.known else self._floor(part, cuts=True)
+
+    def _beside_products(self, part: KernelGraph) -> float | None:
+        """See ``_expected``; None for a part that computes a product, which stays one of a library's."""
+        return None if _multiplies(part) else self._expected(part)
+
+    def _library(self, part: KernelGraph) -> float | None:
+        """See ``_least`` and ``_beside_products``."""
+        return None if _multiplies(part) else self._least(part)
+
+    def _few(self, part: KernelGraph) -> float | None:
+        """What a part costs, as if each kernel but its first took longer than the estimate says; see ``_expected``."""
+        if part not in self.known:
+            return self._floor(part, cuts=False)
+        return min((us + (kernels - 1) * _KERNEL_US[-1] for kernels, us in self._found(part)), default=None)
+
+    def _floor(self, part: KernelGraph, *, cuts: bool) -> float | None:
+        """See ``floor_us``; None for a part that no search takes, or where one for the same has found nothing."""
+        if (part, cuts) not in self.floors:  # the same sets of operators are looked at in every round
+            whole = self.tried and len(part.ops) == len(self.program.ops)
+            most = self.job.space.max_block_inputs
+            searched = not whole and takes(part, self.job, self.settings) and not self._too_wide(part, most)
+            self.floors[part, cuts] = floor_us(part, self.target, most, cuts=cuts) if searched else None
+        us = self.floors[part, cuts]
+        if us is None or not self.alike or (found := self.alike.get(self._look(part))) is None:
+            return us
+        return min((us for _, us in found), default=None)
+
+    def _too_wide(self, part: KernelGraph, most: int) -> bool:
+        """Whether single kernels are searched for a part, none of which reads as many tensors.
+
+        Sound: such a search finds nothing. Kernels that are put together read more, see ``part_kernels``.
+        """
+        plain = sought(part).program
+        wide = len(plain.inputs) > most and len(plain.outputs) == 1 and not is_mirrored(plain)
+        return wide and not self.settings.narrowed and one_by_one(part, self.target)
+
+    def _look(self, part: KernelGraph) -> KernelGraph:
+        """What the search for a part looks for: inputs named in the order of their first use, wherever they lie."""
+        if part not in self.sought:
+            program = sought(part).program
+            if program.ops:
+                every = range(len(program.ops))
+                program = taken_out(program, kernel_types(program), every, program.outputs)[0]
+            inputs = tuple(replace(given, strides=row_major(given.tensor.shape)) for given in program.inputs)
+            self.sought[part] = replace(program, inputs=inputs)
+        return self.sought[part]
+
+    def _expected_offers(self, part: KernelGraph) -> Offers:
+        """What a merged part costs; see ``_expected``."""
+        us = self._expected(part)
+        return self._found(part) or (() if us is None else ((1, us),))
+
+    def _filled(self, cut: Partition) -> tuple[WholePart, ...]:
+        """Every part of a partition with what takes its place."""
+        found = ((part, self.reports.get(part.program) if part.searched else None) for part in cut.parts)
+        return tuple(replaced(self.program, part, report, self.target) for part, report in found)
+
+    def _searches(self) -> tuple[Report, ...]:
+        return tuple(self.reports.values())
+
+    def _search(self, part: Part) -> Report | None:
+        """The run of a part; equal parts share one. None if there is no time left."""
+        program = part.program
+        if program not in self.reports:
+            code, left = digest(program), self._left()
+            earlier = earlier_search(self.root, code, program) if self.settings.resume else None
+            if earlier is None and left is not None and left <= _TOO_LITTLE * (self.settings.time_limit_s or 0.0):
+                self.status, self.over = "time-limit", True
+                return None
+            number = 1 + max((number_of(report.directory) for report in self.reports.values()), default=0)
+            where = earlier or self.root / PARTS / f"{number:02}-{code[:12]}"
+            report = self.reports[program] = run(
+                program,
+                self._own_settings(part, left, resume=earlier is not None),
+                where,
+                name=f"{self.name}-part-{number_of(where):02}",
+                source=self.source,
+                watch=self._watched(number_of(where)),
+                executor=self.workers,
+            )
+            self.status = report.summary.status if report.summary.status != "complete" else self.status
+        return self.reports[program]
+
+    def _left(self) -> float | None:
+        limit = self.settings.time_limit_s
+        return None if limit is None else _SEARCHES * limit - (time.monotonic() - self.begin)
+
+    def _own_settings(self, part: Part, left: float | None, *, resume: bool) -> Settings:
+        limit = None if left is None else max(_PART * left, NO_TIME_S)
+        config = part_config(part.program, self.settings)
+        # What lies in a part's directory is this whole's own, see open_whole.
+        return replace(
+            self.settings,
+            config=config,
+            time_limit_s=limit,
+            resume=resume,
+            force=not resume,
+            max_states=self.job.space.max_states,
+            longer=not self.settings.narrowed,
+            max_kernel_ops=part_kernels(
+                part.program, self.settings, single=self.single or one_by_one(part.program, self.target)
+            ),
+            part=not self.settings.narrowed,
+        )
+
+    def _runs(self) -> list[str]:
+        """Directories of all searches, relative to the root."""
+        return sorted(report.directory.relative_to(self.root).as_posix() for report in self.reports.values())
+
+    def _watched(self, number: int) -> Watch:
+        """Progress that says which part is searched."""
+        return lambda progress: self.watch(replace(progress, remark=progress.remark or f"part {number}"))
+
+    # --- records -----------------------------------------------------------------------------------------------
+
+    def _write(self, covers: Sequence[Cover], status: Status) -> WholeRecord:
+        record = WholeRecord(
+            program=self.name,
+            source=readable(self.source),
+            config=self.settings.config and readable(self.settings.config),
+            identity=self.identity,
+            graph_of_program=embedded(self.program),
+            status=status,
+            unfused_kernels=kernel_count(self.program),
+            unfused_us=estimate(self.program, self.target).us,
+            covers=tuple(cover_record(one, self.root, self.target) for one in covers),
+            wall_s=round(time.monotonic() - self.begin, 3),
+            manifest={f"{run}/{SUMMARY_FILE}": sha256(read(self.root / run / SUMMARY_FILE)) for run in self._runs()},
+        )
+        write_atomic(self.root / WHOLE_FILE, sealed(record))
+        return record
+
+    def _results(self, covers: Sequence[Cover], record: WholeRecord) -> tuple[Result, ...]:
+        from mirage_formal.run.build.alternatives import (
+            Alternatives,  # as in a single run, not before there is a result
+        )
+
+        evidence = read(self.root / WHOLE_FILE)
+        names = [one.graph_digest for one in record.covers]
+        encoded = [(name[:12], encode(one.graph)) for name, one in zip(names, covers, strict=True)]
+        return tuple(
+            Result(
+                one.graph,
+                names[i],
+                i + 1,
+                Equivalent(evidence, record.covers[i].conditions, record.covers[i].added),
+                one.us,
+                self.root,
+                Alternatives(encoded[i:], self.program, self.target),
+            )
+            for i, one in enumerate(covers)
+        )
+
+
+def _multiplies(part: KernelGraph) -> bool:
+    """Whether a part computes a product."""
+    return any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in part.ops)
+
+
+def _no_search(part: KernelGraph) -> None:
+    """The price of parts where every operator stays as it is."""
+
+
+__all__ = ["KEEP", "NO_TIME_S", "WholeReport", "run_whole"]

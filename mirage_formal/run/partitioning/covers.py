@@ -1,0 +1,193 @@
+"""Covers as values and as records, and which of them are reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import embedded
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.views import is_view, kernel_count
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.target import Target
+from mirage_formal.records import CANDIDATES
+from mirage_formal.records.partition import CoverRecord, PartRecord
+from mirage_formal.run.partitioning.partition import Offers, Part
+from mirage_formal.run.partitioning.stitch import stitched
+from mirage_formal.run.ranking import library_products, one_by_one
+from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.result import Result
+
+#: Covers that are reported at most, and as many as are, if there are so many that differ.
+_MOST: Final = 4
+_FEW: Final = 3
+#: A sum of estimates is rounded; one that is above another by no more than this is not above it.
+_ROUNDING: Final = 1 + 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class WholePart:
+    """A part, what takes its place, and the run that found it.
+
+    Attributes:
+        part: The part.
+        graph: What takes its place: a candidate, or the part's own operators.
+        chosen: The candidate; None if the operators stay.
+        report: The run; None if no search takes the part, or there was no time.
+        view: Whether it is an operator whose result is a view in the program, for which no kernel is launched.
+    """
+
+    part: Part
+    graph: KernelGraph
+    chosen: Result | None
+    report: Report | None
+    view: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """A program in parts, put together again.
+
+    Attributes:
+        parts: In the order in which they are computed.
+        graph: The whole.
+        us: Its estimated microseconds: less than its parts' where a kernel's result stays in the L2.
+        kernels: Its kernels.
+    """
+
+    parts: tuple[WholePart, ...]
+    graph: KernelGraph
+    us: float
+    kernels: int
+
+
+def cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Target) -> Cover:
+    """The parts of a program with what takes their places, put together.
+
+    Sound: see ``stitched``.
+    """
+    graph = stitched(program, [(one.part, one.graph) for one in parts])
+    return Cover(parts, graph, estimate(graph, target).us, kernel_count(graph))
+
+
+def offers(part: KernelGraph, report: Report, target: Target) -> Offers:
+    """What a search has brought a part to: for each number of kernels the best candidate that is proved.
+
+    A part of one operator may stay as it is. So may one of which a unit failed, or for which time ran out: what would
+    have been found is not known, and the part stays one. Any other for which nothing was found is no part.
+    """
+    found: dict[int, float] = {}
+    for result in proved(report):
+        kernels = kernel_count(result.graph)
+        found[kernels] = min(result.cost, found.get(kernels, result.cost))
+    if len(part.ops) == 1 or report.summary.status != "complete" or report.failed:
+        kernels, us = kernel_count(part), estimate(part, target).us
+        found[kernels] = min(us, found.get(kernels, us))
+    return tuple(sorted(found.items()))
+
+
+def proved(report: Report) -> list[Result]:
+    """The candidates of a run that are proved."""
+    return [result for result in report.results if isinstance(result.verdict, Equivalent)]
+
+
+def replaced(program: KernelGraph, part: Part, report: Report | None, target: Target) -> WholePart:
+    """A part with what takes its place: the cheapest candidate that is proved, or its operators where they cost less.
+
+    Where the part is to have a number of kernels, the cheapest of those that have it, if any has.
+    """
+    choices: list[tuple[float, int, Result | None, int]] = [
+        (result.cost, result.rank, result, kernel_count(result.graph)) for result in (proved(report) if report else ())
+    ]
+    last = 1 + len(choices)  # of equal ones a candidate is taken
+    choices.append((estimate(part.program, target).us, last, None, kernel_count(part.program)))
+    fitting = [choice for choice in choices if choice[3] == part.kernels] or choices
+    _, _, chosen, _ = min(fitting, key=lambda choice: choice[:2])
+    if chosen is None:
+        return WholePart(part, part.program, None, report, is_view(program, part.results[0]))
+    return WholePart(part, chosen.graph, chosen, report)
+
+
+def reported(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
+    """The covers that are worth reporting, cheapest first; none that is estimated above the operators one by one.
+
+    For each number of kernels the cheapest, if those with fewer kernels cost more; if these are few, the cheapest of
+    the others as well. Estimates are estimates: launches may cost more than they say, or a fused kernel may. So the
+    cheapest cover that leaves all products to a library is always there, and so are the operators one by one.
+
+    Sound: it chooses among covers that all are equivalent.
+
+    Args:
+        covers: All that were found; of equal ones the first is taken.
+        unfused_us: Estimated microseconds of the program's own operators, a kernel for each.
+    """
+    distinct: dict[str, Cover] = {}
+    for one in covers:
+        if one.us <= unfused_us * _ROUNDING:
+            distinct.setdefault(digest(one.graph), one)  # those that differ only in the order of operators are one
+    ranked = sorted(distinct.values(), key=lambda one: (one.us, one.kernels))
+    front: list[Cover] = []
+    for one in ranked:
+        if not front or one.kernels < front[-1].kernels:
+            front.append(one)
+    taken = front if len(front) <= _MOST else [*front[: _MOST - 1], front[-1]]
+    kinds: tuple[Callable[[Cover], bool], ...] = (
+        lambda one: library_products(one.graph),
+        lambda one: one_by_one(one.graph),
+    )
+    for kind in kinds:
+        plain = next(filter(kind, ranked), None)
+        taken += [] if plain is None or plain in taken else [plain]
+    others = [one for one in ranked if one not in taken][: max(0, _FEW - len(taken))]
+    return tuple(sorted([*taken, *others], key=lambda one: (one.us, one.kernels)))
+
+
+def cover_record(one: Cover, root: Path, target: Target) -> CoverRecord:
+    """A cover as whole.json has it."""
+    parts = tuple(_part_record(part, root, target) for part in one.parts)
+    return CoverRecord(
+        parts=parts,
+        graph=embedded(one.graph),
+        graph_digest=digest(one.graph),
+        kernels=one.kernels,
+        estimated_us=one.us,
+        conditions=_numbered([part.conditions for part in parts]),
+        added=_numbered([part.added for part in parts]),
+    )
+
+
+def _part_record(one: WholePart, root: Path, target: Target) -> PartRecord:
+    from mirage_formal.check.equivalence import own_conditions
+
+    unfused = estimate(one.part.program, target)
+    chosen = one.chosen
+    searched = "" if one.report is None else one.report.directory.relative_to(root).as_posix()
+    if chosen is None:
+        conditions, added = own_conditions(one.part.program), tuple[str, ...]()
+    else:
+        assert isinstance(chosen.verdict, Equivalent)
+        conditions, added = chosen.verdict.conditions, chosen.verdict.added
+    return PartRecord(
+        operators=one.part.operators,
+        run=searched,
+        candidate=None if chosen is None else chosen.digest,
+        directory="" if chosen is None else f"{searched}/{CANDIDATES}/{chosen.directory.name}",
+        kernels=kernel_count(one.graph),
+        estimated_us=unfused.us if chosen is None else chosen.cost,
+        unfused_kernels=kernel_count(one.part.program),
+        unfused_us=unfused.us,
+        conditions=conditions,
+        added=added,
+    )
+
+
+def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The conditions of all parts, each with its part's number."""
+    return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
+
+
+__all__ = ["Cover", "WholePart", "cover", "cover_record", "offers", "proved", "replaced", "reported"]

@@ -1,0 +1,181 @@
+"""Merging parts of a partition to parts with several results.
+
+The dynamic programming of ``partition`` is exact because a part has one result: what lies below each root is a problem
+of its own. A part with several results (three projections of one tensor; a residual sum and its norm) belongs to no one
+root, and with such parts the problems below the roots hang together. So they are made by a pass over a partition that
+was found: of all sets of parts that read one tensor, with or without the part that computes it, the one whose merging
+saves most is merged, until none saves anything. It is greedy: a merging that saves now may be in the way of others.
+As the searches tell more, the pass is made again from the partition's own parts, so a merging that has failed is
+replaced by the next one, and the partition without any stays among those that are compared.
+
+Views stay as they are. A set of parts can be merged if no part outside of it lies between two of them, and if each of
+its results can be computed by a search alone, from the tensors that the part reads or with other results for inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Final
+
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.views import is_view
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.target import Target
+from mirage_formal.run.partitioning.partition import Offers, Part, Partition, PartLimits, Prices, extract
+from mirage_formal.search.horizontal_fusion.slices import slices
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
+from mirage_formal.search.preprocess import sought
+
+#: Results that one part has at most.
+_RESULTS: Final = 8
+#: Operators of a part, as a multiple of those that one kernel may have.
+_LONGEST: Final = 4
+#: Readers of one tensor of which all pairs are looked at.
+_READERS: Final = 8
+#: Microseconds that a merging has to save.
+_LEAST: Final = 1e-6
+
+
+class Merger:
+    """Merges parts of partitions of one program; what it has taken out of the program it keeps.
+
+    Args:
+        program: A program of predefined operators.
+        target: The GPU whose figures the costs are made of.
+        limits: What one search can take.
+    """
+
+    def __init__(self, program: KernelGraph, target: Target, limits: PartLimits) -> None:
+        self._program = program
+        self._target = target
+        self._limits = limits
+        self._taken: dict[frozenset[int], Part | None] = {}
+        self._proposed: dict[frozenset[int], None] = {}  # merged parts of earlier partitions, reached step by step
+
+    def merged(self, cut: Partition, prices: Prices, kernel_us: float = 0.0) -> Partition:
+        """A partition with parts merged as far as that saves.
+
+        Sound: each operator stays in exactly one part, and an order is found in which each part reads only what earlier
+        ones computed.
+
+        Args:
+            cut: The partition.
+            prices: What may take the place of a part.
+            kernel_us: Microseconds that each kernel counts for beside its estimate.
+        """
+        parts = {frozenset(part.operators): part for part in cut.parts}
+        costs = {key: self._cost(part, prices, kernel_us) for key, part in parts.items()}
+        while True:
+            best: tuple[float, frozenset[frozenset[int]], Part] | None = None
+            for group in self._groups(list(parts.values())):
+                part = self._part(frozenset().union(*group))
+                if part is None or not (offers := prices(part.program)):
+                    continue
+                kernels, cost = _least(offers, kernel_us)
+                saved = sum(costs[key] for key in group) - cost
+                if saved > _LEAST and (best is None or saved > best[0]) and _convex(list(parts.values()), group):
+                    best = saved, group, replace(part, kernels=kernels)
+            if best is None:
+                own = {frozenset(part.operators) for part in cut.parts}
+                self._proposed |= dict.fromkeys(key for key in parts if key not in own)
+                return Partition(_ordered(list(parts.values())), cut.limited)
+            saved, group, part = best
+            costs[frozenset(part.operators)] = sum(costs[key] for key in group) - saved
+            parts = {key: one for key, one in parts.items() if key not in group}
+            parts[frozenset(part.operators)] = part
+
+    def _cost(self, part: Part, prices: Prices, kernel_us: float) -> float:
+        if self._is_view(part):
+            return 0.0
+        offers = prices(part.program) if part.searched else ()
+        offers = tuple(one for one in offers if part.kernels in (None, one[0])) or offers
+        return _least(offers or ((1, estimate(part.program, self._target).us),), kernel_us)[1]
+
+    def _is_view(self, part: Part) -> bool:
+        return len(part.operators) == 1 and is_view(self._program, part.results[0])
+
+    def _groups(self, parts: Sequence[Part]) -> Iterator[frozenset[frozenset[int]]]:
+        """Sets of parts that share a tensor or were merged before, each once, as sets of their operators.
+
+        What was merged in steps before may have been searched without the steps between, and is then reached at once.
+        """
+        readers: dict[int, list[frozenset[int]]] = {}
+        writer: dict[int, frozenset[int]] = {}
+        for part in parts:
+            if not self._is_view(part):
+                key = frozenset(part.operators)
+                writer |= dict.fromkeys(part.results, key)
+                for tensor in part.reads:
+                    readers.setdefault(tensor, []).append(key)
+        seen: set[frozenset[frozenset[int]]] = set()
+        for tensor in sorted(readers):
+            read = readers[tensor]
+            own = [writer[tensor]] if tensor in writer else []
+            groups = [[*own, *read], read, *([*own, one] for one in read)]
+            if len(read) <= _READERS:
+                groups += [list(pair) for pair in combinations(read, 2)]
+            for group in groups:
+                found = frozenset(group)
+                if len(found) > 1 and found not in seen:
+                    seen.add(found)
+                    yield found
+        for proposed in self._proposed:
+            found = frozenset(key for key in map(frozenset, (part.operators for part in parts)) if key <= proposed)
+            if len(found) > 1 and found not in seen and sum(map(len, found)) == len(proposed):
+                seen.add(found)
+                yield found
+
+    def _part(self, operators: frozenset[int]) -> Part | None:
+        """Operators as one part, if it has not too many results and each is within the limits of one search."""
+        if operators not in self._taken:
+            numbers = tuple(sorted(operators))
+            graph, reads, results = extract(self._program, numbers)
+            fits = len(results) <= _RESULTS and self._within(graph)
+            self._taken[operators] = Part(numbers, graph, reads, results, True) if fits else None
+        return self._taken[operators]
+
+    def _within(self, part: KernelGraph) -> bool:
+        most = self._limits
+        if len(part.ops) > _LONGEST * most.operators:
+            return False
+        return is_mirrored(sought(part).program) or all(
+            any(len(one.program.ops) <= most.operators and len(one.reads) <= most.inputs for one in ways)
+            for ways in slices(part)
+        )
+
+
+def _least(offers: Offers, kernel_us: float) -> tuple[int, float]:
+    """The kernels of the cheapest offer, and its cost."""
+    return min(((kernels, us + kernels * kernel_us) for kernels, us in offers), key=lambda offer: (offer[1], offer[0]))
+
+
+def _convex(parts: Sequence[Part], group: Collection[frozenset[int]]) -> bool:
+    """Whether nothing outside of a group of parts needs one of them and is needed by one of them."""
+    inside = [frozenset(part.operators) in group for part in parts]
+    behind = {tensor for part, own in zip(parts, inside, strict=True) if own for tensor in part.results}
+    todo = [part for part, own in zip(parts, inside, strict=True) if not own]
+    while near := [part for part in todo if not behind.isdisjoint(part.reads)]:
+        todo = [part for part in todo if part not in near]
+        behind |= {tensor for part in near for tensor in part.results}
+        outside = {tensor for part in near for tensor in part.results}
+        if any(own and not outside.isdisjoint(part.reads) for part, own in zip(parts, inside, strict=True)):
+            return False
+    return True
+
+
+def _ordered(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Parts in an order in which they can be computed, of those that can be next the one with the first result."""
+    left = sorted(parts, key=lambda part: part.results)
+    missing = {tensor for part in parts for tensor in part.results}
+    found: list[Part] = []
+    while left:
+        following = next(part for part in left if missing.isdisjoint(part.reads))
+        left.remove(following)
+        missing.difference_update(following.results)
+        found.append(following)
+    return tuple(found)
+
+
+__all__ = ["Merger"]

@@ -1,0 +1,117 @@
+"""Answers that the store has: written to a directory, and as the reports that a search would have made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+import msgspec
+
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.views import is_view
+from mirage_formal.kernels.target import Target
+from mirage_formal.records import confined, naming, sealed, write_atomic
+from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, WholeRecord
+from mirage_formal.run.driver import About, recall
+from mirage_formal.run.partitioning.cover_search import WholeReport
+from mirage_formal.run.partitioning.covers import Cover, WholePart
+from mirage_formal.run.partitioning.partition import Part
+from mirage_formal.run.partitioning.store import open_whole
+from mirage_formal.run.result_cache.recall import Claim, Recalled
+from mirage_formal.run.result_cache.reports import moved, results_of
+from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.result import Result
+from mirage_formal.run.settings import Job, Settings, readable
+from mirage_formal.store.entry import evidence_of
+
+if TYPE_CHECKING:
+    from mirage_formal.store.replay import Replayed, Shown
+
+
+def recall_any(
+    found: Recalled, job: Job, settings: Settings, out: Path, **about: Unpack[About]
+) -> Report | WholeReport:
+    """Write an answer of the store to ``out``, under the name that is asked for.
+
+    Raises:
+        RunError: The directory may not be used.
+    """
+    if not isinstance(found.replayed.record, WholeRecord):
+        return recall(found, job, settings, out, **about)
+    begin, earlier = time.monotonic(), found.replayed.record
+    open_whole(out, earlier.config, earlier.identity, resume=False, force=settings.force)
+    for name, data in evidence_of(found.entry).items():
+        path = confined(out, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with naming(path):
+            path.write_bytes(data)
+    named = {"program": about.get("name", "program"), "source": readable(about.get("source", ""))}
+    record = msgspec.structs.replace(earlier, **named, wall_s=round(time.monotonic() - begin, 3))
+    write_atomic(out / WHOLE_FILE, sealed(record))
+    return whole_report(moved(found.replayed, found.entry.evidence, out), record, out, job.target)
+
+
+def whole_report(found: Replayed, record: WholeRecord, root: Path, target: Target) -> WholeReport:
+    """The report of a whole program that was recalled.
+
+    Args:
+        found: What was replayed, of ``root``.
+        record: whole.json there.
+        root: Its directory.
+        target: The target.
+    """
+    from mirage_formal.check.partitioning.parts import partition
+
+    candidates: dict[str, Result] = {}
+    searches: dict[str, Report] = {}
+    for name, summary in found.runs.items():
+        used = [(item, found.parts.get(f"{name}/{item.directory}")) for item in summary.candidates]
+        results = tuple(_result(one, item.rank) for item, one in used if one is not None)
+        candidates |= {f"{name}/candidates/{result.directory.name}": result for result in results}
+        searches[name] = Report(summary, results, root / name, (), 0.0)
+    covers = []
+    for one, shown in zip(record.covers, found.shown, strict=True):
+        pieces = partition(found.program, [part.operators for part in one.parts])
+        parts = [Part(p.operators, x.program, x.reads, x.results, True) for p, x in zip(one.parts, pieces, strict=True)]
+        covers.append(_cover(found.program, one, shown, parts, (searches, candidates)))
+    results = results_of(found, target)
+    return WholeReport(record, results, tuple(covers), covers[0].parts, root, tuple(searches.values()), 0)
+
+
+def _result(one: Shown, rank: int) -> Result:
+    return Result(one.graph, one.digest, rank, one.verdict, one.us or 0.0, one.directory)
+
+
+def _cover(
+    program: KernelGraph,
+    record: CoverRecord,
+    shown: Shown,
+    parts: list[Part],
+    known: tuple[Mapping[str, Report], Mapping[str, Result]],
+) -> Cover:
+    searches, candidates = known
+    chosen = []
+    for own, part in zip(record.parts, parts, strict=True):
+        taken = candidates[own.directory] if own.candidate else None
+        view = taken is None and len(part.results) > 0 and is_view(program, part.results[0])
+        graph = part.program if taken is None else taken.graph
+        chosen.append(WholePart(part, graph, taken, searches.get(own.run), view))
+    return Cover(tuple(chosen), shown.graph, record.estimated_us, record.kernels)
+
+
+def keep_any(claim: Claim, report: Report | WholeReport) -> None:
+    """Keep an answer, if the same call would make no other one.
+
+    Not kept is what was interrupted, or lost a worker or a task; nor an answer without a candidate.
+    """
+    status = report.summary.status
+    if status == "interrupted" or report.failed or report.lost or not report.results:
+        return
+    if isinstance(report, WholeReport) and not any(part.candidate for part in report.record.best.parts):
+        return  # whether its searches have found anything is not told by what is replayed
+    claim.keep(report.directory, report.results, status)
+
+
+__all__ = ["keep_any", "recall_any", "whole_report"]

@@ -1,0 +1,119 @@
+"""The directory of a whole program's search: started, continued, and left with what whole.json names.
+
+Only what a search has written is ever removed; anything else that lies there is refused or left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import msgspec
+
+from mirage_formal.errors import RunError
+from mirage_formal.graph.formats.json import from_json
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.records import KERNELS, RUN_FILE, Identity, RunRecord, decode, read
+from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord, cover_name
+from mirage_formal.run.run_directory.directory import (
+    KERNELS_OF_ONE,
+    PART_SET,
+    RUN,
+    WHOLE,
+    drop_temporary,
+    remove,
+    survey,
+    tell_measured,
+)
+from mirage_formal.run.run_directory.overwrite import make_way, refuse_foreign
+
+
+def open_whole(root: Path, config: str | None, identity: Identity, *, resume: bool, force: bool = False) -> None:
+    """Start a whole in ``root``, or see that the one that is there is continued.
+
+    With ``resume``, searches without a run.json, which a crash may have left, are removed and made anew.
+
+    Args:
+        root: The directory.
+        config: The space that the user named; None if each part gets the one for its operators.
+        identity: What decides what is found.
+        resume: Whether the whole that is there is continued.
+        force: Whether what an earlier search has left is replaced.
+
+    Raises:
+        RunError: The directory is not empty and may not be used; see ``make_way``. With ``resume``, another whole.
+    """
+    if not resume:
+        make_way(root, force=force)
+        return
+    _same(root, config, identity)
+    refuse_foreign(survey(root, WHOLE))
+    drop_temporary(root, WHOLE)
+    for path in _searches(root):
+        if (path / RUN_FILE).is_file():
+            drop_temporary(path, RUN)
+        else:
+            remove(path, RUN)
+
+
+def drop_others(root: Path, named: Collection[str], covers: Sequence[str]) -> None:
+    """Remove searches that whole.json does not name and kernels of covers that it does not have.
+
+    Earlier sessions have left them.
+
+    Args:
+        root: The directory.
+        named: Directories of searches.
+        covers: Digests of the covers, best first.
+    """
+    for path in _searches(root):
+        if f"{PARTS}/{path.name}" not in named:
+            tell_measured(survey(path, RUN), "a search that the whole no longer uses")
+            remove(path, RUN)
+    kept = {cover_name(rank, digest) for rank, digest in enumerate(covers, 1)}
+    place = root / KERNELS
+    for path in sorted(place.iterdir()) if place.is_dir() else ():
+        if path.name not in kept:
+            tell_measured(survey(path, KERNELS_OF_ONE), "kernels of a cover that is no longer reported")
+            remove(path, KERNELS_OF_ONE)
+
+
+def number_of(search: Path) -> int:
+    """Number in the name of a part's directory."""
+    return int(search.name.partition("-")[0])
+
+
+def earlier_search(root: Path, code: str, program: KernelGraph) -> Path | None:
+    """The directory of an earlier search for a part, given the digest of its program and the program."""
+    for path in sorted((root / PARTS).glob(f"*-{code[:12]}")):
+        if (path / RUN_FILE).is_file():
+            record = decode(read(path / RUN_FILE), RunRecord, str(path / RUN_FILE))
+            if from_json(bytes(record.program), str(path / RUN_FILE)) == program:
+                return path
+    return None
+
+
+def _same(root: Path, config: str | None, identity: Identity) -> None:
+    """Refuse to resume what was asked for differently: its parts would be searched in another way."""
+    path = root / WHOLE_FILE
+    if not path.is_file():
+        hint = "leave --resume out to start a new run"
+        raise RunError("expected a run to resume, got none of a whole program", where=str(root), hint=hint)
+    earlier = decode(read(path), WholeRecord, str(path))
+    old = {"config": earlier.config, **msgspec.structs.asdict(earlier.identity)}
+    new = {"config": config, **msgspec.structs.asdict(identity)}
+    shown = [
+        f"another {name} ({str(old[name])[:12]}, now {str(new[name])[:12]})" for name in new if old[name] != new[name]
+    ]
+    if shown:
+        what = f"expected the run that is being resumed, got {'; '.join(shown)}"
+        raise RunError(what, where=str(path), hint="resume with the same program and options")
+
+
+def _searches(root: Path) -> list[Path]:
+    """Directories of the searches for parts."""
+    place = root / PARTS
+    return [path for path in survey(place, PART_SET).folders if path.parent == place]
+
+
+__all__ = ["drop_others", "earlier_search", "number_of", "open_whole"]

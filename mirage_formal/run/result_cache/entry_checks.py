@@ -1,0 +1,126 @@
+"""Entries judged by themselves: what they show, whether they can be used here, and strangers' entries taken in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from mirage_formal.check.report import CheckFailed
+from mirage_formal.errors import FormatError, MirageError, RunError, TargetError
+from mirage_formal.kernels.target import load_target
+from mirage_formal.records import sha256
+from mirage_formal.records.store_entry import EntryKey, EntryRecord
+from mirage_formal.run.result_cache.keys import installed
+from mirage_formal.run.result_cache.recall import established, reason
+from mirage_formal.store.archive import accept, unpacked
+from mirage_formal.store.entry import Entry, expect_place, read_entry, read_record
+from mirage_formal.store.location import Place
+from mirage_formal.store.replay import Replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What holds about an entry.
+
+    Attributes:
+        path: Its directory, or the file that it came in.
+        record: Its record; None if that cannot be read.
+        replayed: What its evidence shows; None if it does not hold.
+        why: Why it cannot be used here; empty if it can.
+    """
+
+    path: Path
+    record: EntryRecord | None
+    replayed: Replayed | None
+    why: str
+
+
+def found_entry(place: Place, name: str) -> Path:
+    """The directory of the entry whose key begins with a name, or whose directory is named.
+
+    Raises:
+        RunError: There is none, or there are several.
+    """
+    path = Path(name)
+    if (path / "entry.json").is_file():
+        return path
+    found = [entry for entry in place.entries() if entry.name.startswith(name)]
+    if len(found) != 1:
+        got = f"{len(found)} of them" if found else "none"
+        hint = "mirage-formal store list names all entries"
+        raise RunError(f"expected one entry whose key begins so, got {got}", where=name, hint=hint)
+    return found[0]
+
+
+def listed(path: Path) -> Judged:
+    """An entry by its record alone."""
+    try:
+        record = read_record(path)
+        return Judged(path, record, None, _other(record.key))
+    except (MirageError, OSError) as error:
+        return Judged(path, None, None, reason(error))
+
+
+def judged(path: Path) -> Judged:
+    """An entry with its evidence replayed."""
+    record = None
+    try:
+        entry = read_entry(path)
+        record = entry.record
+        expect_place(path, record)
+        return Judged(path, record, _shown(entry), _other(record.key))
+    except (CheckFailed, MirageError, OSError) as error:
+        return Judged(path, record, None, reason(error))
+
+
+def _shown(entry: Entry) -> Replayed:
+    """See ``recall.established``; the target is that of the name, if it has the figures of the key."""
+    identity = entry.record.key.identity
+    target = load_target(identity.target)
+    if sha256(msgspec.json.encode(target)) != identity.target_digest:
+        what = f"expected the figures of {identity.target} as they are here, got others"
+        raise TargetError(what, where=str(entry.path))
+    return established(entry, target)
+
+
+def taken_in(place: Place, file: Path, *, migrate: bool) -> tuple[Path, Replayed]:
+    """Take an entry from elsewhere into the store.
+
+    Sound: see ``established``: nothing is put into the store whose proofs were not replayed here.
+
+    Args:
+        place: The store.
+        file: An exported entry, or the directory of one.
+        migrate: Whether one of other code is taken as this code's: its candidates are proved, and are ranked by the
+            same estimates; that a search by this code finds no better ones is not known.
+
+    Returns:
+        Its directory, and what it shows.
+
+    Raises:
+        MirageError: It is refused; says why.
+    """
+    try:
+        with place.building() as building:
+            entry = unpacked(file, building / "entry")
+            found = _shown(entry)
+            other = _other(entry.record.key)
+            if other and not migrate:
+                hint = "--migrate takes it as this version's; or search again"
+                raise RunError(f"expected an entry of this code, got {other}", where=str(file), hint=hint)
+            return accept(place, entry, *installed()), found
+    except CheckFailed as failure:
+        raise FormatError(reason(failure), where=str(file), hint="get it again, or search again") from None
+
+
+def _other(key: EntryKey) -> str:
+    """Why a key is not one that is looked up here."""
+    package, code = installed()
+    if key.package != package:
+        return f"one of version {key.package}, not {package}"
+    return "" if key.code == code else f"one of other code ({key.code[:12]}, not {code[:12]})"
+
+
+__all__ = ["Judged", "found_entry", "judged", "listed", "taken_in"]

@@ -1,0 +1,101 @@
+"""Kernels that lie in a directory, before any of them is launched: derived again, and those of their candidate.
+
+A digest says that a file is the one that another file names, and whoever changes both has changed nothing that could be
+seen. So what a directory says is launched only where it is what ``check`` would accept.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from mirage_formal.check.cuda.manifest import EstablishedKernels
+from mirage_formal.check.report import CheckFailed, expect, step
+from mirage_formal.errors import FormatError
+from mirage_formal.graph.canonical import digest
+from mirage_formal.kernels.executable import Executable, load
+from mirage_formal.records import CANDIDATES, KERNELS, MANIFEST_FILE
+from mirage_formal.records.partition import WHOLE_FILE
+from mirage_formal.revalidate.rederive import derive_kernels
+from mirage_formal.store.replay import replay
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKernels:
+    """Kernels of a directory that may be launched.
+
+    Attributes:
+        executable: What is launched.
+        about: What was established about them.
+        bound: Whether the candidate that they compute lies beside them, and was proved again to compute their program.
+    """
+
+    executable: Executable
+    about: EstablishedKernels
+    bound: bool
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was not established, and is taken as the author wrote it; nothing where all was."""
+        found = [f"{count} obligations as recorded: {why}" for why, count in sorted(self.about.recorded.items())]
+        found += [
+            f"{count} files of machine code as written by the author: {why}"
+            for why, count in sorted(self.about.written.items())
+            if not why.startswith("not for ")
+        ]
+        return (*found, *(() if self.bound else ("no candidate beside them whose proof could be replayed",)))
+
+
+def stored_kernels(directory: Path, arch: str = "") -> StoredKernels:
+    """Read the kernels of a directory, and establish them.
+
+    Sound: see ``derive.rederive.derive_kernels``: the CUDA C++ is what code generation makes of the µGraph here, every
+    safety obligation is settled here, or, without solvers, is compared with the one that is derived here, and machine
+    code is what NVRTC makes here, where the same one is installed. Where the run lies around them, the µGraph's
+    candidate is one whose proof is replayed here, see ``store.replay.replay``.
+
+    Args:
+        directory: The directory of kernels.
+        arch: The architecture that is launched on; machine code for others is not made again. All, if left out.
+
+    Raises:
+        RunError: There are no kernels.
+        FormatError: Something does not hold; names the file and what was being established.
+    """
+    executable = load(directory)
+    try:
+        about = derive_kernels(directory, arch=arch, solvers=_solvers())
+        bound = _of_candidate(directory, about)
+    except CheckFailed as failure:
+        where = failure.file if os.path.isabs(failure.file) else os.path.join(directory, failure.file)
+        hint = "the kernels are not those of their µGraph: mirage-formal build RUN_DIR makes them again"
+        raise FormatError(f"{failure.step}: {failure.what}", where=where, hint=hint) from None
+    return StoredKernels(executable, about, bound)
+
+
+def _solvers() -> bool:
+    return all(find_spec(name) is not None for name in ("z3", "cvc5"))
+
+
+def _of_candidate(directory: Path, about: EstablishedKernels) -> bool:
+    """Return whether a candidate lies beside kernels; then it is theirs, and its evidence holds."""
+    place = directory.resolve()
+    root = place.parent.parent
+    if place.parent.name != KERNELS:
+        return False
+    if (root / WHOLE_FILE).is_file():
+        found = replay(root)
+    elif (root / CANDIDATES / place.name).is_dir():
+        found = replay(root / CANDIDATES / place.name)
+    else:
+        return False
+    with step(directory / MANIFEST_FILE, "whose kernels"):
+        if about.candidate not in (known := [one.digest for one in found.shown]):
+            raise FormatError(f"expected kernels of {', '.join(known)[:300]}, got those of {about.candidate}")
+        expect("program", digest(found.program), about.program)
+    return True
+
+
+__all__ = ["StoredKernels", "stored_kernels"]

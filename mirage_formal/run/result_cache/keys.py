@@ -1,0 +1,54 @@
+"""Under which key an entry of the store answers what is asked."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Literal
+
+from mirage_formal.graph.formats.json import to_json
+from mirage_formal.records import sha256
+from mirage_formal.records.store_entry import EntryKey
+from mirage_formal.run.settings import ENGINES, Job, Settings, environment, identity, readable
+from mirage_formal.store.location import switched_off
+
+Kind = Literal["answer", "search"]
+
+
+def entry_key(kind: Kind, job: Job, settings: Settings) -> EntryKey | None:
+    """The key of what a job finds; None where nothing is kept: the user said so, or it is an engine of their own.
+
+    Args:
+        kind: Of the entry.
+        job: The job.
+        settings: What it was made of.
+    """
+    if not settings.cache or switched_off() or job.engine not in ENGINES:
+        return None
+    package, code = installed()
+    return EntryKey(
+        kind=kind,
+        identity=identity(job),
+        written=sha256(to_json(job.program).encode()),
+        bucket=readable(settings.bucket or ""),
+        config=settings.config and readable(settings.config),
+        narrowed=settings.narrowed,
+        longer=settings.longer,
+        part=settings.part,
+        keep=settings.keep,
+        package=package,
+        code=code,
+    )
+
+
+@lru_cache(maxsize=1)
+def installed() -> tuple[str, str]:
+    """Version of this package, and a digest of all of its code and data: whatever can change a candidate or kernel.
+
+    Other packages are not part of it. Solvers decide whether a proof is accepted, and what was accepted is replayed.
+    """
+    found = environment()
+    names = ("code of mirage_formal", "data files")
+    return found["mirage_formal"], sha256("\n".join(found[name] for name in names).encode())
+
+
+__all__ = ["Kind", "entry_key", "installed"]

@@ -1,0 +1,72 @@
+"""Results of earlier calls, from the directories that hold their evidence: nothing is searched, no solver is loaded."""
+
+from __future__ import annotations
+
+import os
+from os import PathLike
+from pathlib import Path
+
+import msgspec
+
+from mirage_formal import options
+from mirage_formal.check.report import CheckFailed
+from mirage_formal.errors import FormatError, RunError, TargetError
+from mirage_formal.kernels.target import Target, load_target
+from mirage_formal.records import Identity, sha256
+from mirage_formal.records.store_entry import ENTRY_FILE, EVIDENCE
+from mirage_formal.run.result_cache.reports import results_of
+from mirage_formal.run.results.result import Result
+from mirage_formal.store.entry import read_entry
+from mirage_formal.store.replay import replay
+
+
+def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None) -> list[Result]:
+    """The results in a directory: of a run, of a candidate, of a whole program, or of an entry of the store.
+
+    Nothing is searched. The checker replays the proof of every result; no solver is needed for that. Nothing that a
+    file says about kernels is used: they are made of the µGraphs at the first call on a GPU, as those of a search are.
+
+    Args:
+        path: The directory.
+        target: Name or file of the GPU that kernels are planned for. None is the one of the search; for the directory
+            of a candidate, which names none, it is the default one.
+
+    Returns:
+        The results, best first: one of a candidate's directory, at least one of any other.
+
+    Raises:
+        RunError: It is no such directory, or the run has not finished or has found nothing.
+        FormatError: The evidence does not hold; names the file and what was being established.
+        TargetError: The target is unknown, or has other figures than the one of the search.
+    """
+    root = Path(options.text("path", path, "a directory"))
+    if (root / ENTRY_FILE).is_file():
+        read_entry(root)
+        root = root / EVIDENCE
+    try:
+        found = replay(root)
+    except CheckFailed as failure:
+        where = os.path.join(root, failure.file) if not os.path.isabs(failure.file) else failure.file
+        hint = "the evidence is not what a search wrote: repeat the search"
+        raise FormatError(f"{failure.step}: {failure.what}", where=where, hint=hint) from None
+    if not found.shown:
+        hint = "summary.json says why, candidate by candidate"
+        raise RunError("expected results, got a run that has found none", where=str(root), hint=hint)
+    if target is None and found.record is not None:
+        planned = _target_of(found.record.identity, root)
+    else:
+        planned = load_target(options.text("target", target or options.DEFAULT_TARGET, "a target's name or file"))
+    return list(results_of(found, planned))
+
+
+def _target_of(identity: Identity, root: Path) -> Target:
+    """The target of a search, which must be what it was then: candidates are ranked for it."""
+    target = load_target(identity.target)
+    if sha256(msgspec.json.encode(target)) != identity.target_digest:
+        what = f"expected the figures of {identity.target} as they were at the search, got others"
+        hint = f"target={identity.target!r} plans kernels for it as it is now"
+        raise TargetError(what, where=str(root), hint=hint)
+    return target
+
+
+__all__ = ["load"]

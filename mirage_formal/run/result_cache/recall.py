@@ -1,0 +1,230 @@
+"""What the store has for a job: found, established again, copied; and what a finished job puts there."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from mirage_formal.errors import FormatError, MirageError
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.target import Target
+from mirage_formal.records import KERNELS
+from mirage_formal.records.store_entry import EntryKey, EntryRecord
+from mirage_formal.run.result_cache.keys import Kind, entry_key
+from mirage_formal.run.results.result import Result
+from mirage_formal.run.settings import Job, Settings, versions
+from mirage_formal.store.entry import Entry, difference, expect_key, read_entry, sizes, write_entry
+from mirage_formal.store.location import Place
+
+if TYPE_CHECKING:
+    from mirage_formal.store.replay import Replayed
+
+#: Of a time limit the share that a search must have had whose result, cut short, is taken for one with that limit.
+_AS_LONG: Final = 0.9
+#: An estimate is a sum of floats.
+_ROUNDING: Final = 1e-9
+
+
+class StoreWarning(UserWarning):
+    """An entry of the store was refused; what it should hold is searched again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """An entry whose evidence holds.
+
+    Attributes:
+        entry: It.
+        replayed: What its evidence shows.
+    """
+
+    entry: Entry
+    replayed: Replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job in the store.
+
+    Attributes:
+        job: The job.
+        limit_s: Its time limit.
+        key: Its key; None if nothing is kept.
+        found: What is there; None if it is to be made.
+    """
+
+    job: Job
+    limit_s: float | None
+    key: EntryKey | None
+    found: Recalled | None
+
+    def keep(self, evidence: Path, results: Sequence[Result], status: Literal["complete", "time-limit"]) -> None:
+        """Keep what was found; a store that cannot be written is left as it is.
+
+        Nothing is kept that is not proved.
+
+        Args:
+            evidence: Directory of the finished run or whole program.
+            results: What it reports.
+            status: Whether it came to its end.
+        """
+        if self.key is None or not all(isinstance(one.verdict, Equivalent) for one in results):
+            return
+        record = EntryRecord(
+            key=self.key,
+            status=status,
+            limit_s=None if status == "complete" else self.limit_s,
+            candidates=len(results),
+            versions=versions(),
+            files={},
+            bytes=0,
+        )
+        with suppress(OSError):
+            place = Place()
+            write_entry(place, record, evidence)
+            place.shrink(sizes(place))
+
+
+@contextmanager
+def claimed(kind: Kind, job: Job, settings: Settings) -> Iterator[Claim]:
+    """What the store has for a job; if that is nothing, be the one who makes it, as long as this lasts.
+
+    Whoever else asks for it meanwhile waits for it, but not longer than their time limit, and then makes it as well.
+
+    Args:
+        kind: Of the entry.
+        job: The job.
+        settings: What it was made of. A run that is resumed is not recalled.
+    """
+    limit = settings.time_limit_s
+    key = entry_key(kind, job, settings)
+    if key is None:
+        yield Claim(job, limit, None, None)
+        return
+    if settings.resume:
+        yield Claim(job, limit, key, None)
+        return
+    if (found := recalled(key, job, limit)) is not None:
+        yield Claim(job, limit, key, found)
+        return
+    with Place().making(key, limit):  # whoever had it may have left what is asked for
+        yield Claim(job, limit, key, recalled(key, job, limit, last=True))
+
+
+def recalled(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False) -> Recalled | None:
+    """The entry of a key, established again; None if there is none of use.
+
+    Sound: every file is as it was written; the program is the one that is asked for; the checker has replayed the
+    proof of every candidate in this process. An entry of which this is not so is never used.
+
+    Args:
+        key: The key.
+        job: The job of that key.
+        limit_s: Its time limit: what the clock cut short counts for no longer one.
+        last: Whether an entry that is refused is removed, with a warning: what it should hold is made next.
+    """
+    try:
+        place = Place()
+        path = place.path(key)
+        if not path.is_dir():
+            return None
+    except OSError:
+        return None
+    from mirage_formal.check.report import CheckFailed  # loads numerical packages
+
+    try:
+        entry = read_entry(path)
+        if entry.record.seal not in _replayed:
+            _replayed[entry.record.seal] = _asked(entry, key, job)
+        expect_key(path, entry.record, key)
+    except FileNotFoundError:  # somebody is removing it
+        return None
+    except (CheckFailed, MirageError, OSError) as error:
+        if last:
+            text = f"{path}: refused, and made again: {reason(error)}"
+            warnings.warn(text, StoreWarning, stacklevel=2)
+            with suppress(OSError):
+                place.drop(path)
+        return None
+    if not _long_enough(entry.record, limit_s):
+        return None
+    place.used(path)
+    return Recalled(entry, _replayed[entry.record.seal])
+
+
+#: What entries show that this process has established, by their seals.
+_replayed: Final[dict[str, Replayed]] = {}
+
+
+def _asked(entry: Entry, key: EntryKey, job: Job) -> Replayed:
+    """See ``recalled``."""
+    expect_key(entry.path, entry.record, key)
+    found = established(entry, job.target)
+    if found.program != job.program:
+        raise FormatError("expected the program that is asked for, got another", where=str(entry.evidence))
+    return found
+
+
+def established(entry: Entry, target: Target) -> Replayed:
+    """What the evidence of an entry shows, which is what its record says.
+
+    Sound: the checker has replayed the proof of every candidate, and nothing in it is a kernel. Estimates make no
+    candidate equal, but they order them: they must be those that the cost model makes here.
+
+    Args:
+        entry: The entry.
+        target: That of its key.
+
+    Raises:
+        CheckFailed: Something in the evidence does not hold.
+        FormatError: It is not the evidence of this entry.
+    """
+    from mirage_formal.store.replay import replay  # loads numerical packages
+
+    found, where = replay(entry.evidence), str(entry.evidence)
+    if kernels := [name for name in entry.record.files if f"/{KERNELS}/" in name]:
+        raise FormatError(f"expected no kernels, which are made where they run, got {kernels[0]}", where=where)
+    if found.record is None:
+        raise FormatError("expected a run or a whole program, got a candidate", where=where)
+    key, got = entry.record.key, found.record.identity
+    own = key.kind == "answer" and not key.narrowed
+    wanted = msgspec.structs.replace(key.identity, space=got.space) if own else key.identity
+    if (other := difference(wanted, got)) is not None:
+        raise FormatError(f"expected the evidence of the entry's key, got {other}", where=where)
+    for one in found.shown:
+        if not isinstance(one.verdict, Equivalent):
+            raise FormatError(f"expected a proof of {one.digest[:12]}, got none", where=where)
+        us = estimate(one.graph, target).us
+        if one.us is None or abs(one.us - us) > _ROUNDING * us:
+            raise FormatError(f"expected the cost model's estimate of {us} us, got {one.us}", where=where)
+    if len(found.shown) != entry.record.candidates:
+        what = f"expected {entry.record.candidates} candidates, got {len(found.shown)}"
+        raise FormatError(what, where=where)
+    return found
+
+
+def _long_enough(record: EntryRecord, limit_s: float | None) -> bool:
+    if record.status == "complete":
+        return True
+    return limit_s is not None and record.limit_s is not None and record.limit_s >= _AS_LONG * limit_s
+
+
+def reason(error: Exception) -> str:
+    """Why something was refused, in one line."""
+    from mirage_formal.check.report import CheckFailed
+
+    if isinstance(error, CheckFailed):
+        return f"{error.file}: {error.step}: {error.what}"
+    if isinstance(error, MirageError):
+        return f"{error.where}: {error.what}" if error.where else error.what
+    return str(error)
+
+
+__all__ = ["Claim", "Recalled", "StoreWarning", "claimed", "established", "reason", "recalled"]

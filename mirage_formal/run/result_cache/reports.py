@@ -1,0 +1,74 @@
+"""Results and reports of what was found earlier, from directories whose evidence was replayed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirage_formal.graph.formats.json import encode
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.target import Target
+from mirage_formal.records import SummaryRecord
+from mirage_formal.records.partition import WholeRecord
+from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.result import Result
+
+if TYPE_CHECKING:
+    from mirage_formal.store.replay import Replayed, Shown
+
+
+def results_of(found: Replayed, target: Target) -> tuple[Result, ...]:
+    """What a directory shows, as results; their kernels are made of the µGraphs here.
+
+    Args:
+        found: What was replayed.
+        target: What kernels are planned for.
+    """
+    from mirage_formal.run.build.alternatives import Alternatives
+    from mirage_formal.run.build.build import COUNT
+
+    encoded = [(one.digest[:12], encode(one.graph)) for one in found.shown]
+    most = len(encoded) if isinstance(found.record, WholeRecord) else COUNT
+    return tuple(
+        Result(
+            one.graph,
+            one.digest,
+            number + 1,
+            one.verdict,
+            estimate(one.graph, target).us if one.us is None else one.us,
+            one.directory,
+            Alternatives(encoded[number : number + most], found.program, target),
+        )
+        for number, one in enumerate(found.shown)
+    )
+
+
+def moved(found: Replayed, old: Path, new: Path) -> Replayed:
+    """What was replayed, of a copy of the directory."""
+    parts = {name: _moved(one, old, new) for name, one in found.parts.items()}
+    return dataclasses.replace(found, shown=tuple(_moved(one, old, new) for one in found.shown), parts=parts)
+
+
+def _moved(one: Shown, old: Path, new: Path) -> Shown:
+    return dataclasses.replace(one, directory=new / one.directory.relative_to(old))
+
+
+def report_of(
+    found: Replayed, summary: SummaryRecord, root: Path, target: Target, remarks: Sequence[str] = ()
+) -> Report:
+    """The report of a run that was recalled.
+
+    Args:
+        found: What was replayed, of ``root``.
+        summary: The summary there.
+        root: The run's directory.
+        target: The target.
+        remarks: What the user should know.
+    """
+    unfused = estimate(found.program, target).us
+    return Report(summary, results_of(found, target), root, (), unfused, tuple(remarks))
+
+
+__all__ = ["moved", "report_of", "results_of"]

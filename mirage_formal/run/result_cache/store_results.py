@@ -1,0 +1,82 @@
+"""Results whose evidence lies in the store: for callers that name no directory of their own."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.run.result_cache.keys import entry_key
+from mirage_formal.run.result_cache.recall import Recalled, recalled
+from mirage_formal.run.result_cache.reports import results_of
+from mirage_formal.run.results.result import Result
+from mirage_formal.run.settings import Job, Settings, make_job
+from mirage_formal.store.location import Place, switched_off
+
+_RUN: Final = "run"
+#: Where evidence goes that the store cannot keep.
+_RUNS: Final = Path("runs")
+
+
+def stored(program: KernelGraph, settings: Settings) -> list[Result] | None:
+    """What the store has for a call of ``superoptimize``; None if there is nothing of use. Nothing is searched.
+
+    Sound: see ``recall.recalled``.
+
+    Args:
+        program: The program.
+        settings: What was asked for.
+
+    Raises:
+        MirageError: The program or the settings are at fault.
+    """
+    job = make_job(program, settings)
+    found = _found(job, settings)
+    return None if found is None else list(results_of(found.replayed, job.target))
+
+
+def _found(job: Job, settings: Settings) -> Recalled | None:
+    key = None if settings.resume else entry_key("answer", job, settings)
+    return None if key is None else recalled(key, job, settings.time_limit_s)
+
+
+@contextmanager
+def scratch(settings: Settings | None) -> Iterator[Path | None]:
+    """A directory for a run whose evidence is to lie in the store; None where there is no store to write to."""
+    with ExitStack() as stack:
+        place = None
+        if settings is not None and settings.cache and not settings.resume and not switched_off():
+            try:
+                place = stack.enter_context(Place().building()) / _RUN
+            except OSError:
+                place = None
+        yield place
+
+
+def in_store(program: KernelGraph, settings: Settings, results: Sequence[Result], place: Path) -> list[Result]:
+    """The results of a run in a directory that is about to go, with the evidence that stays.
+
+    Args:
+        program: The program.
+        settings: What was asked for.
+        results: What the run has found.
+        place: Its directory.
+    """
+    found = _found(make_job(program, settings), settings)
+    if found is not None:
+        kept = {one.digest: one.directory for one in found.replayed.shown}
+        if all(result.digest in kept for result in results):
+            return [replace(result, directory=kept[result.digest]) for result in results]
+    where = _RUNS / f"program-{digest(program)[:12]}-{secrets.token_hex(4)}"
+    where.parent.mkdir(exist_ok=True)
+    shutil.move(place, where)
+    return [replace(result, directory=where / result.directory.relative_to(place)) for result in results]
+
+
+__all__ = ["in_store", "scratch", "stored"]

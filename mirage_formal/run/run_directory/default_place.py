@@ -1,0 +1,42 @@
+"""Where a search from Python writes if it is not told where."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.records import key_of
+from mirage_formal.run.partitioning.answer import is_whole
+from mirage_formal.run.partitioning.cover_search import KEEP
+from mirage_formal.run.run_directory.directory import RUN, survey
+from mirage_formal.run.run_directory.overwrite import same_search
+from mirage_formal.run.settings import Settings, identity, make_job
+
+RUNS: Final = Path("runs")
+
+
+def default_place(program: KernelGraph, settings: Settings, name: str) -> tuple[Path, Settings]:
+    """The directory of a search that names none, and the settings with which it is opened.
+
+    It is runs/<name>. Where another search lies there, of another program or with other options, the key's first digits
+    come behind the name: nothing that is there is touched, and a script may be changed and started again. A search of
+    the same program and options is continued, so that starting a script twice searches once.
+    """
+    root = RUNS / name
+    if settings.resume or settings.force:
+        return root, settings
+    # A program that is searched as one may turn out to need a cover; either is continued.
+    known = [identity(make_job(program, replace(settings, keep=settings.keep or KEEP)))]
+    if not is_whole(program, settings):
+        known.insert(0, identity(make_job(program, settings)))
+    for place in (root, root.with_name(f"{name}-{key_of(known[0])[:12]}")):
+        if not survey(place, RUN).names:
+            return place, settings
+        if any(same_search(place, settings.config, who) for who in known):
+            return place, replace(settings, resume=True)
+    return root, settings
+
+
+__all__ = ["default_place"]

@@ -1,0 +1,277 @@
+"""What runs write, name by name, and the only code that removes anything from a directory that a user named.
+
+A directory is ours if the record that a run puts there decodes and everything else in it, at every level, has a name
+and a kind (file or directory) that we write. Only then is anything removed: files one by one, and directories when they
+are empty. A symbolic link is never followed and is nothing that we write. docs/run-directory.md says it for users.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mirage_formal.errors import RunError
+from mirage_formal.records import (
+    CANDIDATES,
+    DEVICE_FILES,
+    GRAPH_FILE,
+    KERNELS,
+    LAUNCH_FILE,
+    MANIFEST_FILE,
+    OBLIGATIONS_FILE,
+    PLAN_FILE,
+    PROGRAMS_FILE,
+    PROOF_DIR,
+    PROOF_FILE,
+    QUESTIONS_FILE,
+    RUN_FILE,
+    SEARCH_FILE,
+    STABILIZED_FILE,
+    STABILIZED_PROOF_FILE,
+    SUMMARY_FILE,
+    VERIFICATION_FILE,
+)
+from mirage_formal.records.partition import PARTS, WHOLE_FILE
+
+#: Where candidates are written before they take the place of earlier ones.
+BUILDING: Final = f".{CANDIDATES}"
+#: Foreign files that a message names.
+_NAMED: Final = 3
+
+
+class DirectoryWarning(UserWarning):
+    """Something that cannot be made again without a device was removed, because it was asked for."""
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What we write into one directory.
+
+    Attributes:
+        files: Names of its files, with those that ``records.write_atomic`` writes before it renames them.
+        temporary: The latter alone.
+        folders: Names of its directories, and what is in them.
+        last: The file that is removed last: while it is there, what is left is still known to be ours.
+    """
+
+    files: re.Pattern[str]
+    temporary: re.Pattern[str]
+    folders: tuple[tuple[re.Pattern[str], Folder], ...] = ()
+    last: str = ""
+
+    def below(self, name: str) -> Folder | None:
+        """What is in the directory called ``name``; None if we write none of that name."""
+        return next((folder for pattern, folder in self.folders if pattern.fullmatch(name)), None)
+
+
+def _folder(*files: str, last: str = "", **folders: Folder) -> Folder:
+    names = "|".join([*files, *([re.escape(last)] if last else [])]) or "(?!)"
+    temporary = rf"\.(?:{names})\.\d+\.tmp"
+    inner = tuple((re.compile(_NAMES[name]), folder) for name, folder in folders.items())
+    return Folder(re.compile(f"{names}|{temporary}"), re.compile(temporary), inner, last)
+
+
+_ID: Final = r"\d{3,}-[0-9a-f]{12}"
+_NAMES: Final = {
+    "proof": re.escape(PROOF_DIR),
+    "candidate": _ID,
+    "kernels_of_one": rf"{_ID}|\.{_ID}\.part",
+    "candidates": rf"\.?{CANDIDATES}",
+    "kernels": re.escape(KERNELS),
+    "search": r"\d{2,}-[0-9a-f]{12}",
+    "parts": re.escape(PARTS),
+}
+_ESCAPED: Final = [re.escape(name) for name in (GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, MANIFEST_FILE)]
+_OF_KERNELS: Final = (
+    *(LAUNCH_FILE, PROGRAMS_FILE, PLAN_FILE, OBLIGATIONS_FILE, QUESTIONS_FILE),
+    *(STABILIZED_FILE, STABILIZED_PROOF_FILE),
+)
+
+PROOFS: Final = _folder(r"\d{3,}\.smt2", r"digits-\d{3,}\.smt2", r"equivalence\.json")
+CANDIDATE_SET: Final = _folder(candidate=_folder(*_ESCAPED, proof=PROOFS))
+#: The kernels of one candidate.
+KERNELS_OF_ONE: Final = _folder(
+    *map(re.escape, (*_OF_KERNELS, *DEVICE_FILES, MANIFEST_FILE)),
+    r"kernel\d*\.cu",
+    r"kernel\d*-[a-z]+_\d+[a-z]?\.cubin",
+)
+KERNEL_SET: Final = _folder(kernels_of_one=KERNELS_OF_ONE)
+RUN: Final = _folder(
+    *map(re.escape, (SEARCH_FILE, SUMMARY_FILE)), last=RUN_FILE, candidates=CANDIDATE_SET, kernels=KERNEL_SET
+)
+PART_SET: Final = _folder(search=RUN)
+WHOLE: Final = _folder(last=WHOLE_FILE, parts=PART_SET, kernels=KERNEL_SET)
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is in a directory.
+
+    Attributes:
+        root: The directory.
+        files: Files that we write, in the order in which they may be removed.
+        folders: Directories that we write, those inside before the one that they are in.
+        foreign: Everything else; what is in a foreign directory is not listed.
+        names: Names of the entries of ``root`` that are more than temporary files.
+    """
+
+    root: Path
+    files: tuple[Path, ...]
+    folders: tuple[Path, ...]
+    foreign: tuple[Path, ...]
+    names: tuple[str, ...]
+
+    def refuse_foreign(self) -> None:
+        """Refuse a directory with anything in it that is not ours.
+
+        Raises:
+            RunError: Names what is foreign.
+        """
+        if self.foreign:
+            shown = ", ".join(path.relative_to(self.root).as_posix() for path in self.foreign[:_NAMED])
+            more = f" and {len(self.foreign) - _NAMED} more" if len(self.foreign) > _NAMED else ""
+            what = f"expected only what a search writes, got {shown}{more}: nothing was removed"
+            raise RunError(what, where=str(self.root), hint="move that away, or choose another directory")
+
+    @property
+    def measured(self) -> tuple[Path, ...]:
+        """What a device said about kernels."""
+        return tuple(path for path in self.files if path.name in DEVICE_FILES)
+
+
+def survey(root: Path, kind: Folder) -> Survey:
+    """Look through a directory; one that is not there is empty.
+
+    Raises:
+        RunError: It is no directory.
+        OSError: It cannot be read.
+    """
+    if not os.path.lexists(root):
+        return Survey(root, (), (), (), ())
+    if not root.is_dir():
+        raise RunError("expected a directory, got a file", where=str(root), hint="choose another --out")
+    found: list[tuple[Path, str]] = list(_walk(root, kind))
+    by = {what: tuple(path for path, sort in found if sort == what) for what in ("file", "folder", "foreign")}
+    names = tuple(sorted(entry.name for entry in os.scandir(root) if not kind.temporary.fullmatch(entry.name)))
+    return Survey(root, by["file"], by["folder"], by["foreign"], names)
+
+
+def _walk(root: Path, kind: Folder) -> Iterator[tuple[Path, str]]:
+    """Everything below a directory with what it is; what is inside a directory comes before it, ``kind.last`` last."""
+    with os.scandir(root) as entries:
+        listed = sorted(entries, key=lambda entry: (entry.name == kind.last, entry.name))
+    for entry in listed:
+        path, mode = root / entry.name, entry.stat(follow_symlinks=False).st_mode
+        inside = kind.below(entry.name)
+        if stat.S_ISREG(mode) and kind.files.fullmatch(entry.name):
+            yield path, "file"
+        elif stat.S_ISDIR(mode) and inside is not None:
+            yield from _walk(path, inside)
+            yield path, "folder"
+        else:
+            yield path, "foreign"
+
+
+def clear(root: Path, kind: Folder) -> None:
+    """Empty a directory in which everything is ours.
+
+    Raises:
+        RunError: Something is not; nothing is removed then.
+    """
+    found = survey(root, kind)
+    found.refuse_foreign()
+    for path in found.files:
+        path.unlink(missing_ok=True)
+    for path in found.folders:
+        try:
+            path.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:  # somebody has put something there in the meantime: it stays
+            survey(root, kind).refuse_foreign()
+            raise
+
+
+def remove(root: Path, kind: Folder) -> None:
+    """Remove a directory in which everything is ours, itself included; one that is not there is no mistake.
+
+    Raises:
+        RunError: Something in it is not ours, or it is a symbolic link; nothing is removed then.
+    """
+    if root.is_symlink():
+        raise RunError("expected a directory, got a symbolic link", where=str(root), hint="move it away yourself")
+    if os.path.lexists(root):
+        clear(root, kind)
+        root.rmdir()
+
+
+def drop_file(path: Path) -> None:
+    """Remove one file of ours; one that is not there is no mistake.
+
+    Raises:
+        RunError: It is a directory or a symbolic link.
+    """
+    if path.is_symlink() or path.is_dir():
+        got = "a symbolic link" if path.is_symlink() else "a directory"
+        raise RunError(f"expected a file, got {got}", where=str(path), hint="move it away yourself")
+    path.unlink(missing_ok=True)
+
+
+def drop_temporary(root: Path, kind: Folder) -> None:
+    """Remove the files that a killed session was writing directly into a directory; checks refuse them."""
+    with os.scandir(root) as entries:
+        names = [e.name for e in entries if kind.temporary.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
+    for name in names:
+        (root / name).unlink(missing_ok=True)
+
+
+def tell_measured(found: Survey, why: str) -> None:
+    """Say that what a device said is removed: nothing on this machine can make it again."""
+    if found.measured:
+        names = ", ".join(path.relative_to(found.root).as_posix() for path in found.measured[:_NAMED])
+        more = f" and {len(found.measured) - _NAMED} more" if len(found.measured) > _NAMED else ""
+        text = f"{found.root}: {why}: removed {len(found.measured)} results of a device: {names}{more}"
+        warnings.warn(text, DirectoryWarning, stacklevel=3)
+
+
+def replaceable_kernels(where: Path, *, force: bool) -> None:
+    """Refuse a run's kernels that may not be replaced, before the first is built.
+
+    Raises:
+        RunError: Something is not ours, or a device has said something about them and ``force`` is not set.
+    """
+    if where.is_symlink():
+        raise RunError("expected a directory, got a symbolic link", where=str(where), hint="move it away yourself")
+    found = survey(where, KERNEL_SET)
+    found.refuse_foreign()
+    if found.measured and not force:
+        what = f"expected kernels that may be replaced, got {len(found.measured)} results of a device beside them"
+        raise RunError(what, where=str(where), hint="--force replaces them (in Python force=True)")
+    tell_measured(found, "kernels are built again")
+
+
+__all__ = [
+    "BUILDING",
+    "CANDIDATE_SET",
+    "KERNELS_OF_ONE",
+    "KERNEL_SET",
+    "PART_SET",
+    "RUN",
+    "WHOLE",
+    "DirectoryWarning",
+    "Folder",
+    "Survey",
+    "clear",
+    "drop_file",
+    "drop_temporary",
+    "remove",
+    "replaceable_kernels",
+    "survey",
+    "tell_measured",
+]

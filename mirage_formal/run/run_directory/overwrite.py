@@ -1,0 +1,88 @@
+"""What an earlier search has left in a directory, and how it makes way for a new one: only when that was asked for."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from mirage_formal.errors import MirageError, RunError
+from mirage_formal.records import RUN_FILE, SUMMARY_FILE, Identity, RunRecord, SummaryRecord, decode, read
+from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
+from mirage_formal.run.run_directory.directory import RUN, WHOLE, Survey, clear, survey, tell_measured
+
+
+def make_way(root: Path, *, force: bool) -> None:
+    """Make ``root`` an empty directory; a run or a whole program that is there goes only with ``force``.
+
+    Raises:
+        RunError: Not a directory; or it holds something that no search has written, which always stays; or it holds an
+            earlier search and nobody has said that it may go.
+    """
+    kind = WHOLE if os.path.lexists(root / WHOLE_FILE) else RUN
+    found = survey(root, kind)
+    if found.names:
+        known(root)
+        refuse_foreign(found)
+        if not force:
+            _refuse(root)
+        tell_measured(found, "replaced by a new search")
+    root.mkdir(parents=True, exist_ok=True)
+    clear(root, kind)
+
+
+def known(root: Path) -> RunRecord | WholeRecord:
+    """The record of the search that is in a directory.
+
+    Raises:
+        RunError: There is none, but something else; or the record is not ours.
+    """
+    hint = "choose another --out, or empty it yourself"
+    file = WHOLE_FILE if os.path.lexists(root / WHOLE_FILE) else RUN_FILE
+    if not os.path.lexists(root / file):
+        raise RunError("expected a new directory or an earlier run, got other files", where=str(root), hint=hint)
+    try:
+        data = read(root / file)
+        return decode(data, WholeRecord, file) if file == WHOLE_FILE else decode(data, RunRecord, file)
+    except MirageError as error:
+        what = f"expected a new directory or an earlier run, but {file}: {error.what}"
+        raise RunError(what, where=str(root), hint=hint) from None
+
+
+def refuse_foreign(found: Survey) -> None:
+    """Refuse a directory with anything in it that no search has written; of a whole, in each part's directory too.
+
+    Raises:
+        RunError: Names what is foreign.
+    """
+    found.refuse_foreign()
+    for path in found.files:
+        if path.name == RUN_FILE and path.parent.parent == found.root / PARTS:
+            known(path.parent)
+
+
+def same_search(root: Path, config: str | None, identity: Identity) -> bool:
+    """Whether the search that is in a directory is of the same program and options; False if there is none."""
+    try:
+        record = known(root)
+    except RunError:
+        return False
+    same = record.identity == identity
+    return same and (isinstance(record, RunRecord) or record.config == config)
+
+
+def _refuse(root: Path) -> NoReturn:
+    state = "an unfinished run"
+    with suppress(MirageError):
+        record: RunRecord | WholeRecord | SummaryRecord = known(root)
+        if isinstance(record, RunRecord):
+            state += f" of {record.name}"
+            record = decode(read(root / SUMMARY_FILE), SummaryRecord, "")
+        if record.status == "complete":
+            state = f"a finished run of {record.program}"
+    hint = "--resume continues it, --force replaces it (in Python resume=True, force=True); or choose another --out"
+    raise RunError(f"expected a new directory, got {state}", where=str(root), hint=hint)
+
+
+__all__ = ["known", "make_way", "refuse_foreign", "same_search"]

@@ -1,0 +1,207 @@
+"""Inputs put next to each other: sums of pads, which a search sees as one input and a kernel computes itself.
+
+A concatenation of inputs is a sum of pads (``search.normalize_layout_ops``), [a; b] = [a; 0] + [0; b], and a search
+that has to find this sum in every kernel takes long. It gets the sum as an input instead. In what it finds, every
+kernel that reads the sum then reads the pads, which are views (``graph.views``), and adds its tiles of them up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Final
+
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import pruned, renumbered
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    BlockOp,
+    GraphDefined,
+    InputIterator,
+    KernelGraph,
+    KernelOp,
+    Op,
+    numbered,
+)
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor
+from mirage_formal.graph.views import places
+
+#: Elementwise operators of one operand that turn zeros into zeros, which the prover knows.
+KEEP_ZERO: Final = frozenset({OpKind.SCALE, OpKind.SQUARE, OpKind.SQRT, OpKind.ABS, OpKind.TANH})
+#: Most pads that a kernel reads in place of one tensor.
+_MOST: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Pad:
+    """A view of an input with zeros around it."""
+
+    source: int
+    pads: tuple[Attrs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """An elementwise operator of pads, and of such operators."""
+
+    op: Op
+    parts: tuple[_Pad | _Of, ...]
+
+
+def reads(tensor: DTensor) -> OpKind:
+    """Return an operator of one element that reads a tensor and is no view of it."""
+    return OpKind.ABS if tensor.dtype.floating else OpKind.LOGICAL_NOT
+
+
+def joined(graph: KernelGraph) -> frozenset[int]:
+    """Pads of inputs and of views of inputs, and elementwise operators of such tensors that turn zeros into zeros."""
+    if not any(isinstance(op, Op) and op.kind is OpKind.PAD for op in graph.ops):
+        return frozenset()
+    count, known, types = len(graph.inputs), places(graph), kernel_types(graph)
+    found: set[int] = set()
+    for first, op in numbered(count, graph.ops):
+        if not isinstance(op, Op):
+            continue
+        inside = found.issuperset(op.operands)
+        if op.kind is OpKind.PAD:
+            good = inside or known[op.operands[0]].base < count
+        elif op.kind is OpKind.ADD:
+            good = inside and all(types[i].shape == types[first].shape for i in op.operands)
+        else:
+            good = inside and op.kind in KEEP_ZERO
+        if good:
+            found.add(first)
+    return frozenset(found)
+
+
+def absorbed(graph: KernelGraph) -> KernelGraph:
+    """The graph with kernels that read the pads of such tensors, and compute these themselves.
+
+    Sound: nothing is accepted here; candidates are proved as they come out. Zeros stay zeros under the operators, so
+    a tile of the tensor is the operators' result on the tiles of the pads.
+    """
+    inside = joined(graph)
+    trees: dict[int, _Pad | _Of] = {}
+    for first, op in numbered(len(graph.inputs), graph.ops):
+        if first in inside and isinstance(op, Op):
+            trees[first] = _tree(op, trees)
+    wanted = {n for n, tree in trees.items() if isinstance(tree, _Of) and len(list(_pads(tree))) <= _MOST}
+    if not any(isinstance(op, GraphDefined) and wanted.intersection(op.operands) for op in graph.ops):
+        return graph
+    number = list(range(len(graph.inputs)))
+    ops: list[KernelOp] = []
+    made: dict[KernelOp, int] = {}
+    count = len(number)
+
+    def put(op: KernelOp) -> int:
+        """The number of an operator's first result; a pad that is there already is not made again."""
+        nonlocal count
+        pad = isinstance(op, Op) and op.kind is OpKind.PAD
+        if not (pad and op in made):
+            ops.append(op)
+            made[op], count = count, count + op.results
+        return made[op]
+
+    for op in graph.ops:
+        if isinstance(op, Op):
+            first = put(renumbered(op, number))
+        else:
+            operands: list[int] = []
+            for n in op.operands:
+                for pad in _pads(trees[n]) if n in wanted else ():
+                    last = number[pad.source]
+                    for attrs in pad.pads:
+                        last = put(Op(OpKind.PAD, (last,), attrs))
+                    operands.append(last)
+                if n not in wanted:
+                    operands.append(number[n])
+            first = put(GraphDefined(tuple(operands), _block(op, trees, wanted)))
+        number += range(first, first + op.results)
+    return pruned(replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs)))
+
+
+def spread(graph: KernelGraph) -> KernelGraph:
+    """The graph with pads at inputs and views of inputs only: those of sums and functions stand in front of these."""
+    count, inside = len(graph.inputs), joined(graph)
+    trees: dict[int, _Pad | _Of] = {}
+    number = list(range(count))
+    ops: list[KernelOp] = []
+    made: dict[KernelOp, int] = {}
+
+    def put(op: Op) -> int:
+        if op not in made:
+            ops.append(op)
+            made[op] = count + len(ops) - 1
+        return made[op]
+
+    def grown(tree: _Pad | _Of) -> int:
+        if isinstance(tree, _Of):
+            return put(replace(tree.op, operands=tuple(grown(part) for part in tree.parts)))
+        return reduce(lambda last, attrs: put(Op(OpKind.PAD, (last,), attrs)), tree.pads, number[tree.source])
+
+    for first, op in numbered(count, graph.ops):
+        if not isinstance(op, Op):
+            return graph
+        if first in inside:
+            trees[first] = _tree(op, trees)
+            number.append(grown(trees[first]))
+        else:
+            number.append(put(renumbered(op, number)))
+    return pruned(replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs)))
+
+
+def _tree(op: Op, trees: dict[int, _Pad | _Of]) -> _Pad | _Of:
+    if op.kind is not OpKind.PAD:
+        return _Of(op, tuple(trees[i] for i in op.operands))
+    below = trees.get(op.operands[0])
+    return _Pad(op.operands[0], (op.attrs,)) if below is None else _further(below, op.attrs)
+
+
+def _further(tree: _Pad | _Of, attrs: Attrs) -> _Pad | _Of:
+    """A pad of what a tree computes: that of its pads."""
+    if isinstance(tree, _Pad):
+        return replace(tree, pads=(*tree.pads, attrs))
+    return replace(tree, parts=tuple(_further(part, attrs) for part in tree.parts))
+
+
+def _pads(tree: _Pad | _Of) -> Iterator[_Pad]:
+    if isinstance(tree, _Pad):
+        yield tree
+    else:
+        for part in tree.parts:
+            yield from _pads(part)
+
+
+def _block(op: GraphDefined, trees: dict[int, _Pad | _Of], wanted: set[int]) -> BlockGraph:
+    """The block graph over the pads: what computes the tensors comes first."""
+    block = op.graph
+    iterators: list[InputIterator] = []
+    first: list[int] = []  # for each old iterator, its first new one
+    for n, iterator in zip(op.operands, block.inputs, strict=True):
+        first.append(len(iterators))
+        iterators += [iterator] * (len(list(_pads(trees[n]))) if n in wanted else 1)
+    ops: list[BlockOp] = []
+
+    def put(tree: _Pad | _Of, leaves: Iterator[int]) -> int:
+        if isinstance(tree, _Pad):
+            return next(leaves)
+        operands = tuple(put(part, leaves) for part in tree.parts)
+        ops.append(replace(tree.op, operands=operands))
+        return len(iterators) + len(ops) - 1
+
+    number = [
+        put(trees[n], iter(range(start, len(iterators)))) if n in wanted else start
+        for n, start in zip(op.operands, first, strict=True)
+    ]
+    count = len(iterators) + len(ops)
+    for item in block.ops:
+        ops.append(renumbered(item, number))
+        number += range(count, count + item.results)
+        count += item.results
+    savers = tuple(replace(saver, operand=number[saver.operand]) for saver in block.outputs)
+    return replace(block, inputs=tuple(iterators), ops=tuple(ops), outputs=savers)
+
+
+__all__ = ["KEEP_ZERO", "absorbed", "joined", "reads", "spread"]

@@ -1,0 +1,77 @@
+"""What the abstract expression of a tensor decides during the enumeration."""
+
+from __future__ import annotations
+
+from mirage_formal.claims.abstract.domain import Abstract, AbstractDomain, Expr, expressions
+from mirage_formal.claims.abstract.normal_form import NormalForms
+from mirage_formal.claims.abstract.oracle import NormalFormOracle, Oracle, Z3Oracle
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.logic.session import Answer
+from mirage_formal.search.engine import SearchOptions, Tally
+from mirage_formal.semantics.domain import Domain
+
+
+class Judge:
+    """Keeps what may become part of the program, and recognises its outputs.
+
+    Attributes:
+        domain: The domain of abstract expressions.
+        inputs: The expression of each input of the program.
+        outputs: The type of each output of the program.
+    """
+
+    def __init__(self, program: KernelGraph, options: SearchOptions) -> None:
+        found = expressions(program)
+        self.domain: Domain[Abstract] = AbstractDomain()
+        self.inputs = found.tensors[: len(program.inputs)]
+        types = kernel_types(program)
+        self.outputs = tuple(types[n] for n in program.outputs)
+        self._targets = found.outputs
+        self._prune = options.prune
+        self._exact = NormalFormOracle(found.outputs)
+        self._oracle: Oracle = self._exact
+        if options.oracle == "z3":
+            self._oracle = Z3Oracle(found.outputs, options.oracle_ms)
+        self._forms = NormalForms()
+
+    def keeps(self, expr: Expr) -> bool:
+        """Whether a tensor with this expression may be part of a candidate.
+
+        Sound: false only when the oracle refutes it; unknown is kept.
+        """
+        return not self._prune or self._oracle.contains(expr) is not Answer.REFUTED
+
+    def form(self, expr: Expr) -> int | None:
+        """A number that only expressions of one normal form share, if that is all that the judge looks at."""
+        return self._exact.form(expr) if self._prune and self._oracle is self._exact else None
+
+    def reaches(self, output: int, expr: Expr) -> bool:
+        """Whether this expression may be that of an output of the program.
+
+        Sound: false only when the normal forms differ. True accepts nothing: the expression forgets indices, so a
+        candidate must still be verified.
+        """
+        if not self._prune:
+            return True
+        match self._exact.contains(expr):
+            case Answer.REFUTED:
+                return False
+            case Answer.UNKNOWN:
+                return True
+            case Answer.PROVED:
+                return self._forms.of(expr) == self._forms.of(self._targets[output])
+
+    def queries(self) -> tuple[Expr, ...]:
+        """The distinct expressions that the oracle was asked about, in the order asked."""
+        return self._oracle.asked()
+
+    def classes(self) -> frozenset[bytes]:
+        """Keys of the normal forms of those that are known to be part of an output's expression."""
+        return frozenset(key for e in self.queries() if (key := self._exact.key(e)) is not None)
+
+    def report(self, tally: Tally) -> None:
+        """Add the oracle's counts."""
+        tally.add("oracle_calls", self._oracle.calls)
+        tally.add("oracle_unknown", self._oracle.unknown)
+        tally.add("cache_hits", self._oracle.cache_hits)

@@ -1,0 +1,183 @@
+"""What a graph-defined kernel hands over: its output tensors, and in which parts each axis is carried from then on.
+
+Parts that no output tells apart are merged. What stays split takes new names, 1, 2, ... in order of significance
+(parts.py), so the kernels behind do not depend on how many came before, and kernels that split an axis differently but
+leave the same parts behind hand over the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.masks import Frame, PartMask, mask
+from mirage_formal.search.guided.algebra.parts import (
+    CARRIED,
+    SLOTS,
+    Axis,
+    Part,
+    Parts,
+    axis_of,
+    carried,
+    is_whole,
+    whole,
+)
+from mirage_formal.search.guided.symbolic_tiling import KTensor, Structure
+
+#: For each part carried behind a kernel the parts that it is made of, before and inside the kernel.
+Origins = tuple[tuple[Part, Parts], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What kernels behind one see of it.
+
+    Attributes:
+        outputs: Its outputs.
+        frame: The frame behind it.
+        moves: The parts carried before it whose names change, with the parts that they are made of now.
+    """
+
+    outputs: tuple[KTensor, ...]
+    frame: Frame
+    moves: Origins
+
+    def moved(self, algebra: Algebra, tensor: KTensor) -> KTensor | None:
+        """A tensor from before the kernel, under the names behind it.
+
+        Args:
+            algebra: The forms' algebra.
+            tensor: The tensor.
+
+        Returns:
+            The tensor; None where its form has no such names.
+        """
+        if not self.moves:
+            return tensor
+        renaming = tuple((PartMask(1 << part), mask(now)) for part, now in self.moves)
+        form = algebra.rename(tensor.form, renaming)
+        now = dict(self.moves)
+        dims = tuple(tuple(q for p in dim for q in now.get(p, (p,))) for dim in tensor.dims)
+        return None if form is None else KTensor(form, dims)
+
+
+def collapse(
+    algebra: Algebra, outputs: list[KTensor], structure: Structure, frame: Frame, *, merge: bool = True
+) -> tuple[Handover, Origins] | None:
+    """The handover of some outputs: parts that none of them tells apart are merged.
+
+    Args:
+        algebra: The forms' algebra.
+        outputs: The outputs, over the parts inside the kernel.
+        structure: How the kernel splits its leaves.
+        frame: The frame before the kernel.
+        merge: Whether parts of a leaf that is left split are merged; if not, it is merged wholly or not at all.
+
+    Returns:
+        The handover, and what the parts carried behind the kernel are made of; None if an axis would be carried in too
+        many parts, or in two ways at once.
+
+    Sound: merged are only adjacent parts that each output holds side by side or not at all, and that are bound
+    together wherever one of them is; so no operator behind needs to tell them apart, and a later split of the merged
+    part has every split of them that keeps the order grid, loop, rest.
+    """
+    masks = [m for output in outputs for m in algebra.bound_masks(output.form)]
+    runs: dict[Part, tuple[Parts, ...]] = {}
+    for leaf, _ in structure.splits:
+        for twin in structure.names.twin_parts(leaf):
+            runs[twin] = _runs(structure.children(twin), outputs, masks)
+            if len(runs[twin]) > 1 and not merge:
+                runs[twin] = tuple((part,) for part in structure.children(twin))
+            if twin != leaf and len(runs[twin]) > 1:
+                return None
+    names = _Names(frame)
+    for axis in dict.fromkeys(axis_of(leaf) for leaf, pieces in runs.items() if len(pieces) > 1):
+        if not names.split(axis, runs):
+            return None
+    for leaf, pieces in runs.items():
+        if len(pieces) == 1 and leaf not in names.now:
+            names.now[leaf] = (leaf,)
+            names.origins[leaf] = pieces[0]
+    merged = {origin: part for part, origin in names.origins.items()}
+    renaming = tuple((mask(origin), PartMask(1 << part)) for origin, part in merged.items() if not is_whole(part))
+    handed = []
+    for output in outputs:
+        form = algebra.rename(output.form, renaming)
+        if form is None:
+            return None
+        handed.append(KTensor(form, tuple(_merge(dim, merged) for dim in output.dims)))
+    moves = tuple(sorted((p, now) for p, now in names.now.items() if not is_whole(p) and now != (p,)))
+    origins = tuple(sorted((p, o) for p, o in names.origins.items() if not is_whole(p)))
+    return Handover(tuple(handed), tuple(names.frame), moves), origins
+
+
+class _Names:
+    """New names for the parts of split axes; the frame behind."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame = list(frame)
+        self.now: dict[Part, Parts] = {}
+        self.origins: dict[Part, Parts] = {}
+
+    def split(self, axis: Axis, runs: dict[Part, tuple[Parts, ...]]) -> bool:
+        """Name the parts of an axis of which a leaf is left split; False if they are too many or do not nest."""
+        before = carried_in(self.frame, axis)
+        if any(axis_of(leaf) == axis and len(pieces) > 1 and leaf not in before for leaf, pieces in runs.items()):
+            return False
+        pieces = [runs.get(part, ((part,),)) for part in before]
+        count = sum(map(len, pieces))
+        if count > CARRIED:
+            return False
+        fresh = iter(carried(axis, count))
+        for part, made_of in zip(before, pieces, strict=True):
+            self.now[part] = tuple(next(fresh) for _ in made_of)
+            self.origins |= dict(zip(self.now[part], made_of, strict=True))
+        self.frame[axis] = mask(carried(axis, count))
+        return True
+
+
+def carried_in(frame: Sequence[PartMask], axis: Axis) -> Parts:
+    """The parts in which an axis is carried, most significant first.
+
+    Args:
+        frame: For each axis the mask of the parts that it is made of.
+        axis: The axis.
+    """
+    return tuple(Part(part) for part in range(whole(axis), whole(axis) + SLOTS) if frame[axis] >> part & 1)
+
+
+def _runs(children: Parts, outputs: list[KTensor], masks: list[PartMask]) -> tuple[Parts, ...]:
+    """The children in groups of neighbours that no output tells apart."""
+    runs: list[list[Part]] = [[children[0]]]
+    for part in children[1:]:
+        before = runs[-1][-1]
+        bound = all((m >> before ^ m >> part) & 1 == 0 for m in masks)
+        if bound and all(_side_by_side(output, before, part) for output in outputs):
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return tuple(tuple(run) for run in runs)
+
+
+def _side_by_side(output: KTensor, a: Part, b: Part) -> bool:
+    """Whether the dims hold neither part, or b right behind a."""
+    for dim in output.dims:
+        if a in dim:
+            at = dim.index(a) + 1
+            return at < len(dim) and dim[at] == b
+        if b in dim:
+            return False
+    return True
+
+
+def _merge(dim: Parts, merged: dict[Parts, Part]) -> Parts:
+    """A dim with each group of parts replaced by its name."""
+    by_first = {origin[0]: (part, len(origin)) for origin, part in merged.items()}
+    out = []
+    at = 0
+    while at < len(dim):
+        part, length = by_first.get(dim[at], (dim[at], 1))
+        out.append(part)
+        at += length
+    return tuple(out)

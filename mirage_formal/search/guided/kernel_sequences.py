@@ -1,0 +1,455 @@
+"""Kernel level: sequences of predefined operators and graph-defined kernels that end in the program's output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations, permutations, product
+from typing import NewType
+
+from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, NO_ATTRS, SPECS, TAKES_MASKS, Attrs, OpKind
+from mirage_formal.search.guided.algebra.interner import Form
+from mirage_formal.search.guided.algebra.masks import Frame, PartMask, full_mask
+from mirage_formal.search.guided.algebra.operators import (
+    EXTREMES,
+    binary,
+    compared,
+    function,
+    rms_norm,
+    selected,
+    shift,
+)
+from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, is_whole, whole
+from mirage_formal.search.guided.axes import OF_MASKS, TensorId
+from mirage_formal.search.guided.index_renaming import Dims
+from mirage_formal.search.guided.kernel_interface import Handover, carried_in
+from mirage_formal.search.guided.kernel_solver import KernelSolver
+from mirage_formal.search.guided.solved_kernel import Kernel
+from mirage_formal.search.guided.symbolic_tiling import KTensor
+
+
+@dataclass(frozen=True, slots=True)
+class PredefinedStep:
+    """A predefined operator as a kernel of its own."""
+
+    kind: OpKind
+    operands: tuple[TensorId, ...]
+    attrs: Attrs
+    outputs: tuple[KTensor, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DefinedStep:
+    """A graph-defined kernel; ``kernels`` compute the same outputs."""
+
+    operands: tuple[TensorId, ...]
+    kernels: tuple[Kernel, ...]
+    outputs: tuple[KTensor, ...]
+
+
+#: A set of tensors as a bit mask: bit ``tensor`` is set where the tensor is in it.
+TensorMask = NewType("TensorMask", int)
+
+Step = PredefinedStep | DefinedStep
+Path = tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    tensors: tuple[KTensor, ...]
+    unused: TensorMask
+    steps_left: int
+    defined_left: int
+    frame: Frame
+    read: frozenset[TensorId]
+    path: Path
+
+
+#: Inputs of a program up to which the handovers of one first kernel are shared out, and not the kernels.
+_FEW_INPUTS = 4
+
+
+class PathFinder:
+    """Enumerates kernel-level paths.
+
+    Single kernels come first, whatever else is searched: they are found at once, and a search that ends at a limit
+    keeps what it has found by then.
+
+    Args:
+        solver: Solves the kernels.
+        part: (i, n): of n shares of what first kernels hand over, the one with number i. (0, 0) for single kernels
+            only; they are in no share of several.
+    """
+
+    def __init__(self, solver: KernelSolver, part: tuple[int, int]) -> None:
+        self._solver = solver
+        self._part = part
+        self._single = part[1] <= 1
+        self._space = solver.space
+        self._inputs = len(solver.inputs)
+        self._goal = KTensor(solver.target, solver.goal)
+        self._operands: dict[tuple[KTensor, ...], int] = {}
+
+    def paths(self) -> Iterator[Path]:
+        """All paths of a share, those of a single kernel first; those without a first kernel only in share 0."""
+        start = _State(
+            tensors=self._solver.inputs,
+            unused=TensorMask((1 << self._inputs) - 1),
+            steps_left=self._space.max_kernel_ops,
+            defined_left=self._space.max_graph_defined,
+            frame=self._solver.frame,
+            read=frozenset(),
+            path=(),
+        )
+        if self._single and start.steps_left and start.defined_left and self._inputs <= self._space.max_block_inputs:
+            yield from self._alone(start)
+        if self._part[1]:
+            yield from self._visit(start)
+
+    def _alone(self, start: _State) -> Iterator[Path]:
+        """One kernel that reads all inputs."""
+        operands = tuple(map(TensorId, range(self._inputs)))
+        for tensors in product(*(self._readings(tensor, start.frame) for tensor in start.tensors)):
+            kernels = self._solver.last(tensors, start.frame)
+            if kernels:
+                yield (DefinedStep(operands, tuple(kernels), (self._goal,)),)
+
+    def _visit(self, state: _State) -> Iterator[Path]:
+        self._solver.tally.add("states")
+        self._solver.tally.check()
+        last_unused = state.unused.bit_length() - 1
+        if state.path and state.unused.bit_count() == 1 and state.tensors[last_unused] == self._goal:
+            if self._mine(state):
+                yield state.path
+            return
+        if state.steps_left == 0:
+            return
+        yield from self._predefined(state)
+        if state.defined_left:
+            yield from self._defined(state)
+
+    def _mine(self, state: _State) -> bool:
+        """Whether this share reports what ends here: paths with no choice of a first kernel belong to share 0."""
+        return bool(state.read) or self._part[0] == 0
+
+    # --- predefined operators ----------------------------------------------------------------------------------
+
+    def _predefined(self, state: _State) -> Iterator[Path]:
+        for kind, operands, attrs, form, dims in self._applications(state.tensors, state.frame):
+            tensor = self._solver.device_tensor(form, dims, state.frame)
+            if tensor is None:
+                continue
+            if tensor in state.tensors or not self._solver.algebra.within(tensor.form, self._solver.target):
+                continue
+            unused = TensorMask(state.unused & ~sum(1 << i for i in set(operands)) | 1 << len(state.tensors))
+            if self._hopeless(unused.bit_count(), state.steps_left - 1):
+                continue
+            yield from self._visit(
+                _State(
+                    (*state.tensors, tensor),
+                    unused,
+                    state.steps_left - 1,
+                    state.defined_left,
+                    state.frame,
+                    state.read,
+                    (*state.path, PredefinedStep(kind, operands, attrs, (tensor,))),
+                )
+            )
+
+    def _hopeless(self, unused: int, steps_left: int) -> bool:
+        """Whether so many unused tensors cannot become one output in the steps left."""
+        return unused > 1 + steps_left * (self._space.max_block_inputs - 1)
+
+    def _applications(
+        self, tensors: tuple[KTensor, ...], frame: Frame
+    ) -> Iterator[tuple[OpKind, tuple[TensorId, ...], Attrs, Form, Dims]]:
+        ops = self._space.kernel_ops
+        for i, a in _numbered(tensors):
+            for kind in ops:
+                for attrs, form, dims in self._unary(kind, a, frame):
+                    yield kind, (i,), attrs, form, dims
+            for j, b in _numbered(tensors):
+                for kind in ops:
+                    if kind not in _PAIRS or (j > i and SPECS[kind].commutative):
+                        continue
+                    if i == j and kind not in (OpKind.ADD, OpKind.MATMUL):
+                        continue
+                    if kind in _RARE and kind not in self._solver.axes.kinds:
+                        continue
+                    value = self._pair(kind, a, b, frame)
+                    if value is not None:
+                        yield kind, (i, j), NO_ATTRS, *value
+        if OpKind.SELECT in ops:
+            yield from self._selections(tensors, frame)
+
+    def _selections(
+        self, tensors: tuple[KTensor, ...], frame: Frame
+    ) -> Iterator[tuple[OpKind, tuple[TensorId, ...], Attrs, Form, Dims]]:
+        """Selections by masks, from a tensor and a number or from two tensors."""
+        algebra = self._solver.algebra
+        masks = [(i, tensor) for i, tensor in _numbered(tensors) if algebra.is_mask(tensor.form)]
+        others = [(i, tensor) for i, tensor in _numbered(tensors) if not algebra.is_mask(tensor.form)]
+        for (m, mask), number in product(masks, self._solver.axes.selections):
+            for chosen in permutations(others, 1 if number is not None else 2):
+                forms: list[Form] = []
+                dims: Dims | None = mask.dims
+                for _, x in chosen:
+                    joined = None if dims is None else self._beside(dims, x, frame)
+                    if joined is not None:
+                        forms.append(joined[0])
+                    dims = None if joined is None else joined[1]
+                if dims is not None:
+                    form = selected(algebra, mask.form, forms, number)
+                    yield OpKind.SELECT, (m, *(i for i, _ in chosen)), Attrs(value=number), form, dims
+
+    def _beside(self, dims: Dims, tensor: KTensor, frame: Frame) -> tuple[Form, Dims] | None:
+        """An operand of an operator of elements viewed along these dims, and the dims of the result; None if none."""
+        form, own = tensor.form, tensor.dims
+        if len(dims) != len(own):
+            return None
+        if not self._solver.names.single:
+            try:
+                form, joined = self._solver.views(frame).joined(dims, form, own)
+            except ValueError:
+                return None
+            own = tuple(y and x for x, y in zip(joined, own, strict=True))
+        found = _broadcast_dims(dims, own)
+        return None if found is None else (form, found)
+
+    def _pair(self, kind: OpKind, a: KTensor, b: KTensor, frame: Frame) -> tuple[Form, Dims] | None:
+        """Form and dims of a two-operand predefined operator; None if it has none or takes one operand."""
+        algebra = self._solver.algebra
+        masks = algebra.is_mask(a.form), algebra.is_mask(b.form)
+        if masks[0] is not masks[1] or (masks[0] and kind not in TAKES_MASKS):
+            return None
+        if kind is not OpKind.MATMUL:
+            found = self._beside(a.dims, b, frame)
+            value = None if found is None else binary(algebra, kind, a.form, found[0])
+            return None if found is None or value is None else (value, found[1])
+        form, dims = b.form, b.dims
+        if not self._solver.names.single and len(a.dims) == len(dims):
+            try:
+                form, dims = self._solver.views(frame).contracted(a.dims, form, dims)
+            except ValueError:
+                return None
+        dims2 = _product_dims(a.dims, dims)
+        product = None if dims2 is None else algebra.mul(a.form, form)
+        total = None if product is None else algebra.sum(_bits(a.dims[-1]), product, frame)
+        return None if dims2 is None or total is None else (total, dims2)
+
+    def _unary(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, Form, Dims]]:
+        algebra, axes = self._solver.algebra, self._solver.axes
+        if algebra.is_mask(a.form) is not (kind in OF_MASKS) and kind is not OpKind.TRANSPOSE:
+            return
+        if kind in axes.functions:
+            yield NO_ATTRS, function(algebra, kind, a.form), a.dims
+        elif kind is OpKind.SQUARE:
+            squared = algebra.mul(a.form, a.form)
+            if squared is not None:
+                yield NO_ATTRS, squared, a.dims
+        elif kind is OpKind.TRANSPOSE:
+            for perm in sorted(axes.permutations):
+                if len(perm) == len(a.dims):
+                    yield Attrs(perm=perm), a.form, tuple(a.dims[i] for i in perm)
+        elif kind in (OpKind.SUM, OpKind.RMS_NORM):
+            yield from self._along(kind, a, frame)
+        else:
+            for attrs, form in self._with_attribute(kind, a.form):
+                yield attrs, form, a.dims
+
+    def _with_attribute(self, kind: OpKind, a: Form) -> Iterator[tuple[Attrs, Form]]:
+        """Operators of one element with an attribute that the program has."""
+        algebra, axes = self._solver.algebra, self._solver.axes
+        if kind is OpKind.SCALE:
+            for value in sorted(axes.constants):
+                scaled = algebra.mul(algebra.constant(value), a)
+                if scaled is not None:
+                    yield Attrs(factor=value), scaled
+        elif kind is OpKind.SHIFT:
+            for value in sorted(axes.shifts):
+                yield Attrs(shift=value), shift(algebra, a, value)
+        elif kind is OpKind.CAST:
+            for dtype in sorted(axes.casts):
+                yield Attrs(dtype=dtype), function(algebra, kind, a)
+        elif kind in COMPARISONS:
+            for value in sorted(v for k, v in axes.comparisons if k is kind and v is not None):
+                yield Attrs(value=value), compared(algebra, kind, a, value)
+
+    def _along(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, Form, Dims]]:
+        """Operators along one dim."""
+        algebra = self._solver.algebra
+        for dim, parts in enumerate(a.dims):
+            if not parts:
+                continue
+            if kind is OpKind.SUM:
+                total = algebra.sum(_bits(parts), a.form, frame)
+                if total is not None:
+                    yield Attrs(dim=dim), total, (*a.dims[:dim], (), *a.dims[dim + 1 :])
+                continue
+            for norm, eps in sorted(self._solver.axes.norms, key=str):
+                normed = rms_norm(algebra, _bits(parts), a.form, eps, frame) if norm is kind else None
+                if normed is not None:
+                    yield Attrs(dim=dim, eps=eps), normed, a.dims
+
+    # --- graph-defined kernels ---------------------------------------------------------------------------------
+
+    def _defined(self, state: _State) -> Iterator[Path]:
+        count = len(state.tensors)
+        for size in range(1, min(self._space.max_block_inputs, count) + 1):
+            for operands in combinations(map(TensorId, range(count)), size):
+                if self._commutes(state, operands):
+                    continue  # the other order finds it
+                rest = TensorMask(state.unused & ~sum(1 << i for i in operands))
+                if sum(i in state.read for i in operands) > self._space.max_reread:
+                    continue
+                readings = [self._readings(state.tensors[i], state.frame) for i in operands]
+                for tensors in product(*readings):
+                    yield from self._kernel(state, operands, rest, tensors)
+
+    def _commutes(self, state: _State, operands: tuple[TensorId, ...]) -> bool:
+        """Whether the step before is a predefined operator whose result is not read."""
+        return (
+            bool(state.path) and isinstance(state.path[-1], PredefinedStep) and len(state.tensors) - 1 not in operands
+        )
+
+    def _kernel(
+        self, state: _State, operands: tuple[TensorId, ...], rest: TensorMask, tensors: tuple[KTensor, ...]
+    ) -> Iterator[Path]:
+        if not rest and state.path and self._mine(state):  # single kernels have come first
+            kernels = self._solver.last(tensors, state.frame)
+            if kernels:
+                yield (*state.path, DefinedStep(operands, tuple(kernels), (self._goal,)))
+        if state.steps_left > 1:
+            yield from self._earlier(state, operands, rest, tensors)
+
+    def _readings(self, tensor: KTensor, frame: Frame) -> list[KTensor]:
+        """How a kernel may read a tensor that carries, unsplit, an axis which an earlier kernel left split.
+
+        Reduced along that axis it must be read in the parts that the target binds; along an axis of the output it may
+        also be read as it is, and so it may where the axis has another copy.
+        """
+        names, axes = self._solver.names, self._solver.axes
+        split = {a for a in names.axes if frame[a] != 1 << whole(a)}
+        present = {axis_of(leaf) for leaf in tensor.leaves}
+        places = [leaf for leaf in tensor.leaves if is_whole(leaf)]
+        choices: list[list[Axis | None]] = []
+        for leaf in places:
+            axis = axis_of(leaf)
+            also = [a for a in split if names.base(a) == names.base(axis) and (a == axis or a not in present)]
+            keep = axis not in split or names.base(axis) in axes.free or names.count > names.width
+            choices.append([*also, *([None] if keep or not also else [])])
+        if not any(a is not None for options in choices for a in options):
+            return [tensor]
+        out = []
+        for chosen in product(*choices):
+            found = self._refined(tensor, frame, dict(zip(places, chosen, strict=True)))
+            if found is not None:
+                out.append(found)
+        return out
+
+    def _refined(self, tensor: KTensor, frame: Frame, chosen: dict[Part, Axis | None]) -> KTensor | None:
+        """The tensor with some unsplit axes read as axes that are split."""
+        into = {leaf: axis for leaf, axis in chosen.items() if axis is not None}
+        if len(set(into.values())) < len(into):
+            return None
+        parts = {leaf: carried_in(frame, a) for leaf, a in into.items()}
+        dims = tuple(tuple(p for leaf in dim for p in parts.get(leaf, (leaf,))) for dim in tensor.dims)
+        pairs = tuple((axis_of(leaf), a) for leaf, a in into.items() if axis_of(leaf) != a)
+        return KTensor(self._solver.algebra.substitute(tensor.form, pairs), dims)
+
+    def _earlier(
+        self, state: _State, operands: tuple[TensorId, ...], rest: TensorMask, tensors: tuple[KTensor, ...]
+    ) -> Iterator[Path]:
+        if self._hopeless(rest.bit_count() + 1, state.steps_left - 1):
+            return
+        count = len(state.tensors)
+        for handover, kernels in self._handovers(state, tensors):
+            outputs = handover.outputs
+            unused = TensorMask(rest | ((1 << len(outputs)) - 1) << count)
+            if self._hopeless(unused.bit_count(), state.steps_left - 1):
+                continue
+            if self._goal in outputs:
+                continue  # the last kernel of a shorter path
+            if not self._readable(state, handover):
+                continue
+            moved = [handover.moved(self._solver.algebra, tensor) for tensor in state.tensors]
+            known = [tensor for tensor in moved if tensor is not None]
+            if len(known) < len(moved):
+                continue
+            yield from self._visit(
+                _State(
+                    (*known, *outputs),
+                    unused,
+                    state.steps_left - 1,
+                    state.defined_left - 1,
+                    handover.frame,
+                    state.read | set(operands),
+                    (*state.path, DefinedStep(operands, tuple(kernels), outputs)),
+                )
+            )
+
+    def _handovers(self, state: _State, tensors: tuple[KTensor, ...]) -> list[tuple[Handover, list[Kernel]]]:
+        """What one more kernel can hand over; of a first kernel only this share's.
+
+        Sound: every handover of a first kernel belongs to exactly one share. Solving a first kernel is cheap next to
+        what is behind it where the program has few inputs; with many there are enough sets of operands to share out.
+        """
+        share, shares = self._part
+        if state.read:
+            return list(self._solver.earlier(tensors, state.frame).items())
+        if self._inputs > _FEW_INPUTS:
+            if self._operands.setdefault(tensors, len(self._operands)) % shares != share:
+                return []
+            share, shares = 0, 1
+        return list(self._solver.earlier(tensors, state.frame).items())[share::shares]
+
+    def _readable(self, state: _State, handover: Handover) -> bool:
+        """Whether what is left can still be consumed.
+
+        Sound: a predefined operator works on whole dims, so without a further graph-defined kernel it consumes the
+        parts of an axis only where they are all that a dim of an output holds.
+        """
+        if state.defined_left > 1:
+            return True
+        split = [a for a, made_of in enumerate(handover.frame) if made_of != self._solver.frame[a]]
+        alone = {axis_of(dim[0]) for out in handover.outputs for dim in out.dims if _alone(dim)}
+        return alone.issuperset(split)
+
+
+_PAIRS = ARITHMETIC | COMPARISONS | {OpKind.MATMUL}
+#: Pairs that only programs with such an operator have.
+_RARE = EXTREMES | COMPARISONS | {OpKind.SUB, OpKind.DIV_NO_NAN}
+
+
+def _alone(dim: Parts) -> bool:
+    """Whether a dim holds nothing but parts of one carried axis."""
+    axes = {axis_of(part) for part in dim}
+    return len(axes) == 1 and not any(is_whole(part) for part in dim)
+
+
+def _bits(parts: Parts) -> PartMask:
+    """What a sum over these parts of a dim binds: an unsplit axis wholly, even where other tensors carry its parts."""
+    out = 0
+    for part in parts:
+        out |= full_mask(axis_of(part)) if is_whole(part) else 1 << part
+    return PartMask(out)
+
+
+def _numbered(tensors: tuple[KTensor, ...]) -> Iterator[tuple[TensorId, KTensor]]:
+    return ((TensorId(i), tensor) for i, tensor in enumerate(tensors))
+
+
+def _product_dims(a: Dims, b: Dims) -> Dims | None:
+    """Dims of a predefined product, None if the operands do not fit."""
+    if len(a) != len(b) or len(a) < 2 or a[-1] != b[-2] or a[:-2] != b[:-2] or set(a[-2]) & set(b[-1]):
+        return None
+    return (*a[:-1], b[-1])
+
+
+def _broadcast_dims(a: Dims, b: Dims) -> Dims | None:
+    """Dims of a predefined operator of elements, None if the operands do not fit."""
+    if any(x and y and x != y for x, y in zip(a, b, strict=True)):
+        return None
+    joined = tuple(x or y for x, y in zip(a, b, strict=True))
+    flat = [part for dim in joined for part in dim]
+    return joined if len(set(flat)) == len(flat) else None

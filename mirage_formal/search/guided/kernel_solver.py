@@ -1,0 +1,421 @@
+"""Graph-defined kernels as problems over classes: the last kernel reaches the target, an earlier one any useful set.
+
+Two sharings and some filters keep this small; each can be switched off and a test compares the results:
+
+- "share": a grid part on an axis that the program never reduces does not change the closure, so structures that differ
+  only there share one.
+- "merge": parts of an axis that no output tells apart are carried to later kernels as one part (kernel_interface.py).
+- "filter": before the structures of a last kernel are enumerated, its most permissive ones are tried.
+- "ties": inputs that share an index wherever they occur in the target are split alike along it (shared_indices.py).
+- "apart": copies of one axis are split in different ways (symbolic_tiling.py).
+- "diagonal": no tensor depends on the loop or a grid axis through two indices at once (saturation.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+from typing import Final
+
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.search.engine import SearchOptions, Tally
+from mirage_formal.search.epilogue_inputs import elementwise
+from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.interner import Form
+from mirage_formal.search.guided.algebra.masks import Frame, unsplit
+from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Part, Parts, Split, axis_of, child, is_whole, whole
+from mirage_formal.search.guided.axes import ProgramAxes, TensorId
+from mirage_formal.search.guided.extract import Dag, costs, every_input, extract, needed, reachable_inputs
+from mirage_formal.search.guided.index_renaming import Dims, Views
+from mirage_formal.search.guided.kernel_interface import Handover, collapse
+from mirage_formal.search.guided.saturation import PRUNED, ClassId, Closer
+from mirage_formal.search.guided.shared_indices import ties
+from mirage_formal.search.guided.solved_kernel import Kernel, Placement, Solved
+from mirage_formal.search.guided.symbolic_tiling import (
+    G,
+    KTensor,
+    L,
+    Names,
+    Reader,
+    Structure,
+    StructureRules,
+    T,
+    leaves_of,
+)
+from mirage_formal.search.space import SearchSpace
+
+
+@dataclass(frozen=True, slots=True)
+class _Earlier:
+    """A kernel before the last one whose outputs are still to be chosen.
+
+    Attributes:
+        tensors: Its inputs as they are in device memory.
+        read: Its inputs as it reads them.
+        frame: The frame before it.
+        structure: Its structure.
+        solved: Its closure.
+    """
+
+    tensors: tuple[KTensor, ...]
+    read: tuple[KTensor, ...]
+    frame: Frame
+    structure: Structure
+    solved: Solved
+
+
+#: What an operator that folds a dim does to a dim whose kept part is left out: it sums all of it.
+_WHOLE: Final = {OpKind.SUM_TO_DIMX: OpKind.SUM, OpKind.ACCUM_SUM_TO_DIMX: OpKind.ACCUM_SUM_LAST}
+
+#: A class that an earlier kernel may write, the device tensor that this makes, and where its grid parts go.
+_Export = tuple[ClassId, KTensor, Placement]
+
+
+class KernelSolver:
+    """Solves graph-defined kernels of one program in one space; memoised, deterministic."""
+
+    def __init__(self, axes: ProgramAxes, space: SearchSpace, options: SearchOptions, tally: Tally) -> None:
+        self.axes = axes
+        self.space = space
+        self.algebra = algebra = Algebra(len(axes.extents))
+        self.tally = tally
+        self._share = "share" not in options.off
+        self._filter = "filter" not in options.off
+        self._merge = "merge" not in options.off
+        ops = frozenset(space.block_ops)
+        self._closer = Closer(axes, algebra, ops, options)
+        loose = ops | {_WHOLE[op] for op in ops & _WHOLE.keys()}
+        self._loose_closer = self._closer if loose == ops else Closer(axes, algebra, loose, options)
+        most = space.max_axes_per_split
+        self.target, self.goal = axes.target(algebra)
+        repeats = axes.repeats(algebra, self.target)
+        self.names = Names(algebra.width, max(most, min(repeats, 2)), 1 if repeats == 1 else repeats + 1)
+        folds = space.fold_tiles and bool(ops & {OpKind.SUM_TO_DIMX, OpKind.ACCUM_SUM_TO_DIMX})
+        self._rules = StructureRules(axes.free, axes.bound, folds, self.names, most, "apart" not in options.off)
+        self.inputs = tuple(KTensor(*axes.tensor(algebra, TensorId(i))) for i in range(len(axes.program.inputs)))
+        tied = self.names.ways > 1 and "ties" not in options.off
+        places = ties(algebra, self.target, self.inputs) if tied else {}
+        self._reader = Reader(self.names, places, frozenset(tensor.form for tensor in self.inputs))
+        self._solved: dict[tuple[Closer, tuple[KTensor, ...], Frame, Structure], Solved | None] = {}
+        self._last: dict[tuple[tuple[KTensor, ...], Frame], list[Kernel]] = {}
+        self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[Handover, list[Kernel]]] = {}
+        self.frame = unsplit(self.names.count)
+        self._raw = {tensor.form for tensor in self.inputs}
+        self._late = {self.inputs[i].form for i in elementwise(axes.program)}
+
+    def views(self, frame: Frame) -> Views:
+        """Views of device tensors: an axis that an earlier kernel left split keeps its name.
+
+        Args:
+            frame: The frame at that point of the kernel graph.
+        """
+        names = self.names
+
+        def peers(axis: Axis) -> list[Axis]:
+            if frame[axis] != 1 << whole(axis):
+                return [axis]
+            copies = names.axes[names.base(axis) :: names.width]
+            return [copy for copy in copies if frame[copy] == 1 << whole(copy)]
+
+        return Views(self.algebra, peers)
+
+    def device_tensor(self, form: Form, dims: Dims, frame: Frame) -> KTensor | None:
+        """A device tensor in its canonical view.
+
+        Args:
+            form: Its form.
+            dims: Its dims.
+            frame: The frame at that point of the kernel graph.
+
+        Returns:
+            The tensor; None if an axis has too few copies for it.
+        """
+        if self.names.single:
+            return KTensor(form, dims)
+        try:
+            return KTensor(*self.views(frame).canonical(form, dims))
+        except ValueError:
+            return None
+
+    def _goals(self, leaves: Parts) -> Iterator[tuple[Form, Dims]]:
+        """The program's output over the leaves at hand, whose axes it may run through in several ways.
+
+        Where some tensors carry an axis in parts and another has it whole, the output runs through either.
+        """
+        names = self.names
+        held: dict[Axis, list[Parts]] = {}
+        for leaf in leaves:
+            ways = held.setdefault(axis_of(leaf), [()])
+            if is_whole(leaf):
+                ways.insert(0, (leaf,))
+            else:
+                ways[-1] += (leaf,)
+        axes = [axis_of(part) for dim in self.goal for part in dim]
+        choices = [
+            [(a, way) for a, ways in held.items() if names.base(a) == names.base(axis) for way in ways if way]
+            for axis in axes
+        ]
+        for chosen in product(*choices):
+            used: dict[Axis, int] = {}
+            final: dict[Axis, tuple[Axis, Parts]] = {}
+            for axis, (name, way) in zip(axes, chosen, strict=True):
+                twin = used[name] = used.get(name, -1) + 1
+                step = twin * names.width * names.ways
+                final[axis] = (Axis(name + step), tuple(Part(leaf + step * SLOTS) for leaf in way))
+            if any(twin >= names.twins for twin in used.values()):
+                continue
+            pairs = tuple((a, b) for a, (b, _) in final.items() if a != b)
+            dims = tuple(tuple(leaf for part in dim for leaf in final[axis_of(part)][1]) for dim in self.goal)
+            yield self.algebra.substitute(self.target, pairs), dims
+
+    def dags(self, kernel: Kernel) -> list[Dag]:
+        """All operator DAGs of a kernel within the operator limit."""
+        found = kernel.solved.dags.get(kernel.goals)
+        if found is None:
+            solved = kernel.solved
+            found = extract(solved.closure, kernel.goals, self.space.max_block_ops, solved.cost)
+            solved.dags[kernel.goals] = found
+        return found
+
+    # --- closures ----------------------------------------------------------------------------------------------
+
+    def _shared(self, structure: Structure) -> Structure:
+        """The structure without grid parts of axes that the program never reduces."""
+        if not self._share:
+            return structure
+        bound, base = self.axes.bound, self.names.base
+        splits = tuple(
+            (leaf, split if base(axis_of(leaf)) in bound else tuple(k for k in split if k is not G))
+            for leaf, split in structure.splits
+        )
+        return Structure(splits, structure.loops, structure.names)
+
+    def _solve(self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure) -> Solved | None:
+        """Closure of a kernel under a structure; None where the structure does not fit its inputs."""
+        self.tally.add("structures")
+        if any(structure.block_dims(t.dims) is None or not structure.opens(t.dims) for t in tensors):
+            return None
+        return self._closed(self._closer, tensors, frame, self._shared(structure))
+
+    def _closed(
+        self, closer: Closer, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure
+    ) -> Solved | None:
+        """Closure of a kernel under exactly this structure, made once; None where it does not fit the inputs."""
+        key = (closer, tensors, frame, structure)
+        if key not in self._solved:
+            self._solved[key] = self._close(closer, tensors, frame, structure)
+        return self._solved[key]
+
+    def _close(self, closer: Closer, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure) -> Solved | None:
+        inputs: list[tuple[Form, Dims]] = []
+        for tensor in tensors:
+            form = self.algebra.rename(tensor.form, structure.renaming)
+            dims = structure.block_dims(tensor.dims)
+            if form is None or dims is None:
+                return None
+            inputs.append((form, dims))
+        if len(set(inputs)) < len(inputs):
+            return None
+        inner = structure.frame(frame)
+        carried = frozenset(ClassId(i) for i, tensor in enumerate(tensors) if tensor.form in self._late)
+        closure = closer.close(inputs, structure, inner, self.target, self.space.max_block_ops, carried)
+        self.tally.add("classes", len(closure.classes))
+        self.tally.add("states", closure.tried)
+        for reason, count in closure.dropped.items():
+            self.tally.prune(reason, "block", count)
+        self.tally.check()
+        return Solved(closure, costs(closure), reachable_inputs(closure))
+
+    # --- the last kernel ---------------------------------------------------------------------------------------
+
+    def last(self, tensors: tuple[KTensor, ...], frame: Frame) -> list[Kernel]:
+        """Every way in which one kernel computes the program's output.
+
+        Args:
+            tensors: Its inputs in device memory.
+            frame: The frame before it.
+        """
+        key = (tensors, frame)
+        found = self._last.get(key)
+        if found is None:
+            readings = list(self._reader.readings(tensors, frame, self.algebra))
+            found = self._last[key] = []
+            for read in readings:
+                if self._filter and len(readings) == 1 and not self._may_reach(read, frame):
+                    self.tally.prune("filter", "kernel")
+                    continue
+                found += self._last_kernels(read, frame)
+        return found
+
+    def _last_kernels(self, tensors: tuple[KTensor, ...], frame: Frame) -> Iterator[Kernel]:
+        goals = list(self._goals(self._leaves(tensors)))
+        for structure in self._rules.structures(tensors, last=True):
+            for form, goal in goals:
+                kernel = self._last_kernel(tensors, frame, structure, form, goal)
+                if kernel is not None and self.dags(kernel):
+                    yield kernel
+
+    def _leaves(self, tensors: tuple[KTensor, ...]) -> Parts:
+        return tuple(sorted({self.names.first(leaf) for leaf in leaves_of(tensors)}))
+
+    def _last_kernel(
+        self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure, form: Form, goal: Dims
+    ) -> Kernel | None:
+        tile = structure.block_dims(goal)
+        if tile is None or not structure.opens(goal):
+            return None
+        if any(L in structure.split(leaf) for dim in goal for leaf in dim):
+            return None
+        placement = tuple((leaf, _dim_with(goal, leaf)) for leaf in structure.grid_leaves)
+        if any(dim < 0 for _, dim in placement):
+            return None
+        solved = self._solve(tensors, frame, structure)
+        if solved is None:
+            return None
+        number = solved.closure.index.get((form, tile, True), PRUNED)
+        need = every_input(len(tensors))
+        if number == PRUNED or solved.reach[number] != need or solved.cost[number] > self.space.max_block_ops:
+            return None
+        return Kernel(tensors, structure, solved, (number,), (placement,), last=True)
+
+    def _may_reach(self, tensors: tuple[KTensor, ...], frame: Frame) -> bool:
+        """Whether some most permissive structure reaches the target.
+
+        Sound: leaving out an unreduced free axis removes every constraint that its parts could add (dims that must be
+        empty, the order of parts in a dim); what an operator needs of it, a part that folding keeps, is in ``_WHOLE``.
+        Keeping any other axis unsplit leaves every operator of a split one available; the loop range may be the whole
+        axis, so each such loop is tried as well. Checked by the on/off test.
+        """
+        base_of = self.names.base
+        leaves = self._leaves(tensors)
+        left_out = self.axes.free - self.axes.bound
+        base: dict[Part, Split] = {leaf: (() if base_of(axis_of(leaf)) in left_out else (T,)) for leaf in leaves}
+        need = every_input(len(tensors))
+        for loops in self._rules.loop_groups(tensors):
+            ways: list[Split] = [(L,), (L, T)] if len(loops) > 1 else [(L,)]
+            for splits in product(ways, repeat=len(loops)):
+                every = {**base, **dict(zip(loops, splits, strict=True))}
+                structure = Structure(tuple(sorted(every.items())), loops, self.names)
+                solved = self._closed(self._loose_closer, tensors, frame, structure)
+                if solved is None:
+                    continue
+                for form, goal in self._goals(leaves):
+                    tile = tuple(tuple(p for leaf in dim for p in structure.local(leaf)) for dim in goal)
+                    number = solved.closure.index.get((form, tile, True), PRUNED)
+                    if number != PRUNED and solved.reach[number] == need:
+                        return True
+        return False
+
+    # --- an earlier kernel -------------------------------------------------------------------------------------
+
+    def earlier(self, tensors: tuple[KTensor, ...], frame: Frame) -> dict[Handover, list[Kernel]]:
+        """What one kernel can hand over, with the ways to compute it.
+
+        Args:
+            tensors: Its inputs in device memory.
+            frame: The frame before it.
+        """
+        key = (tensors, frame)
+        found = self._earlier.get(key)
+        if found is None:
+            found = self._earlier[key] = {}
+            for read in self._reader.readings(tensors, frame, self.algebra):
+                if _ambiguous(read):
+                    continue
+                for structure in self._rules.structures(read, last=False):
+                    solved = self._solve(read, frame, structure)
+                    if solved is not None:
+                        self._add_outputs(found, _Earlier(tensors, read, frame, structure, solved))
+        return found
+
+    def _add_outputs(self, out: dict[Handover, list[Kernel]], kernel: _Earlier) -> None:
+        exports = self._exports(kernel)
+        for count in range(1, self.space.max_block_outputs + 1):
+            for chosen in combinations(exports, count):
+                written = self._written(kernel, chosen)
+                if written is not None:
+                    handover, complete = written
+                    out.setdefault(handover, []).append(complete)
+
+    def _written(self, kernel: _Earlier, chosen: tuple[_Export, ...]) -> tuple[Handover, Kernel] | None:
+        """What the kernel hands over if it writes these classes, and the kernel; None if it may not write them."""
+        solved = kernel.solved
+        numbers = [number for number, _, _ in chosen]
+        used = 0
+        for number in numbers:
+            used |= solved.reach[number]
+        if used != every_input(len(kernel.tensors)) or len(set(numbers)) < len(numbers):
+            return None
+        if needed([solved.cost[n] for n in numbers]) > self.space.max_block_ops:
+            return None
+        tensors = [tensor for _, tensor, _ in chosen]
+        collapsed = collapse(self.algebra, tensors, kernel.structure, kernel.frame, merge=self._merge)
+        if collapsed is None:
+            self.tally.prune("parts", "kernel")
+            return None
+        handover, origins = collapsed
+        outputs = [self.device_tensor(o.form, o.dims, handover.frame) for o in handover.outputs]
+        named = [o for o in outputs if o is not None]
+        if len(named) < len(outputs) or len(set(named)) < len(named) or any(o in kernel.tensors for o in named):
+            return None
+        if any(o.form in self._raw for o in named):
+            self.tally.prune("copy", "kernel")
+            return None
+        order = sorted(range(len(named)), key=lambda i: (named[i].form, named[i].dims))
+        goals = tuple(numbers[i] for i in order)
+        placements = tuple(chosen[i][2] for i in order)
+        return (
+            replace(handover, outputs=tuple(named[i] for i in order)),
+            Kernel(kernel.read, kernel.structure, solved, goals, placements, origins),
+        )
+
+    def _exports(self, kernel: _Earlier) -> list[_Export]:
+        out: list[_Export] = []
+        solved = kernel.solved
+        closure = solved.closure
+        for number in map(ClassId, range(closure.inputs, len(closure.classes))):
+            form, dims, after = closure.classes[number]
+            if after and solved.cost[number] <= self.space.max_block_ops:
+                out += [(number, t, p) for t, p in self._placed(form, dims, kernel.structure, kernel.read)]
+        return out
+
+    def _placed(
+        self, form: Form, dims: Dims, structure: Structure, tensors: tuple[KTensor, ...]
+    ) -> Iterator[tuple[KTensor, Placement]]:
+        """The device tensors that an STensor's blocks can form: every grid part goes in front of its own tile part.
+
+        A part whose tile is no longer there goes to the dim that it splits in the inputs, or to any if they disagree;
+        no two parts go to one dim.
+        """
+        choices: list[list[int]] = []
+        for leaf in structure.grid_leaves:
+            if not self.algebra.free[form] >> child(leaf, G) & 1:
+                return  # blocks along this axis would write the same values
+            local = structure.local(leaf)
+            holding = [i for i, dim in enumerate(dims) if any(p in local for p in dim)]
+            if holding and dims[holding[0]][0] not in local:
+                return
+            sources = {i for t in tensors for i, dim in enumerate(t.dims) if leaf in dim}
+            choices.append(holding or (sorted(sources) if len(sources) == 1 else list(range(len(dims)))))
+        for positions in product(*choices):
+            if len(set(positions)) < len(positions):
+                continue
+            placed = [list(dim) for dim in dims]
+            for leaf, position in zip(structure.grid_leaves, positions, strict=True):
+                placed[position].insert(0, child(leaf, G))
+            tensor = KTensor(form, tuple(tuple(dim) for dim in placed))
+            yield tensor, tuple(zip(structure.grid_leaves, positions, strict=True))
+
+
+def _ambiguous(read: tuple[KTensor, ...]) -> bool:
+    """Whether one name stands for two indices: an axis that is carried in parts and one that is whole.
+
+    Sound: a last kernel can only reach its goal through one of them; what an earlier one writes could hold both.
+    """
+    leaves = leaves_of(read)
+    return not {axis_of(p) for p in leaves if is_whole(p)}.isdisjoint(axis_of(p) for p in leaves if not is_whole(p))
+
+
+def _dim_with(dims: Dims, leaf: Part) -> int:
+    return next((i for i, dim in enumerate(dims) if leaf in dim), -1)

@@ -1,0 +1,503 @@
+"""The closure of a block's input classes under the block operators, pruned by the target.
+
+A class is (normal form, dims as part lists, behind an accumulator or not); a producer is an operator with the classes
+of its operands. They are what an e-graph calls an e-class and an e-node, but for how classes become one: not by
+rewriting, only by an equal normal form. Extents never occur: a reduction binds parts, and "all parts bound" stands for
+"lengths match".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+from typing import Final, NewType
+
+from mirage_formal.graph.ops import COMPARISONS, NO_ATTRS, SPECS, Attrs, OpKind
+from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.interner import Form
+from mirage_formal.search.guided.algebra.masks import NO_PARTS, Frame, PartMask, mask
+from mirage_formal.search.guided.algebra.operators import (
+    EXTREMES,
+    binary,
+    compared,
+    function,
+    layer_norm,
+    rms_norm,
+    selected,
+    selected_part,
+    shift,
+)
+from mirage_formal.search.guided.algebra.parts import Axis, Parts, axis_of
+from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes
+from mirage_formal.search.guided.index_renaming import Dims, Views
+from mirage_formal.search.guided.symbolic_tiling import Structure
+
+#: Number of a class in a closure; those below ``Closure.inputs`` are the block's inputs, in order.
+ClassId = NewType("ClassId", int)
+
+#: (normal form, dims of a block's tile, whether behind an accumulator).
+BlockClass = tuple[Form, Dims, bool]
+
+#: In place of the number of a class: it was pruned.
+PRUNED: Final = ClassId(-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """One way to compute a class: an operator and the classes of its operands."""
+
+    kind: OpKind
+    operands: tuple[ClassId, ...]
+    attrs: Attrs = NO_ATTRS
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What the closure of one kernel depends on beside its inputs.
+
+    Attributes:
+        frame: The parts of each axis inside the kernel.
+        loop: Masks of the loop's parts.
+        same: Masks of parts that are one index of the kernel under several names.
+        target: Normal form of the program's output.
+        views: Renames axes to their twins; None where no axis has twins.
+        loose: Whether the loop runs through several axes of the program, so that terms are summed over different ones.
+        carried: Inputs that may come behind the loop as they are.
+    """
+
+    frame: Frame
+    loop: tuple[PartMask, ...]
+    same: tuple[tuple[PartMask, ...], ...]
+    target: Form
+    views: Views | None
+    loose: bool
+    carried: frozenset[ClassId]
+
+
+@dataclass(slots=True)
+class Closure:
+    """All classes reachable from a block's inputs within the operator limit.
+
+    Attributes:
+        inputs: Number of input classes; they come first.
+        classes: The classes.
+        index: Number of a class; PRUNED for a class that was.
+        producers: For each class, every operator application found that yields it.
+        tried: Operator applications tried.
+        branches: For each class that is a mask, what a selection from two tensors may select by it.
+        diagonals: Classes that were pruned because a term has one index of the kernel under two names.
+    """
+
+    inputs: int
+    classes: list[BlockClass]
+    index: dict[BlockClass, ClassId]
+    producers: list[list[Producer]]
+    branches: dict[ClassId, _Branches] = field(default_factory=dict)
+    tried: int = 0
+    diagonals: int = 0
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many classes were pruned, each once, by the reason."""
+        counts = {
+            "diagonal": self.diagonals,
+            "expression": len(self.index) - len(self.classes) - self.diagonals,
+        }
+        return {reason: count for reason, count in counts.items() if count}
+
+
+_COMPARED: Final = tuple(sorted(COMPARISONS))
+_PAIRS: Final = (
+    *(OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.DIV_NO_NAN),
+    *sorted(EXTREMES),
+    *_COMPARED,
+)
+#: Pairs that only programs with such an operator have.
+_RARE: Final = EXTREMES | COMPARISONS | {OpKind.SUB, OpKind.DIV_NO_NAN}
+#: Accumulators one of which stands before what a kernel stores.
+_INTO_STORES: Final = frozenset({OpKind.ACCUM_SUM, OpKind.ACCUM_MAX})
+#: Pairs of masks.
+_OF_TWO_MASKS: Final = frozenset({OpKind.MUL, OpKind.MAXIMUM, OpKind.EQ})
+#: Classes that a selection by a mask may select where it is 1, and those that it may select elsewhere.
+_Branches = tuple[list[ClassId], list[ClassId]]
+
+
+class Closer:
+    """Builds closures for one program, operator list and algebra.
+
+    Sound: a class is dropped only if no monomial context turns it into a part of the target (Algebra.within); every
+    operator's operands then satisfy the same test, so no cancellation-free candidate is lost. A class with a term that
+    depends on the loop or on a grid axis through two indices is dropped as well: it is a diagonal of their product, and
+    the indices of the target are independent.
+    """
+
+    def __init__(
+        self, axes: ProgramAxes, algebra: Algebra, block_ops: frozenset[OpKind], options: SearchOptions
+    ) -> None:
+        self._axes = axes
+        self._algebra = algebra
+        self._ops = block_ops
+        self._prune = options.prune
+        self._independent = "diagonal" not in options.off
+        kinds = axes.kinds
+        self._functions = sorted(k for k in FUNCTIONS & axes.functions if k in block_ops)
+        self._constants = sorted(axes.constants) if OpKind.SCALE in block_ops else []
+        self._shifts = sorted(axes.shifts) if OpKind.SHIFT in block_ops else []
+        self._pairs = [k for k in _PAIRS if k in block_ops and (k not in _RARE or k in kinds)]
+        self._masked = bool(axes.comparisons) or any(not i.tensor.dtype.floating for i in axes.program.inputs)
+        self._of_two_masks = [k for k in self._pairs if k in _OF_TWO_MASKS and k in kinds]
+        self._negated = OpKind.LOGICAL_NOT in block_ops & axes.functions
+        self._casts = sorted(axes.casts) if OpKind.CAST in block_ops else []
+        self._numbers = sorted((k, v) for k, v in axes.comparisons if v is not None and k in block_ops)
+        self._selections = sorted(v for v in axes.selections if v is not None) if OpKind.SELECT in block_ops else []
+        self._of_three = OpKind.SELECT in block_ops and None in axes.selections
+        self._norms: list[tuple[OpKind, Fraction | None]] = sorted(
+            ((k, e) for k, e in axes.norms if k in block_ops), key=lambda n: (n[0], n[1] is not None, n[1] or 0)
+        )
+        self._plain_rms = (OpKind.RMS_NORM, None) in axes.norms
+
+    def close(
+        self,
+        inputs: list[tuple[Form, Dims]],
+        structure: Structure,
+        frame: Frame,
+        target: Form,
+        depth: int,
+        carried: frozenset[ClassId] = frozenset(),
+    ) -> Closure:
+        """Close a block's input classes under the block operators.
+
+        Args:
+            inputs: Form and block dims of each input, all different.
+            structure: How the kernel splits its leaves.
+            frame: The frame inside the kernel: for each axis the parts that it is made of there.
+            target: Form of the program's output.
+            depth: Most operators between an input and a class.
+            carried: Inputs that may come behind the loop as they are, if it does not change them.
+        """
+        names = structure.names
+        views = Views(self._algebra, names.peers) if names.twins > 1 else None
+        several = len(structure.loops) > 1
+        context = _Context(frame, structure.loop_parts, structure.same, target, views, several, carried)
+        out = Closure(len(inputs), [], {}, [])
+        for form, dims in inputs:
+            out.index[form, dims, False] = ClassId(len(out.classes))
+            out.classes.append((form, dims, False))
+            out.producers.append([])
+        done, level = 0, 0
+        while done < len(out.classes) and level < depth:
+            level += 1
+            end = len(out.classes)
+            for number in range(done, end):
+                self._extend(out, ClassId(number), context)
+            done = end
+        return out
+
+    def _extend(self, out: Closure, number: ClassId, context: _Context) -> None:
+        for cls, producer in self._unary(out, number, context):
+            self._put(out, cls, producer, context)
+        for other in range(number + 1):
+            for cls, producer in self._binary(out, number, ClassId(other), context):
+                self._put(out, cls, producer, context)
+        if self._of_three:
+            for cls, producer in self._selection(out, number, context):
+                self._put(out, cls, producer, context)
+
+    def _put(self, out: Closure, cls: BlockClass, producer: Producer, context: _Context) -> None:
+        out.tried += 1
+        if context.views is not None:
+            # Where a block's place in the grid holds the name, the class is a diagonal and keeps the name that it has.
+            with suppress(ValueError):
+                cls = (*context.views.canonical(cls[0], cls[1]), cls[2])
+        number = out.index.get(cls)
+        if number is None:
+            if self._prune and not self._algebra.within(cls[0], context.target, loose=context.loose):
+                out.index[cls] = PRUNED
+                return
+            if context.same and self._independent and self._diagonal(cls[0], context.same):
+                out.index[cls] = PRUNED
+                out.diagonals += 1
+                return
+            number = out.index[cls] = ClassId(len(out.classes))
+            out.classes.append(cls)
+            out.producers.append([])
+        if number != PRUNED:
+            out.producers[number].append(producer)
+
+    def _diagonal(self, form: Form, same: tuple[tuple[PartMask, ...], ...]) -> bool:
+        """Whether a term depends on one index of the kernel under two names."""
+        algebra = self._algebra
+        frees = [algebra.monomial_free[monomial] for monomial, _ in algebra.polynomials[form]]
+        return any(sum(part & free != 0 for part in group) > 1 for free in frees for group in same)
+
+    def _unary(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
+        algebra, frame = self._algebra, context.frame
+        form, dims, after = out.classes[number]
+        if self._masked and algebra.is_mask(form):
+            yield from self._of_mask(out, number, context)
+            return
+        for kind in self._functions:
+            yield (function(algebra, kind, form), dims, after), Producer(kind, (number,))
+        for kind, value in self._numbers:
+            yield (compared(algebra, kind, form, value), dims, after), Producer(kind, (number,), Attrs(value=value))
+        if OpKind.SQUARE in self._ops:
+            squared = algebra.mul(form, form)
+            if squared is not None:
+                yield (squared, dims, after), Producer(OpKind.SQUARE, (number,))
+        for value in self._constants:
+            scaled = algebra.mul(algebra.constant(value), form)
+            if scaled is not None:
+                yield (scaled, dims, after), Producer(OpKind.SCALE, (number,), Attrs(factor=value))
+        for value in self._shifts:
+            yield (shift(algebra, form, value), dims, after), Producer(OpKind.SHIFT, (number,), Attrs(shift=value))
+        for dim, parts in enumerate(dims):
+            if parts:
+                yield from self._reductions(out, number, dim, mask(parts), frame)
+        if not after:
+            yield from self._accumulators(form, dims, number, context)
+
+    def _of_mask(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
+        """What one operator makes of a mask. Nothing sums it, so it comes behind the loop as the largest of equals."""
+        form, dims, after = out.classes[number]
+        if self._negated:
+            yield (
+                (function(self._algebra, OpKind.LOGICAL_NOT, form), dims, after),
+                Producer(OpKind.LOGICAL_NOT, (number,)),
+            )
+        for dtype in self._casts:
+            cast = function(self._algebra, OpKind.CAST, form)
+            yield (cast, dims, after), Producer(OpKind.CAST, (number,), Attrs(dtype=dtype))
+        loop = any(self._algebra.free[form] & part for part in context.loop)
+        if after or loop:
+            return
+        carries = OpKind.ACCUM_MAX in self._ops and number in context.carried
+        if carries or (not context.loop and not self._ops.isdisjoint(_INTO_STORES)):
+            yield (form, dims, True), Producer(OpKind.ACCUM_MAX, (number,))
+
+    def _reductions(
+        self, out: Closure, number: ClassId, dim: int, parts: PartMask, frame: Frame
+    ) -> Iterator[tuple[BlockClass, Producer]]:
+        algebra = self._algebra
+        form, dims, after = out.classes[number]
+        # The program's norms run over whole axes, so no other norm is part of the target.
+        norms = self._norms if not self._prune or _entire(dims[dim], parts, frame) else []
+        for kind, eps in norms:
+            norm = rms_norm if kind is OpKind.RMS_NORM else layer_norm
+            normed = norm(algebra, parts, form, eps, frame)
+            if normed is not None:
+                yield (normed, dims, after), Producer(kind, (number,), Attrs(dim=dim, eps=eps))
+        if OpKind.SUM in self._ops:
+            total = algebra.sum(parts, form, frame)
+            if total is not None:
+                yield (total, _without(dims, dim), after), Producer(OpKind.SUM, (number,), Attrs(dim=dim))
+        if OpKind.SUM_TO_DIMX in self._ops:
+            for cut in range(1, len(dims[dim])):
+                folded = algebra.sum(mask(dims[dim][:cut]), form, frame)
+                if folded is not None:
+                    kept = (*dims[:dim], dims[dim][cut:], *dims[dim + 1 :])
+                    yield (folded, kept, after), Producer(OpKind.SUM_TO_DIMX, (number,), Attrs(dim=dim))
+        if OpKind.MEAN in self._ops:
+            average = self._mean(form, parts, frame)
+            if average is not None:
+                yield (average, _without(dims, dim), after), Producer(OpKind.MEAN, (number,), Attrs(dim=dim))
+
+    def _mean(self, form: Form, parts: PartMask, frame: Frame) -> Form | None:
+        """Mean over parts that make up a whole axis whose 1/n the program uses."""
+        for axis, full in enumerate(frame):
+            value = Fraction(1, self._axes.extents[axis % self._algebra.width])
+            if full == parts and value in self._axes.constants:
+                total = self._algebra.sum(parts, form, frame)
+                return None if total is None else self._algebra.mul(self._algebra.constant(value), total)
+        return None
+
+    def _accumulators(
+        self, form: Form, dims: Dims, number: ClassId, context: _Context
+    ) -> Iterator[tuple[BlockClass, Producer]]:
+        algebra, ops, frame, loop = self._algebra, self._ops, context.frame, context.loop
+        if loop and not any(algebra.free[form] & part for part in loop):
+            # A loop-invariant tensor would be multiplied by the loop range; the largest of equal values is one of them.
+            if number in context.carried and OpKind.ACCUM_MAX in ops:
+                yield (form, dims, True), Producer(OpKind.ACCUM_MAX, (number,))
+            return
+        found: list[tuple[Form | None, Dims, OpKind]] = []
+        last = mask(dims[-1])
+        if OpKind.ACCUM_SUM in ops:
+            found.append((algebra.sum(NO_PARTS, form, frame, loop), dims, OpKind.ACCUM_SUM))
+        if last:
+            short = _without(dims, len(dims) - 1)
+            if OpKind.ACCUM_SUM_LAST in ops:
+                found.append((algebra.sum(last, form, frame, loop), short, OpKind.ACCUM_SUM_LAST))
+            for parts in [PartMask(last | part) for part in loop] or [last]:
+                if OpKind.ACCUM_MEAN_LAST in ops:
+                    found.append((self._mean(form, parts, frame), short, OpKind.ACCUM_MEAN_LAST))
+                entire = not self._prune or _entire(dims[-1], parts, frame)
+                if OpKind.ACCUM_RMS_LAST in ops and self._plain_rms and entire:
+                    norm = algebra.root_mean_square(parts, form, None, frame)
+                    found.append((norm, short, OpKind.ACCUM_RMS_LAST))
+            if OpKind.ACCUM_SUM_TO_DIMX in ops:
+                for cut in range(1, len(dims[-1])):
+                    folded = algebra.sum(mask(dims[-1][:cut]), form, frame, loop)
+                    found.append((folded, (*dims[:-1], dims[-1][cut:]), OpKind.ACCUM_SUM_TO_DIMX))
+        for value, new_dims, kind in found:
+            if value is not None:
+                yield (value, new_dims, True), Producer(kind, (number,))
+
+    def _binary(
+        self, out: Closure, number: ClassId, other: ClassId, context: _Context
+    ) -> Iterator[tuple[BlockClass, Producer]]:
+        form, dims, after = out.classes[number]
+        form2, dims2, after2 = out.classes[other]
+        if after != after2 or len(dims) != len(dims2):
+            return
+        joined = _joined(dims, form2, dims2, context.views)
+        if joined is not None:
+            yield from self._elementwise(number, other, form, *joined, after)
+        if OpKind.MATMUL not in self._ops or len(dims) < 2 or any(dims[:-2]) or any(dims2[:-2]):
+            return
+        if self._masked and (self._algebra.is_mask(form) or self._algebra.is_mask(form2)):
+            return
+        yield from self._matmul((form, dims, number), (form2, dims2, other), after, context)
+        if number != other:
+            yield from self._matmul((form2, dims2, other), (form, dims, number), after, context)
+
+    def _elementwise(
+        self, a: ClassId, b: ClassId, form: Form, form2: Form, dims: Dims, after: bool
+    ) -> Iterator[tuple[BlockClass, Producer]]:
+        pairs = self._pairs
+        if self._masked:
+            masks = [self._algebra.is_mask(one) for one in (form, form2)]
+            if any(masks) and not all(masks):
+                (chooses, m), (other, x) = ((form, a), (form2, b)) if masks[0] else ((form2, b), (form, a))
+                for number in self._selections:
+                    chosen = selected(self._algebra, chooses, (other,), number)
+                    yield (chosen, dims, after), Producer(OpKind.SELECT, (m, x), Attrs(value=number))
+                return
+            pairs = self._of_two_masks if all(masks) else pairs
+        for kind in pairs:
+            if a == b and (kind is OpKind.MUL or kind in EXTREMES):
+                continue  # square is that operator, and an extreme of one value is the value
+            value = binary(self._algebra, kind, form, form2)
+            if value is not None:
+                yield (value, dims, after), Producer(kind, (a, b))
+            if a != b and not SPECS[kind].commutative:
+                value = binary(self._algebra, kind, form2, form)
+                if value is not None:
+                    yield (value, dims, after), Producer(kind, (b, a))
+
+    def _selection(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
+        """Selections from two tensors of which a class is the mask or one of the tensors.
+
+        Sound: what is selected by a mask at one place is tried at the other one only where the target has a selection
+        of it there, by that mask; no other selection is part of the target.
+        """
+        algebra = self._algebra
+        mine = algebra.is_mask(out.classes[number][0])
+        if mine:
+            out.branches[number] = ([], [])
+        others = [ClassId(n) for n in range(number) if not algebra.is_mask(out.classes[n][0])] if mine else []
+        for m in [number] if mine else list(out.branches):
+            for x in others if mine else [number]:
+                for place, branch in enumerate(out.branches[m]):
+                    if self._selects(out, (m, x), place, context):
+                        branch.append(x)
+            for a, b in product(*out.branches[m]):
+                if a != b and number in (m, a, b):
+                    yield from self._selected(out, (m, a, b), context)
+
+    def _selects(self, out: Closure, operands: tuple[ClassId, ClassId], place: int, context: _Context) -> bool:
+        """Return whether a selection by a mask may have a tensor at a place: where the mask is 1, or elsewhere."""
+        (chooses, dims, after), (form, dims2, after2) = (out.classes[n] for n in operands)
+        joined = _joined(dims, form, dims2, context.views) if after == after2 and len(dims) == len(dims2) else None
+        if joined is None:
+            return False
+        part = selected_part(self._algebra, chooses, joined[0], place)
+        return not self._prune or self._algebra.within(part, context.target, loose=context.loose)
+
+    def _selected(
+        self, out: Closure, operands: tuple[ClassId, ClassId, ClassId], context: _Context
+    ) -> Iterator[tuple[BlockClass, Producer]]:
+        chooses, dims, after = out.classes[operands[0]]
+        values: list[Form] = []
+        for n in operands[1:]:
+            form, own, _ = out.classes[n]
+            joined = _joined(dims, form, own, context.views)
+            if joined is None:
+                return
+            values.append(joined[0])
+            dims = joined[1]
+        yield (selected(self._algebra, chooses, values, None), dims, after), Producer(OpKind.SELECT, operands)
+
+    def _matmul(
+        self,
+        left: tuple[Form, Dims, ClassId],
+        right: tuple[Form, Dims, ClassId],
+        after: bool,
+        context: _Context,
+    ) -> Iterator[tuple[BlockClass, Producer]]:
+        a, dims_a, i = left
+        b, dims_b, j = right
+        if context.views is not None:
+            if len(dims_a[-1]) != len(dims_b[-2]):
+                return
+            try:
+                b, dims_b = context.views.contracted(dims_a, b, dims_b)
+            except ValueError:
+                return
+        elif dims_a[-1] != dims_b[-2] or _axes(dims_a[-2]) & _axes(dims_b[-1]):
+            return
+        product = self._algebra.mul(a, b)
+        value = None if product is None else self._algebra.sum(mask(dims_a[-1]), product, context.frame)
+        if value is not None:
+            yield (value, (*dims_a[:-1], dims_b[-1]), after), Producer(OpKind.MATMUL, (i, j))
+
+
+def _without(dims: Dims, dim: int) -> Dims:
+    return (*dims[:dim], (), *dims[dim + 1 :])
+
+
+def _entire(dim: Parts, parts: PartMask, frame: Frame) -> bool:
+    """Whether ``parts`` are all parts of the axes of a dim."""
+    full = 0
+    for part in dim:
+        full |= frame[axis_of(part)]
+    return parts == full
+
+
+def _fits(a: Dims, b: Dims) -> bool:
+    """Whether the dims could be those of an elementwise operator's operands under some names."""
+    return all(not x or not y or len(x) == len(y) for x, y in zip(a, b, strict=True))
+
+
+def _axes(parts: Parts) -> set[Axis]:
+    return {axis_of(part) for part in parts}
+
+
+def _joined(dims: Dims, form: Form, dims2: Dims, views: Views | None) -> tuple[Form, Dims] | None:
+    """The second operand of an elementwise operator as viewed along the first, and the dims of the result."""
+    if views is None:
+        joined = _join(dims, dims2)
+        return None if joined is None else (form, joined)
+    if not _fits(dims, dims2):
+        return None
+    with suppress(ValueError):
+        return views.joined(dims, form, dims2)
+    return None
+
+
+def _join(a: Dims, b: Dims) -> Dims | None:
+    """Dims of an elementwise result; None if they differ or one axis would run through two dims."""
+    out: list[Parts] = []
+    for x, y in zip(a, b, strict=True):
+        if x and y and x != y:
+            return None
+        out.append(x or y)
+    joined = tuple(out)
+    if joined not in (a, b):
+        per_dim = [_axes(parts) for parts in joined]
+        if len(set().union(*per_dim)) != sum(map(len, per_dim)):
+            return None
+    return joined

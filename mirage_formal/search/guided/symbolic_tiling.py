@@ -1,0 +1,388 @@
+"""Structures: which parts of each axis a graph-defined kernel has, without extents.
+
+A structure says for each part that its input tensors carry (a leaf) how it is split: over the grid, over the loop,
+folded to reduction_dimx, or kept as a tile. Grid axes and the loop are thereby assigned to axes, and imap, fmap and
+omap follow. The loop may run through several axes, of different input tensors.
+
+One axis may be split in several ways in different dims of the inputs: each way has a copy of the axis to itself
+(``Reader``), and each such copy has as many twins, split like it, as dims of one tensor can need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations, product
+from typing import cast
+
+from mirage_formal.search.guided.algebra.containment import Algebra
+from mirage_formal.search.guided.algebra.interner import Form
+from mirage_formal.search.guided.algebra.masks import Frame, PartMask, Renaming, mask, rename_mask
+from mirage_formal.search.guided.algebra.parts import (
+    SLOTS,
+    Axis,
+    Kind,
+    Part,
+    Parts,
+    Split,
+    axis_of,
+    child,
+    is_whole,
+    renamed,
+    whole,
+)
+from mirage_formal.search.guided.index_renaming import Dims
+
+#: A dim's axis in a program input: (normal form of the input, number of the axis in its dims).
+Place = tuple[Form, int]
+#: An axis of a tensor that a kernel reads: (number of the tensor among the kernel's inputs, axis).
+ReadPlace = tuple[int, Axis]
+
+G, L, F, T = Kind.GRID, Kind.LOOP, Kind.FOLD, Kind.TILE
+
+
+@dataclass(frozen=True, slots=True)
+class KTensor:
+    """A device tensor as a class: the normal form of its element and the parts of its dims."""
+
+    form: Form
+    dims: Dims
+
+    @property
+    def leaves(self) -> Parts:
+        """Every part of its dims, in order."""
+        return tuple(part for dim in self.dims for part in dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The copies of axes.
+
+    Attributes:
+        width: Base axes; axis ``width * copy + base`` is a copy of ``base``.
+        ways: In how many ways one axis may be split by one kernel; copies below this number are told apart by it.
+        twins: Copies that are split alike; copy number c has the twins c, c + ways, c + 2 * ways, ...
+    """
+
+    width: int
+    ways: int
+    twins: int
+
+    @property
+    def single(self) -> bool:
+        """Whether every axis has one name."""
+        return self.ways == self.twins == 1
+
+    @property
+    def count(self) -> int:
+        """Number of axes, copies included."""
+        return self.width * self.ways * self.twins
+
+    def base(self, axis: Axis) -> Axis:
+        """The base axis of an axis."""
+        return Axis(axis % self.width)
+
+    @property
+    def axes(self) -> Sequence[Axis]:
+        """All axes, copies included, ascending."""
+        return cast(Sequence[Axis], range(self.count))
+
+    def peers(self, axis: Axis) -> Sequence[Axis]:
+        """An axis and its twins."""
+        return cast(Sequence[Axis], range(axis % (self.width * self.ways), self.count, self.width * self.ways))
+
+    def first(self, part: Part) -> Part:
+        """The same part of the first twin."""
+        return renamed(part, Axis(axis_of(part) % (self.width * self.ways)))
+
+    def twin_parts(self, part: Part) -> Parts:
+        """The same part of every twin of an axis, given that of the first one."""
+        return tuple(Part(part + i * self.width * self.ways * SLOTS) for i in range(self.twins))
+
+
+@dataclass(frozen=True)
+class Structure:
+    """How a graph-defined kernel splits each leaf, and the leaves that the loop splits.
+
+    Leaves are those of first twins; the others are split like them.
+    """
+
+    splits: tuple[tuple[Part, Split], ...]
+    loops: Parts
+    names: Names
+
+    @cached_property
+    def _by_leaf(self) -> dict[Part, Split]:
+        return {twin: split for leaf, split in self.splits for twin in self.names.twin_parts(leaf)}
+
+    def split(self, leaf: Part) -> Split:
+        """The split of one leaf, of whichever twin."""
+        return self._by_leaf[leaf]
+
+    def children(self, leaf: Part) -> Parts:
+        """The parts that a leaf is split into."""
+        return tuple(child(leaf, kind) for kind in self.split(leaf))
+
+    def local(self, leaf: Part) -> Parts:
+        """The parts of a leaf that one block holds at a time."""
+        return tuple(child(leaf, kind) for kind in self.split(leaf) if kind >= F)
+
+    @property
+    def grid_leaves(self) -> Parts:
+        """Leaves that a grid axis splits, in order."""
+        return tuple(leaf for leaf, split in self.splits if G in split)
+
+    @cached_property
+    def loop_parts(self) -> tuple[PartMask, ...]:
+        """Masks of the loop's parts, one for each index that it runs through; none where the loop runs once."""
+        return tuple(PartMask(1 << child(twin, L)) for leaf in self.loops for twin in self.names.twin_parts(leaf))
+
+    @cached_property
+    def same(self) -> tuple[tuple[PartMask, ...], ...]:
+        """Masks of parts that are one index of the kernel under several names, such as the loop's."""
+        grids = [
+            tuple(PartMask(1 << child(twin, G)) for twin in self.names.twin_parts(leaf)) for leaf in self.grid_leaves
+        ]
+        return tuple(group for group in (self.loop_parts, *grids) if len(group) > 1)
+
+    @cached_property
+    def renaming(self) -> Renaming:
+        """Each leaf replaced by its children."""
+        return tuple((PartMask(1 << leaf), mask(self.children(leaf))) for leaf in self._by_leaf)
+
+    def frame(self, outer: Frame) -> Frame:
+        """The frame inside the kernel.
+
+        Args:
+            outer: The frame before it.
+        """
+        inner = []
+        for axis_mask in outer:
+            renamed = rename_mask(axis_mask, self.renaming)
+            assert renamed is not None, "a renaming of single parts covers every mask"
+            inner.append(renamed)
+        return tuple(inner)
+
+    def block_dims(self, dims: Dims) -> Dims | None:
+        """Dims of one block's tile.
+
+        Args:
+            dims: Dims of the tensor in device memory.
+
+        Returns:
+            The dims; None if a dim is not cut in the order grid, loop, rest, or by two grid axes.
+        """
+        out: list[Parts] = []
+        for dim in dims:
+            tile: list[Part] = []
+            highest, grids = G, 0
+            for leaf in dim:
+                for kind in self.split(leaf):
+                    rank = min(kind, F)
+                    if rank < highest:
+                        return None
+                    highest = Kind(rank)
+                    grids += kind is G
+                    if kind >= F:
+                        tile.append(child(leaf, kind))
+            if grids > 1:
+                return None
+            out.append(tuple(tile))
+        return tuple(out)
+
+    def opens(self, dims: Dims) -> bool:
+        """Whether an input with these dims has at most one dim for the loop and for each grid axis."""
+        if self.names.single and len(self.loops) < 2:
+            return True
+        leaves = [self.names.first(leaf) for dim in dims for leaf in dim]
+        split = [leaf for leaf in leaves if G in self.split(leaf)]
+        return sum(leaf in self.loops for leaf in leaves) <= 1 and len(set(split)) == len(split)
+
+
+def leaves_of(tensors: tuple[KTensor, ...]) -> Parts:
+    """All leaves of some tensors, ascending."""
+    return tuple(sorted({leaf for tensor in tensors for leaf in tensor.leaves}))
+
+
+@dataclass(frozen=True, slots=True)
+class StructureRules:
+    """What structures may contain.
+
+    Attributes:
+        free: Base axes of the program's output.
+        bound: Base axes that the program reduces.
+        fold: Whether a fold part (for accum_sum_to_dimx) may be split off.
+        names: The copies of axes.
+        loops: Most axes that the loop runs through.
+        apart: Whether structures are left out that split two copies of one axis alike.
+        max_grid: Most grid axes.
+    """
+
+    free: frozenset[Axis]
+    bound: frozenset[Axis]
+    fold: bool
+    names: Names
+    loops: int = 1
+    apart: bool = True
+    max_grid: int = 3
+
+    def loop_groups(self, tensors: tuple[KTensor, ...]) -> Iterator[Parts]:
+        """What the loop may run through: nothing, one leaf, or leaves no two of which are in one input."""
+        first = self.names.first
+        held = [{first(leaf) for leaf in tensor.leaves} for tensor in tensors]
+        leaves = sorted({leaf for leaves in held for leaf in leaves if self._base(leaf) in self.bound})
+        for count in range(self.loops + 1):
+            for group in combinations(leaves, count):
+                if count < 2 or all(len(leaves & set(group)) < 2 for leaves in held):
+                    yield group
+
+    def structures(self, tensors: tuple[KTensor, ...], *, last: bool) -> Iterator[Structure]:
+        """All structures over the leaves of some tensors.
+
+        Args:
+            tensors: What the kernel reads.
+            last: Whether it is the last kernel, which may not split a reduced axis over the grid.
+        """
+        leaves = tuple(sorted({self.names.first(leaf) for leaf in leaves_of(tensors)}))
+        for loops in self.loop_groups(tensors):
+            for splits in product(*(self._options(leaf, leaf in loops, last) for leaf in leaves)):
+                if sum(G in s for s in splits) <= self.max_grid and sum(F in s for s in splits) <= 1:
+                    structure = Structure(tuple(zip(leaves, splits, strict=True)), loops, self.names)
+                    if self._told_apart(structure):
+                        yield structure
+
+    def _base(self, leaf: Part) -> Axis:
+        return self.names.base(axis_of(leaf))
+
+    def _told_apart(self, structure: Structure) -> bool:
+        """Whether the copies of one axis are split in different ways; without a grid part equal splits are one way.
+
+        Sound: with equal splits every operator of the structure is one of that in which the copies are one.
+        """
+        if self.names.ways == 1 or not self.apart:
+            return True
+        ways = [(self._base(leaf), leaf % SLOTS, split) for leaf, split in structure.splits if G not in split]
+        return len(set(ways)) == len(ways)
+
+    def _options(self, leaf: Part, loop: bool, last: bool) -> tuple[Split, ...]:
+        axis = self._base(leaf)
+        if loop:
+            base: tuple[Split, ...] = ((L, T), (L,)) if last else ((L, T), (L,), (G, L, T), (G, L))
+        else:
+            base = ((T,), (G, T), (G,)) if axis in self.free or not last else ((T,),)
+        if self.fold and axis in self.bound:
+            base += tuple((*s[:-1], F, T) for s in base if T in s)
+        return base
+
+
+class Reader:
+    """How a kernel may read its inputs where one axis may be split in several ways.
+
+    Every dim of an input takes one of the copies of its axis that are told apart by their split; a further dim of the
+    same tensor on the same copy takes a twin.
+
+    Args:
+        names: The copies of axes.
+        ties: For places (form of a program input, number of an axis in its dims) the places of other inputs that share
+            the index wherever the input occurs in the target; those of one kernel are split alike.
+        inputs: Forms of the program's inputs. Of other tensors it is not known where they meet, so an axis of theirs
+            is split in one way, unless one of them holds it twice.
+    """
+
+    def __init__(self, names: Names, ties: Mapping[Place, frozenset[Place]], inputs: frozenset[Form]) -> None:
+        self._names = names
+        self._ties = ties
+        self._inputs = inputs
+
+    def readings(self, tensors: tuple[KTensor, ...], frame: Frame, algebra: Algebra) -> Iterator[tuple[KTensor, ...]]:
+        """Every choice of copies, up to exchanging copies that have no parts yet; the one with fewest comes first.
+
+        Args:
+            tensors: The kernel's inputs in device memory.
+            frame: The frame before the kernel.
+            algebra: The forms' algebra.
+        """
+        names = self._names
+        if names.ways == 1:
+            yield tensors
+            return
+        taken = {a for a in names.axes[: names.width * names.ways] if frame[a] != 1 << whole(a)}
+        places = [
+            (i, axis)
+            for i, tensor in enumerate(tensors)
+            for axis in dict.fromkeys(axis_of(leaf) for leaf in tensor.leaves if is_whole(leaf))
+        ]
+        groups = self._groups(tensors, places)
+        bases = [names.base(places[group[0]][1]) for group in groups]
+        for ways in product(*(self._ways(base, taken) for base in bases)):
+            if not _in_order(bases, ways, taken, names.width):
+                continue
+            chosen = {n: way for group, way in zip(groups, ways, strict=True) for n in group}
+            read = self._read(tensors, places, chosen, algebra)
+            if read is not None:
+                yield read
+
+    def _ways(self, base: Axis, taken: set[Axis]) -> list[int]:
+        return [way for way in range(self._names.ways) if base + way * self._names.width not in taken]
+
+    def _groups(self, tensors: tuple[KTensor, ...], places: list[ReadPlace]) -> list[list[int]]:
+        """Places that must be read through one copy."""
+        of = {
+            (tensor.form, n): (i, axis_of(leaf))
+            for i, tensor in enumerate(tensors)
+            for n, leaf in enumerate(tensor.leaves)
+        }
+        group = {place: number for number, place in enumerate(places)}
+        for key, place in of.items():
+            for other in self._ties.get(key, ()):
+                if place in group and of.get(other) in group:
+                    old, new = group[of[other]], group[place]
+                    group = {p: new if g == old else g for p, g in group.items()}
+        for one, two in combinations(places, 2):
+            made = any(tensors[i].form not in self._inputs for i, _ in (one, two))
+            if made and one[0] != two[0] and self._names.base(one[1]) == self._names.base(two[1]):
+                old, new = group[two], group[one]
+                if not self._repeated(places, group, old, new):
+                    group = {p: new if g == old else g for p, g in group.items()}
+        out: dict[int, list[int]] = {}
+        for number, place in enumerate(places):
+            out.setdefault(group[place], []).append(number)
+        return list(out.values())
+
+    def _repeated(self, places: list[ReadPlace], group: Mapping[ReadPlace, int], one: int, other: int) -> bool:
+        """Whether two groups hold places of one tensor."""
+        first = {i for i, axis in places if group[i, axis] == one}
+        return any(i in first for i, axis in places if group[i, axis] == other)
+
+    def _read(
+        self, tensors: tuple[KTensor, ...], places: list[ReadPlace], ways: Mapping[int, int], algebra: Algebra
+    ) -> tuple[KTensor, ...] | None:
+        names, out = self._names, []
+        for i, tensor in enumerate(tensors):
+            used: dict[Axis, int] = {}
+            new_names: dict[Axis, Axis] = {}
+            for number, (holder, axis) in enumerate(places):
+                if holder == i:
+                    first = Axis(names.base(axis) + ways[number] * names.width)
+                    twin = used[first] = used.get(first, -1) + 1
+                    if twin >= names.twins:
+                        return None
+                    new_names[axis] = Axis(first + twin * names.width * names.ways)
+            pairs = tuple((a, b) for a, b in new_names.items() if a != b)
+            dims = tuple(tuple(renamed(p, new_names.get(axis_of(p), axis_of(p))) for p in dim) for dim in tensor.dims)
+            out.append(KTensor(algebra.substitute(tensor.form, pairs), dims))
+        return tuple(out)
+
+
+def _in_order(bases: list[Axis], ways: tuple[int, ...], taken: set[Axis], width: int) -> bool:
+    """Whether the copies of each axis come into use in ascending order."""
+    next_way: dict[Axis, int] = {}
+    for base, way in zip(bases, ways, strict=True):
+        limit = next_way.get(base, 0)
+        while base + limit * width in taken:
+            limit += 1
+        if way > limit:
+            return False
+        next_way[base] = max(limit + 1 if way == limit else limit, next_way.get(base, 0))
+    return True

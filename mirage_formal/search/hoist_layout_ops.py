@@ -1,0 +1,263 @@
+"""Programs whose moves of elements all stand at inputs, so that one kernel can do the rest.
+
+A program moves what it has computed: it normalises rows and cuts them into windows, it rolls an image that it has
+scaled. What comes out is the same if the inputs are moved first, as a reshape, a transpose, a slice, a repeat or a roll
+of f(x, y) is f of the moved x and y; a reduction or norm along a dim stays one along the dim that the moves make of it.
+Moved inputs are read where they lie (``graph.views``), whatever moves follow each other.
+
+A tensor is computed once for each way in which it is moved. Where a move cannot pass an operator, it stays behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.edit import pruned
+from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.memory.place import Move
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
+from mirage_formal.graph.rules import device_results
+from mirage_formal.graph.types import Shape
+from mirage_formal.graph.views import last, moved
+from mirage_formal.search.concatenated_inputs import KEEP_ZERO
+
+_Moves = tuple[Move, ...]
+#: Operators of a new graph for each of the program's, beside some.
+_MOST = 4
+_SOME = 8
+
+
+class _Stuck(Exception):
+    """The program is not written anew."""
+
+
+def gathered(program: KernelGraph, *, behind: bool = False) -> KernelGraph | None:
+    """The program with its moves at its inputs, as far as they go; None if nothing changes.
+
+    The result computes what the program does; whoever relies on it proves that.
+
+    Args:
+        program: The program.
+        behind: Whether reshapes, transposes and rolls that come last, behind all other operators, stay there.
+    """
+    made = _Maker(program)
+    try:
+        outputs = tuple(made.ended(output) if behind else made.moved(output, ()) for output in program.outputs)
+    except _Stuck:
+        return None
+    found = pruned(KernelGraph(program.inputs, tuple(made.ops), outputs))
+    return None if found == program or len(set(outputs)) < len(outputs) or faults(found) else found
+
+
+class _Maker:
+    """A new graph, operator by operator; equal operators are one."""
+
+    def __init__(self, program: KernelGraph) -> None:
+        self.ops: list[Op] = []
+        self._types = list(kernel_types(program)[: len(program.inputs)])
+        self._program = program
+        self._shapes = [tensor.shape for tensor in kernel_types(program)]
+        self._count = len(program.inputs)
+        self._makers = dict(numbered(self._count, program.ops))
+        self._sources = moved(program)
+        self._most = _SOME + _MOST * len(program.ops)
+        self._known: dict[Op, int] = {}
+        self._made: dict[tuple[int, _Moves], int] = {}
+
+    def moved(self, tensor: int, moves: _Moves) -> int:
+        """What moves make of a tensor of the program, in the new graph."""
+        if (tensor, moves) not in self._made:
+            self._made[tensor, moves] = self._moved(tensor, moves)
+        return self._made[tensor, moves]
+
+    def ended(self, output: int) -> int:
+        """An output, in the new graph; moves that come last stay last."""
+        chain = last(self._program, output)
+        moves = tuple(move for _, _, move in reversed(chain))
+        return self._behind(self.moved(chain[-1][1] if chain else output, ()), _simple(moves))
+
+    def _moved(self, tensor: int, moves: _Moves) -> int:
+        if tensor in self._sources:
+            source, move = self._sources[tensor]
+            return self.moved(source, _simple((move, *moves)))
+        if tensor < self._count:
+            return self._behind(tensor, moves)
+        op = self._makers[tensor]
+        if not isinstance(op, Op):
+            raise _Stuck
+        found = self._passed(op, tensor, moves) if moves else None
+        if found is not None:
+            ways, attrs = found
+            return self._add(op.kind, [self.moved(n, way) for n, way in zip(op.operands, ways, strict=True)], attrs)
+        return self._behind(self._add(op.kind, [self.moved(n, ()) for n in op.operands], op.attrs), moves)
+
+    def _passed(self, op: Op, result: int, moves: _Moves) -> tuple[list[_Moves], Attrs] | None:
+        """How the operands have to be moved for the result to be, and the attributes then; None if that does not go."""
+        shapes, shape, dim = [self._shapes[n] for n in op.operands], self._shapes[result], op.attrs.dim
+        if any(move.kind is OpKind.PAD for move in moves) and not (op.kind in KEEP_ZERO and shapes[0] == shape):
+            return None
+        if SPECS[op.kind].elementwise:
+            # Where no operand has the result's shape, the first is repeated to it.
+            whole = shape in shapes
+            ways = [
+                _beside(own, shape, moves, whole=own == shape or (not whole and i == 0)) for i, own in enumerate(shapes)
+            ]
+            return ways, op.attrs
+        if dim is None or SPECS[op.kind].family not in (Family.REDUCTION, Family.NORM, Family.MOVE):
+            return None
+        own = [one for one in shapes if len(one) == len(shape) and one[dim] > 1]
+        concat = op.kind is OpKind.CONCAT
+        along = [_along(one, moves, dim) for one in (shapes if concat else own[:1])]
+        if not along or along[0] is None or (concat and along[1] is None):
+            return None
+        new = along[0][1]
+        ways = [one[0] for one in along if one is not None]
+        ways += [_beside(one, shape, moves, whole=False) for one in shapes[len(ways) :]]
+        return ways, replace(op.attrs, dim=new)
+
+    def _behind(self, tensor: int, moves: _Moves) -> int:
+        """The moves of a tensor of the new graph, one by one."""
+        for move in moves:
+            if move.kind is OpKind.CONCAT:
+                dim, start = move.attrs.dim, move.attrs.start
+                assert dim is not None
+                ends = ((start, move.given[dim]), (0, start))
+                parts = [self._add(OpKind.SLICE, [tensor], Attrs(dim=dim, start=a, stop=b)) for a, b in ends]
+                tensor = self._add(OpKind.CONCAT, parts, Attrs(dim=dim))
+            else:
+                tensor = self._add(move.kind, [tensor], move.attrs)
+        return tensor
+
+    def _add(self, kind: OpKind, operands: Sequence[int], attrs: Attrs = NO_ATTRS) -> int:
+        op = Op(kind, tuple(operands), attrs)
+        if op not in self._known:
+            types = device_results(kind, attrs, tuple(self._types[i] for i in operands))
+            if isinstance(types, str) or len(types) != 1 or len(self.ops) == self._most:
+                raise _Stuck
+            self.ops.append(op)
+            self._types += types
+            self._known[op] = len(self._types) - 1
+        return self._known[op]
+
+
+def _simple(moves: _Moves) -> _Moves:
+    """The moves with neighbouring reshapes and transposes as one, and without those that change nothing."""
+    found: list[Move] = []
+    for move in moves:
+        last = found[-1] if found else None
+        if last is not None and last.kind is move.kind is OpKind.RESHAPE:
+            move = Move(OpKind.RESHAPE, move.attrs, last.given, move.shape)
+            found.pop()
+        elif last is not None and last.kind is move.kind is OpKind.TRANSPOSE:
+            assert last.attrs.perm is not None
+            assert move.attrs.perm is not None
+            perm = tuple(last.attrs.perm[i] for i in move.attrs.perm)
+            move = Move(OpKind.TRANSPOSE, Attrs(perm=perm), last.given, move.shape)
+            found.pop()
+        same = move.kind is OpKind.RESHAPE and move.given == move.shape
+        if not same and not (move.kind is OpKind.TRANSPOSE and move.attrs.perm == tuple(range(len(move.shape)))):
+            found.append(move)
+    return tuple(found)
+
+
+def _beside(own: Shape, shape: Shape, moves: _Moves, *, whole: bool) -> _Moves:
+    """The moves of an operand that is broadcast to a shape, where another one has the moves of the whole shape.
+
+    Args:
+        own: Extents of the operand.
+        shape: Those that it is broadcast to, which the moves begin with.
+        moves: The moves.
+        whole: Whether it is repeated to the whole shape first.
+    """
+    found: list[Move] = []
+
+    def put(kind: OpKind, attrs: Attrs, new: Shape) -> None:
+        nonlocal own
+        found.append(Move(kind, attrs, own, new))
+        own = new
+
+    def repeated(dims: Sequence[int]) -> None:
+        for dim in dims:
+            if own[dim] == 1 < shape[dim]:
+                put(OpKind.REPEAT, Attrs(dim=dim, times=shape[dim]), (*own[:dim], shape[dim], *own[dim + 1 :]))
+
+    if whole:
+        repeated(range(len(shape)))
+    for move in moves:
+        shape, dim = move.given, move.attrs.dim
+        match move.kind:
+            case OpKind.TRANSPOSE:
+                assert move.attrs.perm is not None
+                put(move.kind, move.attrs, tuple(own[i] for i in move.attrs.perm))
+            case OpKind.RESHAPE:
+                new = list(move.shape)
+                for olds, news in _groups(shape, move.shape):
+                    if any(own[i] > 1 for i in olds):
+                        repeated(olds)
+                    else:
+                        for i in news:
+                            new[i] = 1
+                put(move.kind, Attrs(shape=tuple(new)), tuple(new))
+            case _:
+                assert dim is not None
+                # What is repeated has extent 1 in all operands, of which one is repeated.
+                if own == shape or (own[dim] > 1 and move.kind is not OpKind.REPEAT):
+                    put(move.kind, move.attrs, (*own[:dim], move.shape[dim], *own[dim + 1 :]))
+        shape = move.shape
+    return _simple(tuple(found))
+
+
+def _along(own: Shape, moves: _Moves, dim: int) -> tuple[_Moves, int] | None:
+    """The moves of what an operator reads along a dim, and the dim then; None if they do not leave it as it is.
+
+    Args:
+        own: Extents of what is read, which differ from the result's along the dim only.
+        moves: The moves of the result.
+        dim: The dim.
+    """
+    found: list[Move] = []
+    for move in moves:
+        new, attrs = list(move.shape), move.attrs
+        if move.kind is OpKind.TRANSPOSE:
+            assert attrs.perm is not None
+            after = attrs.perm.index(dim)
+        elif move.kind is OpKind.RESHAPE:
+            places = (i for i, extent in enumerate(new) if extent == move.given[dim])
+            kept = [i for i in places if prod(new[:i]) == prod(move.given[:dim])]
+            if not kept:
+                return None
+            after = kept[-1]
+        elif attrs.dim == dim:
+            return None
+        else:
+            after = dim
+        new[after] = own[dim]
+        if move.kind is OpKind.RESHAPE:
+            attrs = Attrs(shape=tuple(new))
+        found.append(Move(move.kind, attrs, own, tuple(new)))
+        own, dim = tuple(new), after
+    return _simple(tuple(found)), dim
+
+
+def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
+    """Dims of two shapes that have the same elements, as few as possible in each group; those left are of extent 1."""
+    found: list[tuple[list[int], list[int]]] = []
+    i = j = 0
+    while i < len(old) or j < len(new):
+        olds, news = list(range(i, min(i + 1, len(old)))), list(range(j, min(j + 1, len(new))))
+        i, j = i + len(olds), j + len(news)
+        while (left := prod(old[k] for k in olds)) != (right := prod(new[k] for k in news)):
+            if left < right:
+                olds.append(i)
+                i += 1
+            else:
+                news.append(j)
+                j += 1
+        found.append((olds, news))
+    return found
+
+
+__all__ = ["gathered"]

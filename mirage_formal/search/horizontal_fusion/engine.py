@@ -1,0 +1,241 @@
+"""The engine around the guided one: kernels for several outputs, and kernels that do what the program does.
+
+Every output is a program of its own (``slices``), which the guided engine searches for single kernels. Kernels with the
+same grid and loop range are united (``union``), equal loads and operators of theirs once; a producer that several
+outputs need is in each of their kernels, and the union computes it once. What is kept are the unions of least estimate,
+found result by result: of the unions for the first results, so many best ones are tried with each kernel for the next.
+A program without products has kernels of its own operators as well (``mirrored``), whose limits are no kernel's limits.
+
+Sound: nothing is pruned that was asked for, and nothing is accepted here: the united kernel is a candidate for the
+program with all its outputs, which the prover and the checker decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from math import prod
+from typing import Final
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.canonical import canonical, digest
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import inlined
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.verdict import Candidate
+from mirage_formal.search.engine import SearchOptions, Stats, Unit, UnitResult
+from mirage_formal.search.guided.axes import require_normal_form
+from mirage_formal.search.horizontal_fusion.decompose_norms import WrittenOutEngine
+from mirage_formal.search.horizontal_fusion.outputs import require_outputs
+from mirage_formal.search.horizontal_fusion.slices import Slice, slices
+from mirage_formal.search.horizontal_fusion.union import Piece, turned, united_graph
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored, mirrored
+from mirage_formal.search.space import SearchSpace
+
+#: Kernels of one output that are tried on one grid and loop range, and unions that are extended by them.
+_KERNELS: Final = 6
+_UNIONS: Final = 4
+#: Payloads of the unit of unions and of that of the program's own operators.
+_UNITED: Final = "united"
+_MIRRORED: Final = "own operators"
+#: Unions that a search reports, and kernels of the program's own operators.
+_MOST: Final = 64
+_TILINGS: Final = 16
+#: States of a search beside kernels of the program's own operators: there is little left to find.
+_BESIDE: Final = 20_000
+#: Assignments of a structure that the guided engine instantiates: kernels are united on equal grids, so there have to
+#: be more grids than the few best of each output.
+_ASSIGNMENTS: Final = 16
+
+
+class UnitedEngine:
+    """What is built on the guided engine: several outputs, norms written out, programs without products.
+
+    A program with one output has the guided engine's units, if its operators fit into a candidate, and a unit for its
+    norms written out (``WrittenOutEngine``). A program with several outputs has one unit. Where that is allowed, there
+    is one more for kernels of the program's own operators; a program of more than fit into a candidate has only that.
+
+    Left out: unions of kernels with different grids or loop ranges; candidates of several kernels for several outputs,
+    which covers of the program find (run/partitioning).
+    """
+
+    name = "guided"
+
+    def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
+        """The units.
+
+        Raises:
+            UnsupportedError: An output is not one that the guided engine takes, see ``require_outputs``.
+        """
+        mirror = options.longer and is_mirrored(program)
+        if not mirror:
+            return self._searches(program, space, options)
+        units: list[Unit] = []
+        if 0 < len(program.ops) <= options.bounded(space).most_operators:
+            with suppress(UnsupportedError):
+                units = self._searches(program, space, options)
+        return [*units, Unit(len(units), "one kernel of the program's operators", _MIRRORED)]
+
+    def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
+        """Run one unit; of unions those of least estimate, canonical, each once."""
+        cost = options.cost or _bytes_read
+        if unit.payload == _MIRRORED:
+            return self._best(mirrored(program, space, cost), Stats(), _TILINGS)
+        if options.longer and is_mirrored(program):
+            space = replace(space, max_states=min(_BESIDE, space.max_states or _BESIDE))
+        if unit.payload != _UNITED:
+            return WrittenOutEngine().run(program, space, options, unit)
+        space = replace(options.bounded(space), max_kernel_ops=1, max_graph_defined=1)
+        search = _Slices(space, replace(options, accept=None), cost)
+        # What reads another output comes behind it.
+        ordered = sorted(slices(program), key=lambda ways: ways[0].result)
+        pieces = [[piece for one in ways for piece in search.pieces(one)] for ways in ordered]
+        return self._best(_unions(program, pieces, space, cost), search.stats, _MOST)
+
+    def _searches(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
+        if len(program.outputs) == 1:
+            return WrittenOutEngine().units(program, space, options)
+        require_outputs(program)
+        return [Unit(0, f"one kernel for {len(program.outputs)} outputs", _UNITED)]
+
+    def _best(self, graphs: Iterable[tuple[float, KernelGraph]], stats: Stats, most: int) -> UnitResult:
+        """The graphs of least cost, canonical, each once."""
+        found: dict[str, tuple[float, Candidate]] = {}
+        for us, graph in graphs:
+            final = canonical(graph)
+            found.setdefault(digest(final), (us, Candidate(final, self.name)))
+        best = sorted(found.items(), key=lambda item: (item[1][0], item[0]))[:most]
+        total = stats + Stats(complete=len(found), candidates=len(best))
+        return UnitResult(tuple(candidate for _, (_, candidate) in best), total)
+
+
+class _Slices:
+    """Searches of slices, equal ones once."""
+
+    def __init__(self, space: SearchSpace, options: SearchOptions, cost: Callable[[KernelGraph], float]) -> None:
+        self._space = space
+        self._options = options
+        self._cost = cost
+        self._found: dict[KernelGraph, list[Piece]] = {}
+        self.stats = Stats()
+
+    def pieces(self, one: Slice) -> Iterator[Piece]:
+        """The kernels that compute a slice by themselves, over the tensors of the program that it is a slice of."""
+        if one.program not in self._found:
+            self._found[one.program] = list(self._searched(one.program))
+        for piece in self._found[one.program]:
+            reads = tuple(one.reads[i] for i in piece.reads)
+            yield replace(piece, reads=reads, result=one.result)
+
+    def _searched(self, program: KernelGraph) -> Iterator[Piece]:
+        if len(program.ops) > self._space.most_operators or len(program.inputs) > self._space.max_block_inputs:
+            return  # too large for one kernel
+        try:
+            require_normal_form(program)
+        except UnsupportedError:
+            if is_mirrored(program):
+                yield from (_piece(graph, us) for us, graph in mirrored(program, self._space, self._cost))
+            return
+        engine, seen = WrittenOutEngine(_ASSIGNMENTS), set[KernelGraph]()
+        for unit in engine.units(program, self._space, self._options):
+            found = engine.run(program, self._space, self._options, unit)
+            self.stats += _of_slice(found.stats)
+            for graph in (candidate.graph for candidate in found.candidates):
+                if len(graph.ops) == 1 and isinstance(graph.ops[0], GraphDefined) and graph not in seen:
+                    seen.add(graph)
+                    yield _piece(graph, self._cost(graph))
+
+
+def _piece(graph: KernelGraph, us: float) -> Piece:
+    """The one kernel of a graph."""
+    (kernel,) = graph.ops
+    assert isinstance(kernel, GraphDefined)
+    return Piece(kernel.operands, inlined(kernel.graph), 0, us)
+
+
+def _of_slice(stats: Stats) -> Stats:
+    """Counts of a slice's search without its candidates, which are none of the program's."""
+    counts = {name: getattr(stats, name) for name in Stats.__struct_fields__}
+    return Stats(**{**counts, "complete": 0, "candidates": 0})
+
+
+def _unions(
+    program: KernelGraph,
+    results: Sequence[Sequence[Piece]],
+    space: SearchSpace,
+    cost: Callable[[KernelGraph], float],
+) -> Iterator[tuple[float, KernelGraph]]:
+    """Unions of one kernel of each result, with their costs."""
+    shapes = dict.fromkeys(piece.shape for piece in results[0])
+    written = {piece.result for pieces in results for piece in pieces}
+    carry = OpKind.ACCUM_MAX in space.block_ops
+    for shape in shapes:
+        fitting = [
+            sorted(
+                (p for p in pieces if p.shape == shape or (p.shape[0] == shape[0] and p.behind(written, carry=carry))),
+                key=_us,
+            )
+            for pieces in results
+        ]
+        if not all(fitting):
+            continue
+        # Axes of one extent may stand for different dims in different kernels: the first kernel fixes their order.
+        unions: list[tuple[float, tuple[Piece, ...], KernelGraph]] = [(0.0, (), program)]
+        for pieces in fitting:
+            grown: dict[KernelGraph, tuple[float, tuple[Piece, ...], KernelGraph]] = {}
+            for _, sofar, _ in unions:
+                for piece in _several(pieces):
+                    for one in turned(piece, sofar[0].block.grid if sofar else piece.block.grid):
+                        made = (*sofar, one)
+                        graph = _graph(program, made, space, [piece.result for piece in made])
+                        if graph is not None and graph not in grown:
+                            grown[graph] = (cost(graph), made, graph)
+            unions = sorted(grown.values(), key=lambda union: union[0])[:_UNIONS]
+        for _, pieces_, _ in unions:
+            whole = _graph(program, pieces_, space, program.outputs)
+            if whole is not None:
+                yield cost(whole), whole
+
+
+def _us(piece: Piece) -> float:
+    return piece.us
+
+
+def _several(pieces: Sequence[Piece]) -> list[Piece]:
+    """The best kernels of one shape that read the same tensors: others can be united where these cannot."""
+    counts: dict[tuple[int, ...], int] = {}
+    found = []
+    for piece in pieces:
+        reads = tuple(sorted(piece.reads))
+        counts[reads] = counts.get(reads, 0) + 1
+        if counts[reads] <= _KERNELS:
+            found.append(piece)
+    return found
+
+
+def _graph(
+    program: KernelGraph, pieces: Sequence[Piece], space: SearchSpace, outputs: Sequence[int]
+) -> KernelGraph | None:
+    """The union of kernels as a graph, if it is well-formed and within the space's limits."""
+    results = {piece.result for piece in pieces}
+    if any(i >= len(program.inputs) and i not in results for piece in pieces for i in piece.reads):
+        return None  # reads an output that a kernel behind it computes
+    carry = OpKind.ACCUM_MAX in space.block_ops
+    return united_graph(program.inputs, pieces, outputs, space.limits.shared_bytes, carry=carry)
+
+
+def _bytes_read(graph: KernelGraph) -> float:
+    """A rough cost of a candidate of one kernel: the bytes that its blocks read."""
+    (kernel,) = graph.ops
+    assert isinstance(kernel, GraphDefined)
+    types = kernel_types(graph)
+    block, read = kernel.graph, 0
+    for tensor, iterator in zip(kernel.operands, block.inputs, strict=True):
+        cut = prod(extent for extent, dim in zip(block.grid, iterator.imap, strict=True) if dim is not None)
+        read += block.blocks * types[tensor].bytes // cut
+    return float(read)
+
+
+__all__ = ["UnitedEngine"]

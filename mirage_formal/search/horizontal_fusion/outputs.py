@@ -1,0 +1,36 @@
+"""Which programs the engines of guided search take, whatever the number of their outputs."""
+
+from __future__ import annotations
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.search.guided.axes import require_normal_form
+from mirage_formal.search.horizontal_fusion.slices import slices
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
+
+
+def require_outputs(program: KernelGraph) -> None:
+    """Check that there is a way to compute each output by itself: one that the guided engine takes, or its operators.
+
+    Args:
+        program: A program of predefined operators.
+
+    Raises:
+        UnsupportedError: There is none.
+    """
+    if len(program.outputs) == 1:
+        require_normal_form(program)
+        return
+    for ways in slices(program):
+        refused: list[UnsupportedError] = []
+        for one in ways:
+            try:
+                require_normal_form(one.program)
+            except UnsupportedError as error:
+                if not is_mirrored(one.program):
+                    refused.append(error)
+        if len(refused) == len(ways):
+            raise refused[0]
+
+
+__all__ = ["require_outputs"]

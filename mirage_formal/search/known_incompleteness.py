@@ -1,0 +1,208 @@
+"""What the guided engine leaves out on purpose, as predicates on a candidate that is equal to its program.
+
+Each is decided by float64 evaluation at random points; a predicate holds only if it holds at every one of them. Values
+are compared to a relative 1e-9. They excuse a difference between the engines and nothing else: no candidate is pruned
+or accepted by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
+from mirage_formal.graph.ops import SPECS, OpKind
+from mirage_formal.semantics.interpreter import evaluate, trace
+from mirage_formal.semantics.reference import FloatDomain, Floats
+
+#: Points at which a predicate must hold.
+DRAWS: Final = 3
+_TOLERANCE: Final = 1e-9
+
+
+class Reason(StrEnum):
+    """Why the guided engine may lack a candidate that the exhaustive engine finds."""
+
+    ONLY_COPIES = "only_copies"
+    RECOMPUTES = "recomputes"
+    CANCELS = "cancels"
+
+
+class _Uncancelled(FloatDomain):
+    """Float64 with another division and another root.
+
+    x / y is x * |y| ** -a, with 0 for y = 0 or without, and sqrt(x) is |x| ** b, for a other than 1 and b other than
+    1/2. The laws of A_eq that do not cancel hold for them as for the real ones: division is additive in x, commutes
+    with products and sums, and dividing by y and then by z is dividing by y * z; sqrt(x) * sqrt(y) = sqrt(x * y). But
+    x * y / y is not x, sqrt(x) ** 2 is not x, and rms_norm(c * x) is not rms_norm(x).
+    """
+
+    keeps: Final = frozenset({OpKind.SILU})  # type: ignore[misc]
+    _DIVISION: Final = 0.71
+    _ROOT: Final = 0.37
+
+    def unary(self, kind: OpKind, a: Floats) -> Floats:
+        """See ``Domain.unary``."""
+        return np.abs(a) ** self._ROOT if kind is OpKind.SQRT else super().unary(kind, a)
+
+    def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:
+        """See ``Domain.binary``."""
+        if kind is OpKind.DIV_NO_NAN:
+            return np.where(b == 0, 0.0, a * np.abs(np.where(b == 0, 1.0, b)) ** -self._DIVISION)
+        return a * np.abs(b) ** -self._DIVISION if kind is OpKind.DIV else super().binary(kind, a, b)
+
+
+def points(program: KernelGraph, seed: int = 0, draws: int = DRAWS) -> Iterator[tuple[Floats, ...]]:
+    """Random inputs of a program, uniform in [0.5, 1.5] so that every root and quotient exists; of masks, 0 and 1."""
+    for draw in range(draws):
+        random = np.random.default_rng([seed, draw])
+        yield tuple(
+            random.uniform(0.5, 1.5, source.tensor.shape)
+            if source.tensor.dtype.floating
+            else random.integers(0, 2, source.tensor.shape).astype(np.float64)
+            for source in program.inputs
+        )
+
+
+def equal(program: KernelGraph, candidate: KernelGraph) -> bool:
+    """Whether the outputs agree, and are finite, at the points."""
+    return all(_agree(program, candidate, arrays, FloatDomain()) for arrays in points(program))
+
+
+def cancels(program: KernelGraph, candidate: KernelGraph) -> bool:
+    """Whether equality with the program holds only through a cancellation or a scale-invariance law.
+
+    Definition: the outputs agree with the real division and root, and differ at every point with those of
+    ``_Uncancelled``, in which all laws that do not cancel still hold.
+    """
+    return equal(program, candidate) and not any(
+        _agree(program, candidate, arrays, _Uncancelled()) for arrays in points(program)
+    )
+
+
+def recomputes(candidate: KernelGraph) -> bool:
+    """Whether two tensors carry the same value: of one stage of one block graph, of two kernels, or in device memory.
+
+    Definition: two tensors carry the same value if, at every point, the sets of their elements are equal; so a value
+    is the same in another layout, tiling or replication. Masks, all of which have the elements 0 and 1, carry none.
+    Compared are: tensors of one block graph that are on the same
+    side of its accumulators; device tensors; and what two kernels compute, which leaves out tensors that carry the
+    value of an input of their own kernel (what one kernel hands over and the next one accumulates in one iteration).
+    """
+    values = [_values(candidate, arrays) for arrays in points(candidate)]
+    return any(_equal_somewhere(values, group) for group in _stages(candidate)) or any(
+        _carry(values, a, b) for one, other in combinations(_computed(candidate, values), 2) for a in one for b in other
+    )
+
+
+def only_copies(candidate: KernelGraph) -> bool:
+    """Whether some graph-defined kernel computes nothing.
+
+    Definition: each of its outputs has, at every point, the same set of elements as one of its inputs.
+    """
+    values = [_values(candidate, arrays) for arrays in points(candidate)]
+    return any(
+        isinstance(op, GraphDefined)
+        and all(
+            any(_carry(values, (None, out), (None, n)) for n in op.operands) for out in range(first, first + op.results)
+        )
+        for first, op in numbered(len(candidate.inputs), candidate.ops)
+    )
+
+
+def reason(program: KernelGraph, candidate: KernelGraph) -> Reason | None:
+    """The first of the predicates, in the order of Reason, that holds; None if none does."""
+    if only_copies(candidate):
+        return Reason.ONLY_COPIES
+    if recomputes(candidate):
+        return Reason.RECOMPUTES
+    return Reason.CANCELS if cancels(program, candidate) else None
+
+
+#: A tensor of a candidate: (None, number) in device memory, (operator index, number) in a block graph.
+_Place = tuple[int | None, int]
+#: The sets of elements of all tensors of a candidate at one point.
+_Values = dict[_Place, Floats]
+
+
+def _values(candidate: KernelGraph, arrays: tuple[Floats, ...]) -> _Values:
+    with np.errstate(all="ignore"):
+        found = trace(candidate, arrays, FloatDomain())
+    out: _Values = {(None, number): _elements(tensor) for number, tensor in enumerate(found.tensors)}
+    for index, inside in found.blocks.items():
+        out |= {(index, number): _elements(tensor) for number, tensor in enumerate(inside)}
+    return out
+
+
+def _carry(values: Sequence[_Values], a: _Place, b: _Place) -> bool:
+    """Whether two tensors carry the same value."""
+    return all(_same(at[a], at[b]) for at in values)
+
+
+def _equal_somewhere(values: Sequence[_Values], group: Sequence[_Place]) -> bool:
+    return any(_carry(values, a, b) for a, b in combinations(group, 2))
+
+
+def _stages(candidate: KernelGraph) -> list[list[_Place]]:
+    """Groups of tensors, each of one stage: device memory, and both sides of the accumulators of each kernel."""
+    device = len(candidate.inputs)
+    groups: list[list[_Place]] = []
+    for index, op in enumerate(candidate.ops):
+        device += op.results
+        if isinstance(op, GraphDefined):
+            behind = _behind(op.graph)
+            groups += [[(index, n) for n, after in enumerate(behind) if after is side] for side in (False, True)]
+    return [[(None, n) for n in range(device)], *groups]
+
+
+def _behind(graph: BlockGraph) -> list[bool]:
+    """For each tensor of a block graph whether it is behind an accumulator."""
+    out = [False] * len(graph.inputs)
+    for op in graph.ops:
+        accumulates = isinstance(op, Op) and SPECS[op.kind].accumulator
+        out += [accumulates or out[op.operands[0]]] * op.results
+    return out
+
+
+def _computed(candidate: KernelGraph, values: Sequence[_Values]) -> list[list[_Place]]:
+    """For each kernel the tensors that it computes and that do not carry the value of one of its inputs."""
+    out: list[list[_Place]] = []
+    for first, (index, op) in zip(_firsts(candidate), enumerate(candidate.ops), strict=True):
+        read: list[_Place] = [(None, n) for n in op.operands]
+        made: list[_Place] = [(None, first)]
+        if isinstance(op, GraphDefined):
+            inputs = len(op.graph.inputs)
+            made = [(index, n) for n in range(inputs, len(_behind(op.graph)))]
+        out.append([a for a in made if not any(_carry(values, a, b) for b in read)])
+    return out
+
+
+def _firsts(candidate: KernelGraph) -> Iterator[int]:
+    return (number for number, _ in numbered(len(candidate.inputs), candidate.ops))
+
+
+def _elements(a: Floats) -> Floats:
+    """The distinct elements, ascending; those within the tolerance of each other count once."""
+    ordered = np.unique(a)
+    gaps = np.diff(ordered) > _TOLERANCE * np.maximum(np.abs(ordered[1:]), 1e-300)
+    return ordered[np.concatenate(([True], gaps))]
+
+
+def _same(x: Floats, y: Floats) -> bool:
+    if np.isin(x, (0.0, 1.0)).all():
+        return False
+    return x.shape == y.shape and bool(np.allclose(x, y, rtol=10 * _TOLERANCE, atol=0.0))
+
+
+def _agree(program: KernelGraph, candidate: KernelGraph, arrays: tuple[Floats, ...], domain: FloatDomain) -> bool:
+    """Whether all outputs agree at one point; what is not finite agrees with nothing."""
+    with np.errstate(all="ignore"):
+        pairs = zip(evaluate(program, arrays, domain), evaluate(candidate, arrays, domain), strict=True)
+    return all(
+        x.shape == y.shape and np.isfinite(x).all() and bool(np.allclose(x, y, rtol=_TOLERANCE, atol=0.0))
+        for x, y in pairs
+    )

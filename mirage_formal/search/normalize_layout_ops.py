@@ -1,0 +1,391 @@
+"""Programs with slices, transposes and concatenations as far up, and merged leading dims as far down, as they go.
+
+Users cut a product's columns, (x W)[:, :n], and repeat keys for the heads of a group by a reshape that no strides give.
+Both put a copy between operators that one kernel could compute. The same program can cut what the product reads,
+x (W[:, :n]), and keep groups and heads as two dims up to its result: then slices and reshapes stand at inputs and
+outputs, where they are views.
+
+A concatenation is a sum of pads, [a; b] = [a; 0] + [0; b]. Where a and b are elementwise operators over inputs that
+turn zeros into zeros, the pads stand at these inputs, and a kernel that reads them puts the zeros itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from math import prod
+
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.edit import pruned
+from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
+from mirage_formal.graph.rules import device_results
+from mirage_formal.graph.types import Shape
+from mirage_formal.graph.views import is_view, places
+from mirage_formal.search.concatenated_inputs import KEEP_ZERO, reads
+
+_ALONG = (Family.REDUCTION, Family.NORM)
+#: Moves along one dim, which go along another one of the transpose.
+_MOVES = frozenset({OpKind.SLICE, OpKind.REPEAT, OpKind.PAD, OpKind.CONCAT})
+#: Norms that are not transposed: they would run along columns, and a search with one in front of products takes long.
+_OF_ROWS = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM})
+_VIEWS = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
+
+#: For each dim of a tensor, the extents of the neighbouring dims that it merges; one for a dim that merges none.
+_Split = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A tensor of the program: one of the new graph under another shape.
+
+    Attributes:
+        tensor: Number in the new graph; its shape is the split's extents one after another.
+        split: What each of the program's dims is there.
+    """
+
+    tensor: int
+    split: _Split
+
+    @property
+    def shape(self) -> Shape:
+        """The shape in the program."""
+        return tuple(prod(extents) for extents in self.split)
+
+
+class _Stuck(Exception):
+    """An operator cannot be written for these operands."""
+
+
+def normal(program: KernelGraph) -> KernelGraph | None:
+    """The program with slices, pads and transposes moved to inputs, merged dims to outputs; None if nothing changes.
+
+    The result computes what the program does; whoever relies on it proves that.
+    """
+    found, plain = (_written(program, turning=turning) for turning in (True, False))
+    # A product that is read as it is and transposed would be computed twice.
+    return plain if found is None or _products(found) > _products(plain or program) else found
+
+
+def _written(program: KernelGraph, *, turning: bool) -> KernelGraph | None:
+    made = _Maker(program, turning=turning)
+    try:
+        outputs = made.outputs()
+    except _Stuck:
+        return None
+    found = KernelGraph(program.inputs, tuple(made.ops), outputs)
+    if not made.moved or len(set(outputs)) < len(outputs) or faults(found):
+        return None
+    return pruned(found)
+
+
+def _products(graph: KernelGraph) -> int:
+    return sum(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in graph.ops)
+
+
+class _Maker:
+    """A new graph, operator by operator; equal operators are one.
+
+    Attributes:
+        ops: Its operators.
+        moved: Whether a slice, transpose or reshape is elsewhere, or a concatenation a sum.
+    """
+
+    def __init__(self, program: KernelGraph, *, turning: bool) -> None:
+        self.ops: list[Op] = []
+        self.moved = False
+        self._program = program
+        self._turning = turning  # whether the transpose of a product is written as one
+        self._types = list(kernel_types(program)[: len(program.inputs)])
+        self._known: dict[Op, int] = {}
+        self._cuts: dict[tuple[int, tuple[int, int, int]], int] = {}
+        self._turns: dict[tuple[int, tuple[int, ...]], int | None] = {}
+        self._together: set[int] = set()  # pads and what is made of them
+
+    def outputs(self) -> tuple[int, ...]:
+        """The outputs, after all operators were written."""
+        values = [_plain(i, tensor.shape) for i, tensor in enumerate(self._types)]
+        for first, op in numbered(len(self._program.inputs), self._program.ops):
+            if not isinstance(op, Op):
+                raise _Stuck
+            values.append(self._operator(op, [values[i] for i in op.operands], view=is_view(self._program, first)))
+        return tuple(self._whole(values[i]) for i in self._program.outputs)
+
+    def _add(self, kind: OpKind, operands: Sequence[int], attrs: Attrs = NO_ATTRS) -> int:
+        op = Op(kind, tuple(operands), attrs)
+        if op not in self._known:
+            types = device_results(kind, attrs, tuple(self._types[i] for i in operands))
+            if isinstance(types, str) or len(types) != 1:
+                raise _Stuck
+            self.ops.append(op)
+            self._types += types
+            self._known[op] = len(self._types) - 1
+            sums = kind is OpKind.ADD or kind in KEEP_ZERO
+            if kind is OpKind.PAD or (sums and self._together.issuperset(operands)):
+                self._together.add(self._known[op])
+        return self._known[op]
+
+    def _shaped(self, tensor: int, shape: Shape) -> int:
+        """A tensor under another shape."""
+        if self._types[tensor].shape == shape:
+            return tensor
+        return self._add(OpKind.RESHAPE, (tensor,), Attrs(shape=shape))
+
+    def _whole(self, value: _Value) -> int:
+        """The tensor of a value, under the program's shape."""
+        return self._shaped(value.tensor, value.shape)
+
+    def _operator(self, op: Op, values: list[_Value], *, view: bool) -> _Value:
+        family, rank = SPECS[op.kind].family, len(values[0].split)
+        match op.kind:
+            case OpKind.RESHAPE:
+                return self._reshape(op, values[0], view=view)
+            case OpKind.TRANSPOSE:
+                assert op.attrs.perm is not None
+                split = tuple(values[0].split[i] for i in op.attrs.perm)
+                if _single(split, rank - 2) and _single(split, rank - 1):
+                    return self._transpose(values[0], op.attrs.perm, split)
+            case OpKind.SLICE:
+                assert op.attrs.dim is not None
+                if _single(values[0].split, op.attrs.dim):
+                    return self._slice(values[0], op.attrs)
+            case OpKind.MATMUL:
+                if (found := self._product(values)) is not None:
+                    return found
+            case OpKind.CONCAT:
+                if (found := self._joined(op, values)) is not None:
+                    return found
+            case _ if SPECS[op.kind].elementwise or (family in _ALONG and op.attrs.dim is not None):
+                if (found := self._along(op, values)) is not None:
+                    return found
+        return self._plainly(op, values)
+
+    def _plainly(self, op: Op, values: Sequence[_Value]) -> _Value:
+        tensor = self._add(op.kind, [self._whole(value) for value in values], op.attrs)
+        return _plain(tensor, self._types[tensor].shape)
+
+    def _reshape(self, op: Op, value: _Value, *, view: bool) -> _Value:
+        """A reshape that would be a copy and only merges leading dims waits until something needs it."""
+        assert op.attrs.shape is not None
+        split = None if view else _merged(self._types[value.tensor].shape, op.attrs.shape)
+        if split is None:
+            return self._plainly(op, [value])
+        self.moved = True
+        return _Value(value.tensor, split)
+
+    def _transpose(self, value: _Value, perm: tuple[int, ...], split: _Split) -> _Value:
+        starts = [sum(len(one) for one in value.split[:i]) for i in range(len(value.split))]
+        moved = tuple(starts[i] + n for i in perm for n in range(len(value.split[i])))
+        found = self._turned(value.tensor, moved)
+        if found is None:
+            return _Value(self._add(OpKind.TRANSPOSE, (value.tensor,), Attrs(perm=moved)), split)
+        self.moved |= self._maker(value.tensor) is not None
+        return _Value(found, split)
+
+    def _turned(self, tensor: int, perm: tuple[int, ...]) -> int | None:
+        """The transpose of a tensor as its operators on views of inputs; None if that is not possible."""
+        if (tensor, perm) not in self._turns:
+            self._turns[tensor, perm] = self._turn(tensor, perm)
+        return self._turns[tensor, perm]
+
+    def _turn(self, tensor: int, perm: tuple[int, ...]) -> int | None:
+        op, attrs = self._maker(tensor), Attrs(perm=perm)
+        if op is None or op.kind is OpKind.RESHAPE:
+            return self._view(self._add(OpKind.TRANSPOSE, (tensor,), attrs))
+        operands, family = op.operands, SPECS[op.kind].family
+        if op.kind is OpKind.TRANSPOSE:
+            assert op.attrs.perm is not None
+            own = tuple(op.attrs.perm[i] for i in perm)
+            return operands[0] if own == tuple(range(len(own))) else self._turned(operands[0], own)
+        if op.kind is OpKind.MATMUL:
+            *_, row, column = perm
+            if {row, column} != {len(perm) - 2, len(perm) - 1} or not self._turning:
+                return None
+            operands = operands if row < column else operands[::-1]
+        elif op.kind in _OF_ROWS or not (
+            SPECS[op.kind].elementwise or op.kind in _MOVES or (family in _ALONG and op.attrs.dim is not None)
+        ):
+            return None
+        made = [self._turned(operand, perm) for operand in operands]
+        found = [operand for operand in made if operand is not None]
+        own_attrs = op.attrs if op.attrs.dim is None else replace(op.attrs, dim=perm.index(op.attrs.dim))
+        return self._add(op.kind, found, own_attrs) if len(found) == len(made) else None
+
+    def _view(self, tensor: int) -> int | None:
+        """A tensor that is a view of an input; None if it is a copy."""
+        reader = Op(reads(self._types[tensor]), (tensor,))  # an output would be no view
+        known = places(KernelGraph(self._program.inputs, (*self.ops, reader), (len(self._types),)))
+        return tensor if known[tensor].base < len(self._program.inputs) else None
+
+    def _slice(self, value: _Value, attrs: Attrs) -> _Value:
+        assert attrs.dim is not None
+        assert attrs.start is not None
+        assert attrs.stop is not None
+        tensor = self._sliced(value.tensor, _place(value.split, attrs.dim), attrs.start, attrs.stop)
+        split = (*value.split[: attrs.dim], (attrs.stop - attrs.start,), *value.split[attrs.dim + 1 :])
+        return _Value(tensor, split)
+
+    def _product(self, values: list[_Value]) -> _Value | None:
+        rank = len(values[0].split)
+        split = _common([value.split[:-2] for value in values])
+        if split is None or not all(_single(v.split, i) for v in values for i in (rank - 2, rank - 1)):
+            return None
+        a, b = (self._at(value, (*split, *value.split[-2:])) for value in values)
+        return _Value(self._add(OpKind.MATMUL, (a, b)), (*split, values[0].split[-2], values[1].split[-1]))
+
+    def _joined(self, op: Op, values: list[_Value]) -> _Value | None:
+        """A concatenation as a sum of pads of inputs; None where an operand is not zero wherever its inputs are."""
+        dim = op.attrs.dim
+        assert dim is not None
+        tensors = [self._whole(value) for value in values]
+        # Masks have no sum.
+        if not all(self._of_inputs(tensor) and self._types[tensor].dtype.floating for tensor in tensors):
+            return None
+        extents = [self._types[tensor].shape[dim] for tensor in tensors]
+        parts: list[int] = []
+        for number, tensor in enumerate(tensors):
+            parts.append(self._padded(tensor, dim, sum(extents[:number]), sum(extents[number + 1 :])))
+        self.moved = True
+        result = reduce(lambda left, right: self._add(OpKind.ADD, (left, right)), parts)
+        return _plain(result, self._types[result].shape)
+
+    def _of_inputs(self, tensor: int) -> bool:
+        """Whether a tensor is made of one input by views and functions that turn zeros into zeros, or of such pads."""
+        op = self._maker(tensor)
+        if op is None:
+            return True
+        known = op.kind in _VIEWS or op.kind in KEEP_ZERO or tensor in self._together
+        return known and all(self._of_inputs(operand) for operand in op.operands)
+
+    def _padded(self, tensor: int, dim: int, before: int, after: int) -> int:
+        """A pad of such a tensor, behind its views and in front of its other operators."""
+        op = self._maker(tensor)
+        if op is None or op.kind in _VIEWS or op.kind is OpKind.PAD:
+            return self._add(OpKind.PAD, (tensor,), Attrs(dim=dim, before=before, after=after))
+        return self._add(op.kind, [self._padded(operand, dim, before, after) for operand in op.operands], op.attrs)
+
+    def _along(self, op: Op, values: list[_Value]) -> _Value | None:
+        """An operator of elements, or one along a dim that merges none."""
+        split, attrs = _common([value.split for value in values]), op.attrs
+        if split is None or (attrs.dim is not None and not _single(split, attrs.dim)):
+            return None
+        found = [self._at(value, _broadcast(value.shape, split)) for value in values]
+        if attrs.dim is not None:
+            attrs = replace(attrs, dim=_place(split, attrs.dim))
+        tensor = self._add(op.kind, found, attrs)
+        if SPECS[op.kind].family is Family.REDUCTION:
+            assert op.attrs.dim is not None
+            split = (*split[: op.attrs.dim], (1,), *split[op.attrs.dim + 1 :])
+        return _Value(tensor, split)
+
+    def _at(self, value: _Value, split: _Split) -> int:
+        """A value's tensor with its dims split as wanted."""
+        return value.tensor if value.split == split else self._shaped(self._whole(value), _flat(split))
+
+    def _maker(self, tensor: int) -> Op | None:
+        """The operator whose result a tensor is; None for inputs."""
+        number = tensor - len(self._program.inputs)
+        return self.ops[number] if number >= 0 else None
+
+    def _sliced(self, tensor: int, dim: int, start: int, stop: int) -> int:
+        """The slice of a tensor: of what its operator reads, where that is as good."""
+        cut = (tensor, (dim, start, stop))
+        if cut not in self._cuts:
+            self._cuts[cut] = self._cut(tensor, dim, start, stop)
+        return self._cuts[cut]
+
+    def _cut(self, tensor: int, dim: int, start: int, stop: int) -> int:
+        shape, op = self._types[tensor].shape, self._maker(tensor)
+        if stop - start == shape[dim]:
+            return tensor
+        if op is not None and (found := self._passed(op, shape, dim, start, stop)) is not None:
+            self.moved = True
+            return found
+        return self._add(OpKind.SLICE, (tensor,), Attrs(dim=dim, start=start, stop=stop))
+
+    def _passed(self, op: Op, shape: Shape, dim: int, start: int, stop: int) -> int | None:
+        """The operator on slices of its operands; None if the slice of its result is not one of them."""
+
+        def part(operand: int, at: int = dim) -> int:
+            return self._sliced(operand, at, start, stop)
+
+        family, rank = SPECS[op.kind].family, len(shape)
+        if op.kind is OpKind.MATMUL:
+            a, b = op.operands
+            mine, theirs = (part(a) if dim != rank - 1 else a), (part(b) if dim != rank - 2 else b)
+            return self._add(op.kind, (mine, theirs))
+        if op.kind is OpKind.TRANSPOSE:
+            assert op.attrs.perm is not None
+            return self._add(op.kind, (part(op.operands[0], op.attrs.perm[dim]),), op.attrs)
+        if op.kind is OpKind.PAD:
+            if dim != op.attrs.dim:
+                return self._add(op.kind, (part(op.operands[0]),), op.attrs)
+            return self._cut_pad(op.operands[0], op.attrs, start, stop)
+        if SPECS[op.kind].elementwise or (family in _ALONG and op.attrs.dim not in (None, dim)):
+            whole = [i if self._types[i].shape[dim] == 1 else part(i) for i in op.operands]
+            return self._add(op.kind, whole, op.attrs)
+        return None
+
+    def _cut_pad(self, tensor: int, attrs: Attrs, start: int, stop: int) -> int | None:
+        """A slice of a pad along its own dim: a pad of the slice that it has of the tensor, if it has any."""
+        assert attrs.dim is not None
+        extent, before = self._types[tensor].shape[attrs.dim], attrs.before or 0
+        first, last = max(start - before, 0), min(stop - before, extent)
+        if first >= last:
+            return None
+        inner = self._sliced(tensor, attrs.dim, first, last)
+        zeros = replace(attrs, before=max(before - start, 0), after=max(stop - before - extent, 0))
+        return self._add(OpKind.PAD, (inner,), zeros) if zeros.before or zeros.after else inner
+
+
+def _plain(tensor: int, shape: Shape) -> _Value:
+    return _Value(tensor, tuple((extent,) for extent in shape))
+
+
+def _single(split: _Split, dim: int) -> bool:
+    return len(split[dim]) == 1
+
+
+def _place(split: _Split, dim: int) -> int:
+    """Where a dim that merges none stands among the split dims."""
+    return sum(len(extents) for extents in split[:dim])
+
+
+def _flat(split: _Split) -> Shape:
+    return tuple(extent for extents in split for extent in extents)
+
+
+def _merged(shape: Shape, wanted: Shape) -> _Split | None:
+    """The split of a shape whose dims are those wanted, merged ones before the last two; None if there is none."""
+    split: list[tuple[int, ...]] = []
+    left = list(shape)
+    for extent in wanted:
+        group: list[int] = []
+        while left and (not group or prod(group) < extent):
+            group.append(left.pop(0))
+        if prod(group) != extent or not group:
+            return None
+        split.append(tuple(group))
+    return None if left or any(len(group) > 1 for group in split[-2:]) else tuple(split)
+
+
+def _common(splits: Sequence[_Split]) -> _Split | None:
+    """One split of dims for operands that are broadcast to each other; None if they are split in different ways."""
+    found: list[tuple[int, ...]] = []
+    for choices in zip(*splits, strict=True):
+        longest = max((prod(extents) for extents in choices), default=1)
+        finer = {extents for extents in choices if len(extents) > 1 and prod(extents) == longest}
+        if len(finer) > 1 or any(len(extents) > 1 and prod(extents) != longest for extents in choices):
+            return None
+        found.append(finer.pop() if finer else (longest,))
+    return tuple(found)
+
+
+def _broadcast(shape: Shape, split: _Split) -> _Split:
+    """The split of an operand of this shape beside one of the given split."""
+    pairs = zip(shape, split, strict=True)
+    return tuple((1,) * len(extents) if extent == 1 and prod(extents) > 1 else extents for extent, extents in pairs)
+
+
+__all__ = ["normal"]

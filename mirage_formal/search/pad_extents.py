@@ -1,0 +1,130 @@
+"""Programs with extents that no tile divides, searched at rounded extents.
+
+A grid and a loop divide extents, so a program over 197 tokens or 50,257 columns has no kernels to speak of. It is
+searched as P', the same operators at extents rounded up, and every candidate for P' is wrapped: zeros behind the ends
+of the inputs, slices of the outputs (``graph.remainder_tiles``). What is padded and what is cut is no memory traffic
+and no kernel (``graph.views``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from mirage_formal.claims.counterexamples.definedness import unmet
+from mirage_formal.claims.equality.prove import prove
+from mirage_formal.errors import GraphError
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.remainder_tiles.extents import resized
+from mirage_formal.graph.remainder_tiles.split import Wrapping
+from mirage_formal.graph.types import Shape
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.search.dims import Dim, Ties
+
+#: Extents up to this are one tile, whatever they are.
+_ONE_TILE: Final = 16
+#: Extents that are multiples of this have tiles enough.
+_MULTIPLE: Final = 8
+#: What extents are rounded up to multiples of: the first of which the last multiple adds an eighth at most.
+_GRANULES: Final = (128, 64, 32, 16)
+_WASTE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Rounded:
+    """A program at rounded extents.
+
+    Attributes:
+        program: Its operators on longer inputs.
+        wrapping: The pads and slices that make a candidate for the program of one for those.
+        original: The program at its own extents.
+    """
+
+    program: KernelGraph
+    wrapping: Wrapping
+    original: KernelGraph
+
+    def wrapped(self, candidate: KernelGraph) -> KernelGraph:
+        """A candidate for the program, from one for its operators at the rounded extents."""
+        return self.wrapping.around(self.original.inputs, candidate)
+
+
+@lru_cache(maxsize=32)
+def rounded(program: KernelGraph) -> Rounded | None:
+    """The program at rounded extents; None if none of its extents is awkward, or no zeros behind its inputs keep it.
+
+    Dims that the operators' shape rules tie have one extent. Which of the ties are rounded is decided by the prover,
+    one after another: a sum over zeros is what it was, and so is a mean with its own divisor; a softmax over them is
+    not, nor is a quotient of which they are the divisor. Extents on which an operator's meaning depends otherwise (what
+    a maximum runs over, a reshape joins or a slice cuts) stay as they are.
+
+    Sound: nothing is pruned or accepted here. Candidates for the result are wrapped, and meet the verification that all
+    candidates meet.
+    """
+    if not program.ops:
+        return None  # what only copies needs no zeros
+    ties = Ties(program)
+    types = kernel_types(program)
+    found: Rounded | None = None
+    chosen: dict[Dim, int] = {}
+    for tie in _awkward(ties):
+        tensor, dim = tie
+        tried = {**chosen, tie: _up(types[tensor].shape[dim])}
+        made = _at(program, ties, tried)
+        if made is not None and _same(program, made.wrapped(made.program)):
+            found, chosen = made, tried
+    return found
+
+
+def _awkward(ties: Ties) -> list[Dim]:
+    """Ties whose extent no tile divides, the longest first; those that may change."""
+    found = [tie for tie in ties.changeable() if ties.extent(tie) > _ONE_TILE and ties.extent(tie) % _MULTIPLE]
+    return sorted(found, key=lambda tie: (-ties.extent(tie), tie))
+
+
+def _same(program: KernelGraph, longer: KernelGraph) -> bool:
+    """Whether the operators between pads and slices compute the program, on some input at least."""
+    return isinstance(prove(program, longer), Equivalent) and unmet(program, longer, doubtful=True) is None
+
+
+def _up(extent: int) -> int:
+    """An extent rounded up."""
+    found = (-(-extent // granule) * granule for granule in _GRANULES)
+    return next((n for n in found if (n - extent) * _WASTE <= extent), -(-extent // _ONE_TILE) * _ONE_TILE)
+
+
+def _at(program: KernelGraph, ties: Ties, extents: dict[Dim, int]) -> Rounded | None:
+    """The program with these extents of ties; None if it does not fit them."""
+    types = kernel_types(program)
+
+    def shape(tensor: int) -> Shape:
+        return tuple(extents.get(ties.root((tensor, dim)), n) for dim, n in enumerate(types[tensor].shape))
+
+    count = len(program.inputs)
+    try:
+        larger = resized(program, [shape(i) for i in range(count)])
+    except GraphError:
+        return None
+    if larger is None or [kernel_types(larger)[n].shape for n in larger.outputs] != [shape(n) for n in program.outputs]:
+        return None
+    front: list[Op] = []
+    reads = list(range(count))
+    for i in range(count):
+        for dim, (have, want) in enumerate(zip(types[i].shape, shape(i), strict=True)):
+            if want > have:
+                front.append(Op(OpKind.PAD, (reads[i],), Attrs(dim=dim, before=0, after=want - have)))
+                reads[i] = count + len(front) - 1
+    back: list[Op] = []
+    outputs = list(range(len(program.outputs)))
+    for i, n in enumerate(program.outputs):
+        for dim, (want, have) in enumerate(zip(types[n].shape, shape(n), strict=True)):
+            if want < have:
+                back.append(Op(OpKind.SLICE, (outputs[i],), Attrs(dim=dim, start=0, stop=want)))
+                outputs[i] = len(program.outputs) + len(back) - 1
+    return Rounded(larger, Wrapping(tuple(front), tuple(reads), tuple(back), tuple(outputs)), program)
+
+
+__all__ = ["Rounded", "rounded"]

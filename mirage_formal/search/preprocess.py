@@ -1,0 +1,297 @@
+"""What a search looks for: the program without what would only stand in its way.
+
+Maxima that do not matter. Programs subtract the largest element of a row before they take exponentials, so that these
+stay in range: softmax(x) = e^(x - m) / sum of e^(x - m), and log of the sum of e^x = m + log of the sum of e^(x - m),
+for m = max x as for any other number, or for max(max x, c), which is finite where x is not. A search would have to find
+the same maximum in every candidate; without it, it finds the kernels of the plain form, for which a running maximum is
+derived again when they are generated (``kernels.online_softmax``). The maximum of one element is that element.
+
+Views. A transpose, a slice or a reshape of an input is a way to read it (``graph.views``), so the search sees its
+result as an input. Where views stand in between, the program is written anew first (``search.normalize_layout_ops``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.edit import pruned, renumbered
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.remainder_tiles.split import Wrapping, between
+from mirage_formal.graph.types import row_major
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.views import kernel_count, last, moved, places
+from mirage_formal.search.concatenated_inputs import absorbed, joined, reads
+from mirage_formal.search.hoist_layout_ops import gathered
+from mirage_formal.search.normalize_layout_ops import normal
+
+#: Operators of one operand that turn zeros into zeros.
+_OF_ZERO = frozenset(
+    {OpKind.MAX, OpKind.SUM, OpKind.MEAN, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.SCALE, OpKind.SLICE}
+)
+#: Larger programs are not searched as one, and proofs about them take long: they are left as they are.
+_MOST_OPERATORS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """A program as its search sees it.
+
+    Attributes:
+        program: What is searched.
+        inputs: The inputs of the program as it was given.
+        wrapping: The views of these that are the inputs of ``program``, and those of its results; None if there are
+            none.
+    """
+
+    program: KernelGraph
+    inputs: tuple[Input, ...]
+    wrapping: Wrapping | None
+
+    def wrapped(self, candidate: KernelGraph) -> KernelGraph:
+        """A candidate for the program as it was given, from one for what is searched."""
+        return absorbed(self.around(candidate))
+
+    @property
+    def whole(self) -> KernelGraph:
+        """What is searched, on the inputs of the program as it was given."""
+        return self.around(self.program)
+
+    def around(self, graph: KernelGraph) -> KernelGraph:
+        """A graph of the inputs and outputs of what is searched, on the inputs of the program as it was given."""
+        return graph if self.wrapping is None else self.wrapping.around(self.inputs, graph)
+
+
+@lru_cache(maxsize=4096)
+def sought(program: KernelGraph) -> Sought:
+    """The program without maxima that may be 0 as well, and without views of its inputs and of its results.
+
+    Sound: nothing is accepted for it. It says where to look, and every candidate is proved equal to the program as it
+    was given. What is written anew is what the prover has shown to be equal, so that the search is not in vain.
+    """
+    plain = first = program
+    if len(program.ops) <= _MOST_OPERATORS:
+        plain = first = _without_maxima(_once(program))
+        anew = normal(plain)
+        if anew is not None and _proved(program, anew):
+            plain = anew
+    found = _peeled(plain) or Sought(plain, program.inputs, None)
+    return found if _in_kernels(found.program) else _moved_first(program, first) or found
+
+
+def _in_kernels(program: KernelGraph) -> bool:
+    """Whether there are products, or no operators that only move elements of a tensor."""
+    kinds = {op.kind for op in program.ops if isinstance(op, Op)}
+    return OpKind.MATMUL in kinds or not moved(program)
+
+
+def _moved_first(program: KernelGraph, plain: KernelGraph) -> Sought | None:
+    """A program without products behind the moves of its elements; None if some of these do not come first.
+
+    What only moves elements is a copy; one copy is a predefined operator, and nothing is sought in its place.
+
+    Args:
+        program: The program.
+        plain: The same without maxima that do not matter.
+    """
+    if len(plain.ops) > _MOST_OPERATORS:
+        return None
+    for anew in dict.fromkeys(gathered(plain, behind=behind) or plain for behind in (False, True)):
+        if anew == program or _proved(program, anew):
+            found = _peeled(anew, kernels=True)
+            if found is not None and not moved(found.program):
+                return found
+    return None
+
+
+def _once(program: KernelGraph) -> KernelGraph:
+    """The program with operators that are applied to the same tensors twice applied once."""
+    types = kernel_types(program)
+    stands = list(range(len(types)))
+    seen: dict[KernelOp, int] = {}
+    for first, op in numbered(len(program.inputs), program.ops):
+        stands[first] = seen.setdefault(renumbered(op, stands), first)
+    outputs = tuple(stands[n] for n in program.outputs)
+    if stands == list(range(len(types))) or len(set(outputs)) < len(outputs):
+        return program
+    return pruned(replace(program, ops=tuple(renumbered(op, stands) for op in program.ops), outputs=outputs))
+
+
+def _proved(program: KernelGraph, anew: KernelGraph) -> bool:
+    from mirage_formal.claims.equality.prove import prove  # most programs are sought as they are
+
+    return isinstance(prove(program, anew), Equivalent)
+
+
+# --- maxima -----------------------------------------------------------------------------------------------------------
+
+
+def shifts(program: KernelGraph) -> frozenset[int]:
+    """Return the numbers of the operators that compute nothing but maxima which zeros may stand for.
+
+    Nothing is proved: such operators do not count towards the size of what is searched.
+
+    Args:
+        program: A program of predefined operators.
+    """
+    plain = program
+    for first in _maxima(program):
+        plain = _without(plain, first) or plain
+    live = set(plain.outputs)
+    for first, op in reversed(list(numbered(len(plain.inputs), plain.ops))):
+        if first in live:
+            live |= set(op.operands)
+    return frozenset(n for n in range(len(plain.ops)) if len(plain.inputs) + n not in live)
+
+
+def _without_maxima(program: KernelGraph) -> KernelGraph:
+    types = kernel_types(program)
+    for first, op in _maxima(program).items():
+        single = op.attrs.dim is not None and types[op.operands[0]].shape[op.attrs.dim] == 1
+        plain = _instead(program, first, op.operands[0]) if single else _without(program, first)
+        if plain is not None and _proved(program, plain := pruned(plain)):
+            return _without_maxima(plain)
+    return program
+
+
+def _maxima(program: KernelGraph) -> dict[int, Op]:
+    """Return the operators max x, and max(max x, c) for numbers c, by their results.
+
+    Kernels compute a running maximum for these; for a maximum of other tensors they compute none.
+    """
+    makers = {first: op for first, op in numbered(len(program.inputs), program.ops) if isinstance(op, Op)}
+    found: dict[int, Op] = {}
+    for first, op in makers.items():
+        top = [operand in makers and makers[operand].kind is OpKind.MAX for operand in op.operands]
+        number = [_is_number(makers, operand) for operand in op.operands]
+        bounded = op.kind is OpKind.MAXIMUM and any(top) and any(number)
+        if op.kind is OpKind.MAX or bounded:
+            found[first] = op
+    return found
+
+
+def _is_number(makers: Mapping[int, Op], tensor: int) -> bool:
+    """Return whether a tensor is 0 times another, plus a number or not."""
+    op = makers.get(tensor)
+    if op is not None and op.kind is OpKind.SHIFT:
+        op = makers.get(op.operands[0])
+    return op is not None and op.kind is OpKind.SCALE and op.attrs.factor == 0
+
+
+def _instead(program: KernelGraph, result: int, operand: int) -> KernelGraph | None:
+    """The program with an operand in place of a result; None if that is an output.
+
+    The largest of one element is that element. A candidate with zeros in its place would need no sum of exponentials,
+    and without a sum no running maximum is derived for it.
+    """
+    if result in program.outputs:
+        return None
+    stands = [operand if n == result else n for n in range(len(kernel_types(program)))]
+    return replace(program, ops=tuple(renumbered(op, stands) for op in program.ops))
+
+
+def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:
+    """The program with zeros in place of a result; None if they do not vanish by themselves."""
+    types = kernel_types(program)
+    stands = list(range(len(types)))  # for each tensor, the one that is read in its place
+    zeros = {tensor}
+    for first, op in numbered(len(program.inputs), program.ops):
+        if zeros.isdisjoint(op.operands):
+            continue
+        if isinstance(op, Op) and op.kind in _OF_ZERO:
+            zeros.add(first)
+            continue
+        kept = _other(op, zeros) if isinstance(op, Op) else None
+        if kept is None or types[kept] != types[first]:
+            return None
+        stands[first] = stands[kept]
+    if zeros.intersection(program.outputs):
+        return None
+    ops = tuple(renumbered(op, stands) for op in program.ops)
+    made = replace(program, ops=ops, outputs=tuple(stands[i] for i in program.outputs))
+    return None if faults(made) else made
+
+
+def _other(op: Op, zeros: set[int]) -> int | None:
+    """The operand that a sum or difference with zeros is equal to; None if there is none."""
+    match op.kind, op.operands:
+        case OpKind.ADD | OpKind.SUB, (a, b) if b in zeros and a not in zeros:
+            return a
+        case OpKind.ADD, (a, b) if a in zeros and b not in zeros:
+            return b
+        case _:
+            return None
+
+
+# --- views ------------------------------------------------------------------------------------------------------------
+
+
+def _peeled(program: KernelGraph, *, kernels: bool = False) -> Sought | None:
+    """The program between views and pads of its inputs and reshapes of its results; None if there are none of them.
+
+    Args:
+        program: The program.
+        kernels: Whether views are those that graph-defined kernels have, of which one then computes the rest, if only
+            by copying what several moves make of the inputs.
+    """
+    count, makers = len(program.inputs), dict(numbered(len(program.inputs), program.ops))
+    types = kernel_types(program)
+    copies = kernels and kernel_count(program) > 1 and makers.keys() <= moved(program).keys()
+    known = places(_read(program) if copies else program, kernels=kernels)
+    strides = {n: item.strides for n, item in enumerate(program.inputs)}
+    together = joined(program)
+    for first, op in makers.items():
+        if known[first].base < count:
+            strides[first] = known[first].strides
+        elif first in together:  # a kernel reads a pad where it lies; sums of pads have no strides of their own
+            pad = isinstance(op, Op) and op.kind is OpKind.PAD
+            strides[first] = strides[op.operands[0]] if pad else row_major(types[first].shape)
+    front = [n for n in strides if n >= count]
+    back = [] if copies else sorted(_ends(program, kernels=kernels))
+    core = [op for first, op in makers.items() if first not in front and first not in back]
+    ends = tuple(_first(n, back, makers) for n in program.outputs)
+    ended = not copies and any(n < count or n in front for n in ends)
+    if not (front or back) or not (core or copies) or len(set(ends)) < len(ends) or ended:
+        return None
+    read = {n for op in core for n in op.operands}.union(ends if copies else ())
+    reads = [n for n in (*range(count), *front) if n in read]
+    inputs = [program.inputs[n] if n < count else Input(f"view{i}", types[n], strides[n]) for i, n in enumerate(reads)]
+    wrapping, inner = between(program, (front, reads), (ends, back), inputs)
+    return None if faults(inner) else Sought(inner, program.inputs, wrapping)
+
+
+def _first(tensor: int, back: Sequence[int], makers: Mapping[int, KernelOp]) -> int:
+    """What moves that come last begin with."""
+    while tensor in back:
+        tensor = makers[tensor].operands[0]
+    return tensor
+
+
+def _read(program: KernelGraph) -> KernelGraph:
+    """The program with an operator that reads each output, which would be no view otherwise."""
+    types = kernel_types(program)
+    count, readers = len(types), tuple(Op(reads(types[n]), (n,)) for n in program.outputs)
+    return replace(program, ops=(*program.ops, *readers), outputs=tuple(range(count, count + len(readers))))
+
+
+def _ends(program: KernelGraph, *, kernels: bool) -> set[int]:
+    """Outputs that are nothing but another shape of a result that is no output, and what lies between the two.
+
+    Args:
+        program: The program.
+        kernels: Whether transposes and rolls make another shape too.
+    """
+    makers, found = dict(numbered(len(program.inputs), program.ops)), set[int]()
+    for output in program.outputs:
+        for tensor, _, move in last(program, output):
+            if move.kind is not OpKind.RESHAPE and not kernels:
+                break
+            found.add(tensor)
+            found.update(makers[tensor].operands if move.kind is OpKind.CONCAT else ())
+    return found
+
+
+__all__ = ["Sought", "sought"]

@@ -1,0 +1,210 @@
+"""The float64 reference: what a µGraph computes, up to rounding, on real inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from math import erf, sqrt
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.errors import ShapeError
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
+from mirage_formal.semantics.batched_matmul import batched_product
+from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, Untiled
+from mirage_formal.semantics.interpreter import evaluate
+
+Floats = NDArray[np.float64]
+
+
+class FloatDomain(Untiled[Floats]):
+    """Arrays of float64; silu and softmax are computed without overflow."""
+
+    keeps: Final = KEEPABLE
+
+    def unary(self, kind: OpKind, a: Floats) -> Floats:  # noqa: C901 (one row per operator)
+        """See ``Domain.unary``."""
+        match kind:
+            case OpKind.EXP:
+                return np.exp(a)
+            case OpKind.SQRT:
+                return np.sqrt(a)
+            case OpKind.SQUARE:
+                return a * a
+            case OpKind.SILU:
+                return a * _sigmoid(a)
+            case OpKind.GELU:
+                return 0.5 * a * (1.0 + _erf(a / sqrt(2.0)))
+            case OpKind.RELU:
+                return np.maximum(a, 0.0)
+            case OpKind.SIGMOID:
+                return _sigmoid(a)
+            case OpKind.TANH:
+                return np.tanh(a)
+            case OpKind.ERF:
+                return _erf(a)
+            case OpKind.LOG:
+                return np.log(a)
+            case OpKind.ABS:
+                return np.abs(a)
+            case OpKind.RECIPROCAL:
+                return 1.0 / a
+            case OpKind.ROUND_FLOAT16:
+                return np.asarray(a.astype(np.float16).astype(a.dtype))
+            case OpKind.ROUND_BFLOAT16:
+                return rounded_to_bfloat16(a)
+            case _:
+                raise AssertionError(kind)
+
+    def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:
+        """See ``Domain.binary``."""
+        match kind:
+            case OpKind.ADD:
+                return a + b
+            case OpKind.SUB:
+                return a - b
+            case OpKind.MUL:
+                return a * b
+            case OpKind.DIV:
+                return a / b
+            case OpKind.MAXIMUM:
+                return np.maximum(a, b)
+            case OpKind.MINIMUM:
+                return np.minimum(a, b)
+            case OpKind.SELECT:
+                return np.where(a != 0, b, 0.0)
+            case OpKind.EQ:
+                return np.asarray(a == b, a.dtype)
+            case OpKind.LT:
+                return np.asarray(a < b, a.dtype)
+            case OpKind.LE:
+                return np.asarray(a <= b, a.dtype)
+            case OpKind.DIV_NO_NAN:
+                # 0 where b is 0, and NaN where a is no number: so a product may come before the division or behind it.
+                return np.where(b == 0, a * 0.0, a / np.where(b == 0, 1.0, b))
+            case _:
+                raise AssertionError(kind)
+
+    def matmul(self, a: Floats, b: Floats, inner: int) -> Floats:
+        """See ``Domain.matmul``."""
+        return batched_product(a, b, np.matmul)
+
+    def scale(self, a: Floats, factor: Fraction) -> Floats:
+        """See ``Domain.scale``."""
+        return a * float(factor) if factor else np.zeros_like(a)
+
+    def offset(self, a: Floats, constant: Fraction) -> Floats:
+        """See ``Domain.offset``."""
+        return a + float(constant)
+
+    def sum(self, a: Floats, axis: int, extent: int, kept: int) -> Floats:
+        """See ``Domain.sum``."""
+        split = a.reshape(*a.shape[:axis], extent // kept, kept, *a.shape[axis + 1 :])
+        return np.asarray(split.sum(axis=axis))
+
+    def ordered(self, kind: OpKind, operands: tuple[Floats, ...], axis: int, extent: int) -> tuple[Floats, ...]:
+        """See ``Domain.ordered``."""
+        match kind:
+            case OpKind.MAX:
+                return (np.asarray(operands[0].max(axis=axis, keepdims=True)),)
+            case OpKind.RUNNING_MAX:
+                return _running_max(operands[0], axis)
+            case OpKind.ACCUM_RESCALED_SUM:
+                return (_rescaled_sum(operands[0], operands[1], axis),)
+            case _:
+                raise AssertionError(kind)
+
+    def softmax(self, a: Floats, axis: int, extent: int) -> Floats:
+        """See ``Domain.softmax``."""
+        e = np.exp(a - a.max(axis=axis, keepdims=True))
+        return np.asarray(e / e.sum(axis=axis, keepdims=True))
+
+    def reshape(self, a: Floats, shape: Shape) -> Floats:
+        """See ``Domain.reshape``."""
+        return a.reshape(shape)
+
+    def transpose(self, a: Floats, perm: tuple[int, ...]) -> Floats:
+        """See ``Domain.transpose``."""
+        return a.transpose(perm)
+
+    def concat(self, a: Floats, b: Floats, axis: int) -> Floats:
+        """See ``Domain.concat``."""
+        return np.concatenate([a, b], axis=axis)
+
+    def slice(self, a: Floats, axis: int, start: int, stop: int) -> Floats:
+        """See ``Domain.slice``."""
+        return a[(*(slice(None),) * axis, slice(start, stop))]
+
+    def repeat(self, a: Floats, axis: int, times: int) -> Floats:
+        """See ``Domain.repeat``."""
+        return np.broadcast_to(a, (*a.shape[:axis], times, *a.shape[axis + 1 :]))
+
+
+def _sigmoid(a: Floats) -> Floats:
+    # exp(-|a|) never overflows.
+    small = np.exp(-np.abs(a))
+    return np.where(a >= 0, 1.0, small) / (1.0 + small)
+
+
+def rounded_to_bfloat16(a: NDArray[Any]) -> NDArray[Any]:
+    """Return each element rounded to the nearest bfloat16, ties to even, in the type that it has.
+
+    A bfloat16 has 8 significant bits and the exponents of float32, so the spacing of its numbers follows from the
+    exponent of the element, with the spacing of denormal numbers, 2^-133, as its least value.
+    """
+    _, exponent = np.frexp(a)
+    step = np.ldexp(np.ones_like(a), np.maximum(exponent - 8, -133))
+    rounded = np.rint(a / step) * step
+    largest = float(2**128 - 2**120)
+    found = np.where(np.abs(rounded) > largest, np.copysign(np.inf, a), rounded)
+    return np.where(np.isfinite(a), found, a)
+
+
+def _erf(a: Floats) -> Floats:
+    return np.asarray(np.vectorize(erf, otypes=[np.float64])(a))
+
+
+def _running_max(a: Floats, axis: int) -> tuple[Floats, Floats]:
+    # It begins at the lowest number, not at minus infinity: exponentials of differences from it are numbers.
+    lowest = np.finfo(a.dtype).min
+    largest = np.maximum(np.maximum.accumulate(a.max(axis=axis, keepdims=True), axis=LOOP_AXIS), lowest)
+    factor = np.zeros_like(largest)
+    later = (slice(None),) * LOOP_AXIS + (slice(1, None),)
+    earlier = (slice(None),) * LOOP_AXIS + (slice(None, -1),)
+    factor[later] = np.exp(largest[earlier] - largest[later])
+    return largest, factor
+
+
+def _rescaled_sum(x: Floats, factor: Floats, axis: int) -> Floats:
+    """The state s = s * f + x after the last iteration: x of each iteration times the product of all later factors."""
+    ones = np.ones_like(np.take(factor, [0], axis=axis))
+    backwards = np.flip(factor, axis=axis)
+    earlier = np.take(backwards, range(factor.shape[axis] - 1), axis=axis)
+    later = np.flip(np.cumprod(np.concatenate([ones, earlier], axis=axis), axis=axis), axis=axis)
+    return np.asarray((x * later).sum(axis=axis, keepdims=True))
+
+
+def run(graph: KernelGraph, arrays: Sequence[NDArray[Any]]) -> tuple[Floats, ...]:
+    """Outputs of a µGraph on float64 inputs.
+
+    Args:
+        graph: A program or a candidate.
+        arrays: One array per input, of the input's shape.
+
+    Returns:
+        One array per output, in order. Overflow, division by zero and roots of negative numbers give inf or nan, as
+        numpy does, without a warning.
+
+    Raises:
+        ShapeError: An array has not its input's shape.
+        GraphError: The graph is not well-formed.
+    """
+    for source, array in zip(graph.inputs, arrays, strict=False):
+        if array.shape != source.tensor.shape:
+            raise ShapeError(f"expected {list(source.tensor.shape)}, got {list(array.shape)}", where=source.name)
+    with np.errstate(all="ignore"):
+        return evaluate(graph, [np.asarray(array, dtype=np.float64) for array in arrays], FloatDomain())

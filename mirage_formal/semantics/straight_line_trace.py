@@ -1,0 +1,379 @@
+"""A µGraph recorded as straight-line code over whole arrays, shared by everything that runs it in a finite field.
+
+The walk runs once, over step numbers; equal steps are recorded once. The tape is then evaluated (field), asked which
+part of each value is needed (LAX check), how fast degrees grow (growth) and which inputs an element depends on (cone).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from fractions import Fraction
+from typing import Final, Literal
+
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import COMPARISONS, OPAQUE, Lax, OpKind
+from mirage_formal.graph.types import Shape
+from mirage_formal.semantics.domain import Untiled
+from mirage_formal.semantics.interpreter import evaluate
+
+
+class Part(IntEnum):
+    """The two parts of a field element: P, its value in Z_p; Q, its value in Z_q, which exp consumes."""
+
+    P = 0
+    Q = 1
+
+    @property
+    def letter(self) -> Literal["p", "q"]:
+        """Its name in streams and records."""
+        return "p" if self is Part.P else "q"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Input number ``index``; a mask is one of zeros and ones."""
+
+    index: int
+    shape: Shape
+    mask: bool = False
+
+    def drawn(self, part: Part) -> Part:
+        """Return the part that is drawn: the elements of a mask are the same numbers in both fields."""
+        return Part.P if self.mask else part
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """EXP, SQRT, SQUARE, RECIPROCAL or an opaque function."""
+
+    kind: OpKind
+    a: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """ADD, SUB, MUL, DIV, DIV_NO_NAN, SELECT or an opaque function of two elements, broadcasting axes of extent 1."""
+
+    kind: OpKind
+    a: int
+    b: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """SCALE (product with a constant) or ADD (sum with a constant)."""
+
+    kind: OpKind
+    a: int
+    value: Fraction
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """Product over the last two axes, broadcasting the axes before them."""
+
+    a: int
+    b: int
+    inner: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """An axis of ``extent`` folded to ``kept``."""
+
+    a: int
+    axis: int
+    extent: int
+    kept: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """The same elements with other axes."""
+
+    a: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Transpose:
+    """Axes permuted."""
+
+    a: int
+    perm: tuple[int, ...]
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Concat:
+    """``a`` followed by ``b`` along an axis."""
+
+    a: int
+    b: int
+    axis: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The elements of an axis from ``start`` on, as many as ``shape`` says."""
+
+    a: int
+    axis: int
+    start: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """An axis of extent 1 repeated."""
+
+    a: int
+    axis: int
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """Result ``number`` of an operator along ``axis`` that needs an order on the values, which a field has not."""
+
+    kind: OpKind
+    operands: tuple[int, ...]
+    axis: int
+    number: int
+    shape: Shape
+
+
+Step = Load | Unary | Binary | Constant | Matmul | Sum | Reshape | Transpose | Concat | Slice | Repeat | Ordered
+
+
+@dataclass(frozen=True, slots=True)
+class Tape:
+    """Straight-line code: step i may read steps before i only.
+
+    Attributes:
+        steps: The code.
+        outputs: The steps that are the program's outputs.
+    """
+
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+
+
+def operands(step: Step) -> tuple[int, ...]:
+    """The steps that a step reads."""
+    match step:
+        case Load():
+            return ()
+        case Binary() | Matmul() | Concat():
+            return (step.a, step.b)
+        case Ordered():
+            return step.operands
+        case _:
+            return (step.a,)
+
+
+def read_part(step: Step, part: Part) -> Part:
+    """Return the part of its operands that a step reads for a part of its result.
+
+    An exponential reads exponents. A comparison has one answer, a number that is the same in both fields, and reads
+    values for it: values are there behind exponentials too.
+    """
+    match step:
+        case Unary(kind=OpKind.EXP):
+            return Part.Q
+        case Binary(kind=kind) if kind in COMPARISONS:
+            return Part.P
+        case _:
+            return part
+
+
+def renamed(step: Step, names: Sequence[int]) -> Step:
+    """A step that reads, in place of each of its operands, what ``names`` has for it."""
+    match step:
+        case Load():
+            return step
+        case Binary() | Matmul() | Concat():
+            return replace(step, a=names[step.a], b=names[step.b])
+        case Ordered():
+            return replace(step, operands=tuple(names[operand] for operand in step.operands))
+        case _:
+            return replace(step, a=names[step.a])
+
+
+class TapeDomain(Untiled[int]):
+    """The walk's domain of step numbers."""
+
+    keeps: Final = frozenset[OpKind]()
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._numbers: dict[Step, int] = {}
+
+    def add(self, step: Step) -> int:
+        """The number of a step, recorded if it is new."""
+        number = self._numbers.setdefault(step, len(self.steps))
+        if number == len(self.steps):
+            self.steps.append(step)
+        return number
+
+    def shape(self, a: int) -> Shape:
+        """Shape of a step's value."""
+        return self.steps[a].shape
+
+    def unary(self, kind: OpKind, a: int) -> int:
+        """See ``Domain.unary``."""
+        return self.add(Unary(kind, a, self.shape(a)))
+
+    def binary(self, kind: OpKind, a: int, b: int) -> int:
+        """See ``Domain.binary``."""
+        return self.add(Binary(kind, a, b, _broadcast(self.shape(a), self.shape(b))))
+
+    def matmul(self, a: int, b: int, inner: int) -> int:
+        """See ``Domain.matmul``."""
+        left, right = self.shape(a), self.shape(b)
+        return self.add(Matmul(a, b, inner, (*_broadcast(left[:-2], right[:-2]), left[-2], right[-1])))
+
+    def scale(self, a: int, factor: Fraction) -> int:
+        """See ``Domain.scale``."""
+        return a if factor == 1 else self.add(Constant(OpKind.SCALE, a, factor, self.shape(a)))
+
+    def offset(self, a: int, constant: Fraction) -> int:
+        """See ``Domain.offset``."""
+        return a if constant == 0 else self.add(Constant(OpKind.ADD, a, constant, self.shape(a)))
+
+    def sum(self, a: int, axis: int, extent: int, kept: int) -> int:
+        """See ``Domain.sum``."""
+        if extent == kept:
+            return a
+        shape = self.shape(a)
+        return self.add(Sum(a, axis, extent, kept, (*shape[:axis], kept, *shape[axis + 1 :])))
+
+    def ordered(self, kind: OpKind, operands: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
+        """See ``Domain.ordered``; only the shapes matter, since a tape that needs such a value is not LAX."""
+        shape = self.shape(operands[0])
+        for other in operands[1:]:
+            shape = _broadcast(shape, self.shape(other))
+        shape = (*shape[:axis], 1, *shape[axis + 1 :])
+        results = 2 if kind is OpKind.RUNNING_MAX else 1
+        return tuple(self.add(Ordered(kind, operands, axis, number, shape)) for number in range(results))
+
+    def softmax(self, a: int, axis: int, extent: int) -> int:
+        """Never called: SOFTMAX is expanded."""
+        raise AssertionError("softmax is expanded")
+
+    def reshape(self, a: int, shape: Shape) -> int:
+        """See ``Domain.reshape``."""
+        return a if shape == self.shape(a) else self.add(Reshape(a, shape))
+
+    def transpose(self, a: int, perm: tuple[int, ...]) -> int:
+        """See ``Domain.transpose``."""
+        return self.add(Transpose(a, perm, tuple(self.shape(a)[i] for i in perm)))
+
+    def concat(self, a: int, b: int, axis: int) -> int:
+        """See ``Domain.concat``."""
+        left, right = self.shape(a), self.shape(b)
+        shape = (*left[:axis], left[axis] + right[axis], *left[axis + 1 :])
+        return self.add(Concat(a, b, axis, shape))
+
+    def slice(self, a: int, axis: int, start: int, stop: int) -> int:
+        """See ``Domain.slice``."""
+        shape = self.shape(a)
+        return self.add(Slice(a, axis, start, (*shape[:axis], stop - start, *shape[axis + 1 :])))
+
+    def repeat(self, a: int, axis: int, times: int) -> int:
+        """See ``Domain.repeat``."""
+        shape = self.shape(a)
+        return self.add(Repeat(a, axis, (*shape[:axis], times, *shape[axis + 1 :])))
+
+
+def _broadcast(a: Shape, b: Shape) -> Shape:
+    return tuple(max(x, y) for x, y in zip(a, b, strict=True))
+
+
+def record(graph: KernelGraph) -> Tape:
+    """The tape of a µGraph.
+
+    Raises:
+        GraphError: The graph is not well-formed.
+    """
+    domain = TapeDomain()
+    loads = [
+        domain.add(Load(i, source.tensor.shape, mask=not source.tensor.dtype.floating))
+        for i, source in enumerate(graph.inputs)
+    ]
+    outputs = evaluate(graph, loads, domain)
+    return Tape(tuple(domain.steps), outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class NotLax:
+    """Why a program has no picture in Z_p x Z_q."""
+
+    reason: str
+
+
+#: For each step, the parts of its value that the outputs need.
+Needs = tuple[tuple[Part, ...], ...]
+
+_PARTS: Final[Needs] = ((), (Part.P,), (Part.Q,), (Part.P, Part.Q))
+
+
+def needs(tape: Tape) -> Needs | NotLax:
+    """Which parts are needed so that the outputs are known in Z_p.
+
+    exp takes a value in Z_q to one in Z_p, so what is behind an exp has no Q part; a value that would need it (a
+    second exp on one path) has no picture. A comparison in an exponent needs the P part of what it compares.
+
+    Sound: a tape with an operator that has no picture is NotLax and leads to Unknown, never to acceptance.
+    """
+    wanted = [0] * len(tape.steps)
+    for number in tape.outputs:
+        wanted[number] |= 1 << Part.P
+    for number in range(len(tape.steps) - 1, -1, -1):
+        step, parts = tape.steps[number], wanted[number]
+        if not parts:
+            continue
+        if isinstance(step, Ordered):
+            return NotLax(f"{step.kind} needs an order on the values, which a finite field has not")
+        if isinstance(step, Unary) and step.kind is OpKind.EXP and parts & (1 << Part.Q):
+            return NotLax("a second exponential on one path: the first leaves nothing in Z_q")
+        read = 0
+        for part in _PARTS[parts]:
+            read |= 1 << read_part(step, part)
+        for operand in operands(step):
+            wanted[operand] |= read
+    return tuple(_PARTS[parts] for parts in wanted)
+
+
+def needed(tape: Tape, wanted: Needs) -> Iterator[tuple[int, Step, tuple[Part, ...]]]:
+    """The steps that matter, in order, each with its number and needed parts."""
+    for number, step in enumerate(tape.steps):
+        if wanted[number]:
+            yield number, step, wanted[number]
+
+
+def lax_class(tape: Tape, wanted: Needs) -> Lax:
+    """The widest class among the steps that matter: linear, division, exponential, root, opaque, in this order."""
+    widest = Lax.LINEAR
+    for _, step, _ in needed(tape, wanted):
+        match step:
+            case Binary(kind=OpKind.DIV | OpKind.DIV_NO_NAN) | Unary(kind=OpKind.RECIPROCAL):
+                found = Lax.DIVISION
+            case Unary(kind=OpKind.EXP):
+                found = Lax.EXPONENTIAL
+            case Unary(kind=OpKind.SQRT):
+                found = Lax.ROOT
+            case Unary(kind=kind) | Binary(kind=kind) if kind in OPAQUE:
+                found = Lax.OPAQUE
+            case _:
+                found = Lax.LINEAR
+        widest = max(widest, found, key=list(Lax).index)
+    return widest

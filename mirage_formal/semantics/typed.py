@@ -1,0 +1,151 @@
+"""What a µGraph computes in its own element types: arithmetic in float32, every tensor rounded to its type.
+
+The float64 reference says what a program computes up to rounding, and hides what leaves the range of an element type.
+Here each primitive operator gives float32, which is what registers of kernels hold, so what is too large for float32 is
+infinite. Sums and products add in float64 before they are rounded to float32, because the order in which a kernel adds
+is not known. A tensor between two kernels is rounded to its element type, so it is infinite beyond that type's range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.errors import ShapeError
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.semantics.reference import FloatDomain, rounded_to_bfloat16
+
+Array = NDArray[Any]
+Singles = NDArray[np.float32]
+
+#: Largest finite numbers of the element types.
+LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: float(2**128 - 2**120), DType.FLOAT32: float(2**128 - 2**104)}
+
+
+class SingleDomain(FloatDomain):
+    """Arrays of float32, in which every primitive operator gives float32."""
+
+    def unary(self, kind: OpKind, a: Array) -> Array:
+        """See ``Domain.unary``."""
+        return _single(super().unary(kind, a))
+
+    def binary(self, kind: OpKind, a: Array, b: Array) -> Array:
+        """See ``Domain.binary``."""
+        return _single(super().binary(kind, a, b))
+
+    def matmul(self, a: Array, b: Array, inner: int) -> Array:
+        """See ``Domain.matmul``."""
+        return _single(super().matmul(a.astype(np.float64), b.astype(np.float64), inner))
+
+    def scale(self, a: Array, factor: Fraction) -> Array:
+        """See ``Domain.scale``."""
+        return _single(a * _single(float(factor)) if factor else np.zeros(a.shape))
+
+    def offset(self, a: Array, constant: Fraction) -> Array:
+        """See ``Domain.offset``."""
+        return _single(a + _single(float(constant)))
+
+    def sum(self, a: Array, axis: int, extent: int, kept: int) -> Array:
+        """See ``Domain.sum``."""
+        return _single(super().sum(a.astype(np.float64), axis, extent, kept))
+
+    def ordered(self, kind: OpKind, operands: tuple[Array, ...], axis: int, extent: int) -> tuple[Array, ...]:
+        """See ``Domain.ordered``."""
+        return tuple(_single(found) for found in super().ordered(kind, operands, axis, extent))
+
+    def softmax(self, a: Array, axis: int, extent: int) -> Array:
+        """See ``Domain.softmax``."""
+        weights = np.exp(a - a.max(axis=axis, keepdims=True))
+        return _single(weights / self.sum(weights, axis, extent, 1))
+
+
+def _single(values: Any) -> Singles:
+    return np.asarray(values, np.float32)
+
+
+def rounded(values: Array, dtype: DType) -> Singles:
+    """Return values rounded to the nearest number of an element type, ties to even, as float32.
+
+    Args:
+        values: Floating-point numbers, or booleans of a mask.
+        dtype: The element type; what is too large for it becomes infinite. Elements of a mask stay what they are.
+    """
+    found = _single(values)
+    match dtype:
+        case DType.FLOAT16:
+            return found.astype(np.float16).astype(np.float32)
+        case DType.BFLOAT16:
+            return _single(rounded_to_bfloat16(found))
+        case DType.FLOAT32 | DType.BOOL:
+            return found
+
+
+def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = True) -> tuple[Singles, ...]:
+    """Return the outputs of a µGraph, computed in its element types.
+
+    Args:
+        graph: A program, whose operators are a kernel each, or a candidate.
+        arrays: One array for each input, of the input's shape; masks are booleans, or zeros and ones.
+        stored: Whether tensors between kernels are rounded to their element types. If not, only inputs, outputs and
+            what rounding operators give are rounded, as in one kernel that keeps everything else in registers: this is
+            what a program means where the condition "intermediates not rounded" is granted.
+
+    Returns:
+        One array of float32 for each output, in order, of numbers that its element type has. There is no warning of
+        what overflows or has no value: it is infinite or NaN.
+
+    Raises:
+        ShapeError: An array has not its input's shape, or there is not one for each input.
+        GraphError: The graph is not well-formed.
+    """
+    types = kernel_types(graph)
+    if len(arrays) != len(graph.inputs):
+        raise ShapeError(f"expected {len(graph.inputs)} arrays, got {len(arrays)}", where="inputs")
+    for source, array in zip(graph.inputs, arrays, strict=True):
+        if array.shape != source.tensor.shape:
+            raise ShapeError(f"expected {list(source.tensor.shape)}, got {list(array.shape)}", where=source.name)
+    last = {number: index for index, op in enumerate(graph.ops) for number in op.operands}
+    last.update(dict.fromkeys(graph.outputs, len(graph.ops)))
+    domain = SingleDomain()
+    with np.errstate(all="ignore"):
+        held = {n: rounded(array, types[n].dtype) for n, array in enumerate(arrays)}
+        number = len(held)
+        for index, op in enumerate(graph.ops):
+            operands = [held[n] for n in op.operands]
+            if isinstance(op, Op) and op.kind is OpKind.SELECT:
+                results: Sequence[Array] = [_chosen(op, operands)]
+            else:
+                results = evaluate(_alone(op, types), operands, domain)
+            for found in results:
+                held[number] = rounded(found, types[number].dtype) if stored else found
+                number += 1
+            for read in set(op.operands):
+                if last[read] == index:
+                    del held[read]
+        return tuple(rounded(held[number], types[number].dtype) for number in graph.outputs)
+
+
+def _chosen(op: Op, operands: Sequence[Array]) -> Array:
+    """Return a selection, which keeps the sign of a zero that the sum of both branches loses."""
+    mask, first, *others = operands
+    return np.where(mask != 0, first, others[0] if others else _single(float(op.attrs.value or 0)))
+
+
+def _alone(op: KernelOp, types: Sequence[DTensor]) -> KernelGraph:
+    """Return a graph of one kernel, whose inputs are like the tensors that it reads."""
+    read = [types[number] for number in op.operands]
+    inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(read))
+    own = replace(op, operands=tuple(range(len(read))))
+    return KernelGraph(inputs, (own,), tuple(range(len(read), len(read) + op.results)))
+
+
+__all__ = ["LARGEST", "Singles", "rounded", "run_typed"]

@@ -1,0 +1,94 @@
+"""How many elements an evaluation of a µGraph holds: the walk on shapes alone."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import prod
+from typing import Final
+
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import Shape
+from mirage_formal.semantics.domain import KEEPABLE, Untiled
+from mirage_formal.semantics.interpreter import evaluate
+
+
+class ShapeDomain(Untiled[Shape]):
+    """Values are the shapes of arrays, leading axes included; ``elements`` adds up what operators produce."""
+
+    keeps: Final = KEEPABLE
+
+    def __init__(self) -> None:
+        self.elements = 0
+
+    def _made(self, shape: Shape) -> Shape:
+        self.elements += prod(shape)
+        return shape
+
+    def unary(self, kind: OpKind, a: Shape) -> Shape:
+        """See ``Domain.unary``."""
+        return self._made(a)
+
+    def binary(self, kind: OpKind, a: Shape, b: Shape) -> Shape:
+        """See ``Domain.binary``."""
+        return self._made(tuple(max(x, y) for x, y in zip(a, b, strict=True)))
+
+    def matmul(self, a: Shape, b: Shape, inner: int) -> Shape:
+        """See ``Domain.matmul``."""
+        lead = (max(x, y) for x, y in zip(a[:-2], b[:-2], strict=True))
+        return self._made((*lead, a[-2], b[-1]))
+
+    def scale(self, a: Shape, factor: Fraction) -> Shape:
+        """See ``Domain.scale``."""
+        return self._made(a)
+
+    def offset(self, a: Shape, constant: Fraction) -> Shape:
+        """See ``Domain.offset``."""
+        return self._made(a)
+
+    def sum(self, a: Shape, axis: int, extent: int, kept: int) -> Shape:
+        """See ``Domain.sum``."""
+        return self._made((*a[:axis], kept, *a[axis + 1 :]))
+
+    def ordered(self, kind: OpKind, operands: tuple[Shape, ...], axis: int, extent: int) -> tuple[Shape, ...]:
+        """See ``Domain.ordered``."""
+        if kind is OpKind.ACCUM_RESCALED_SUM:
+            x, factor = operands
+            return (self.sum(self.binary(OpKind.MUL, x, factor), axis, extent, 1),)
+        reduced = self.sum(operands[0], axis, extent, 1)
+        return (reduced,) if kind is OpKind.MAX else (reduced, self._made(reduced))
+
+    def softmax(self, a: Shape, axis: int, extent: int) -> Shape:
+        """See ``Domain.softmax``."""
+        return self._made(a)
+
+    def reshape(self, a: Shape, shape: Shape) -> Shape:
+        """See ``Domain.reshape``."""
+        return self._made(shape)
+
+    def transpose(self, a: Shape, perm: tuple[int, ...]) -> Shape:
+        """See ``Domain.transpose``."""
+        return tuple(a[axis] for axis in perm)
+
+    def concat(self, a: Shape, b: Shape, axis: int) -> Shape:
+        """See ``Domain.concat``."""
+        return self._made((*a[:axis], a[axis] + b[axis], *a[axis + 1 :]))
+
+    def slice(self, a: Shape, axis: int, start: int, stop: int) -> Shape:
+        """See ``Domain.slice``."""
+        return (*a[:axis], stop - start, *a[axis + 1 :])
+
+    def repeat(self, a: Shape, axis: int, times: int) -> Shape:
+        """See ``Domain.repeat``."""
+        return (*a[:axis], times, *a[axis + 1 :])
+
+
+def footprint(graph: KernelGraph) -> int:
+    """Elements of all arrays of one evaluation, at most: the inputs and what every operator produces.
+
+    Raises:
+        GraphError: The graph is not well-formed.
+    """
+    domain = ShapeDomain()
+    evaluate(graph, [source.tensor.shape for source in graph.inputs], domain)
+    return domain.elements + sum(source.tensor.elements for source in graph.inputs)

@@ -1,0 +1,189 @@
+"""Where entries lie, who may write one, and what goes when there are too many.
+
+    <root>/entries/<target>/<program>/<key>/    an entry; the names are first digits of digests
+    <root>/locks/<key>.lock                     held by whoever makes an entry
+    <root>/parts/                               what is being written or removed
+
+An entry is written in ``parts`` and renamed, so that readers find all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Final
+
+from filelock import FileLock, Timeout
+
+from mirage_formal.device.cache import cache_dir
+from mirage_formal.records.store_entry import ENTRY_FILE, EntryKey, entry_code
+
+#: Set, it turns the store off for this process and those that it starts.
+SWITCH: Final = "MIRAGE_FORMAL_NO_CACHE"
+#: Names the store's directory; without it, it is ``store`` in the user's cache directory.
+ROOT: Final = "MIRAGE_FORMAL_STORE"
+#: Bytes of all entries together; the ones that were not used for the longest time go first.
+MOST_BYTES: Final = 1 << 30
+ENTRIES: Final = "entries"
+_LOCKS: Final = "locks"
+_PARTS: Final = "parts"
+#: Digits of the program's and the key's digests in names.
+_PROGRAM: Final = 16
+_KEY: Final = 32
+#: Seconds after which what a killed process was writing is removed.
+_STALE_S: Final = 86_400.0
+_UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._-]")
+_HELD: ContextVar[frozenset[str]] = ContextVar("held entries", default=frozenset())
+
+
+def store_root() -> Path:
+    """The store's directory, which need not exist."""
+    named = os.environ.get(ROOT)
+    return Path(named) if named else cache_dir("store")
+
+
+def switched_off() -> bool:
+    """Whether this process uses no store."""
+    return bool(os.environ.get(SWITCH))
+
+
+class Place:
+    """The directory of a store.
+
+    Attributes:
+        root: It.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = store_root() if root is None else root
+
+    def path(self, key: EntryKey) -> Path:
+        """The directory of an entry, whether it is there or not."""
+        return self.program(key.identity.program, key.identity.target) / entry_code(key)[:_KEY]
+
+    def program(self, digest: str, target: str) -> Path:
+        """The directory of all entries of a program for a target."""
+        return self.root / ENTRIES / _UNUSUAL.sub("_", target)[:64] / digest[:_PROGRAM]
+
+    def knows(self, digest: str) -> bool:
+        """Whether there is an entry of a program, for any target."""
+        return any(self.root.glob(f"{ENTRIES}/*/{digest[:_PROGRAM]}"))
+
+    def entries(self) -> list[Path]:
+        """Directories of all entries, by name."""
+        return sorted(path.parent for path in self.root.glob(f"{ENTRIES}/*/*/*/{ENTRY_FILE}"))
+
+    @contextmanager
+    def making(self, key: EntryKey, seconds: float | None) -> Iterator[bool]:
+        """Be the only one who makes an entry; yields whether that is so.
+
+        It is not if others needed longer than the given seconds, None being any time, or if there can be no lock. A
+        process that was killed holds nothing.
+        """
+        code = entry_code(key)[:_KEY]
+        held = _HELD.get()
+        if code in held:
+            yield True
+            return
+        lock = self._lock(code)
+        try:
+            lock.acquire(timeout=-1 if seconds is None else max(seconds, 0.0))
+        except (Timeout, OSError, NotImplementedError):
+            yield False
+            return
+        token = _HELD.set(held | {code})
+        try:
+            yield True
+        finally:
+            _HELD.reset(token)
+            lock.release()
+
+    def _lock(self, code: str) -> FileLock:
+        path = self.root / _LOCKS / f"{code}.lock"
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return FileLock(path, fallback_to_soft=False)
+
+    @contextmanager
+    def building(self) -> Iterator[Path]:
+        """An empty directory on the store's file system, removed at the end if it is still there.
+
+        Raises:
+            OSError: It cannot be made.
+        """
+        path = self.root / _PARTS / f"{os.getpid()}-{secrets.token_hex(8)}"
+        path.mkdir(parents=True)
+        try:
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def drop(self, entry: Path) -> None:
+        """Remove an entry: readers find all of it, or nothing.
+
+        Raises:
+            OSError: It cannot be removed.
+        """
+        with self.building() as aside, suppress(FileNotFoundError):
+            entry.rename(aside / "entry")
+        with suppress(OSError):  # others have put something there, or are about to
+            entry.parent.rmdir()
+
+    def settle(self, building: Path, entry: Path) -> None:
+        """Put what was built in the place of an entry; one that is there goes.
+
+        Raises:
+            OSError: It cannot be put there.
+        """
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            building.rename(entry)
+        except OSError:
+            self.drop(entry)
+            entry.parent.mkdir(parents=True, exist_ok=True)
+            building.rename(entry)
+
+    def used(self, entry: Path) -> None:
+        """Remember that an entry was used."""
+        with suppress(OSError):
+            os.utime(entry / ENTRY_FILE)
+
+    def shrink(self, sizes: dict[Path, int]) -> None:
+        """Remove the entries that were not used for the longest time, until all are within the bound.
+
+        Args:
+            sizes: Bytes of each entry.
+        """
+        last = {entry: _used(entry) for entry in sizes}
+        total = sum(sizes.values())
+        for entry in sorted(sizes, key=lambda entry: last[entry])[:-1]:
+            if total <= MOST_BYTES:
+                break
+            with suppress(OSError):
+                self.drop(entry)
+            total -= sizes[entry]
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what processes that were killed have left."""
+        with suppress(OSError):
+            for path in list((self.root / _PARTS).iterdir()):
+                if path.stat().st_mtime < time.time() - _STALE_S:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _used(entry: Path) -> float:
+    try:
+        return (entry / ENTRY_FILE).stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+__all__ = ["ENTRIES", "MOST_BYTES", "ROOT", "SWITCH", "Place", "store_root", "switched_off"]

@@ -1,0 +1,84 @@
+"""Optimized modules for calls whose extents vary."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import mirage_formal.torch.modules.trace as trace
+from mirage_formal.torch.dynamic_shapes.arguments import Traced, VaryingPlan, traced
+from mirage_formal.torch.dynamic_shapes.extents import Buckets, Length
+from mirage_formal.torch.dynamic_shapes.parts import Part, divided
+from mirage_formal.torch.dynamic_shapes.prepare import Searches, ShapesReport, deadline_of, hosted
+from mirage_formal.torch.modules.plan import Plan, make_plan
+from mirage_formal.torch.modules.rewrite import rewrite
+
+
+def plan_for(
+    module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], shapes: Any, rounding: str
+) -> tuple[Plan | None, ShapesReport]:
+    """A plan for a module with a program for each bucket, all searched at once.
+
+    Args:
+        module: The module.
+        given: Its arguments, and those by name.
+        asked: Options of the searches; ``time_limit`` is for all of them.
+        shapes: Which extents vary; see ``mirage_formal.optimize``.
+        rounding: See ``from_torch``.
+
+    Returns:
+        The plan, None if torch computes all of it; and what became of each bucket.
+
+    Raises:
+        MirageError: Shapes or options are at fault, or torch.export has no graph of the module.
+    """
+    found = traced(module, given, shapes)
+    apart = divided(found.captured, found.buckets)
+    report = ShapesReport()
+    searches = Searches(apart, asked, report, rounding)
+    operators = [searches.operator(part) for part in apart.parts]
+    wanted = [(item, at) for part, item in zip(apart.parts, operators, strict=True) for at in _calls(part, found)]
+    wanted = list(dict.fromkeys(wanted))
+    deadline = deadline_of(asked)
+    for number, (item, at) in enumerate(wanted):
+        if deadline is not None:
+            searches.share = (deadline - time.monotonic()) / (len(wanted) - number)
+        item.ready(at)
+    searches.share = None
+    used = [item if any(item.entries.values()) else None for item in operators]
+    host = hosted(apart, used)
+    report.left = host.left
+    kept = tuple(dict.fromkeys(item for item in used if item is not None))
+    if not kept:
+        return None, report
+    imported = trace.Traced(host, found.out, found.stops)
+    plan = make_plan(module, given, imported, rewrite(host, {}), kept, found.forms)
+    fields: dict[str, Any] = {item.name: getattr(plan, item.name) for item in dataclasses.fields(plan) if item.init}
+    fields |= {"buckets": tuple(found.buckets.items()), "without": tuple(found.without.items())}
+    return VaryingPlan(**fields), report
+
+
+def _calls(part: Part, found: Traced) -> list[tuple[int, ...]]:
+    """Lengths of a part that fall into all of its buckets, one of each."""
+    symbols = list(dict.fromkeys(found.lengths.name(length.symbol) for length in part.lengths))
+    own: dict[str, Buckets] = {found.lengths.name(s): where for s, where in found.buckets.items()}
+    of = [_steps(own[symbol], [n for n in part.lengths if n.symbol == symbol]) for symbol in symbols]
+    calls = []
+    for values in itertools.product(*of):
+        at = dict(zip(symbols, values, strict=True))
+        calls.append(tuple(at[length.symbol] + length.more for length in part.lengths))
+    return calls
+
+
+def _steps(where: Buckets, lengths: list[Length]) -> list[int]:
+    """A value of a symbol for each bucket that its lengths fall into together."""
+    seen: dict[tuple[int | None, ...], int] = {}
+    for value in range(max(where.lowest, 2), where.highest + 1):
+        seen.setdefault(tuple(where.moved(n.more).upper(value + n.more) for n in lengths), value)
+    return list(seen.values())
+
+
+__all__ = ["plan_for"]

@@ -1,0 +1,341 @@
+"""What lies behind the length: torch graphs at a bucket's largest extents that compute the same at every length in it.
+
+A bucket's graph has each operator of a graph at the largest extents. Its inputs are continued behind the length with
+copies of their last position; where an operator reads positions behind the length and they would count, what they hold
+is first replaced by something that does not.
+
+Sound: two things hold for every tensor t of the bucket's graph, whatever the length n in the bucket, and each rule
+below shows them for its results if they hold for its operands.
+    1. At positions below the lengths of all dims, t has the values that the tensor of the original graph has at n.
+    2. Behind n along a dim, t is REPEATED (position j is position n - 1, at all other indices, those behind the length
+       too), ZERO (position j is zeros), or OTHER (finite numbers, if t's values at n are finite).
+So what the module returns, cut to the length, is what it returns at that length, over the real numbers. An operator
+for which no rule shows this is refused, and computed at its own length.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, Node
+
+from mirage_formal.torch.dynamic_shapes.extents import Extent, Length, Lengths, upper_extents
+from mirage_formal.torch.values import stuck
+
+_aten = torch.ops.aten
+
+
+class Behind(Enum):
+    """What a tensor has behind the length along one of its dims."""
+
+    REPEATED = "repeated"
+    ZERO = "zero"
+    OTHER = "other"
+
+
+#: For each dim what is behind its length; None for a dim whose extent is known.
+Behinds = tuple[Behind | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A tensor of a bucket's graph.
+
+    Attributes:
+        node: Its node.
+        extents: Its extents in the original graph.
+        behind: What is behind the lengths.
+    """
+
+    node: Node
+    extents: tuple[Extent, ...]
+    behind: Behinds
+
+    @property
+    def rank(self) -> int:
+        """The number of its dims."""
+        return len(self.extents)
+
+    def long(self, dim: int) -> bool:
+        """Whether a dim has a length."""
+        return isinstance(self.extents[dim], Length)
+
+
+#: What a rule gives: the result, or one for each of several.
+Result = Written | tuple[Written, ...]
+
+
+@dataclass
+class Bucket:
+    """A bucket's graph while it is written.
+
+    Attributes:
+        lengths: The lengths of the original graph.
+        uppers: The largest of each in this bucket.
+        graph: The graph so far; nodes have a tensor without memory as their ``val``.
+        known: What was written for nodes of the original graph.
+        kept: For each length the placeholder that has ones below it and zeros behind.
+        parts: For each length and element type the placeholder of 1 / length.
+    """
+
+    lengths: Lengths
+    uppers: Mapping[Length, int]
+    graph: Graph = field(default_factory=Graph)
+    known: dict[str, Result] = field(default_factory=dict)
+    kept: dict[Length, Node] = field(default_factory=dict)
+    parts: dict[tuple[Length, Any], Node] = field(default_factory=dict)
+    _mode: Any = field(default_factory=FakeTensorMode)
+    _trace: str = ""
+    _device: Any = None
+
+    def given(self, name: str, node: Node, strides: Sequence[int]) -> None:
+        """A placeholder for a node: its tensor, continued behind the lengths by copies of the last position."""
+        tensor = node.meta["val"]
+        extents = self.lengths.of(tensor)
+        shape = upper_extents(extents, self.uppers)
+        made = self._placeholder(name, shape, strides, tensor.dtype, tensor.device)
+        behind = tuple(Behind.REPEATED if isinstance(n, Length) else None for n in extents)
+        self.known[node.name] = Written(made, extents, behind)
+
+    def _placeholder(self, name: str, shape: Sequence[int], strides: Sequence[int], dtype: Any, device: Any) -> Node:
+        self._device = device if self._device is None else self._device
+        first = next((node for node in self.graph.nodes if node.op != "placeholder"), None)
+        with nullcontext() if first is None else self.graph.inserting_before(first):
+            made = self.graph.placeholder(name)
+        with self._mode:
+            made.meta["val"] = torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
+        return made
+
+    def write(self, node: Node, rule: Rule | None) -> None:
+        """Write an operator whose operands are known by its rule.
+
+        Raises:
+            UnsupportedError: No rule shows that positions behind the length do not matter to it.
+        """
+        if rule is None:
+            raise stuck("no rule says what it computes from positions behind a length")
+        self._trace = node.meta.get("stack_trace") or ""
+        found = rule(Step(self, node))
+        self._checked(node, found)
+        self.known[node.name] = found
+
+    def _checked(self, node: Node, found: Result) -> None:
+        """Whether a rule's result has the extents that torch gives."""
+        values = node.meta["val"]
+        tensors = list(values) if isinstance(values, tuple | list) else [values]
+        results = found if isinstance(found, tuple) else (found,)
+        for tensor, result in zip(tensors, results, strict=False):
+            extents = self.lengths.of(tensor)
+            shape = upper_extents(extents, self.uppers)
+            long = tuple(isinstance(n, Length) for n in extents)
+            apart = extents != result.extents or shape != tuple(result.node.meta["val"].shape)
+            if apart or long != tuple(b is not None for b in result.behind):
+                raise stuck(f"expected extents {list(map(str, extents))}, got {list(map(str, result.extents))}")
+
+    def emit(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Node:
+        """A call of an operator."""
+        made: Node = self.graph.call_function(target, tuple(args), dict(kwargs or {}))
+        value = torch.fx.map_arg((made.args, made.kwargs), lambda n: n.meta["val"])
+        try:
+            with self._mode:
+                made.meta["val"] = target(*value[0], **value[1])
+        except Exception as error:  # whatever torch raises for extents that do not fit
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise stuck(f"torch cannot compute it at the bucket's extents: {first}") from None
+        made.meta["stack_trace"] = self._trace
+        return made
+
+    def mask(self, length: Length, shape: Sequence[int]) -> Node:
+        """Ones below a length and zeros behind it, along the one dim of a shape that is not 1."""
+        if length not in self.kept:
+            upper = self.uppers[length]
+            self.kept[length] = self._placeholder(f"kept_{len(self.kept)}", (upper,), (1,), torch.bool, self._device)
+        return self.emit(_aten.view.default, (self.kept[length], list(shape)))
+
+    def part(self, length: Length, dtype: Any) -> Node:
+        """1 / length, as a tensor of one element."""
+        key = length, dtype
+        if key not in self.parts:
+            name = f"part_{len(self.parts)}"
+            self.parts[key] = self._placeholder(name, (1,), (1,), dtype, self._device)
+        return self.parts[key]
+
+
+#: Operators that are not defined, or not finite, everywhere: they read no position of which only finiteness is known.
+_PARTIAL: Final = frozenset(
+    {
+        "aten.log.default",
+        "aten.log1p.default",
+        "aten.sqrt.default",
+        "aten.rsqrt.default",
+        "aten.reciprocal.default",
+        "aten.pow.Tensor_Scalar",
+        "aten.xlogy.Tensor",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One operator of the original graph, as the rules see it.
+
+    Attributes:
+        bucket: What is written.
+        node: The operator.
+    """
+
+    bucket: Bucket
+    node: Node
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The arguments by the schema's names; tensors are ``Written``.
+
+        Raises:
+            UnsupportedError: One is a number that depends on a length.
+        """
+        return {item.name: self._value(arg) for item, arg in self._arguments()}
+
+    def _arguments(self) -> list[tuple[Any, Any]]:
+        found = []
+        for place, item in enumerate(self.node.target._schema.arguments):
+            if place < len(self.node.args):
+                found.append((item, self.node.args[place]))
+            else:
+                default = item.default_value if item.has_default_value() else None
+                found.append((item, self.node.kwargs.get(item.name, default)))
+        return found
+
+    def _value(self, arg: Any) -> Any:
+        if isinstance(arg, Node):
+            found = self.bucket.known.get(arg.name)
+            if found is None:
+                raise stuck("expected tensors and numbers that are known, got a number that depends on a length")
+            return found
+        if isinstance(arg, tuple | list):
+            return [self._value(item) for item in arg]
+        if isinstance(arg, torch.SymInt):
+            raise stuck("expected numbers that are known, got one that depends on a length")
+        return arg
+
+    def tensor(self, name: str) -> Written:
+        """A tensor argument.
+
+        Raises:
+            UnsupportedError: It is none.
+        """
+        found = self.given[name]
+        if not isinstance(found, Written):
+            raise stuck(f"expected a tensor as {name}")
+        return found
+
+    @property
+    def tensors(self) -> list[Written]:
+        """All tensor arguments, those in lists too."""
+        found = [
+            self.bucket.known[n.name] for n in self.node.all_input_nodes if isinstance(n.meta["val"], torch.Tensor)
+        ]
+        return [item for item in found if isinstance(item, Written)]
+
+    @property
+    def extents(self) -> tuple[Extent, ...]:
+        """The extents of the (first) result."""
+        value = self.node.meta["val"]
+        return self.bucket.lengths.of(value[0] if isinstance(value, tuple | list) else value)
+
+    @property
+    def shape(self) -> list[int]:
+        """The same in the bucket."""
+        return list(upper_extents(self.extents, self.bucket.uppers))
+
+    def call(self, changed: Mapping[str, Any] | None = None) -> Node:
+        """The operator in the bucket's graph, with some arguments exchanged."""
+        given = {**self.given, **(changed or {})}
+        names = [item.name for item, _ in self._arguments() if not item.kwarg_only]
+        more = {item.name: plain(given[item.name]) for item, _ in self._arguments() if item.kwarg_only}
+        return self.bucket.emit(self.node.target, [plain(given[name]) for name in names], more)
+
+    def result(self, node: Node, behind: Behinds) -> Written:
+        """The operator's result."""
+        return Written(node, self.extents, behind)
+
+    def joined(self, operands: Iterable[Behinds], *, product: bool = False) -> Behinds:
+        """What a result has behind its lengths that has each position from that position of its operands.
+
+        Args:
+            operands: What these have, aligned at the last dim; None where an operand has one position for all.
+            product: Whether zeros in one operand make zeros.
+
+        Sound: the same function of the same values is the same value, so copies of the last position give copies of
+        it; a product with zeros is zeros, because all else is finite.
+        """
+        rows: list[Behinds] = list(operands)
+        found: list[Behind | None] = []
+        for back in range(len(self.extents), 0, -1):
+            at = [row[-back] for row in rows if len(row) >= back and row[-back] is not None]
+            if not isinstance(self.extents[-back], Length):
+                found.append(None)
+            elif product and Behind.ZERO in at:
+                found.append(Behind.ZERO)
+            else:
+                found.append(Behind.REPEATED if all(b is Behind.REPEATED for b in at) else Behind.OTHER)
+        return tuple(found)
+
+    def total(self, operands: Iterable[Written]) -> None:
+        """Refuse operands of which only finiteness is known, for operators that are not defined everywhere."""
+        if any(b in (Behind.OTHER, Behind.ZERO) for item in operands for b in item.behind):
+            raise stuck("it is not finite everywhere, and what lies behind the length is not known")
+
+    def masked(self, value: Written, dims: Iterable[int], number: float = 0.0) -> Written:
+        """A tensor with a number behind the lengths of some dims.
+
+        Sound: below the lengths the mask has ones, so the value stays; behind, whatever was there is replaced.
+        """
+        found = value
+        for dim in dims:
+            at = dim % value.rank
+            length = value.extents[at]
+            if not isinstance(length, Length) or (number == 0 and found.behind[at] is Behind.ZERO):
+                continue
+            shape = [self.bucket.uppers[length] if d == at else 1 for d in range(value.rank)]
+            mask = self.bucket.mask(length, shape)
+            made = self.bucket.emit(_aten.where.ScalarOther, (mask, found.node, number))
+            behind = [b if b is not Behind.ZERO or number == 0 else Behind.OTHER for b in found.behind]
+            behind[at] = Behind.ZERO if number == 0 else Behind.OTHER
+            found = Written(made, value.extents, tuple(behind))
+        return found
+
+    @property
+    def partial(self) -> bool:
+        """Whether the operator is not finite everywhere."""
+        return str(self.node.target) in _PARTIAL
+
+
+Rule = Callable[[Step], Result]
+
+
+def several(step: Step, made: Any, behinds: Sequence[Behinds]) -> tuple[Written, ...]:
+    """One of several results for each of them."""
+    found = []
+    for number, (tensor, behind) in enumerate(zip(step.node.meta["val"], behinds, strict=True)):
+        item = step.bucket.graph.call_function(operator.getitem, (made, number))
+        item.meta["val"] = made.meta["val"][number]
+        found.append(Written(item, step.bucket.lengths.of(tensor), behind))
+    return tuple(found)
+
+
+def plain(value: Any) -> Any:
+    """An argument as the bucket's graph has it."""
+    if isinstance(value, Written):
+        return value.node
+    return [plain(item) for item in value] if isinstance(value, list) else value
+
+
+__all__ = ["Behind", "Behinds", "Bucket", "Result", "Rule", "Step", "Written", "plain", "several"]

@@ -1,0 +1,339 @@
+"""Parts of a torch graph that can be computed at the largest extents of a bucket, and their graphs there."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.torch.analysis.regions import convex
+from mirage_formal.torch.capture import Captured
+from mirage_formal.torch.convert import imported
+from mirage_formal.torch.dynamic_shapes.extents import (
+    Buckets,
+    Extent,
+    Length,
+    Lengths,
+    dense,
+    hint,
+    order_of,
+    upper_extents,
+)
+from mirage_formal.torch.dynamic_shapes.padding import Bucket, Written
+from mirage_formal.torch.dynamic_shapes.rules import RULES
+from mirage_formal.torch.import_result import Imported
+from mirage_formal.torch.op_table import rules
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How a part is given a tensor.
+
+    Attributes:
+        extents: Its extents.
+        order: Its dims, the outermost in memory first.
+        strides: Its strides; None if it has lengths: then it is made without gaps.
+    """
+
+    extents: tuple[Extent, ...]
+    order: tuple[int, ...]
+    strides: tuple[int, ...] | None
+
+    def at(self, uppers: Mapping[Length, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Its extents and strides in a bucket."""
+        shape = upper_extents(self.extents, uppers)
+        return shape, dense(shape, self.order) if self.strides is None else self.strides
+
+
+@dataclass(frozen=True)
+class Part:
+    """Operators that one operator computes, whose kernels are those of the bucket that a call falls into.
+
+    Attributes:
+        nodes: The operators, in order.
+        inputs: The nodes of the tensors that they read.
+        numbers: The nodes of the numbers that they read, which depend on lengths.
+        outputs: The operators whose results are read outside.
+        forms: How the inputs are given.
+        results: The extents of the outputs.
+        lengths: The lengths that occur.
+        buckets: Their buckets.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Node, ...]
+    numbers: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    forms: tuple[Form, ...]
+    results: tuple[tuple[Extent, ...], ...]
+    lengths: tuple[Length, ...]
+    buckets: tuple[Buckets, ...]
+
+    def written(self, lengths: Lengths, uppers: Mapping[Length, int]) -> Bucket:
+        """Its graph in a bucket.
+
+        Raises:
+            UnsupportedError: An operator cannot be written; which ones can does not depend on the bucket, but for
+                tensors that have no more than a certain number of positions.
+        """
+        bucket = Bucket(lengths, uppers)
+        for number, (node, form) in enumerate(zip(self.inputs, self.forms, strict=True)):
+            bucket.given(f"x{number}", node, form.at(uppers)[1])
+        for node in self.nodes:
+            _write(bucket, node)
+        found = [bucket.known[node.name] for node in self.outputs]
+        bucket.graph.output([item.node for item in found if isinstance(item, Written)])
+        return bucket
+
+    def imported(self, captured: Captured, bucket: Bucket, rounding: str) -> Imported:
+        """The import of its graph in a bucket."""
+        arguments: dict[str, str] = {}
+        given: dict[str, Any] = {}
+        for number, node in enumerate(self.inputs):
+            arguments[f"x{number}"] = captured.arguments.get(node.name, f"result {node.name}")
+            if arguments[f"x{number}"] == "constant":
+                given[f"x{number}"] = captured.given[node.name]
+        arguments |= {node.name: f"kept {length}" for length, node in bucket.kept.items()}
+        arguments |= {node.name: f"1 / {length}" for (length, _), node in bucket.parts.items()}
+        (output,) = (node for node in bucket.graph.nodes if node.op == "output")
+        results = tuple(node.name for node in output.args[0])
+        module = GraphModule(torch.nn.Module(), bucket.graph)
+        return imported(Captured(module, arguments, given, {}, results, ()), rounding)
+
+    def example(self, lengths: Lengths) -> tuple[int, ...]:
+        """Its lengths in the call that the graph was made from."""
+        found: dict[Length, int] = {}
+        for node, form in zip(self.inputs, self.forms, strict=True):
+            for extent, number in zip(form.extents, node.meta["val"].shape, strict=True):
+                if isinstance(extent, Length):
+                    found[extent] = hint(number)
+        for node in self.numbers:
+            for length in self.lengths:
+                if lengths.is_length(node.meta["val"], length):
+                    found[length] = hint(node.meta["val"])
+        return tuple(found[length] for length in self.lengths)
+
+    def text(self) -> str:
+        """What it computes, whatever its nodes and lengths are called."""
+        names: dict[str, str] = {}
+        for kind, nodes in (("x", self.inputs), ("n", self.numbers), ("t", self.nodes)):
+            names |= {node.name: f"{kind}{number}" for number, node in enumerate(nodes)}
+        symbols = {symbol: f"s{i}" for i, symbol in enumerate(dict.fromkeys(n.symbol for n in self.lengths))}
+
+        def named(extents: Sequence[Extent]) -> list[str]:
+            return [f"{symbols[n.symbol]}+{n.more}" if isinstance(n, Length) else str(n) for n in extents]
+
+        lines = [f"{named([n])} {where}" for n, where in zip(self.lengths, self.buckets, strict=True)]
+        for node, form in zip(self.inputs, self.forms, strict=True):
+            value = node.meta["val"]
+            lines.append(f"{named(form.extents)} {form.order} {form.strides} {value.dtype} {value.device}")
+        for node in self.nodes:
+            args = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: _Name(names[n.name]))
+            lines.append(f"{node.target} {args}")
+        return "\n".join([*lines, " ".join(names[node.name] for node in self.outputs)])
+
+    def function(self) -> Graph:
+        """A graph that computes it by torch at any length: of the inputs, and then the numbers."""
+        graph = Graph()
+        known: dict[str, Node] = {}
+        for kind, nodes in (("x", self.inputs), ("n", self.numbers)):
+            known |= {node.name: graph.placeholder(f"{kind}{number}") for number, node in enumerate(nodes)}
+        for node in self.nodes:
+            known[node.name] = graph.node_copy(node, lambda n: known[n.name])
+        graph.output([known[node.name] for node in self.outputs])
+        return graph
+
+
+class _Name(str):
+    """A name that is written without quotes."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True)
+class Divided:
+    """A torch graph with extents that vary, in parts.
+
+    Attributes:
+        captured: The graph.
+        lengths: Its lengths.
+        parts: The parts.
+        left: The operators that are computed at their own length, and why.
+    """
+
+    captured: Captured
+    lengths: Lengths
+    parts: tuple[Part, ...]
+    left: Mapping[str, str]
+
+
+def divided(captured: Captured, buckets: Mapping[str, Buckets] | Buckets) -> Divided:
+    """The parts of a graph.
+
+    Args:
+        captured: The graph, with symbolic extents.
+        buckets: Those of each symbol, or of every length.
+    """
+    return _Division(captured, buckets).run()
+
+
+class _Division:
+    def __init__(self, captured: Captured, buckets: Mapping[str, Buckets] | Buckets) -> None:
+        self._captured = captured
+        self._graph = captured.module.graph
+        self._lengths = Lengths(self._graph)
+        self._buckets = buckets
+        self._left: dict[str, str] = {}
+        self._rows = rules()
+
+    def run(self) -> Divided:
+        taken = self._taken()
+        order = [node.name for node in self._graph.nodes if node.op == "call_function"]
+        reads = {node.name: [n.name for n in node.all_input_nodes] for node in self._graph.nodes}
+        nodes = {node.name: node for node in self._graph.nodes}
+        found = []
+        for names in convex(order, reads, taken):
+            if any(not self._free(nodes[name]) for name in names):
+                part = self._part([nodes[name] for name in names])
+                if part is not None:
+                    found.append(part)
+        return Divided(self._captured, self._lengths, tuple(found), self._left)
+
+    def _of(self, length: Length) -> Buckets | None:
+        if isinstance(self._buckets, Buckets):
+            return self._buckets
+        own = {self._lengths.name(symbol): item for symbol, item in self._buckets.items()}.get(length.symbol)
+        return None if own is None else own.moved(length.more)
+
+    def _taken(self) -> set[str]:
+        """The operators that can be written, found out by writing them."""
+        uppers = _First(self._of)
+        bucket = Bucket(self._lengths, uppers)
+        taken: set[str] = set()
+        for node in self._graph.nodes:
+            if node.op == "output" or not _has_tensors(node):
+                continue
+            try:
+                if node.op == "call_function":
+                    self._numbers(node)
+                    _write(bucket, node)
+                    taken.add(node.name)
+                    continue
+            except UnsupportedError as error:
+                self._left[node.name] = error.what
+            try:
+                if isinstance(node.meta["val"], torch.Tensor):
+                    shape = upper_extents(self._lengths.of(node.meta["val"]), uppers)
+                    bucket.given(node.name, node, dense(shape, range(len(shape))))
+            except UnsupportedError:
+                continue  # what reads it is refused
+        return taken
+
+    def _numbers(self, node: Node) -> None:
+        """Refuse tensors of other numbers than programs have: they stay with torch in any case."""
+        values = [item.meta.get("val") for item in (node, *node.all_input_nodes)]
+        for kind in {value.dtype for value in values if isinstance(value, torch.Tensor)}:
+            if not (kind.is_floating_point or kind is torch.bool):
+                raise UnsupportedError(f"expected floating-point numbers or booleans, got {kind}")
+
+    def _free(self, node: Node) -> bool:
+        if node.target is operator.getitem:
+            return self._free(node.args[0])
+        row = self._rows.get(str(node.target))
+        return row is not None and row.free
+
+    def _part(self, nodes: Sequence[Node]) -> Part | None:
+        inside = set(nodes)
+        outputs = self._outputs(nodes, inside)
+        nodes = _needed(nodes, outputs)
+        read = list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in set(nodes)))
+        inputs = [n for n in read if isinstance(n.meta["val"], torch.Tensor)]
+        numbers = [n for n in read if n not in inputs]
+        lengths: dict[Length, None] = {}
+        for node in (*inputs, *nodes):
+            value = node.meta["val"]
+            for tensor in value if isinstance(value, tuple | list) else [value]:
+                lengths |= dict.fromkeys(n for n in self._lengths.of(tensor) if isinstance(n, Length))
+        where = [self._of(length) for length in lengths]
+        found = {n for node in inputs for n in self._lengths.of(node.meta["val"])}
+        missing = [length for length in lengths if length not in found]
+        for node in numbers:
+            missing = [length for length in missing if not self._lengths.is_length(node.meta["val"], length)]
+        if not outputs or None in where or missing:
+            return None
+        return Part(
+            tuple(nodes),
+            tuple(inputs),
+            tuple(numbers),
+            tuple(outputs),
+            tuple(_form(self._lengths, node.meta["val"]) for node in inputs),
+            tuple(self._lengths.of(node.meta["val"]) for node in outputs),
+            tuple(lengths),
+            tuple(item for item in where if item is not None),
+        )
+
+    def _outputs(self, nodes: Sequence[Node], inside: set[Node]) -> list[Node]:
+        """The operators whose results are read outside, by themselves or through views, which torch makes again."""
+        stack = [node for node in nodes if any(user not in inside for user in node.users)]
+        found: set[Node] = set()
+        while stack:
+            node = stack.pop()
+            if node in inside and self._free(node):
+                stack += node.all_input_nodes
+            elif node in inside:
+                found.add(node)
+        return [node for node in nodes if node in found]
+
+
+class _First(dict[Length, int]):
+    """The first bucket of each length."""
+
+    def __init__(self, of: Any) -> None:
+        super().__init__()
+        self._find = of
+
+    def __missing__(self, length: Length) -> int:
+        where = self._find(length)
+        if where is None:
+            raise UnsupportedError(f"no buckets are given for {length}")
+        return int(where.uppers()[0])
+
+
+def _write(bucket: Bucket, node: Node) -> None:
+    if node.target is operator.getitem:
+        whole = bucket.known.get(node.args[0].name)
+        if not isinstance(whole, tuple):
+            raise UnsupportedError("a result of an operator that stays with torch")
+        bucket.known[node.name] = whole[node.args[1]]
+    else:
+        bucket.write(node, RULES.get(str(node.target)))
+
+
+def _has_tensors(node: Node) -> bool:
+    value = node.meta.get("val")
+    return any(isinstance(x, torch.Tensor) for x in (value if isinstance(value, tuple | list) else [value]))
+
+
+def _needed(nodes: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
+    inside, found = set(nodes), set(outputs)
+    for node in reversed(nodes):
+        if node in found:
+            found |= {n for n in node.all_input_nodes if n in inside}
+    return [node for node in nodes if node in found]
+
+
+def _form(lengths: Lengths, tensor: Any) -> Form:
+    extents, order = lengths.of(tensor), order_of(tensor)
+    known = not any(isinstance(n, Length) for n in extents)
+    return Form(extents, order, tuple(hint(s) for s in tensor.stride()) if known else None)
+
+
+__all__ = ["Divided", "Form", "Part", "divided"]

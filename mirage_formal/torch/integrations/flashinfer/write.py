@@ -1,0 +1,230 @@
+"""A program, its kernels and their measurements in FlashInfer-Bench's records; needs no torch."""
+
+from __future__ import annotations
+
+import keyword
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import msgspec
+
+from mirage_formal.errors import UnsupportedError
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.formats.json import embedded
+from mirage_formal.graph.graph import Input, KernelGraph
+from mirage_formal.graph.types import row_major
+from mirage_formal.kernels.executable import LAUNCH_FILE, SCHEMA, VERSION, Executable
+from mirage_formal.records import KernelLaunch, LaunchRecord, MeasureRecord, NumericsRecord
+from mirage_formal.torch.integrations.flashinfer.records import (
+    BuildSpec,
+    ConstantAxis,
+    Correctness,
+    Definition,
+    Environment,
+    Evaluation,
+    Performance,
+    RandomInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    Trace,
+    Workload,
+)
+from mirage_formal.torch.modules.text import source
+
+AUTHOR: Final = "mirage_formal"
+OP_TYPE: Final = "fused"
+_UNIT: Final = uuid.UUID("6ba7b812-9dad-11d1-80b4-00c04fd430c8")  # the namespace for names of objects, RFC 4122
+_ENTRY: Final = "main.py"
+_KERNELS: Final = "kernels"
+_MAIN: Final = '''"""Kernels of a proved candidate of mirage_formal, launched by it; nothing is searched."""
+
+from pathlib import Path
+
+from mirage_formal.device.launch import Optimized
+from mirage_formal.kernels.executable import load
+
+_optimized = Optimized.of(load(Path(__file__).parent / "{kernels}"))
+
+
+def run({names}):
+    return _optimized({given})
+'''
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A program with names that Python can read.
+
+    Attributes:
+        program: The program.
+        title: What it is called.
+        names: Of its inputs.
+        orders: For each input its dims in the order in which they lie in memory.
+    """
+
+    program: KernelGraph
+    title: str
+    names: tuple[str, ...]
+    orders: tuple[tuple[int, ...], ...]
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The inputs as the program has them, of tensors as they lie in memory."""
+        return tuple(
+            name if order == tuple(sorted(order)) else f"{name}.permute({[order.index(d) for d in range(len(order))]})"
+            for name, order in zip(self.names, self.orders, strict=True)
+        )
+
+
+def named(program: KernelGraph, title: str) -> Named:
+    """A program with its inputs' names.
+
+    Raises:
+        UnsupportedError: An input does not lie densely in memory, which the records cannot say.
+    """
+    orders = tuple(_order(item) for item in program.inputs)
+    names: list[str] = []
+    for number, item in enumerate(program.inputs):
+        plain = item.name.isidentifier() and not keyword.iskeyword(item.name) and item.name not in ("run", "torch", "F")
+        name = item.name if plain and not re.fullmatch(r"t\d+", item.name) else f"input_{number}"
+        names.append(name if name not in names else f"input_{number}")
+    return Named(program, title, tuple(names), orders)
+
+
+def _order(item: Input) -> tuple[int, ...]:
+    shape = item.tensor.shape
+    order = tuple(sorted(range(len(shape)), key=lambda d: (-item.strides[d], d)))
+    dense = row_major(tuple(shape[d] for d in order))
+    if any(shape[d] > 1 and item.strides[d] != step for d, step in zip(order, dense, strict=True)):
+        what = f"expected an input that lies densely in memory, got strides {list(item.strides)} of {list(shape)}"
+        raise UnsupportedError(
+            what, where=item.name, hint="FlashInfer-Bench has no strides: give it a tensor of its own"
+        )
+    return order
+
+
+def definition(given: Named, op_type: str = OP_TYPE) -> Definition:
+    """The program."""
+    program, types = given.program, kernel_types(given.program)
+    axes: dict[str, ConstantAxis] = {}
+
+    def spec(shape: Sequence[int], dtype: str) -> TensorSpec:
+        for n in shape:
+            axes[f"n{n}"] = ConstantAxis(n)
+        return TensorSpec(tuple(f"n{n}" for n in shape), dtype)
+
+    inputs = {
+        name: spec([item.tensor.shape[d] for d in order], item.tensor.dtype.value)
+        for name, item, order in zip(given.names, program.inputs, given.orders, strict=True)
+    }
+    found = [types[number] for number in program.outputs]
+    outputs = {f"output_{i}" if len(found) > 1 else "output": spec(x.shape, x.dtype.value) for i, x in enumerate(found)}
+    return Definition(
+        name=_definition_name(given, op_type),
+        op_type=op_type,
+        description=f"{given.title}: a program of {len(program.ops)} operators of mirage_formal.",
+        tags=("status:draft", "fused"),
+        axes=axes,
+        inputs=inputs,
+        outputs=outputs,
+        reference=_reference(given),
+    )
+
+
+def _definition_name(given: Named, op_type: str) -> str:
+    title = re.sub(r"[^a-z0-9]+", "_", given.title.lower()).strip("_")
+    return f"{op_type}_{title}_{digest(given.program)[:12]}"
+
+
+def _reference(given: Named) -> str:
+    """The program's operators one by one, with torch."""
+    lines = source(given.program).splitlines()
+    body = lines[1:-1]
+    binds = [f"    t{i} = {view}" for i, view in enumerate(given.views)]
+    outputs = lines[-1].strip().removeprefix("return (").removesuffix(",)")
+    head = ["import torch", "import torch.nn.functional as F", "", "", f"def run({', '.join(given.names)}):"]
+    return "\n".join([*head, *binds, *body, f"    return {outputs}", ""])
+
+
+def solution(given: Named, made: Executable, target: str, said: str, op_type: str = OP_TYPE) -> Solution:
+    """Kernels of a candidate, as their CUDA C++ and what launches them; machine code is compiled where they run.
+
+    Args:
+        given: The program.
+        made: Its kernels.
+        target: The GPU that they were planned for.
+        said: What is known about the candidate.
+        op_type: That of the definition.
+    """
+    launches = tuple(
+        msgspec.structs.replace(one, cubins={}) if isinstance(one, KernelLaunch) else one for one in made.launches
+    )
+    made = replace(made, launches=launches, files={name: text.encode() for name, text in made.sources.items()})
+    record = LaunchRecord(
+        SCHEMA, VERSION, made.digest, embedded(made.graph), embedded(made.program), launches, made.outputs
+    )
+    main = _MAIN.format(kernels=_KERNELS, names=", ".join(given.names), given=", ".join(given.views))
+    files = {_ENTRY: main, f"{_KERNELS}/{LAUNCH_FILE}": msgspec.json.encode(record).decode()}
+    files |= {f"{_KERNELS}/{name}": text for name, text in made.sources.items()}
+    return Solution(
+        name=f"{AUTHOR}_{made.digest[:12]}",
+        definition=_definition_name(given, op_type),
+        description=said,
+        author=AUTHOR,
+        spec=BuildSpec(
+            target_hardware=(f"NVIDIA_{target.upper()}",),
+            entry_point=f"{_ENTRY}::run",
+            dependencies=("torch", "cupy", "mirage_formal"),
+        ),
+        sources=tuple(SourceFile(path, content) for path, content in files.items()),
+    )
+
+
+def workload(given: Named, op_type: str = OP_TYPE) -> Trace:
+    """Inputs drawn at random: the definition has no variable axes, so there is one workload."""
+    name = _definition_name(given, op_type)
+    work = Workload(uuid=str(uuid.uuid5(_UNIT, name)), axes={}, inputs={one: RandomInput() for one in given.names})
+    return Trace(definition=name, workload=work)
+
+
+def trace(
+    work: Trace, solved: Solution, numerics: NumericsRecord, measured: MeasureRecord, libs: Mapping[str, str], now: str
+) -> Trace | None:
+    """A measurement; None where it says nothing: errors that are not finite, or a comparison that is undecided.
+
+    Args:
+        work: The workload.
+        solved: What was measured.
+        numerics: How exact its results were.
+        measured: How fast it was.
+        libs: Versions of what it ran with.
+        now: The time of the export, as in ISO 8601; the records have none of their own.
+    """
+    outputs = [one for scale in numerics.scales for one in scale.outputs]
+    relative, absolute = ([getattr(o, f"max_{kind}_error") for o in outputs] for kind in ("relative", "absolute"))
+    if numerics.answer == "undecided" or not outputs or any(error is None for error in (*relative, *absolute)):
+        return None
+    right = numerics.answer == "within"
+    scales = ", ".join(f"{scale.scale:g}" for scale in numerics.scales)
+    log = (
+        f"Results beside float64 at input scales {scales}: {numerics.answer} the tolerance of mirage_formal. "
+        f"Time: median of {measured.replays} replays of a CUDA graph of {measured.calls} calls over {measured.sets} "
+        "sets of inputs. The reference was not timed: its latency and the speedup are 0. The timestamp is the export's."
+    )
+    evaluation = Evaluation(
+        status="PASSED" if right else "INCORRECT_NUMERICAL",
+        environment=Environment(measured.device.replace(" ", "_"), dict(libs)),
+        timestamp=now,
+        log=log,
+        correctness=Correctness(max(relative), max(absolute)),
+        performance=Performance(measured.us / 1000) if right else None,
+    )
+    return msgspec.structs.replace(work, solution=solved.name, evaluation=evaluation)
+
+
+__all__ = ["AUTHOR", "OP_TYPE", "Named", "definition", "named", "solution", "trace", "workload"]

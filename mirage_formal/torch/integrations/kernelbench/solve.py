@@ -1,0 +1,219 @@
+"""One problem, in the process for it: imported, searched, written and compared."""
+
+from __future__ import annotations
+
+import linecache
+import operator
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+import torch
+from torch.utils import _pytree as pytree
+
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.views import kernel_count
+from mirage_formal.kernels.cost import estimate
+from mirage_formal.kernels.target import load_target
+from mirage_formal.run.request import superoptimize
+from mirage_formal.torch.capture import called
+from mirage_formal.torch.import_result import Imported, Left, Region
+from mirage_formal.torch.integrations.evidence import operator_at
+from mirage_formal.torch.integrations.kernelbench.module_file import model_new
+from mirage_formal.torch.integrations.kernelbench.outcome import Job, LeftOperator, Outcome, RegionOutcome, Trials
+from mirage_formal.torch.integrations.kernelbench.sizes import reduced
+from mirage_formal.torch.integrations.kernelbench.trials import compared, module_of
+from mirage_formal.torch.modules.rewrite import rewrite
+from mirage_formal.torch.modules.trace import Traced, trace
+
+_NAMES: Final = ("Model", "get_inputs", "get_init_inputs")
+_LEAST_S: Final = 1.0
+_T = TypeVar("_T")
+
+
+def solve(job: Job) -> Outcome:
+    """Do everything for one problem; what goes wrong is a part of the answer."""
+    begin = time.monotonic()
+    found = Outcome(problem=job.problem, imported="error")
+    warnings.simplefilter("ignore")
+    try:
+        for found in _steps(job):
+            _answer(job, found, begin)
+    except Exception as error:  # a problem file is anybody's code, and so is what it makes torch do
+        first = (str(error).strip().splitlines() or [""])[0]
+        found = msgspec.structs.replace(found, error=f"{type(error).__name__}: {first}"[:500])
+    return _answer(job, found, begin)
+
+
+def _answer(job: Job, found: Outcome, begin: float) -> Outcome:
+    """Write what is known by now: if the process is killed, this is what remains."""
+    found = msgspec.structs.replace(found, seconds=round(time.monotonic() - begin, 2))
+    Path(job.answer).write_bytes(msgspec.json.encode(found))
+    return found
+
+
+def _steps(job: Job) -> Iterator[Outcome]:
+    source, sizes, names = _loaded(job)
+    elements = _elements(names)
+    found = Outcome(problem=job.problem, imported="error", sizes=sizes, elements=elements)
+    yield found
+    small = elements <= job.elements
+    with torch.device("cpu" if small else "meta"):
+        module, inputs = module_of(names, "Model"), tuple(names["get_inputs"]())
+    traced = trace(module, inputs, {})
+    found = msgspec.structs.replace(found, **_imported(traced.imported, job.file))
+    yield found
+    regions, paths = _searched(traced.imported, job)
+    found = msgspec.structs.replace(found, regions=tuple(regions))
+    yield found
+    if not paths:
+        return
+    text = _written(job, source, traced, found, paths)
+    Path(job.written).parent.mkdir(parents=True, exist_ok=True)
+    Path(job.written).write_text(text, encoding="utf-8")
+    found = msgspec.structs.replace(found, written=job.written)
+    yield found
+    if small:
+        trials = compared(names, _executed(Path(job.written), text), job.trials)
+    else:
+        reason = f"{elements} elements are more than --elements {job.elements}"
+        trials = Trials(answer="not run", reason=reason)
+    yield msgspec.structs.replace(found, correct=trials)
+
+
+def _loaded(job: Job) -> tuple[str, dict[str, tuple[int, int]], dict[str, Any]]:
+    """The text of a problem with the sizes that are used, these, and its names."""
+    path = Path(job.file)
+    given = path.read_text(encoding="utf-8")
+    source, sizes = reduced(given, job.largest) if job.largest else (given, {})
+    if sizes:
+        try:
+            names = _executed(path, source)
+            with torch.no_grad():
+                _somewhere(names, lambda module, inputs: module(*inputs))
+            return source, sizes, names
+        except Exception:  # its numbers belong together in a way that is not known here; or it does not run at all
+            pass
+    return given, {}, _executed(path, given)
+
+
+def _executed(path: Path, source: str) -> dict[str, Any]:
+    """The names of a file."""
+    names: dict[str, Any] = {"__name__": f"problem_{path.stem}", "__file__": str(path)}
+    linecache.cache[str(path)] = (len(source), None, source.splitlines(keepends=True), str(path))
+    exec(compile(source, str(path), "exec"), names)
+    return names
+
+
+def _elements(names: Mapping[str, Any]) -> int:
+    """Elements of all tensors of a problem, without making them where that is possible."""
+    if missing := [name for name in _NAMES if name not in names]:
+        raise MirageError(f"expected a file that defines {', '.join(_NAMES)}, got one without {', '.join(missing)}")
+
+    def count(module: Any, inputs: Any) -> int:
+        tensors = [*module.parameters(), *module.buffers(), *pytree.tree_leaves(inputs)]
+        return sum(x.numel() for x in tensors if isinstance(x, torch.Tensor))
+
+    return _somewhere(names, count)
+
+
+def _somewhere(names: Mapping[str, Any], use: Callable[[Any, Any], _T]) -> _T:
+    """What can be said of a problem's module and inputs: without memory, or with, where drawing them reads numbers."""
+    try:
+        with torch.device("meta"):
+            return use(module_of(names, "Model"), names["get_inputs"]())
+    except Exception:  # as distributions raise, and whatever else the file may
+        return use(module_of(names, "Model"), names["get_inputs"]())
+
+
+def _imported(imported: Imported, file: str) -> dict[str, Any]:
+    whole = imported.graph is not None
+    kind: Literal["whole", "part", "none"] = "whole" if whole else "part" if imported.regions else "none"
+    left = tuple(dict.fromkeys(_left(item, file) for item in imported.left if item.operator != "getitem"))
+    nodes = {node.name: node for node in imported.module.graph.nodes}
+    return {"imported": kind, "left": left, "operators": sum(len(_computing(item, nodes)) for item in imported.regions)}
+
+
+def _computing(region: Region, nodes: Mapping[str, Any]) -> list[str]:
+    """The nodes of a region that are operators, not one of several results."""
+    return [name for name in region.nodes if nodes[name].target is not operator.getitem]
+
+
+def _left(item: Left, file: str) -> LeftOperator:
+    where = next((one for one in (item.where, item.through) if one is not None and str(one.path) == file), None)
+    return LeftOperator(item.operator, item.reason, "" if where is None else f"line {where.line}")
+
+
+def _searched(imported: Imported, job: Job) -> tuple[list[RegionOutcome], dict[int, Path]]:
+    """A proved candidate for each program, and the paths of their evidence by the numbers of regions."""
+    deadline = time.monotonic() + job.search_s
+    target = load_target(job.target)
+    nodes = {node.name: node for node in imported.module.graph.nodes}
+    known: dict[str, RegionOutcome] = {}
+    regions, paths = [], {}
+    for number, region in enumerate(imported.regions):
+        found = known.get(region.digest)
+        if found is None:
+            operators = tuple(called(nodes[name]).removeprefix("aten.") for name in _computing(region, nodes))
+            unfused = estimate(region.program, target).us
+            found = RegionOutcome(operators=operators, digest=region.digest, unfused_us=round(unfused, 3))
+            different = len({item.digest for item in imported.regions[number:]} - set(known))
+            found = _best(region, found, job, number, (deadline - time.monotonic()) / different)
+            known[region.digest] = found
+        regions.append(found)
+        if found.evidence:
+            paths[number] = Path(found.evidence)
+    return regions, paths
+
+
+def _best(region: Region, found: RegionOutcome, job: Job, number: int, share: float) -> RegionOutcome:
+    if share < _LEAST_S:
+        return msgspec.structs.replace(found, reason="no time was left for a search")
+    place = Path(job.place) / f"region-{number}"
+    try:
+        best = superoptimize(
+            region.graph,
+            out=place,
+            force=True,
+            workers=1,
+            time_limit=share,
+            target=job.target,
+            cache=job.cache,
+            measure=0,
+            name=f"region-{number}",
+        )[0]
+    except MirageError as error:
+        return msgspec.structs.replace(found, reason=error.what[:300])
+    return msgspec.structs.replace(
+        found,
+        candidate=best.digest,
+        verdict=type(best.verdict).__name__.lower(),
+        kernels=kernel_count(best.graph),
+        estimate_us=round(best.cost, 3),
+        evidence=str(best.directory.resolve()),
+    )
+
+
+def _written(job: Job, source: str, traced: Traced, found: Outcome, paths: Mapping[int, Path]) -> str:
+    operators = {number: operator_at(path) for number, path in paths.items()}
+    graph = rewrite(traced.imported, {number: one.overload for number, one in operators.items()})
+    said = [f"{job.problem}, computed by candidates of mirage_formal; written by `mirage-formal kernelbench`.", ""]
+    said += [
+        f"Program {number}: {', '.join(region.operators)}: {region.verdict}, {region.kernels} kernels, est. "
+        f"{region.estimate_us:.1f} us of {region.unfused_us:.1f}."
+        for number, region in enumerate(found.regions)
+        if region.candidate
+    ]
+    if found.sizes:
+        changes = ", ".join(f"{name} {was} -> {now}" for name, (was, now) in found.sizes.items())
+        said.append(f"Sizes are not the problem's: {changes}.")
+    evidence = list(dict.fromkeys(paths.values()))
+    beside = Path(job.written).with_suffix(".pt").resolve()
+    beside.parent.mkdir(parents=True, exist_ok=True)
+    return model_new(said, source, traced, graph, evidence, beside)
+
+
+__all__ = ["solve"]

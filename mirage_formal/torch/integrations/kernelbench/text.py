@@ -1,0 +1,88 @@
+"""The table of problems as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+from mirage_formal.terminal import plain
+from mirage_formal.torch.integrations.kernelbench.outcome import Outcome, Table
+
+COLUMNS: Final = ("problem", "imported", "operators", "kernels", "verdict", "est. us", "one by one", "correct")
+_MOST: Final = 160
+
+
+def cells(outcome: Outcome) -> tuple[str, ...]:
+    """A row of the table; see ``COLUMNS``."""
+    regions = [region for region in outcome.regions if region.candidate]
+    verdicts = {region.verdict for region in outcome.regions if region.verdict} or {"-"}
+    if any(not region.candidate for region in outcome.regions):
+        verdicts.add("none of some" if regions else "none")
+        verdicts.discard("-")
+    correct: str = outcome.correct.answer
+    if correct == "passed":
+        correct = f"{outcome.correct.trials} of {outcome.correct.trials}"
+    return (
+        outcome.problem,
+        outcome.imported,
+        str(outcome.operators),
+        str(sum(region.kernels for region in regions)) if regions else "-",
+        ", ".join(sorted(verdicts)),
+        f"{sum(region.estimate_us for region in regions):.1f}" if regions else "-",
+        f"{sum(region.unfused_us for region in regions):.1f}" if regions else "-",
+        correct,
+    )
+
+
+def reasons(outcome: Outcome) -> list[str]:
+    """What a user should know of a problem beside its row: what stays with torch and why, and what went wrong."""
+    found = [outcome.error] if outcome.error else []
+    counted = Counter((item.operator, item.reason) for item in outcome.left)
+    found += [f"{operator}: {reason}" for operator, reason in counted]
+    found += [f"no candidate: {region.reason}" for region in outcome.regions if region.reason]
+    if outcome.correct.reason:
+        found.append(f"{outcome.correct.answer}: {outcome.correct.reason}")
+    return [plain(text, _MOST) for text in found]
+
+
+def summaries(outcomes: Sequence[Outcome]) -> list[str]:
+    """How many problems of each level got how far."""
+    found = []
+    for level, group in groupby(outcomes, key=lambda one: one.problem.rpartition("/")[0]):
+        some = list(group)
+        whole = [one for one in some if one.imported == "whole"]
+        proved = [one for one in whole if one.proved]
+        passed = [one for one in proved if one.correct.answer == "passed"]
+        part = sum(one.imported == "part" for one in some)
+        also = sum(one.imported == "part" and one.correct.answer == "passed" for one in some)
+        text = f"{len(some)} problems, {len(whole)} imported whole, {len(proved)} of these proved, "
+        text += f"{len(passed)} of these correct; {part} imported in part, {also} of these correct"
+        found.append(f"{level}: {text}" if level else text)
+    return found
+
+
+def markdown(table: Table) -> str:
+    """The table with reasons and counts, as Markdown."""
+    lines = [f"# {plain(table.directory)}", ""]
+    if table.commit:
+        lines += [f"Commit {table.commit}.", ""]
+    used = ", ".join(f"{name} {value}" for name, value in (table.versions | table.options).items())
+    lines += [f"Computed with {used}.", ""]
+    lines += [f"- {text}" for text in summaries(table.problems)]
+    lines += ["", f"| {' | '.join(COLUMNS)} |", "|---|---|--:|--:|---|--:|--:|---|"]
+    lines += [f"| {' | '.join(plain(text).replace('|', '/') for text in cells(one))} |" for one in table.problems]
+    rest = [(one, reasons(one)) for one in table.problems]
+    if any(why for _, why in rest):
+        lines += ["", "## Why", ""]
+        lines += [f"- {plain(one.problem)}: {'; '.join(why)}" for one, why in rest if why]
+    sizes = [one for one in table.problems if one.sizes]
+    if sizes:
+        lines += ["", "## Sizes", ""]
+        for one in sizes:
+            lines.append(f"- {plain(one.problem)}: " + ", ".join(f"{k} {a} -> {b}" for k, (a, b) in one.sizes.items()))
+    return "\n".join([*lines, ""])
+
+
+__all__ = ["COLUMNS", "cells", "markdown", "reasons", "summaries"]

@@ -1,0 +1,192 @@
+"""Which operators stay in a graph on a GPU: those that were measured to be faster than what else would compute it.
+
+Twice, if there are several: each different operator beside a compilation of its region alone, and then the whole graph
+with those that are left beside one without any, as a compiler may fuse a region with what is around it. While the whole
+is not faster, the operator that gained least alone is left out. What cannot be timed is decided by estimates, as where
+there is no GPU. A compiler may have several ways to compile a graph: one with operators in it is compiled in each, and
+the fastest counts. The compilation that was timed is the one that is kept: a compiler that tunes by times makes another
+one of the same graph the next time.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import getitem
+from typing import Any, TypeAlias
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from mirage_formal.torch.import_result import Imported
+from mirage_formal.torch.modules.graph_timing import Timed, alike, compared
+from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator
+from mirage_formal.torch.modules.report import RegionReport, Report
+from mirage_formal.torch.modules.rewrite import alone
+
+#: Makes a function of a graph, for inputs like these.
+Compile: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+
+
+def as_it_is(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """No compilation: torch, operator by operator."""
+    return module.forward  # type: ignore[no-any-return]  # a method of a class without types
+
+
+def on_this_gpu(inputs: Sequence[Any]) -> bool:
+    """Whether some tensors lie on a GPU that is there."""
+    return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs) and bool(torch.cuda.is_available())
+
+
+def faster_regions(
+    imported: Imported, operators: Mapping[int, TorchOperator], report: Report, compile: Compile
+) -> tuple[dict[int, TorchOperator], Report]:
+    """The operators that are faster than what their regions are compiled to, and what is to be said of each.
+
+    Args:
+        imported: The import.
+        operators: Operators by the numbers of regions.
+        report: What became of every region.
+        compile: What computes regions otherwise.
+    """
+    kept = dict(operators)
+    rows: list[RegionReport] = []
+    for row in report.regions:
+        operator = operators.get(row.numbers[0])
+        found = None if operator is None else _timed(imported, row.numbers[0], operator, compile)
+        if found is not None:
+            row = dataclasses.replace(row, measured_us=found.ours, others_us=found.theirs)
+            if not found.faster:
+                row = dataclasses.replace(row, kept="it is faster there, as measured")
+                for number in row.numbers:
+                    kept.pop(number, None)
+        rows.append(row)
+    return kept, dataclasses.replace(report, regions=tuple(rows))
+
+
+def _timed(imported: Imported, number: int, operator: TorchOperator, compile: Compile) -> Timed | None:
+    """An operator beside its region; None where one cannot be compiled or timed."""
+    calls = []
+    for chosen in ({number: operator.overload}, {}):
+        graph, inputs = alone(imported, number, chosen)
+        calls.append(_apart(graph, inputs, compile))
+    return _compared(calls[0], calls[1], inputs)
+
+
+def _apart(graph: Graph | GraphModule, inputs: Sequence[Any], compile: Compile) -> Callable[..., Any] | None:
+    """A graph compiled by itself, as if nothing else was being compiled; it stays as it is. None where it cannot be."""
+    owner = graph if isinstance(graph, GraphModule) else torch.nn.Module()
+    copy = Graph()
+    own = graph.graph if isinstance(graph, GraphModule) else graph
+    copy.output(copy.graph_copy(own, {}))
+    with torch.no_grad(), torch._guards.tracing(None):
+        try:
+            return compile(GraphModule(owner, copy), list(inputs))
+        except Exception:  # a compiler's own
+            return None
+
+
+def _compared(
+    ours: Callable[..., Any] | None, theirs: Callable[..., Any] | None, inputs: Sequence[Any]
+) -> Timed | None:
+    """Times of both in turns; None where one could not be compiled, or cannot be timed."""
+    return None if ours is None or theirs is None else compared(ours, theirs, inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What was chosen.
+
+    Attributes:
+        graph: The graph with operators; None if it is faster without.
+        report: What became of every region.
+        compiled: The compilation of it, or of the graph without operators, that was timed; None if none was.
+        way: In which of the ways that there are to compile it.
+    """
+
+    graph: GraphModule | None
+    report: Report
+    compiled: Callable[..., Any] | None = None
+    way: int = 0
+
+
+def settled(
+    operators: Mapping[int, TorchOperator],
+    report: Report,
+    build: Callable[[Mapping[int, TorchOperator]], GraphModule],
+    without: GraphModule,
+    inputs: Sequence[Any],
+    ways: Sequence[Compile],
+) -> Settled:
+    """The graph with as many operators as make it faster than without any, or the one without if none do.
+
+    Args:
+        operators: Operators by the numbers of regions, faster alone.
+        report: What became of every region.
+        build: Makes the graph with some operators.
+        without: The graph without operators.
+        inputs: Tensors like those that it is called on.
+        ways: What compiles graphs: those with operators in each of these ways, the one without in the first.
+    """
+    left = dict(operators)
+    theirs = _apart(without, inputs, ways[0]) if left else None
+    while left:
+        made = build(left)
+        ours, way = _fastest(made, inputs, ways)
+        found = _compared(ours, theirs, inputs)
+        if found is None:
+            return Settled(made, report)
+        rows = [row for row in report.regions if row.numbers[0] in left]
+        if len(rows) == 1 and rows[0].measured_us is None:  # the graph's only operator, which was not timed by itself
+            report = _instead(report, rows[0], measured_us=found.ours, others_us=found.theirs)
+        report = dataclasses.replace(report, measured_us=found.ours, others_us=found.theirs)
+        if found.faster:
+            return Settled(made, report, ours, way)
+        least = min(rows, key=_gained)
+        why = f"the whole graph is faster there, as measured: {found.theirs:.1f} us, with operators {found.ours:.1f} us"
+        report = _instead(report, next(row for row in report.regions if row.numbers == least.numbers), kept=why)
+        for number in least.numbers:
+            left.pop(number, None)
+    return Settled(None, report, theirs)
+
+
+def _fastest(
+    graph: GraphModule, inputs: Sequence[Any], ways: Sequence[Compile]
+) -> tuple[Callable[..., Any] | None, int]:
+    """The compilation of a graph that takes least, and its way: the first, where another cannot be made or timed.
+
+    Sound: nothing is proved of what a compiler makes of the rest of a graph. Another compilation than the first is
+    taken only where both give the same for one draw of inputs.
+
+    Ways differ in how they compile several nodes, so there is one for a graph with less than that beside our operators.
+    """
+    best, way = _apart(graph, inputs, ways[0]), 0
+    for number, compile in enumerate(ways[1:] if len(_others(graph)) > 1 else (), 1):
+        other = _apart(graph, inputs, compile)
+        if best is None or other is None:
+            continue
+        found = compared(other, best, inputs)
+        if found is not None and found.ours < found.theirs and alike(other, best, inputs):
+            best, way = other, number
+    return best, way
+
+
+def _others(graph: GraphModule) -> list[Node]:
+    """The nodes that compute something, our operators apart; views of tensors are among them."""
+    calls = (node for node in graph.graph.nodes if node.op == "call_function" and node.target is not getitem)
+    return [node for node in calls if getattr(node.target, "namespace", "") != NAMESPACE]
+
+
+def _gained(row: RegionReport) -> float:
+    """Microseconds that an operator gains alone; 0 where that was not measured."""
+    return 0.0 if row.measured_us is None or row.others_us is None else row.others_us - row.measured_us
+
+
+def _instead(report: Report, row: RegionReport, **changed: Any) -> Report:
+    """A report with something else in one of its rows."""
+    regions = (dataclasses.replace(one, **changed) if one is row else one for one in report.regions)
+    return dataclasses.replace(report, regions=tuple(regions))
+
+
+__all__ = ["Compile", "Settled", "as_it_is", "faster_regions", "on_this_gpu", "settled"]

@@ -1,0 +1,545 @@
+"""Rules for products, reductions and norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from math import prod, sqrt
+from typing import Final
+
+import mirage_formal.torch.views as views
+from mirage_formal.frontend.tensor import Tensor
+from mirage_formal.graph.types import DType
+from mirage_formal.torch.call import LARGEST, Call, Written
+from mirage_formal.torch.pointwise_rules import log_of_sigmoid, log_one_plus
+from mirage_formal.torch.values import ImportedGraph, Value, stuck
+from mirage_formal.torch.view_propagation import Maker, apply, product
+from mirage_formal.torch.view_rules import reshaped, seen
+from mirage_formal.torch.views import View
+
+NO_CONVOLUTION: Final = "programs have no convolution, but for one that looks at one place at a time"
+
+
+def turned(value: Value) -> Value:
+    """The last two dims swapped."""
+    return seen(value, View((*value.view.dims[:-2], value.view.dims[-1], value.view.dims[-2]), value.view.offset))
+
+
+def _times(call: Call, a: Value, b: Value) -> Value:
+    """A product as torch has it: a vector on the left is a row, one on the right a column, and its dim is dropped."""
+    first, second = call.alike([a, b])
+    left = seen(first, View(((), *first.view.dims), first.view.offset)) if len(a.shape) == 1 else first
+    right = seen(second, View((*second.view.dims, ()), second.view.offset)) if len(b.shape) == 1 else second
+    found = product(call.program, left, right)
+    dims = list(found.view.dims)
+    if len(b.shape) == 1:
+        dims.pop()
+    if len(a.shape) == 1:
+        dims.pop(-1 if len(b.shape) == 1 else -2)
+    return seen(found, View(tuple(dims), found.view.offset))
+
+
+def matmul(call: Call) -> Written:
+    """A product of tensors of any rank."""
+    names = [name for name in ("other", "mat2", "vec2", "vec", "tensor") if name in call.given]
+    return _times(call, call.value(), call.value(names[0]))
+
+
+def linear(call: Call) -> Written:
+    """x w^T + b; the weight is read through its strides."""
+    weight = call.value("weight")
+    found = _times(call, call.value("input"), turned(weight) if len(weight.shape) > 1 else weight)
+    bias = call.optional("bias")
+    return found if bias is None else call.map(lambda graph, x, b: graph.add(x, b), found, bias)
+
+
+def addmm(call: Call) -> Written:
+    """beta c + alpha a b."""
+    names = ("mat1", "mat2") if "mat1" in call.given else ("batch1", "batch2")
+    found = _times(call, call.value(names[0]), call.value(names[1]))
+    alpha, beta = call.factor("alpha"), call.number("beta")
+
+    def made(graph: ImportedGraph, x: Tensor, c: Tensor) -> Tensor:
+        x = x if alpha == 1 else graph.scale(x, alpha)
+        if beta == 0:  # what is added does not matter, not even NaN
+            return x
+        return graph.add(c if beta == 1 else graph.scale(c, beta), x)
+
+    return call.map(made, found, call.value())
+
+
+def attention(call: Call) -> Written:
+    """softmax(q k^T scale + mask) v, with booleans or numbers as the mask, or the lower triangle of ones.
+
+    A query without a key has zeros, as torch has them: of its exponentials, all 0, the sum is 0, by which nothing is
+    divided.
+    """
+    q, k, v = (call.value(name) for name in ("query", "key", "value"))
+    if call.given["dropout_p"]:
+        raise stuck("expected dropout_p = 0, got dropout in training", "call module.eval() first")
+    if call.given.get("enable_gqa"):
+        k, v = (_shared(call, item, q.shape[-3]) for item in (k, v))
+    scale = Fraction(repr(1 / sqrt(q.shape[-1]))) if call.given.get("scale") is None else call.factor("scale")
+    scores = call.map(lambda graph, x: graph.scale(x, scale), _times(call, q, turned(k)))
+    mask = call.optional("attn_mask")
+    if call.given["is_causal"]:
+        if mask is not None:
+            raise stuck("expected attn_mask or is_causal, got both")
+        mask = call.triangle(q.shape[-2], k.shape[-2], side="lower")
+    if mask is not None and mask.dtype.floating:
+        scores, mask = call.map(lambda graph, x, m: graph.add(x, m), scores, mask), None
+    weights = _weights(call, scores, mask, len(scores.shape) - 1)
+    return _times(call, weights, v)
+
+
+def _shared(call: Call, value: Value, heads: int) -> Value:
+    """Keys or values of groups for each of the queries that share them."""
+    *lead, groups, rows, columns = value.shape
+    apart = reshaped(call.program, value, (*lead, groups, 1, rows, columns))
+    wide = seen(apart, views.expand(apart.view, (*lead, groups, heads // groups, rows, columns)))
+    return reshaped(call.program, wide, (*lead, heads, rows, columns))
+
+
+def _softmax(call: Call, value: Value, axis: int) -> Value:
+    return apply(call.program, [value], lambda g, t, axes: g.softmax(t[0], axes[0]), {axis}, one=True)
+
+
+def _kept_softmax(call: Call, scores: Value, keep: Value, axis: int) -> Value:
+    """The softmax of the scores where a mask has 1, and 0 elsewhere.
+
+    Scores that are not kept have no influence, not even on the maximum. A row of which nothing is kept is 0 / 0.
+    """
+
+    def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+        x, kept = tensors
+        largest = graph.max(graph.select(kept, x, -LARGEST), axes[0])
+        weights = graph.select(kept, graph.exp(graph.sub(x, largest)), 0)
+        return graph.div(weights, graph.sum(weights, axes[0]))
+
+    return apply(call.program, [scores, keep], made, {axis}, one=True)
+
+
+def _weights(call: Call, scores: Value, keep: Value | None, axis: int) -> Value:
+    """The weights of attention: a softmax that is 0 where a row has nothing but minus infinity, or is not kept.
+
+    The maximum of such a row is finite, so e to minus infinity less it is 0 and not NaN.
+    """
+
+    def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+        x, *mask = tensors
+        kept = graph.select(mask[0], x, -LARGEST) if mask else x
+        weights = graph.exp(graph.sub(x, graph.maximum(graph.max(kept, axes[0]), -LARGEST)))
+        if mask:
+            weights = graph.select(mask[0], weights, 0)
+        return graph.div_no_nan(weights, graph.sum(weights, axes[0]))
+
+    return apply(call.program, [scores] if keep is None else [scores, keep], made, {axis}, one=True)
+
+
+def softmax(call: Call) -> Written:
+    """Along one dim; minus infinity counts as no weight at all, and a row of it has no value."""
+    value = call.value()
+    axis = call.whole("dim") % max(len(value.shape), 1)
+    if value.keep is None:
+        return _softmax(call, call.accumulated(value), axis)
+    scores = call.accumulated(Value(value.base, value.view))
+    return _kept_softmax(call, scores, value.keep, axis)
+
+
+def log_softmax(call: Call) -> Written:
+    """Along one dim."""
+    value = call.accumulated(call.value())
+    axis = call.whole("dim") % max(len(value.shape), 1)
+    return _wide_along(call, value, lambda g, t, axes: g.log_softmax(t[0], axes[0]), {axis}, one=True)
+
+
+def _wide_along(call: Call, value: Value, make: Maker, dims: set[int], *, one: bool = False) -> Value:
+    """An operator of several steps along dims, between which torch rounds to float32 at most."""
+    found = apply(call.program, [call.cast(value, DType.FLOAT32)], make, dims, one=one)
+    return call.cast(found, call.target([value]))
+
+
+def _reduced(call: Call, value: Value, dims: Sequence[int], name: str) -> Value:
+    """A reduction over dims, one after another; sums of narrow types are float32 in between."""
+
+    def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+        found, dtype = tensors[0], tensors[0].dtype
+        if name in ("sum", "mean") and len(axes) > 1:
+            found = graph.cast(found, DType.FLOAT32) if dtype is not DType.FLOAT32 else found
+        for axis in axes:
+            found = getattr(graph, name)(found, axis)
+        return found if found.dtype is dtype else graph.cast(found, dtype)
+
+    return apply(call.program, [value], made, set(dims))
+
+
+def _closed(call: Call, value: Value, dims: Sequence[int]) -> Value:
+    """A reduced value with its dims of extent 1, or without them."""
+    if call.given.get("keepdim"):
+        return value
+    kept = tuple(digits for axis, digits in enumerate(value.view.dims) if axis not in dims)
+    return seen(value, View(kept, value.view.offset))
+
+
+def reduction(name: str) -> Callable[[Call], Written]:
+    """A sum, mean or extreme over dims."""
+
+    def rule(call: Call) -> Written:
+        value = call.accumulated(call.value())
+        dims = call.dims("dim", len(value.shape))
+        if value.dtype is DType.BOOL:
+            raise stuck("expected numbers, got a mask: what torch has of it is integers")
+        return _closed(call, _reduced(call, value, dims, name), dims)
+
+    return rule
+
+
+def quantified(*, every: bool) -> Callable[[Call], Written]:
+    """Return whether a mask has a 1, or no 0, along dims."""
+
+    def rule(call: Call) -> Written:
+        mask = call.nonzero(call.value())
+        dims = call.dims("dim", len(mask.shape))
+        if every:
+            mask = call.logic(lambda graph, m: graph.logical_not(m), mask)
+        found = _closed(call, _reduced(call, mask, dims, "max"), dims)
+        return call.logic(lambda graph, m: graph.logical_not(m), found) if every else found
+
+    return rule
+
+
+def extreme(name: str) -> Callable[[Call], Written]:
+    """The values of an extreme along one dim, of which torch gives the indices as well."""
+
+    def rule(call: Call) -> Written:
+        value = call.value()
+        dims = call.dims("dim", len(value.shape))
+        return (_closed(call, _reduced(call, value, dims, name), dims),)
+
+    return rule
+
+
+def logsumexp(call: Call) -> Written:
+    """The largest element plus the logarithm of the sum of e^(x - largest); of infinite ones, 0 is subtracted."""
+    value = call.value()
+    dims = call.dims("dim", len(value.shape))
+
+    def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+        if not axes:
+            return tensors[0]
+        largest = graph.max(tensors[0], axes[0])
+        for axis in axes[1:]:
+            largest = graph.max(largest, axis)
+        largest = graph.select(graph.le(graph.abs(largest), LARGEST), largest, 0)
+        below = graph.sum(graph.exp(graph.sub(tensors[0], largest)), tuple(axes))
+        return graph.add(graph.log(below), largest)
+
+    return _closed(call, _wide_along(call, value, made, set(dims)), dims)
+
+
+def spread(*, root: bool) -> Callable[[Call], Written]:
+    """The variance or its root."""
+
+    def rule(call: Call) -> Written:
+        value = call.value()
+        dims = call.dims("dim", len(value.shape))
+        correction = call.number("correction") if call.given.get("correction") is not None else Fraction(1)
+        if "unbiased" in call.given:
+            correction = Fraction(int(bool(call.given["unbiased"])))
+        count = prod(value.shape[d] for d in dims)
+        if count - correction <= 0:
+            raise stuck(f"expected more than {correction} elements, got {count}")
+
+        def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+            x = tensors[0]
+            apart = graph.square(graph.sub(x, graph.mean(x, tuple(axes))))
+            found = graph.scale(graph.sum(apart, tuple(axes)), 1 / (count - correction))
+            return graph.sqrt(found) if root else found
+
+        return _closed(call, _wide_along(call, value, made, set(dims)), dims)
+
+    return rule
+
+
+def vector_norm(call: Call) -> Written:
+    """The 1-norm, the 2-norm or the largest magnitude."""
+    value = call.accumulated(call.value())
+    dims = call.dims("dim", len(value.shape))
+    order = call.given.get("ord", call.given.get("p", 2))
+    if order not in (1, 2, float("inf")):
+        raise stuck(f"expected a norm of order 1, 2 or inf, got {order}")
+
+    def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+        x = tensors[0]
+        if not axes:
+            return graph.abs(x)
+        if order == 2:
+            return graph.sqrt(graph.sum(graph.square(x), tuple(axes)))
+        return (graph.sum if order == 1 else graph.max)(graph.abs(x), tuple(axes))
+
+    return _closed(call, _wide_along(call, value, made, set(dims)), dims)
+
+
+def _normed(call: Call, name: str, values: Sequence[Value], dims: set[int], eps: Fraction) -> Value:
+    """A norm along dims with its weight."""
+
+    def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
+        x, *weight = tensors
+        more = {"weight": weight[0]} if weight else {}
+        if name == "rms_norm":
+            return graph.rms_norm(x, dim=axes[0], eps=eps, **more)
+        return graph.layer_norm(x, axes[0], eps=eps, **more)
+
+    return apply(call.program, values, made, dims, one=True)
+
+
+def norm(name: str) -> Callable[[Call], Written]:
+    """A norm over the last dims, with a weight and a bias."""
+
+    def rule(call: Call) -> Written:
+        value = call.value("input")
+        rank = len(value.shape)
+        dims = set(range(rank - len(call.wholes("normalized_shape")), rank))
+        weight, bias = call.optional("weight"), call.optional("bias") if "bias" in call.given else None
+        eps = call.given.get("eps")
+        exact = Fraction(repr(_epsilon(value))) if eps is None else call.number("eps")
+        values = call.alike([value] if weight is None else [value, weight])
+        found = _normed(call, name, values, dims, exact)
+        return found if bias is None else call.map(lambda graph, x, b: graph.add(x, b), found, bias)
+
+    return rule
+
+
+def _epsilon(value: Value) -> float:
+    """What torch adds under the root if it is told nothing: the distance from 1 to the next number of the type."""
+    return {"float16": 2.0**-23, "bfloat16": 2.0**-23, "float32": 2.0**-23}[value.dtype.value]
+
+
+def _channels(value: Value, rank: int) -> Value:
+    """A vector along the second of so many dims."""
+    return seen(value, View(((), value.view.dims[0], *((),) * (rank - 2)), value.view.offset))
+
+
+def group_norm(call: Call) -> Written:
+    """Each group of channels is normalised over its channels and all places."""
+    value, groups = call.value("input"), call.whole("num_groups")
+    shape = value.shape
+    wide = value if _alone(call) else call.cast(value, DType.FLOAT32)
+    apart = reshaped(call.program, wide, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    dims = set(range(2, len(apart.shape)))
+    found = reshaped(call.program, _normed(call, "layer_norm", [apart], dims, call.number("eps")), shape)
+    return _affine(call, value, found)
+
+
+def instance_norm(call: Call) -> Written:
+    """Each channel of each element of the batch is normalised over all places."""
+    if not call.given["use_input_stats"]:
+        raise stuck("expected instance_norm with the statistics of its input")
+    value = call.value("input")
+    wide = value if _alone(call) else call.cast(value, DType.FLOAT32)
+    dims = set(range(2, len(value.shape)))
+    return _affine(call, value, _normed(call, "layer_norm", [wide], dims, call.number("eps")))
+
+
+def _alone(call: Call) -> bool:
+    """Return whether a norm has neither weight nor bias, so that it is one operator."""
+    return call.given.get("weight") is None and call.given.get("bias") is None
+
+
+def _affine(call: Call, value: Value, found: Value) -> Value:
+    """What was normalised times a weight plus a bias, in the type of the result."""
+    rank = len(found.shape)
+    weight, bias = call.optional("weight"), call.optional("bias")
+    if weight is not None:
+        scale = call.cast(_channels(weight, rank), found.dtype)
+        found = call.logic(lambda graph, x, w: graph.mul(x, w), found, scale)
+    if bias is not None:
+        more = call.cast(_channels(bias, rank), found.dtype)
+        found = call.logic(lambda graph, x, b: graph.add(x, b), found, more)
+    return call.cast(found, call.target([value]))
+
+
+def pairwise_distance(call: Call) -> Written:
+    """The 2-norm of a - b + eps along the last dim."""
+    eps = call.number("eps")
+    if call.number("p") != 2:
+        raise stuck(f"expected p = 2, got {call.given['p']}")
+    first, second = call.value("x1"), call.value("x2")
+    wanted = call.target([first, second])
+    values = [call.cast(value, DType.FLOAT32) for value in (first, second)]
+    apart = call.logic(lambda g, a, b: g.square(g.shift(g.sub(a, b), eps)), *values)
+    last = (len(apart.shape) - 1,)
+    found = call.logic(lambda graph, x: graph.sqrt(x), _reduced(call, apart, last, "sum"))
+    return _closed(call, call.cast(found, wanted), last)
+
+
+def average_pool(places: int) -> Callable[[Call], Written]:
+    """The mean of windows over the last dims that do not overlap."""
+
+    def rule(call: Call) -> Written:
+        value = call.value()
+        window = (call.wholes("kernel_size") * places)[:places]
+        stride = (call.wholes("stride") * places)[:places] or window
+        lead, extents = value.shape[:-places], value.shape[-places:]
+        even = not any(n % k for n, k in zip(extents, window, strict=True))
+        own = call.given.get("divisor_override") is not None
+        if stride != window or any(call.wholes("padding")) or own or not even:
+            raise stuck("expected windows that do not overlap and fill the tensor: stride = kernel_size, no padding")
+        counts = [n // k for n, k in zip(extents, window, strict=True)]
+        split = reshaped(call.program, value, (*lead, *(n for pair in zip(counts, window, strict=True) for n in pair)))
+        inside = range(len(lead) + 1, len(split.shape), 2)
+        return reshaped(call.program, _reduced(call, split, inside, "mean"), (*lead, *counts))
+
+    return rule
+
+
+def convolution(call: Call) -> Written:
+    """A convolution that looks at one place at a time, which is a product over the channels."""
+    value, weight, bias = call.value("input"), call.value("weight"), call.optional("bias")
+    rank = len(weight.shape)
+    plain = set(call.wholes("stride")) <= {1} and not any(call.wholes("padding"))
+    if prod(weight.shape[2:]) != 1 or call.whole("groups") != 1 or not plain or len(value.shape) != rank:
+        raise stuck(NO_CONVOLUTION)
+    matrix = reshaped(call.program, weight, weight.shape[:2])
+    places = reshaped(call.program, value, (*value.shape[:2], prod(value.shape[2:])))
+    found = _times(call, matrix, places)
+    found = reshaped(call.program, found, (value.shape[0], weight.shape[0], *value.shape[2:]))
+    return found if bias is None else call.map(lambda graph, x, b: graph.add(x, b), found, _channels(bias, rank))
+
+
+def loss(make: Callable[[Call, ImportedGraph, Tensor, Tensor], Tensor]) -> Callable[[Call], Written]:
+    """A loss of two tensors, by elements, as their mean or as their sum."""
+
+    def rule(call: Call) -> Written:
+        values = call.value(), call.value("target")
+        return _finished(call, call.wide(lambda g, a, b: make(call, g, a, b), *values))
+
+    return rule
+
+
+def _finished(call: Call, found: Value) -> Value:
+    """The loss of all elements from that of each."""
+    reduction = call.whole("reduction")
+    if reduction == 0:
+        return found
+    dims = range(len(found.shape))
+    return _closed(call, _reduced(call, found, dims, "mean" if reduction == 1 else "sum"), dims)
+
+
+def squared(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
+    """(a - b)^2."""
+    return graph.square(graph.sub(a, b))
+
+
+def absolute(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
+    """|a - b|."""
+    return graph.abs(graph.sub(a, b))
+
+
+def huber(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
+    """With d = |a - b|: d^2 / 2 up to c and c (d - c / 2) from there on; or both over c."""
+    delta = "delta" in call.given
+    bound = call.number("delta" if delta else "beta")
+    if bound <= 0:
+        raise stuck(f"expected a bound above 0, got {bound}")
+    far = absolute(call, graph, a, b)
+    near = graph.scale(graph.square(far), Fraction(1, 2) if delta else 1 / (2 * bound))
+    beyond = graph.shift(far, -bound / 2)
+    if delta and bound != 1:
+        beyond = graph.scale(beyond, bound)
+    return graph.select(graph.le(far, bound) if delta else graph.lt(far, bound), near, beyond)
+
+
+def cross_entropy(call: Call) -> Written:
+    """-b log a - (1 - b) log(1 - a), where torch has -100 for smaller logarithms."""
+
+    def made(graph: ImportedGraph, a: Tensor, b: Tensor, weight: Tensor | None) -> Tensor:
+        near, far = (graph.maximum(x, -100) for x in (graph.log(a), log_one_plus(graph, graph.neg(a))))
+        found = graph.sub(graph.mul(graph.shift(b, -1), far), graph.mul(b, near))
+        return found if weight is None else graph.mul(found, weight)
+
+    return _finished(call, call.wide(made, call.value(), call.value("target"), call.optional("weight")))
+
+
+def cross_entropy_of_logits(call: Call) -> Written:
+    """(1 - b) a - (1 + (p - 1) b) log sigmoid(a)."""
+
+    def made(graph: ImportedGraph, a: Tensor, b: Tensor, weight: Tensor | None, positive: Tensor | None) -> Tensor:
+        logs = log_of_sigmoid(graph, a)
+        if positive is not None:
+            logs = graph.mul(graph.shift(graph.mul(graph.shift(positive, -1), b), 1), logs)
+        found = graph.sub(graph.mul(graph.sub(1, b), a), logs)
+        return found if weight is None else graph.mul(found, weight)
+
+    values = call.value(), call.value("target"), call.optional("weight"), call.optional("pos_weight")
+    return _finished(call, call.wide(made, *values))
+
+
+def batch_norm(call: Call) -> Written:
+    """In evaluation: with the mean and the variance that training has left.
+
+    On the CPU torch makes one factor and one summand of each channel first, on a GPU it takes the mean away first. Over
+    the real numbers both are the same; where a weight or a statistic is infinite they are not.
+    """
+    if call.given.get("training") or call.optional("running_mean") is None:
+        raise stuck("expected batch_norm in evaluation, got training", "call module.eval() first")
+    value, eps = call.value("input"), call.number("eps")
+    mean, variance = (_channels(call.value(name), len(value.shape)) for name in ("running_mean", "running_var"))
+    values = [call.cast(item, DType.FLOAT32) for item in (value, mean, variance)]
+
+    def made(graph: ImportedGraph, x: Tensor, m: Tensor, v: Tensor) -> Tensor:
+        return graph.div(graph.sub(x, m), graph.sqrt(graph.shift(v, eps)))
+
+    if not call.host:
+        return _affine(call, value, call.logic(made, *values))
+    rank = len(value.shape)
+    weight, bias = (call.optional(name) for name in ("weight", "bias"))
+    factor = call.logic(lambda graph, v: graph.reciprocal(graph.sqrt(graph.shift(v, eps))), values[2])
+    if weight is not None:
+        scale = call.cast(_channels(weight, rank), DType.FLOAT32)
+        factor = call.logic(lambda graph, f, w: graph.mul(f, w), factor, scale)
+    summand = call.logic(lambda graph, m, f: graph.scale(graph.mul(m, f), -1), values[1], factor)
+    if bias is not None:
+        more = call.cast(_channels(bias, rank), DType.FLOAT32)
+        summand = call.logic(lambda graph, s, b: graph.add(s, b), summand, more)
+    found = call.logic(lambda graph, x, f, s: graph.add(graph.mul(x, f), s), values[0], factor, summand)
+    return call.cast(found, call.target([value]))
+
+
+def batch_norm_alone(call: Call) -> Written:
+    """The same, as the first of several results, the others of which are empty."""
+    found = batch_norm(call)
+    assert isinstance(found, Value)
+    return (found,)
+
+
+def batch_norm_training(call: Call) -> Written:
+    """With the mean and the variance of the batch, which become a part of those that are kept."""
+    if not call.given["training"]:
+        raise stuck("expected the statistics of the batch")
+    value, eps, part = call.value("input"), call.number("eps"), call.factor("momentum")
+    if part == 1:
+        raise stuck("expected momentum other than 1: NaN and infinity times 0 are NaN")
+    dims = (0, *range(2, len(value.shape)))
+    count = prod(value.shape[d] for d in dims)
+    if count < 2:
+        raise stuck("expected more than one element of each channel")
+    wide = call.cast(value, DType.FLOAT32)
+    mean = _reduced(call, wide, dims, "mean")
+    apart = call.logic(lambda graph, x, m: graph.sub(x, m), wide, mean)
+    spread = _reduced(call, call.logic(lambda graph, x: graph.square(x), apart), dims, "mean")
+    root = call.logic(lambda graph, v: graph.sqrt(graph.shift(v, eps)), spread)
+    found = _affine(call, value, call.logic(lambda graph, x, r: graph.div(x, r), apart, root))
+
+    def kept(name: str, seen_now: Value, factor: Fraction) -> Value:
+        def made(graph: ImportedGraph, old: Tensor, new: Tensor) -> Tensor:
+            return graph.add(graph.scale(old, 1 - part), graph.scale(new, part * factor))
+
+        before = call.value(name)
+        new = call.logic(made, call.cast(before, DType.FLOAT32), seen_now)
+        return call.cast(new, before.dtype)
+
+    mean, spread, root = (_closed(call, each, dims) for each in (mean, spread, root))
+    inverse = call.logic(lambda graph, r: graph.reciprocal(r), root)
+    more = kept("running_mean", mean, Fraction(1)), kept("running_var", spread, Fraction(count, count - 1))
+    return found, mean, inverse, *more

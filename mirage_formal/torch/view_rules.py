@@ -1,0 +1,305 @@
+"""Rules for operators that compute nothing: they give a tensor another shape, or another name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import prod
+
+import mirage_formal.torch.views as views
+from mirage_formal.frontend.tensor import Tensor
+from mirage_formal.torch.call import Call, Written, rounded
+from mirage_formal.torch.values import Program, Value, stuck
+from mirage_formal.torch.view_propagation import concatenated, full
+from mirage_formal.torch.views import View
+
+
+def seen(value: Value, view: View) -> Value:
+    """A value through another view of the same base."""
+    if value.keep is not None:
+        raise stuck("expected finite numbers, got minus infinity, which only a softmax may read")
+    return Value(value.base, view)
+
+
+def reshaped(program: Program, value: Value, shape: Sequence[int]) -> Value:
+    """The elements in row-major order under another shape, of which one extent may be -1."""
+    known = prod(n for n in shape if n != -1)
+    shape = [prod(value.shape) // known if n == -1 else n for n in shape]
+    found = views.reshape(value.view, shape)
+    if found is None:
+        value = full(program, value)
+        found = views.reshape(value.view, shape)
+    assert found is not None
+    return seen(value, found)
+
+
+def cut(program: Program, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+    """Some indices of a dim."""
+    found = views.cut(value.view, axis, start, stop, step)
+    if found is None:
+        value = full(program, value)
+        found = views.cut(value.view, axis, start, stop, step)
+    assert found is not None
+    return seen(value, found)
+
+
+def _axis(call: Call, value: Value, name: str = "dim") -> int:
+    return call.whole(name) % max(len(value.shape), 1)
+
+
+def same(call: Call) -> Written:
+    """The operand itself."""
+    return call.value(next(iter(call.given)))
+
+
+def reshape(call: Call) -> Written:
+    """The shape that torch has found."""
+    return reshaped(call.program, call.value(), call.shape)
+
+
+def transpose(call: Call) -> Written:
+    """Two dims swapped."""
+    value = call.value()
+    axes = list(range(len(value.shape)))
+    if "dim0" in call.given:
+        a, b = _axis(call, value, "dim0"), _axis(call, value, "dim1")
+    else:
+        a, b = (axes[-2], axes[-1]) if len(axes) > 1 else (0, 0)
+    if axes:
+        axes[a], axes[b] = axes[b], axes[a]
+    return seen(value, views.permute(value.view, axes))
+
+
+def permute(call: Call) -> Written:
+    """Dims in another order."""
+    value = call.value()
+    return seen(value, views.permute(value.view, call.dims("dims", len(value.shape))))
+
+
+def movedim(call: Call) -> Written:
+    """Dims at other places, the others in their order."""
+    value = call.value()
+    rank = len(value.shape)
+    source, goal = call.dims("source", rank), call.dims("destination", rank)
+    order = [d for d in range(rank) if d not in source]
+    for place, dim in sorted(zip(goal, source, strict=True)):
+        order.insert(place, dim)
+    return seen(value, views.permute(value.view, order))
+
+
+def expand(call: Call) -> Written:
+    """Dims of extent 1 repeated."""
+    value = call.value()
+    return seen(value, views.expand(value.view, call.shape))
+
+
+def repeat(call: Call) -> Written:
+    """All of a tensor several times along each dim."""
+    value, times = call.value(), call.wholes("repeats")
+    shape = (1,) * (len(times) - len(value.shape)) + value.shape
+    split = [n for pair in zip((1,) * len(shape), shape, strict=True) for n in pair]
+    wide = [n for pair in zip(times, shape, strict=True) for n in pair]
+    found = reshaped(call.program, value, split)
+    return reshaped(call.program, seen(found, views.expand(found.view, wide)), call.shape)
+
+
+def repeat_interleave(call: Call) -> Written:
+    """Every index of a dim several times, one after another."""
+    value, times = call.value(), call.whole("repeats")
+    if call.given.get("dim") is None:
+        value = reshaped(call.program, value, (prod(value.shape),))
+    axis = 0 if call.given.get("dim") is None else _axis(call, value)
+    shape = value.shape
+    found = reshaped(call.program, value, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    wide = (*shape[: axis + 1], times, *shape[axis + 1 :])
+    return reshaped(call.program, seen(found, views.expand(found.view, wide)), call.shape)
+
+
+def _range(call: Call, extent: int) -> tuple[int, int]:
+    """The range that a slice has of a dim."""
+    start = 0 if call.given["start"] is None else call.whole("start")
+    stop = extent if call.given["end"] is None else call.whole("end")
+    first, last = (min(max(n + extent if n < 0 else n, 0), extent) for n in (start, stop))
+    return first, last
+
+
+def slice_(call: Call) -> Written:
+    """A range of a dim."""
+    value = call.value()
+    axis = _axis(call, value)
+    start, stop = _range(call, value.shape[axis])
+    if stop <= start:
+        raise stuck(f"expected at least one index of dim {axis}, got {start}:{stop}")
+    return cut(call.program, value, axis, start, stop, call.whole("step"))
+
+
+def narrow(call: Call) -> Written:
+    """A range of a dim, by its length."""
+    value = call.value()
+    axis, start = _axis(call, value), call.whole("start")
+    start += value.shape[axis] if start < 0 else 0
+    return cut(call.program, value, axis, start, start + call.whole("length"))
+
+
+def select(call: Call) -> Written:
+    """One index of a dim, which is dropped."""
+    value = call.value()
+    axis = _axis(call, value)
+    place = call.whole("index") % value.shape[axis]
+    return _dropped(cut(call.program, value, axis, place, place + 1), [axis])
+
+
+def _dropped(value: Value, axes: Sequence[int]) -> Value:
+    dims = tuple(digits for axis, digits in enumerate(value.view.dims) if axis not in axes)
+    return seen(value, View(dims, value.view.offset))
+
+
+def _parts(call: Call, value: Value, axis: int, sizes: Sequence[int]) -> tuple[Value, ...]:
+    ends = accumulate(sizes)
+    return tuple(cut(call.program, value, axis, end - n, end) for n, end in zip(sizes, ends, strict=True))
+
+
+def _even(extent: int, size: int) -> list[int]:
+    return [min(size, extent - first) for first in range(0, extent, size)]
+
+
+def chunk(call: Call) -> Written:
+    """A dim in at most so many parts of equal extent."""
+    value = call.value()
+    axis = _axis(call, value)
+    size = -(-value.shape[axis] // call.whole("chunks"))
+    return _parts(call, value, axis, _even(value.shape[axis], size))
+
+
+def split(call: Call) -> Written:
+    """A dim in parts of one extent, or of given ones."""
+    value = call.value()
+    axis = _axis(call, value)
+    if "split_sizes" in call.given:
+        return _parts(call, value, axis, call.wholes("split_sizes"))
+    size = call.wholes("split_size")
+    return _parts(call, value, axis, _even(value.shape[axis], size[0]) if len(size) == 1 else size)
+
+
+def unbind(call: Call) -> Written:
+    """Every index of a dim, which is dropped."""
+    value = call.value()
+    axis = _axis(call, value)
+    return tuple(_dropped(part, [axis]) for part in _parts(call, value, axis, [1] * value.shape[axis]))
+
+
+def _replaced(call: Call, value: Value, source: Value, axis: int, start: int) -> Written:
+    """A tensor with another one in the place of some indices of a dim, in its element type."""
+    stop, extent = start + source.shape[axis], value.shape[axis]
+    source = call.typed(source, f"torch.{value.dtype.value}")
+    parts = [cut(call.program, value, axis, *ends) for ends in ((0, start), (stop, extent)) if ends[0] < ends[1]]
+    parts.insert(1 if start else 0, source)
+    return concatenated(call.program, parts, axis) if len(parts) > 1 else source
+
+
+def _written(call: Call, name: str, shape: Sequence[int]) -> Value:
+    """What is written to a tensor, in the shape of where it is written to."""
+    value = call.value(name)
+    return value if tuple(value.shape) == tuple(shape) else seen(value, views.expand(value.view, tuple(shape)))
+
+
+def slice_scatter(call: Call) -> Written:
+    """A tensor with another one in the place of a range of a dim."""
+    value = call.value()
+    axis = _axis(call, value)
+    start, stop = _range(call, value.shape[axis])
+    if call.whole("step") != 1:
+        raise stuck(f"expected a range without gaps, got steps of {call.whole('step')}")
+    if stop <= start:
+        return value
+    shape = tuple(stop - start if d == axis else n for d, n in enumerate(value.shape))
+    return _replaced(call, value, _written(call, "src", shape), axis, start)
+
+
+def select_scatter(call: Call) -> Written:
+    """A tensor with another one in the place of one index of a dim."""
+    value = call.value()
+    axis = _axis(call, value)
+    shape = tuple(n for d, n in enumerate(value.shape) if d != axis)
+    source = _written(call, "src", shape)
+    digits = (*source.view.dims[:axis], (), *source.view.dims[axis:])
+    return _replaced(
+        call, value, seen(source, View(digits, source.view.offset)), axis, call.whole("index") % value.shape[axis]
+    )
+
+
+def index_copy(call: Call) -> Written:
+    """A tensor with another one in the place of indices that are known and follow one another."""
+    value, indices = call.value(), call.wholes("index")
+    axis = _axis(call, value)
+    if list(indices) != list(range(indices[0], indices[0] + len(indices))) or indices[0] < 0:
+        raise stuck(f"expected indices one after another, got {list(indices)[:8]}")
+    shape = tuple(len(indices) if d == axis else n for d, n in enumerate(value.shape))
+    return _replaced(call, value, _written(call, "source", shape), axis, indices[0])
+
+
+def copy(call: Call) -> Written:
+    """What is written over all of a tensor, in its shape and element type."""
+    found = _written(call, "src", call.shape)
+    return call.typed(found, None if call.dtype is None else f"torch.{call.dtype.value}")
+
+
+def fill(call: Call) -> Written:
+    """A tensor of one element in the shape of another tensor."""
+    found = _written(call, "value", call.shape)
+    return call.typed(found, None if call.dtype is None else f"torch.{call.dtype.value}")
+
+
+def pad(call: Call) -> Written:
+    """A number put before and behind a tensor along its last dims; a negative count cuts."""
+    value, counts, number = call.value(), call.wholes("pad"), call.number("value")
+    rank = len(value.shape)
+    pairs = [(rank - 1 - n, *counts[2 * n : 2 * n + 2]) for n in range(len(counts) // 2)]
+    for axis, before, after in pairs:
+        start, stop = max(-before, 0), value.shape[axis] - max(-after, 0)
+        if stop <= start:
+            raise stuck(f"expected elements of dim {axis} that are kept, got none")
+        value = cut(call.program, value, axis, start, stop)
+    if not any(before > 0 or after > 0 for _, before, after in pairs):
+        return value
+    found = full(call.program, value).base
+    assert isinstance(found, Tensor)
+    for axis, before, after in pairs:
+        found = call.program.graph.pad(found, axis, max(before, 0), max(after, 0), rounded(number, value.dtype))
+    return Value(found, views.dense(call.shape))
+
+
+def concat(call: Call) -> Written:
+    """Tensors one after another along a dim."""
+    values = [value for value in call.values() if prod(value.shape)]
+    if not values:
+        raise stuck("expected at least one element, got empty tensors")
+    axis = _axis(call, values[0])
+    values = call.alike(values)
+    return concatenated(call.program, values, axis) if len(values) > 1 else values[0]
+
+
+def stack(call: Call) -> Written:
+    """Tensors one after another along a new dim."""
+    axis = call.whole("dim") % len(call.shape)
+    values = call.alike(call.values())
+    shape = tuple(1 if d == axis else n for d, n in enumerate(call.shape))
+    parts = [reshaped(call.program, value, shape) for value in values]
+    return concatenated(call.program, parts, axis) if len(parts) > 1 else parts[0]
+
+
+def typed(call: Call) -> Written:
+    """The same numbers in another element type; of numbers as a mask, where they are not 0."""
+    value = call.value()
+    wanted = call.given.get("dtype")
+    if value.keep is None:
+        return call.typed(value, wanted)
+    found = call.typed(Value(value.base, value.view), wanted)
+    return Value(found.base, found.view, value.keep)
+
+
+def dropout(call: Call) -> Written:
+    """In evaluation the operand itself."""
+    if call.given["train"] and call.given["p"]:
+        raise stuck("expected dropout in evaluation, got dropout in training", "call module.eval() first")
+    return call.value("input")
