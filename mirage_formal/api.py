@@ -136,7 +136,7 @@ class Graph(ShownProgram, KernelBuilder):
             found.prepare()
 
     def equivalence(self, program: Graph | KernelGraph, *, seed: int = 0, time_limit: float | None = None) -> Verdict:
-        """Whether this graph, with block graphs written by hand or not, computes what a program does.
+        """Return whether this graph, with block graphs written by hand or not, computes what a program does.
 
         Args:
             program: The program.
@@ -298,7 +298,7 @@ def equivalence(
     seed: int = 0,
     time_limit: float | None = None,
 ) -> Verdict:
-    """Whether a graph computes the same as a program over the reals: a proof, a counterexample, or neither.
+    """Return whether a graph computes the same as a program over the reals: a proof, a counterexample, or neither.
 
     Args:
         program: The program.

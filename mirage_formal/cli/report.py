@@ -88,7 +88,7 @@ def _shown(paths: list[Path], out: Path | None, printed: _Printed, *, check: boo
 
 
 def _broken(report: Any) -> bool:
-    """Whether something does not hold, or check did not establish it."""
+    """Return whether something does not hold, or check did not establish it."""
     return bool(report.broken) or (report.checked is not None and not report.checked.held)
 
 

@@ -120,7 +120,7 @@ def tune_command(
 
 
 def _answered(tuned: Any, backend: str) -> bool:
-    """Whether there is what was asked for."""
+    """Return whether there is what was asked for."""
     return any(row.us for row in tuned.rows) and (backend != "triton" or tuned.triton.backend == "triton")
 
 

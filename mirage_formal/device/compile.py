@@ -116,7 +116,7 @@ def version() -> str:
 
 
 def available() -> bool:
-    """Whether NVRTC can be loaded here."""
+    """Return whether NVRTC can be loaded here."""
     try:
         _nvrtc()
     except CompileError:

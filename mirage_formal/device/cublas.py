@@ -96,7 +96,7 @@ def _step(extents: Shape, strides: tuple[int, ...]) -> int:
 
 
 def _uniform(extents: Shape, strides: tuple[tuple[int, ...], ...]) -> bool:
-    """Whether neighbours along these dims are the same number of elements apart everywhere."""
+    """Return whether neighbours along these dims are the same number of elements apart everywhere."""
     for own in strides:
         step, within = _step(extents, own), 1
         for extent, stride in zip(reversed(extents), reversed(own), strict=True):

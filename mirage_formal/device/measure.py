@@ -85,7 +85,7 @@ class Recorder(Protocol):
         """Fill a tensor with NaN."""
 
     def finite(self, value: Any) -> bool:
-        """Whether every element is a finite number."""
+        """Return whether every element is a finite number."""
 
 
 def set_count(set_bytes: int, cache_bytes: int) -> int:

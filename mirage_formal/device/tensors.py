@@ -34,7 +34,7 @@ class Kind(Enum):
 
     @property
     def host(self) -> bool:
-        """Whether it lies in the memory of the CPU."""
+        """Return whether it lies in the memory of the CPU."""
         return self in (Kind.NUMPY, Kind.TORCH_HOST)
 
 
@@ -249,7 +249,7 @@ class Cupy:
 
 
 def same_strides(shape: Shape, a: Sequence[int], b: Sequence[int]) -> bool:
-    """Whether strides agree along every dim of more than one element."""
+    """Return whether strides agree along every dim of more than one element."""
     return all(n == 1 or x == y for n, x, y in zip(shape, a, b, strict=True))
 
 

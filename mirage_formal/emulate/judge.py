@@ -47,7 +47,7 @@ class Emulation:
 
     @property
     def inside(self) -> bool:
-        """Whether every result is within its tolerance."""
+        """Return whether every result is within its tolerance."""
         return self.record is not None and self.record.answer == "within"
 
 

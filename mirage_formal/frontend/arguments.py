@@ -64,7 +64,7 @@ def user_frame() -> FrameType | None:
 
 
 def _own(frame: FrameType) -> bool:
-    """Whether a frame is of this package, or of an import statement between it and the user."""
+    """Return whether a frame is of this package, or of an import statement between it and the user."""
     path = frame.f_code.co_filename
     return os.path.abspath(path).startswith(_PACKAGE) or path.startswith("<frozen importlib")
 
@@ -138,7 +138,7 @@ def parse_dtype(given: object) -> DType:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is a Python (or numpy) real number."""
+    """Return whether a value is a Python (or numpy) real number."""
     return isinstance(value, int | float | Fraction | Decimal) or _is_scalar(value)
 
 

@@ -51,107 +51,107 @@ class Tensor(Handle):
         return (self[i] for i in range(self.shape[0]))
 
     def tanh(self) -> Tensor:
-        """See ``Graph.tanh``."""
+        """Apply ``Graph.tanh``."""
         return self._call("tanh")
 
     def erf(self) -> Tensor:
-        """See ``Graph.erf``."""
+        """Apply ``Graph.erf``."""
         return self._call("erf")
 
     def exp(self) -> Tensor:
-        """See ``Graph.exp``."""
+        """Apply ``Graph.exp``."""
         return self._call("exp")
 
     def log(self) -> Tensor:
-        """See ``Graph.log``."""
+        """Apply ``Graph.log``."""
         return self._call("log")
 
     def sqrt(self) -> Tensor:
-        """See ``Graph.sqrt``."""
+        """Apply ``Graph.sqrt``."""
         return self._call("sqrt")
 
     def rsqrt(self) -> Tensor:
-        """See ``Graph.rsqrt``."""
+        """Apply ``Graph.rsqrt``."""
         return self._call("rsqrt")
 
     def square(self) -> Tensor:
-        """See ``Graph.square``."""
+        """Apply ``Graph.square``."""
         return self._call("square")
 
     def abs(self) -> Tensor:
-        """See ``Graph.abs``."""
+        """Apply ``Graph.abs``."""
         return self._call("abs")
 
     def neg(self) -> Tensor:
-        """See ``Graph.neg``."""
+        """Apply ``Graph.neg``."""
         return self._call("neg")
 
     def reciprocal(self) -> Tensor:
-        """See ``Graph.reciprocal``."""
+        """Apply ``Graph.reciprocal``."""
         return self._call("reciprocal")
 
     def relu(self) -> Tensor:
-        """See ``Graph.relu``."""
+        """Apply ``Graph.relu``."""
         return self._call("relu")
 
     def sigmoid(self) -> Tensor:
-        """See ``Graph.sigmoid``."""
+        """Apply ``Graph.sigmoid``."""
         return self._call("sigmoid")
 
     def silu(self) -> Tensor:
-        """See ``Graph.silu``."""
+        """Apply ``Graph.silu``."""
         return self._call("silu")
 
     def gelu(self, approximate: str = "none") -> Tensor:
-        """See ``Graph.gelu``."""
+        """Apply ``Graph.gelu``."""
         return self._call("gelu", approximate)
 
     def leaky_relu(self, negative_slope: Number = 0.01) -> Tensor:
-        """See ``Graph.leaky_relu``."""
+        """Apply ``Graph.leaky_relu``."""
         return self._call("leaky_relu", negative_slope)
 
     def pow(self, c: Number) -> Tensor:
-        """See ``Graph.pow``."""
+        """Apply ``Graph.pow``."""
         return self._call("pow", c)
 
     def scale(self, c: Number) -> Tensor:
-        """See ``Graph.scale``."""
+        """Apply ``Graph.scale``."""
         return self._call("scale", c)
 
     def shift(self, c: Number) -> Tensor:
-        """See ``Graph.shift``."""
+        """Apply ``Graph.shift``."""
         return self._call("shift", c)
 
     def full_like(self, c: Number) -> Tensor:
-        """See ``Graph.full_like``."""
+        """Apply ``Graph.full_like``."""
         return self._call("full_like", c)
 
     def add(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.add``."""
+        """Apply ``Graph.add``."""
         return self._call("add", B)
 
     def sub(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.sub``."""
+        """Apply ``Graph.sub``."""
         return self._call("sub", B)
 
     def mul(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.mul``."""
+        """Apply ``Graph.mul``."""
         return self._call("mul", B)
 
     def div(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.div``."""
+        """Apply ``Graph.div``."""
         return self._call("div", B)
 
     def maximum(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.maximum``."""
+        """Apply ``Graph.maximum``."""
         return self._call("maximum", B)
 
     def minimum(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.minimum``."""
+        """Apply ``Graph.minimum``."""
         return self._call("minimum", B)
 
     def clamp(self, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
-        """See ``Graph.clamp``."""
+        """Apply ``Graph.clamp``."""
         return self._call("clamp", min, max)
 
     def where(self, A: Tensor | Number, B: Tensor | Number) -> Tensor:
@@ -159,39 +159,39 @@ class Tensor(Handle):
         return self._call("where", A, B)
 
     def eq(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.eq``."""
+        """Apply ``Graph.eq``."""
         return self._call("eq", B)
 
     def ne(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.ne``."""
+        """Apply ``Graph.ne``."""
         return self._call("ne", B)
 
     def lt(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.lt``."""
+        """Apply ``Graph.lt``."""
         return self._call("lt", B)
 
     def le(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.le``."""
+        """Apply ``Graph.le``."""
         return self._call("le", B)
 
     def gt(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.gt``."""
+        """Apply ``Graph.gt``."""
         return self._call("gt", B)
 
     def ge(self, B: Tensor | Number) -> Tensor:
-        """See ``Graph.ge``."""
+        """Apply ``Graph.ge``."""
         return self._call("ge", B)
 
     def logical_and(self, B: Tensor) -> Tensor:
-        """See ``Graph.logical_and``."""
+        """Apply ``Graph.logical_and``."""
         return self._call("logical_and", B)
 
     def logical_or(self, B: Tensor) -> Tensor:
-        """See ``Graph.logical_or``."""
+        """Apply ``Graph.logical_or``."""
         return self._call("logical_or", B)
 
     def logical_not(self) -> Tensor:
-        """See ``Graph.logical_not``."""
+        """Apply ``Graph.logical_not``."""
         return self._call("logical_not")
 
     def select(self, A: Tensor | Number, B: Tensor | Number) -> Tensor:
@@ -199,47 +199,47 @@ class Tensor(Handle):
         return self._call("select", A, B)
 
     def div_no_nan(self, B: Tensor) -> Tensor:
-        """See ``Graph.div_no_nan``."""
+        """Apply ``Graph.div_no_nan``."""
         return self._call("div_no_nan", B)
 
     def round_to(self, dtype: object) -> Tensor:
-        """See ``Graph.round_to``."""
+        """Apply ``Graph.round_to``."""
         return self._call("round_to", dtype)
 
     def sum(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """See ``Graph.sum``."""
+        """Apply ``Graph.sum``."""
         return self._call("sum", dim, keepdim)
 
     def mean(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """See ``Graph.mean``."""
+        """Apply ``Graph.mean``."""
         return self._call("mean", dim, keepdim)
 
     def max(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """See ``Graph.max``."""
+        """Apply ``Graph.max``."""
         return self._call("max", dim, keepdim)
 
     def min(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """See ``Graph.min``."""
+        """Apply ``Graph.min``."""
         return self._call("min", dim, keepdim)
 
     def logsumexp(self, dim: Dims = -1, keepdim: bool = True) -> Tensor:
-        """See ``Graph.logsumexp``."""
+        """Apply ``Graph.logsumexp``."""
         return self._call("logsumexp", dim, keepdim)
 
     def softmax(self, dim: int = -1) -> Tensor:
-        """See ``Graph.softmax``."""
+        """Apply ``Graph.softmax``."""
         return self._call("softmax", dim)
 
     def log_softmax(self, dim: int = -1) -> Tensor:
-        """See ``Graph.log_softmax``."""
+        """Apply ``Graph.log_softmax``."""
         return self._call("log_softmax", dim)
 
     def matmul(self, B: Tensor) -> Tensor:
-        """See ``Graph.matmul``."""
+        """Apply ``Graph.matmul``."""
         return self._call("matmul", B)
 
     def linear(self, w: Tensor, b: Tensor | None = None) -> Tensor:
-        """See ``Graph.linear``."""
+        """Apply ``Graph.linear``."""
         return self._call("linear", w, b)
 
     def addmm(self, x: Tensor, w: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ class Tensor(Handle):
         eps: Number | None = None,
         dim: int = -1,
     ) -> Tensor:
-        """See ``Graph.rms_norm``."""
+        """Apply ``Graph.rms_norm``."""
         return self._call("rms_norm", normalized_shape, weight, eps, dim)
 
     def layer_norm(
@@ -263,57 +263,57 @@ class Tensor(Handle):
         bias: Tensor | None = None,
         eps: Number | None = None,
     ) -> Tensor:
-        """See ``Graph.layer_norm``."""
+        """Apply ``Graph.layer_norm``."""
         return self._call("layer_norm", dim, weight, bias, eps)
 
     def transpose(self, d0: int | Sequence[int] = -2, d1: int | None = None) -> Tensor:
-        """See ``Graph.transpose``."""
+        """Apply ``Graph.transpose``."""
         return self._call("transpose", d0, d1)
 
     def permute(self, *dims: int | Sequence[int]) -> Tensor:
-        """See ``Graph.permute``."""
+        """Apply ``Graph.permute``."""
         return self._call("permute", *dims)
 
     def reshape(self, shape: Sequence[int] | int, *more: int) -> Tensor:
-        """See ``Graph.reshape``."""
+        """Apply ``Graph.reshape``."""
         return self._call("reshape", shape, *more)
 
     def expand(self, *shape: int | Sequence[int]) -> Tensor:
-        """See ``Graph.expand``."""
+        """Apply ``Graph.expand``."""
         return self._call("expand", *shape)
 
     def squeeze(self, dim: int | Sequence[int] | None = None) -> Tensor:
-        """See ``Graph.squeeze``."""
+        """Apply ``Graph.squeeze``."""
         return self._call("squeeze", dim)
 
     def unsqueeze(self, dim: int) -> Tensor:
-        """See ``Graph.unsqueeze``."""
+        """Apply ``Graph.unsqueeze``."""
         return self._call("unsqueeze", dim)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-        """See ``Graph.flatten``."""
+        """Apply ``Graph.flatten``."""
         return self._call("flatten", start_dim, end_dim)
 
     def repeat_interleave(self, repeats: int, dim: int) -> Tensor:
-        """See ``Graph.repeat_interleave``."""
+        """Apply ``Graph.repeat_interleave``."""
         return self._call("repeat_interleave", repeats, dim)
 
     def slice(self, dim: int, start: int = 0, stop: int | None = None, step: int = 1) -> Tensor:
-        """See ``Graph.slice``."""
+        """Apply ``Graph.slice``."""
         return self._call("slice", dim, start, stop, step)
 
     def pad(self, dim: int, before: int, after: int, value: Number = 0) -> Tensor:
-        """See ``Graph.pad``."""
+        """Apply ``Graph.pad``."""
         return self._call("pad", dim, before, after, value)
 
     def cast(self, dtype: DType | str | object) -> Tensor:
-        """See ``Graph.cast``."""
+        """Apply ``Graph.cast``."""
         return self._call("cast", dtype)
 
     def split(self, size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
-        """See ``Graph.split``."""
+        """Apply ``Graph.split``."""
         return self._list("split", size, dim)
 
     def chunk(self, chunks: int, dim: int = 0) -> list[Tensor]:
-        """See ``Graph.chunk``."""
+        """Apply ``Graph.chunk``."""
         return self._list("chunk", chunks, dim)

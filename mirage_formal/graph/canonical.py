@@ -95,7 +95,7 @@ def _plain(op: GraphDefined) -> GraphDefined:
 
 
 def _fixed_axes(block: BlockGraph) -> bool:
-    """Whether two grid axes split one dim of a tensor: then their order has a meaning."""
+    """Return whether two grid axes split one dim of a tensor: then their order has a meaning."""
     for dims in (*(i.imap for i in block.inputs), *(s.omap for s in block.outputs)):
         used = [dim for dim in dims if dim is not None]
         if len(set(used)) != len(used):

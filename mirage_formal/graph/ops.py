@@ -209,17 +209,17 @@ class OpSpec:
 
     @property
     def accumulator(self) -> bool:
-        """Whether it closes the for-loop."""
+        """Return whether it closes the for-loop."""
         return self.family is Family.ACCUMULATOR
 
     @property
     def elementwise(self) -> bool:
-        """Whether each output element depends only on the operand elements at the same (broadcast) index."""
+        """Return whether each output element depends only on the operand elements at the same (broadcast) index."""
         return self.family in ELEMENTWISE
 
     @property
     def reads_dimx(self) -> bool:
-        """Whether its meaning depends on the block graph's reduction_dimx."""
+        """Return whether its meaning depends on the block graph's reduction_dimx."""
         return self.shape is _to_dimx
 
 

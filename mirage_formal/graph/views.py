@@ -179,7 +179,7 @@ def _in_vectors(place: Place, tensor: DTensor) -> bool:
 
 
 def _near(place: Place, tensor: DTensor) -> bool:
-    """Whether neighbours of a tensor with a path lie near each other, in the middle of it as an example."""
+    """Return whether neighbours of a tensor with a path lie near each other, in the middle of it as an example."""
     assert place.path is not None
     ix, width, source = INTEGERS, tensor.dtype.bytes, place.path.source
     count = min(_NEIGHBOURS, tensor.elements)
@@ -278,7 +278,7 @@ def _turned(place: Place, move: Move) -> Place:
 
 
 def _written(place: Place, tensor: DTensor) -> bool:
-    """Whether rows are written in whole vectors."""
+    """Return whether rows are written in whole vectors."""
     last, width = len(tensor.shape) - 1, max(1, _VECTOR // tensor.dtype.bytes)
     whole = tensor.shape and tensor.shape[last] % width == 0 and place.strides[last] == 1
     return bool(whole) and place.aligned(tensor.shape, width, last)
@@ -306,7 +306,7 @@ def _readers(graph: KernelGraph) -> dict[int, list[int]]:
 
 
 def is_view(graph: KernelGraph, tensor: int) -> bool:
-    """Whether a tensor lies in another one's memory."""
+    """Return whether a tensor lies in another one's memory."""
     return places(graph)[tensor].base != tensor
 
 

@@ -108,7 +108,7 @@ def headers(program: Program) -> tuple[str, ...]:
 
 
 def _wide(body: Sequence[Stmt]) -> bool:
-    """Whether there is a product of float32."""
+    """Return whether there is a product of float32."""
     return any(
         _wide(one.body) if isinstance(one, For | If) else isinstance(one, Mma) and one.dtype is DType.FLOAT32
         for one in body

@@ -127,7 +127,7 @@ class _Dim:
     reduced: bool
 
     def behind(self, inner: _Dim) -> bool:
-        """Whether the other one and this one are one dim in every tensor."""
+        """Return whether the other one and this one are one dim in every tensor."""
         if self.reduced or inner.reduced:
             return False
         pairs = zip(self.steps, inner.steps, strict=True)

@@ -136,7 +136,7 @@ class AxiomSession:
                 return self._functions[name](self._terms[a])
 
     def ask(self, expression: Expr, target: Expr, timeout_ms: int) -> Answer:
-        """Whether the axioms make ``expression`` part of ``target``.
+        """Return whether the axioms make ``expression`` part of ``target``.
 
         Sound: PROVED only on unsat, REFUTED only on sat; a timeout or a failure is UNKNOWN.
         """

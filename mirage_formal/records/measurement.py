@@ -194,7 +194,7 @@ class TritonRecord(Record, frozen=True, kw_only=True):
 
 
 def faster(us: float | None, cuda_us: float | None) -> bool:
-    """Whether a Triton file takes the place of CUDA kernels, by microseconds of both; not if one has none."""
+    """Return whether a Triton file takes the place of CUDA kernels, by microseconds of both; not if one has none."""
     return us is not None and cuda_us is not None and 0 < us <= (1 - TRITON_GAIN) * cuda_us
 
 

@@ -77,7 +77,7 @@ def scaled(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, K
 
 
 def _fixed(graph: KernelGraph) -> bool:
-    """Whether an attribute holds an extent."""
+    """Return whether an attribute holds an extent."""
     return any(attrs.shape is not None or attrs.times is not None for attrs in _attrs(graph))
 
 

@@ -118,7 +118,7 @@ class EGraph:
         self._run("(pop 1)")
 
     def holds(self, e: Expr) -> bool:
-        """Whether an expression is in the e-graph.
+        """Return whether an expression is in the e-graph.
 
         Sound: if it is, the axioms make it part of the target. Each operator is looked up on the classes of its
         arguments: egglog 13.2's ``check`` says yes to some nested terms that insertion then adds as new.

@@ -224,7 +224,7 @@ class _Asking:
         return (shipped, seconds), found, grown.ending is Ending.SATURATED
 
     def _certified(self, e: Expr) -> bool:
-        """Whether a certificate that both solvers refute says that an expression is part of the target."""
+        """Return whether a certificate that both solvers refute says that an expression is part of the target."""
         certificate = NormalFormOracle([self._target]).certificate(e)
         if certificate is None:
             return False

@@ -55,7 +55,7 @@ def _term(kind: OpKind, attrs: Attrs, operands: list[str]) -> str:
 
 
 def reference_operands(graph: KernelGraph) -> bool:
-    """Whether each graph-defined kernel reads what the reference system would give it.
+    """Return whether each graph-defined kernel reads what the reference system would give it.
 
     That is all tensors if there are exactly three, and the last two otherwise; our spaces allow every set of at most
     ``max_block_inputs`` tensors.

@@ -79,7 +79,7 @@ def _beside(check: Callable[[Path], R], directories: Sequence[Path], others: int
 
 
 def _take(taken: Any, n: int) -> bool:
-    """Whether nobody had taken a directory; it is this process's then."""
+    """Return whether nobody had taken a directory; it is this process's then."""
     with taken.get_lock():
         before, taken[n] = taken[n], 1
     return not before

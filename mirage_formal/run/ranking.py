@@ -28,7 +28,7 @@ def library_products(graph: KernelGraph) -> bool:
 
 
 def one_by_one(graph: KernelGraph) -> bool:
-    """Whether every kernel of a µGraph is that of one predefined operator."""
+    """Return whether every kernel of a µGraph is that of one predefined operator."""
     return not any(isinstance(op, GraphDefined) for op in graph.ops)
 
 

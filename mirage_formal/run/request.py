@@ -199,7 +199,7 @@ def _settings(given: Options, bucket: str | None = None) -> Settings:
 
 
 def _warm(program: object, given: Options) -> bool:
-    """Whether the store has something about a program, so that there may be no search; light to ask."""
+    """Return whether the store has something about a program, so that there may be no search; light to ask."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.graph import KernelGraph
     from mirage_formal.store.location import Place, switched_off

@@ -147,7 +147,7 @@ class Settings:
 
     @property
     def narrowed(self) -> bool:
-        """Whether the user said in which space to search, or how: then only that is done."""
+        """Return whether the user said in which space to search, or how: then only that is done."""
         usual = Settings()
         return any(getattr(self, name) != getattr(usual, name) for name in _NARROWING)
 

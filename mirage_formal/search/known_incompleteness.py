@@ -46,11 +46,11 @@ class _Uncancelled(FloatDomain):
     _ROOT: Final = 0.37
 
     def unary(self, kind: OpKind, a: Floats) -> Floats:
-        """See ``Domain.unary``."""
+        """Implement ``Domain.unary``."""
         return np.abs(a) ** self._ROOT if kind is OpKind.SQRT else super().unary(kind, a)
 
     def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:
-        """See ``Domain.binary``."""
+        """Implement ``Domain.binary``."""
         if kind is OpKind.DIV_NO_NAN:
             return np.where(b == 0, 0.0, a * np.abs(np.where(b == 0, 1.0, b)) ** -self._DIVISION)
         return a * np.abs(b) ** -self._DIVISION if kind is OpKind.DIV else super().binary(kind, a, b)
@@ -69,12 +69,12 @@ def points(program: KernelGraph, seed: int = 0, draws: int = DRAWS) -> Iterator[
 
 
 def equal(program: KernelGraph, candidate: KernelGraph) -> bool:
-    """Whether the outputs agree, and are finite, at the points."""
+    """Return whether the outputs agree, and are finite, at the points."""
     return all(_agree(program, candidate, arrays, FloatDomain()) for arrays in points(program))
 
 
 def cancels(program: KernelGraph, candidate: KernelGraph) -> bool:
-    """Whether equality with the program holds only through a cancellation or a scale-invariance law.
+    """Return whether equality with the program holds only through a cancellation or a scale-invariance law.
 
     Definition: the outputs agree with the real division and root, and differ at every point with those of
     ``_Uncancelled``, in which all laws that do not cancel still hold.
@@ -100,7 +100,7 @@ def recomputes(candidate: KernelGraph) -> bool:
 
 
 def only_copies(candidate: KernelGraph) -> bool:
-    """Whether some graph-defined kernel computes nothing.
+    """Return whether some graph-defined kernel computes nothing.
 
     Definition: each of its outputs has, at every point, the same set of elements as one of its inputs.
     """
@@ -139,7 +139,7 @@ def _values(candidate: KernelGraph, arrays: tuple[Floats, ...]) -> _Values:
 
 
 def _carry(values: Sequence[_Values], a: _Place, b: _Place) -> bool:
-    """Whether two tensors carry the same value."""
+    """Return whether two tensors carry the same value."""
     return all(_same(at[a], at[b]) for at in values)
 
 
@@ -199,7 +199,7 @@ def _same(x: Floats, y: Floats) -> bool:
 
 
 def _agree(program: KernelGraph, candidate: KernelGraph, arrays: tuple[Floats, ...], domain: FloatDomain) -> bool:
-    """Whether all outputs agree at one point; what is not finite agrees with nothing."""
+    """Return whether all outputs agree at one point; what is not finite agrees with nothing."""
     with np.errstate(all="ignore"):
         pairs = zip(evaluate(program, arrays, domain), evaluate(candidate, arrays, domain), strict=True)
     return all(

@@ -86,7 +86,7 @@ def _awkward(ties: Ties) -> list[Dim]:
 
 
 def _same(program: KernelGraph, longer: KernelGraph) -> bool:
-    """Whether the operators between pads and slices compute the program, on some input at least."""
+    """Return whether the operators between pads and slices compute the program, on some input at least."""
     return isinstance(prove(program, longer), Equivalent) and unmet(program, longer, doubtful=True) is None
 
 

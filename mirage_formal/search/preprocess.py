@@ -83,7 +83,7 @@ def sought(program: KernelGraph) -> Sought:
 
 
 def _in_kernels(program: KernelGraph) -> bool:
-    """Whether there are products, or no operators that only move elements of a tensor."""
+    """Return whether there are products, or no operators that only move elements of a tensor."""
     kinds = {op.kind for op in program.ops if isinstance(op, Op)}
     return OpKind.MATMUL in kinds or not moved(program)
 

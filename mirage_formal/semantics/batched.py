@@ -26,7 +26,7 @@ class BatchedDomain(FloatDomain):
     """
 
     def scale(self, a: NDArray[Any], factor: Fraction) -> NDArray[Any]:
-        """See ``Domain.scale``."""
+        """Implement ``Domain.scale``."""
         if not factor:
             return np.zeros_like(a)
         if max(abs(factor.numerator), factor.denominator) > _EXACT:
@@ -34,39 +34,39 @@ class BatchedDomain(FloatDomain):
         return a * factor.numerator / factor.denominator
 
     def sum(self, a: NDArray[Any], axis: int, extent: int, kept: int) -> NDArray[Any]:
-        """See ``Domain.sum``."""
+        """Implement ``Domain.sum``."""
         return super().sum(a, axis + 1, extent, kept)
 
     def ordered(
         self, kind: OpKind, operands: tuple[NDArray[Any], ...], axis: int, extent: int
     ) -> tuple[NDArray[Any], ...]:
-        """See ``Domain.ordered``."""
+        """Implement ``Domain.ordered``."""
         # With the trials last, the loop is where the reference expects it.
         behind = tuple(np.moveaxis(operand, 0, -1) for operand in operands)
         return tuple(np.moveaxis(found, -1, 0) for found in super().ordered(kind, behind, axis, extent))
 
     def softmax(self, a: NDArray[Any], axis: int, extent: int) -> NDArray[Any]:
-        """See ``Domain.softmax``."""
+        """Implement ``Domain.softmax``."""
         return super().softmax(a, axis + 1, extent)
 
     def reshape(self, a: NDArray[Any], shape: Shape) -> NDArray[Any]:
-        """See ``Domain.reshape``."""
+        """Implement ``Domain.reshape``."""
         return a.reshape((len(a), *shape))
 
     def transpose(self, a: NDArray[Any], perm: tuple[int, ...]) -> NDArray[Any]:
-        """See ``Domain.transpose``."""
+        """Implement ``Domain.transpose``."""
         return a.transpose((0, *(axis + 1 for axis in perm)))
 
     def concat(self, a: NDArray[Any], b: NDArray[Any], axis: int) -> NDArray[Any]:
-        """See ``Domain.concat``."""
+        """Implement ``Domain.concat``."""
         return super().concat(a, b, axis + 1)
 
     def slice(self, a: NDArray[Any], axis: int, start: int, stop: int) -> NDArray[Any]:
-        """See ``Domain.slice``."""
+        """Implement ``Domain.slice``."""
         return super().slice(a, axis + 1, start, stop)
 
     def repeat(self, a: NDArray[Any], axis: int, times: int) -> NDArray[Any]:
-        """See ``Domain.repeat``."""
+        """Implement ``Domain.repeat``."""
         return super().repeat(a, axis + 1, times)
 
 

@@ -52,7 +52,7 @@ def batched_product(a: Array, b: Array, product: Product) -> Array:
 
 
 def _cheap(array: Array, axes: Sequence[int]) -> bool:
-    """Whether the axes merge into one without a copy, or the copy costs little."""
+    """Return whether the axes merge into one without a copy, or the copy costs little."""
     if array.size < FREE_COPY:
         return True
     kept = [i for i in axes if array.shape[i] != 1]

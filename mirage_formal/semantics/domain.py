@@ -88,11 +88,11 @@ class Untiled(Generic[T]):
     """A domain whose values have no pieces that tiles would divide, and in which zeros are values like others."""
 
     def tiled(self, a: T, axis: int) -> T:
-        """See ``Domain.tiled``."""
+        """Implement ``Domain.tiled``."""
         return a
 
     def padded(self: Domain[T], a: T, axis: int, before: int, after: int) -> T:
-        """See ``Domain.padded``."""
+        """Implement ``Domain.padded``."""
         zero = self.scale(self.slice(a, axis, 0, 1), Fraction(0))
         a = self.concat(self.repeat(zero, axis, before), a, axis) if before else a
         return self.concat(a, self.repeat(zero, axis, after), axis) if after else a

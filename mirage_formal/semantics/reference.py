@@ -27,7 +27,7 @@ class FloatDomain(Untiled[Floats]):
     keeps: Final = KEEPABLE
 
     def unary(self, kind: OpKind, a: Floats) -> Floats:  # noqa: C901 (one row per operator)
-        """See ``Domain.unary``."""
+        """Implement ``Domain.unary``."""
         match kind:
             case OpKind.EXP:
                 return np.exp(a)
@@ -61,7 +61,7 @@ class FloatDomain(Untiled[Floats]):
                 raise AssertionError(kind)
 
     def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:
-        """See ``Domain.binary``."""
+        """Implement ``Domain.binary``."""
         match kind:
             case OpKind.ADD:
                 return a + b
@@ -90,24 +90,24 @@ class FloatDomain(Untiled[Floats]):
                 raise AssertionError(kind)
 
     def matmul(self, a: Floats, b: Floats, inner: int) -> Floats:
-        """See ``Domain.matmul``."""
+        """Implement ``Domain.matmul``."""
         return batched_product(a, b, np.matmul)
 
     def scale(self, a: Floats, factor: Fraction) -> Floats:
-        """See ``Domain.scale``."""
+        """Implement ``Domain.scale``."""
         return a * float(factor) if factor else np.zeros_like(a)
 
     def offset(self, a: Floats, constant: Fraction) -> Floats:
-        """See ``Domain.offset``."""
+        """Implement ``Domain.offset``."""
         return a + float(constant)
 
     def sum(self, a: Floats, axis: int, extent: int, kept: int) -> Floats:
-        """See ``Domain.sum``."""
+        """Implement ``Domain.sum``."""
         split = a.reshape(*a.shape[:axis], extent // kept, kept, *a.shape[axis + 1 :])
         return np.asarray(split.sum(axis=axis))
 
     def ordered(self, kind: OpKind, operands: tuple[Floats, ...], axis: int, extent: int) -> tuple[Floats, ...]:
-        """See ``Domain.ordered``."""
+        """Implement ``Domain.ordered``."""
         match kind:
             case OpKind.MAX:
                 return (np.asarray(operands[0].max(axis=axis, keepdims=True)),)
@@ -119,28 +119,28 @@ class FloatDomain(Untiled[Floats]):
                 raise AssertionError(kind)
 
     def softmax(self, a: Floats, axis: int, extent: int) -> Floats:
-        """See ``Domain.softmax``."""
+        """Implement ``Domain.softmax``."""
         e = np.exp(a - a.max(axis=axis, keepdims=True))
         return np.asarray(e / e.sum(axis=axis, keepdims=True))
 
     def reshape(self, a: Floats, shape: Shape) -> Floats:
-        """See ``Domain.reshape``."""
+        """Implement ``Domain.reshape``."""
         return a.reshape(shape)
 
     def transpose(self, a: Floats, perm: tuple[int, ...]) -> Floats:
-        """See ``Domain.transpose``."""
+        """Implement ``Domain.transpose``."""
         return a.transpose(perm)
 
     def concat(self, a: Floats, b: Floats, axis: int) -> Floats:
-        """See ``Domain.concat``."""
+        """Implement ``Domain.concat``."""
         return np.concatenate([a, b], axis=axis)
 
     def slice(self, a: Floats, axis: int, start: int, stop: int) -> Floats:
-        """See ``Domain.slice``."""
+        """Implement ``Domain.slice``."""
         return a[(*(slice(None),) * axis, slice(start, stop))]
 
     def repeat(self, a: Floats, axis: int, times: int) -> Floats:
-        """See ``Domain.repeat``."""
+        """Implement ``Domain.repeat``."""
         return np.broadcast_to(a, (*a.shape[:axis], times, *a.shape[axis + 1 :]))
 
 

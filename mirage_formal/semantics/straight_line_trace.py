@@ -229,28 +229,28 @@ class TapeDomain(Untiled[int]):
         return self.steps[a].shape
 
     def unary(self, kind: OpKind, a: int) -> int:
-        """See ``Domain.unary``."""
+        """Implement ``Domain.unary``."""
         return self.add(Unary(kind, a, self.shape(a)))
 
     def binary(self, kind: OpKind, a: int, b: int) -> int:
-        """See ``Domain.binary``."""
+        """Implement ``Domain.binary``."""
         return self.add(Binary(kind, a, b, _broadcast(self.shape(a), self.shape(b))))
 
     def matmul(self, a: int, b: int, inner: int) -> int:
-        """See ``Domain.matmul``."""
+        """Implement ``Domain.matmul``."""
         left, right = self.shape(a), self.shape(b)
         return self.add(Matmul(a, b, inner, (*_broadcast(left[:-2], right[:-2]), left[-2], right[-1])))
 
     def scale(self, a: int, factor: Fraction) -> int:
-        """See ``Domain.scale``."""
+        """Implement ``Domain.scale``."""
         return a if factor == 1 else self.add(Constant(OpKind.SCALE, a, factor, self.shape(a)))
 
     def offset(self, a: int, constant: Fraction) -> int:
-        """See ``Domain.offset``."""
+        """Implement ``Domain.offset``."""
         return a if constant == 0 else self.add(Constant(OpKind.ADD, a, constant, self.shape(a)))
 
     def sum(self, a: int, axis: int, extent: int, kept: int) -> int:
-        """See ``Domain.sum``."""
+        """Implement ``Domain.sum``."""
         if extent == kept:
             return a
         shape = self.shape(a)
@@ -270,26 +270,26 @@ class TapeDomain(Untiled[int]):
         raise AssertionError("softmax is expanded")
 
     def reshape(self, a: int, shape: Shape) -> int:
-        """See ``Domain.reshape``."""
+        """Implement ``Domain.reshape``."""
         return a if shape == self.shape(a) else self.add(Reshape(a, shape))
 
     def transpose(self, a: int, perm: tuple[int, ...]) -> int:
-        """See ``Domain.transpose``."""
+        """Implement ``Domain.transpose``."""
         return self.add(Transpose(a, perm, tuple(self.shape(a)[i] for i in perm)))
 
     def concat(self, a: int, b: int, axis: int) -> int:
-        """See ``Domain.concat``."""
+        """Implement ``Domain.concat``."""
         left, right = self.shape(a), self.shape(b)
         shape = (*left[:axis], left[axis] + right[axis], *left[axis + 1 :])
         return self.add(Concat(a, b, axis, shape))
 
     def slice(self, a: int, axis: int, start: int, stop: int) -> int:
-        """See ``Domain.slice``."""
+        """Implement ``Domain.slice``."""
         shape = self.shape(a)
         return self.add(Slice(a, axis, start, (*shape[:axis], stop - start, *shape[axis + 1 :])))
 
     def repeat(self, a: int, axis: int, times: int) -> int:
-        """See ``Domain.repeat``."""
+        """Implement ``Domain.repeat``."""
         shape = self.shape(a)
         return self.add(Repeat(a, axis, (*shape[:axis], times, *shape[axis + 1 :])))
 

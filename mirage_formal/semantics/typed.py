@@ -35,35 +35,35 @@ class SingleDomain(FloatDomain):
     """Arrays of float32, in which every primitive operator gives float32."""
 
     def unary(self, kind: OpKind, a: Array) -> Array:
-        """See ``Domain.unary``."""
+        """Implement ``Domain.unary``."""
         return _single(super().unary(kind, a))
 
     def binary(self, kind: OpKind, a: Array, b: Array) -> Array:
-        """See ``Domain.binary``."""
+        """Implement ``Domain.binary``."""
         return _single(super().binary(kind, a, b))
 
     def matmul(self, a: Array, b: Array, inner: int) -> Array:
-        """See ``Domain.matmul``."""
+        """Implement ``Domain.matmul``."""
         return _single(super().matmul(a.astype(np.float64), b.astype(np.float64), inner))
 
     def scale(self, a: Array, factor: Fraction) -> Array:
-        """See ``Domain.scale``."""
+        """Implement ``Domain.scale``."""
         return _single(a * _single(float(factor)) if factor else np.zeros(a.shape))
 
     def offset(self, a: Array, constant: Fraction) -> Array:
-        """See ``Domain.offset``."""
+        """Implement ``Domain.offset``."""
         return _single(a + _single(float(constant)))
 
     def sum(self, a: Array, axis: int, extent: int, kept: int) -> Array:
-        """See ``Domain.sum``."""
+        """Implement ``Domain.sum``."""
         return _single(super().sum(a.astype(np.float64), axis, extent, kept))
 
     def ordered(self, kind: OpKind, operands: tuple[Array, ...], axis: int, extent: int) -> tuple[Array, ...]:
-        """See ``Domain.ordered``."""
+        """Implement ``Domain.ordered``."""
         return tuple(_single(found) for found in super().ordered(kind, operands, axis, extent))
 
     def softmax(self, a: Array, axis: int, extent: int) -> Array:
-        """See ``Domain.softmax``."""
+        """Implement ``Domain.softmax``."""
         weights = np.exp(a - a.max(axis=axis, keepdims=True))
         return _single(weights / self.sum(weights, axis, extent, 1))
 

@@ -26,32 +26,32 @@ class ShapeDomain(Untiled[Shape]):
         return shape
 
     def unary(self, kind: OpKind, a: Shape) -> Shape:
-        """See ``Domain.unary``."""
+        """Implement ``Domain.unary``."""
         return self._made(a)
 
     def binary(self, kind: OpKind, a: Shape, b: Shape) -> Shape:
-        """See ``Domain.binary``."""
+        """Implement ``Domain.binary``."""
         return self._made(tuple(max(x, y) for x, y in zip(a, b, strict=True)))
 
     def matmul(self, a: Shape, b: Shape, inner: int) -> Shape:
-        """See ``Domain.matmul``."""
+        """Implement ``Domain.matmul``."""
         lead = (max(x, y) for x, y in zip(a[:-2], b[:-2], strict=True))
         return self._made((*lead, a[-2], b[-1]))
 
     def scale(self, a: Shape, factor: Fraction) -> Shape:
-        """See ``Domain.scale``."""
+        """Implement ``Domain.scale``."""
         return self._made(a)
 
     def offset(self, a: Shape, constant: Fraction) -> Shape:
-        """See ``Domain.offset``."""
+        """Implement ``Domain.offset``."""
         return self._made(a)
 
     def sum(self, a: Shape, axis: int, extent: int, kept: int) -> Shape:
-        """See ``Domain.sum``."""
+        """Implement ``Domain.sum``."""
         return self._made((*a[:axis], kept, *a[axis + 1 :]))
 
     def ordered(self, kind: OpKind, operands: tuple[Shape, ...], axis: int, extent: int) -> tuple[Shape, ...]:
-        """See ``Domain.ordered``."""
+        """Implement ``Domain.ordered``."""
         if kind is OpKind.ACCUM_RESCALED_SUM:
             x, factor = operands
             return (self.sum(self.binary(OpKind.MUL, x, factor), axis, extent, 1),)
@@ -59,27 +59,27 @@ class ShapeDomain(Untiled[Shape]):
         return (reduced,) if kind is OpKind.MAX else (reduced, self._made(reduced))
 
     def softmax(self, a: Shape, axis: int, extent: int) -> Shape:
-        """See ``Domain.softmax``."""
+        """Implement ``Domain.softmax``."""
         return self._made(a)
 
     def reshape(self, a: Shape, shape: Shape) -> Shape:
-        """See ``Domain.reshape``."""
+        """Implement ``Domain.reshape``."""
         return self._made(shape)
 
     def transpose(self, a: Shape, perm: tuple[int, ...]) -> Shape:
-        """See ``Domain.transpose``."""
+        """Implement ``Domain.transpose``."""
         return tuple(a[axis] for axis in perm)
 
     def concat(self, a: Shape, b: Shape, axis: int) -> Shape:
-        """See ``Domain.concat``."""
+        """Implement ``Domain.concat``."""
         return self._made((*a[:axis], a[axis] + b[axis], *a[axis + 1 :]))
 
     def slice(self, a: Shape, axis: int, start: int, stop: int) -> Shape:
-        """See ``Domain.slice``."""
+        """Implement ``Domain.slice``."""
         return (*a[:axis], stop - start, *a[axis + 1 :])
 
     def repeat(self, a: Shape, axis: int, times: int) -> Shape:
-        """See ``Domain.repeat``."""
+        """Implement ``Domain.repeat``."""
         return (*a[:axis], times, *a[axis + 1 :])
 
 

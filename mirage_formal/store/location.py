@@ -50,7 +50,7 @@ def store_root() -> Path:
 
 
 def switched_off() -> bool:
-    """Whether this process uses no store."""
+    """Return whether this process uses no store."""
     return bool(os.environ.get(SWITCH))
 
 
@@ -73,7 +73,7 @@ class Place:
         return self.root / ENTRIES / _UNUSUAL.sub("_", target)[:64] / digest[:_PROGRAM]
 
     def knows(self, digest: str) -> bool:
-        """Whether there is an entry of a program, for any target."""
+        """Return whether there is an entry of a program, for any target."""
         return any(self.root.glob(f"{ENTRIES}/*/{digest[:_PROGRAM]}"))
 
     def entries(self) -> list[Path]:

@@ -302,7 +302,7 @@ def rounded(number: Fraction, dtype: DType) -> Fraction:
 
 
 def minus_infinity(value: object) -> bool:
-    """Whether an argument is minus infinity."""
+    """Return whether an argument is minus infinity."""
     return isinstance(value, float) and isinf(value) and value < 0
 
 

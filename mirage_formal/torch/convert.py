@@ -496,7 +496,7 @@ class _Import:
 
 
 def _lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether each stride is beyond what all smaller ones reach, so that an address says all indices."""
+    """Return whether each stride is beyond what all smaller ones reach, so that an address says all indices."""
     reach = 0
     for extent, stride in sorted(zip(shape, strides, strict=True), key=lambda pair: pair[1]):
         if extent > 1 and stride:
@@ -507,7 +507,7 @@ def _lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def _alike(shape: Sequence[int], mine: Sequence[int], theirs: Sequence[int]) -> bool:
-    """Whether two tensors of one shape have the same strides, where strides matter."""
+    """Return whether two tensors of one shape have the same strides, where strides matter."""
     return all(n == 1 or a == b for n, a, b in zip(shape, mine, theirs, strict=True))
 
 

@@ -90,7 +90,7 @@ class ImportedGraph(Graph):
         return None, None
 
     def _fits(self, weight: int, norm: int) -> bool:
-        """Whether a weight broadcasts to a norm's operand."""
+        """Return whether a weight broadcasts to a norm's operand."""
         shapes = {t.number: t.shape for t in self.inputs} | {t.number: t.shape for s in self._steps for t in s.results}
         return broadcast(shapes[weight], shapes[norm]) == shapes[norm]
 
@@ -339,7 +339,7 @@ class Program:
 
 
 def _packed(layout: Layout) -> bool:
-    """Whether nothing lies between the elements of a layout that is in the order of its strides."""
+    """Return whether nothing lies between the elements of a layout that is in the order of its strides."""
     return layout.strides == row_major(layout.shape)
 
 

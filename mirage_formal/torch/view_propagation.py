@@ -30,7 +30,7 @@ class _Index:
     strides: tuple[int, ...]
 
     def before(self, other: _Index) -> bool:
-        """Whether both are one digit in every operand, this one being the outer."""
+        """Return whether both are one digit in every operand, this one being the outer."""
         return all(a == b * other.extent for a, b in zip(self.strides, other.strides, strict=True))
 
 

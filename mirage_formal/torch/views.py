@@ -52,7 +52,7 @@ class View:
 
     @property
     def plain(self) -> bool:
-        """Whether each dim has one stride, so that torch can make this view of the base."""
+        """Return whether each dim has one stride, so that torch can make this view of the base."""
         return all(len(digits) < 2 for digits in self.dims)
 
     @property
@@ -66,7 +66,7 @@ class View:
         return tuple(reversed(found))
 
     def onto(self, elements: int) -> bool:
-        """Whether a base of so many elements is read whole, each element once.
+        """Return whether a base of so many elements is read whole, each element once.
 
         Sound: digits whose strides, in order, are the products of the extents before them are the mixed-radix digits
         of 0..elements - 1, each number of which has one representation.

@@ -82,7 +82,7 @@ def _bound(worker: Any, asked: int | None) -> int | None:
 
 
 def _given_up(worker: Any, key: str) -> bool:
-    """Whether the client has released a task, or is gone."""
+    """Return whether the client has released a task, or is gone."""
     state = worker.state.tasks.get(key)
     return state is None or state.state == "cancelled"
 

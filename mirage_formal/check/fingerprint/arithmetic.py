@@ -20,7 +20,7 @@ _DEPTH = 1 << 10  # longest inner dimension that is multiplied in one piece
 
 
 def is_prime(n: int) -> bool:
-    """Whether n is prime, by sympy: another implementation than the one that found the primes."""
+    """Return whether n is prime, by sympy: another implementation than the one that found the primes."""
     from sympy import isprime  # half of the time that it takes to load the checker; proofs alone do not need it
 
     return bool(isprime(n))

@@ -122,12 +122,12 @@ def _atoms(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[Atom] |
 
 
 def _signed(ring: Ring, mono: Mono) -> bool:
-    """Whether a product shows by its form that it is not negative."""
+    """Return whether a product shows by its form that it is not negative."""
     return all(e % 4 != 2 or ring.nonnegative(f) for f, e in mono)
 
 
 def _positive(ring: Ring, factor: int) -> bool:
-    """Whether a factor shows by its form that it is above 0.
+    """Return whether a factor shows by its form that it is above 0.
 
     Sound: exp and roots of numbers are; so are sums of products of such, and powers of what is above 0.
     """
@@ -143,7 +143,7 @@ def _positive(ring: Ring, factor: int) -> bool:
 
 
 def _above_zero(ring: Ring, poly: Iterable[tuple[Mono, Any]]) -> bool:
-    """Whether a polynomial shows by its form that it is above 0.
+    """Return whether a polynomial shows by its form that it is above 0.
 
     Sound: its products are not negative, and one of them is of factors above 0 only.
     """

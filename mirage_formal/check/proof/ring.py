@@ -145,7 +145,7 @@ class Ring:
         return frozenset(out)
 
     def nonnegative(self, factor: int) -> bool:
-        """Whether a factor is never negative, as far as its form shows.
+        """Return whether a factor is never negative, as far as its form shows.
 
         Sound: exp and surd are positive; a sum of products of non-negative values is one, and so is a polynomial with
         positive coefficients over such. A root is non-negative, because its argument is (side condition), and an even

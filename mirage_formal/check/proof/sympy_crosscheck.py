@@ -101,7 +101,7 @@ class _Field:
         self._work = 0
 
     def equal(self, left: _Terms, right: _Terms) -> bool:
-        """Whether two sums are equal as quotients of polynomials."""
+        """Return whether two sums are equal as quotients of polynomials."""
         a, b = self._sum(left), self._sum(right)
         if not (a[1] and b[1]):
             raise _Undecided

@@ -54,7 +54,7 @@ class Abstract:
 
     @property
     def single(self) -> bool:
-        """Whether one term says it all."""
+        """Return whether one term says it all."""
         return len(self.pieces) == 1
 
     @property

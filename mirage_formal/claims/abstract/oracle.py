@@ -58,7 +58,7 @@ class Oracle(Protocol):
     unknown: int
 
     def contains(self, e: Expr) -> Answer:
-        """Whether ``e`` is part of some target; a branch is pruned only on REFUTED."""
+        """Return whether ``e`` is part of some target; a branch is pruned only on REFUTED."""
 
     def certificate(self, e: Expr) -> Certificate | None:
         """Why ``e`` is part of some target; None unless it is known to be."""
@@ -154,7 +154,7 @@ class NormalFormOracle:
                 self._limits.append((form, self._forms.widest(form), profile.symbols))
 
     def contains(self, e: Expr) -> Answer:
-        """Whether ``e`` is part of some target."""
+        """Return whether ``e`` is part of some target."""
         self.calls += 1
         found = self._answers.get(e)
         if found is not None:
@@ -294,7 +294,7 @@ class Z3Oracle:
         self._writer = NormalFormOracle(targets)
 
     def contains(self, e: Expr) -> Answer:
-        """Whether ``e`` is part of some target."""
+        """Return whether ``e`` is part of some target."""
         self.calls += 1
         found = self._answers.get(e)
         if found is not None:

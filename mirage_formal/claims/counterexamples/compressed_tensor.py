@@ -61,26 +61,26 @@ class GroupedDomain(Untiled[Grouped]):
     # --- elementwise ---------------------------------------------------------------------------------------------
 
     def unary(self, kind: OpKind, a: Grouped) -> Grouped:
-        """See ``Domain.unary``."""
+        """Implement ``Domain.unary``."""
         return Grouped(a.shape, a.labels, self.elements.unary(kind, a.values))
 
     def scale(self, a: Grouped, factor: Fraction) -> Grouped:
-        """See ``Domain.scale``."""
+        """Implement ``Domain.scale``."""
         return Grouped(a.shape, a.labels, self.elements.scale(a.values, factor))
 
     def offset(self, a: Grouped, constant: Fraction) -> Grouped:
-        """See ``Domain.offset``."""
+        """Implement ``Domain.offset``."""
         return Grouped(a.shape, a.labels, self.elements.offset(a.values, constant))
 
     def binary(self, kind: OpKind, a: Grouped, b: Grouped) -> Grouped:
-        """See ``Domain.binary``."""
+        """Implement ``Domain.binary``."""
         shape, labels, x, y = joined(a, b, range(len(a.shape)))
         return Grouped(shape, labels, self.elements.binary(kind, x, y))
 
     # --- sums ----------------------------------------------------------------------------------------------------
 
     def matmul(self, a: Grouped, b: Grouped, inner: int) -> Grouped:
-        """See ``Domain.matmul``."""
+        """Implement ``Domain.matmul``."""
         rank = len(a.shape)
         shape, labels, x, y = joined(a, b, range(rank - 2))
         common, left, right = _common(a.labels[-1], b.labels[-2])
@@ -94,7 +94,7 @@ class GroupedDomain(Untiled[Grouped]):
         return Grouped((*shape[: rank - 2], a.shape[-2], b.shape[-1]), (*lead, a.labels[-2], b.labels[-1]), found)
 
     def sum(self, a: Grouped, axis: int, extent: int, kept: int) -> Grouped:
-        """See ``Domain.sum``."""
+        """Implement ``Domain.sum``."""
         if kept > 1:
             a = self.reshape(a, (*a.shape[:axis], extent // kept, kept, *a.shape[axis + 1 :]))
             found = self.sum(a, axis, extent // kept, 1)
@@ -104,13 +104,13 @@ class GroupedDomain(Untiled[Grouped]):
         return _reduced(a, axis, self.elements.sum(weighed, axis, weighed.shape[axis + 1], 1))
 
     def softmax(self, a: Grouped, axis: int, extent: int) -> Grouped:
-        """See ``Domain.softmax``."""
+        """Implement ``Domain.softmax``."""
         most = a.values.max(axis=axis + 1, keepdims=True)
         above = self.unary(OpKind.EXP, Grouped(a.shape, a.labels, self.elements.binary(OpKind.SUB, a.values, most)))
         return self.binary(OpKind.DIV, above, self.sum(above, axis, extent, 1))
 
     def ordered(self, kind: OpKind, operands: tuple[Grouped, ...], axis: int, extent: int) -> tuple[Grouped, ...]:
-        """See ``Domain.ordered``."""
+        """Implement ``Domain.ordered``."""
         if kind is OpKind.MAX:
             (a,) = operands
             return (_reduced(a, axis, a.values.max(axis=axis + 1, keepdims=True)),)
@@ -129,7 +129,7 @@ class GroupedDomain(Untiled[Grouped]):
     # --- layout --------------------------------------------------------------------------------------------------
 
     def reshape(self, a: Grouped, shape: Shape) -> Grouped:
-        """See ``Domain.reshape``."""
+        """Implement ``Domain.reshape``."""
         labels: list[Labels] = []
         values, at = a.values, 1
         for olds, news in runs(a.shape, shape):
@@ -146,12 +146,12 @@ class GroupedDomain(Untiled[Grouped]):
         return Grouped(shape, tuple(labels), values)
 
     def transpose(self, a: Grouped, perm: tuple[int, ...]) -> Grouped:
-        """See ``Domain.transpose``."""
+        """Implement ``Domain.transpose``."""
         values = a.values.transpose((0, *(i + 1 for i in perm)))
         return Grouped(tuple(a.shape[i] for i in perm), tuple(a.labels[i] for i in perm), values)
 
     def concat(self, a: Grouped, b: Grouped, axis: int) -> Grouped:
-        """See ``Domain.concat``."""
+        """Implement ``Domain.concat``."""
         shape, labels, x, y = joined(a, b, [i for i in range(len(a.shape)) if i != axis])
         whole = [_classes(item) for item in labels]
         parts = []
@@ -168,7 +168,7 @@ class GroupedDomain(Untiled[Grouped]):
         )
 
     def slice(self, a: Grouped, axis: int, start: int, stop: int) -> Grouped:
-        """See ``Domain.slice``."""
+        """Implement ``Domain.slice``."""
         shape, held = (*a.shape[:axis], stop - start, *a.shape[axis + 1 :]), a.labels[axis]
         if held is None:
             return Grouped(shape, a.labels, a.values)
@@ -177,7 +177,7 @@ class GroupedDomain(Untiled[Grouped]):
         return Grouped(shape, (*a.labels[:axis], own, *a.labels[axis + 1 :]), np.take(a.values, chosen, axis=axis + 1))
 
     def repeat(self, a: Grouped, axis: int, times: int) -> Grouped:
-        """See ``Domain.repeat``."""
+        """Implement ``Domain.repeat``."""
         return Grouped((*a.shape[:axis], times, *a.shape[axis + 1 :]), a.labels, a.values)
 
 

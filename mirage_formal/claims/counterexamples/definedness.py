@@ -36,7 +36,7 @@ class _ConditionsDomain(BoundedDomain):
     """Values with bounds; stops where a divisor or a radicand is not surely what it has to be."""
 
     def unary(self, kind: OpKind, a: NDArray[Any]) -> NDArray[Any]:
-        """See ``Domain.unary``."""
+        """Implement ``Domain.unary``."""
         if kind is OpKind.SQRT and not (a[0] >= a[1]).all():
             raise _Undefined
         if kind is OpKind.LOG and not (a[0] > a[1]).all():
@@ -46,7 +46,7 @@ class _ConditionsDomain(BoundedDomain):
         return super().unary(kind, a)
 
     def binary(self, kind: OpKind, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-        """See ``Domain.binary``."""
+        """Implement ``Domain.binary``."""
         if kind is OpKind.DIV and not _nonzero(b):
             raise _Undefined
         return super().binary(kind, a, b)

@@ -44,7 +44,7 @@ class BoundedDomain(BatchedDomain):
     """
 
     def unary(self, kind: OpKind, a: NDArray[Any]) -> NDArray[Any]:
-        """See ``Domain.unary``."""
+        """Implement ``Domain.unary``."""
         v, e = a
         y = super().unary(kind, v)
         match kind:
@@ -76,7 +76,7 @@ class BoundedDomain(BatchedDomain):
                 return np.stack([y, _SLOPES[kind] * e + _CALL * own])
 
     def binary(self, kind: OpKind, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
-        """See ``Domain.binary``."""
+        """Implement ``Domain.binary``."""
         (v, e), (w, f) = a, b
         y = super().binary(kind, v, w)
         match kind:
@@ -102,7 +102,7 @@ class BoundedDomain(BatchedDomain):
         return np.stack([y, passed + np.where(_whole(y) & _whole(v) & _whole(w), 0.0, _U * np.abs(y))])
 
     def scale(self, a: NDArray[Any], factor: Fraction) -> NDArray[Any]:
-        """See ``Domain.scale``."""
+        """Implement ``Domain.scale``."""
         if not factor:
             return np.zeros_like(a)
         y = super().scale(a[0], factor)
@@ -112,7 +112,7 @@ class BoundedDomain(BatchedDomain):
         return np.stack([y, abs(float(factor)) * a[1] + own + _lost(y, a[0] != 0)])
 
     def offset(self, a: NDArray[Any], constant: Fraction) -> NDArray[Any]:
-        """See ``Domain.offset``."""
+        """Implement ``Domain.offset``."""
         y = super().offset(a[0], constant)
         own = _U * (np.abs(y) + abs(float(constant)))
         if Fraction(float(constant)) == constant:
@@ -121,7 +121,7 @@ class BoundedDomain(BatchedDomain):
         return np.stack([y, a[1] + own])
 
     def matmul(self, a: NDArray[Any], b: NDArray[Any], inner: int) -> NDArray[Any]:
-        """See ``Domain.matmul``."""
+        """Implement ``Domain.matmul``."""
         (v, e), (w, f) = a, b
         sizes, others = np.abs(v), np.abs(w)
         # The operands may be sums or products with a count already.
@@ -134,7 +134,7 @@ class BoundedDomain(BatchedDomain):
         return np.stack([super().matmul(v, w, inner), passed + lost])
 
     def sum(self, a: NDArray[Any], axis: int, extent: int, kept: int) -> NDArray[Any]:
-        """See ``Domain.sum``."""
+        """Implement ``Domain.sum``."""
         found = super().sum(a, axis, extent, kept)
         sizes = super().sum(np.abs(a[:1]), axis, extent, kept)[0]
         lost = (extent // kept + 2) * _U * sizes
@@ -145,7 +145,7 @@ class BoundedDomain(BatchedDomain):
     def ordered(
         self, kind: OpKind, operands: tuple[NDArray[Any], ...], axis: int, extent: int
     ) -> tuple[NDArray[Any], ...]:
-        """See ``Domain.ordered``."""
+        """Implement ``Domain.ordered``."""
         if kind is OpKind.MAX:
             return (operands[0].max(axis=axis + 1, keepdims=True),)
         if kind is OpKind.RUNNING_MAX:
@@ -164,7 +164,7 @@ class BoundedDomain(BatchedDomain):
         return (state,)
 
     def softmax(self, a: NDArray[Any], axis: int, extent: int) -> NDArray[Any]:
-        """See ``Domain.softmax``."""
+        """Implement ``Domain.softmax``."""
         weights = self.unary(OpKind.EXP, a)
         return self.binary(OpKind.DIV, weights, self.sum(weights, axis, extent, 1))
 

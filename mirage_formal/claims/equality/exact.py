@@ -181,7 +181,7 @@ class Exact(Untiled[Pieces]):
         return Pieces(lengths, parts)
 
     def matmul(self, a: Pieces, b: Pieces, inner: int) -> Pieces:
-        """See ``Domain.matmul``."""
+        """Implement ``Domain.matmul``."""
         a, b = self._fewer(a, b)
         last = len(a.lengths) - 1
         a, b = self._aligned(a, b, range(last - 1))
@@ -199,15 +199,15 @@ class Exact(Untiled[Pieces]):
         return Pieces(lengths, tuple(parts))
 
     def scale(self, a: Pieces, factor: Fraction) -> Pieces:
-        """See ``Domain.scale``."""
+        """Implement ``Domain.scale``."""
         return self._each(("scale", factor), a, lambda x: self.tensors.scale(x, factor))
 
     def offset(self, a: Pieces, constant: Fraction) -> Pieces:
-        """See ``Domain.offset``."""
+        """Implement ``Domain.offset``."""
         return self._each(("offset", constant), a, lambda x: self.tensors.offset(x, constant))
 
     def sum(self, a: Pieces, axis: int, extent: int, kept: int) -> Pieces:
-        """See ``Domain.sum``."""
+        """Implement ``Domain.sum``."""
         a = a if kept == 1 else self._joined(a, axis)
         return self._folded(OpKind.ADD, lambda x: self.tensors.fold(x, axis, kept), a, axis, kept)
 
@@ -222,7 +222,7 @@ class Exact(Untiled[Pieces]):
         return Pieces(lengths, tuple(parts))
 
     def ordered(self, kind: OpKind, operands: tuple[Pieces, ...], axis: int, extent: int) -> tuple[Pieces, ...]:
-        """See ``Domain.ordered``."""
+        """Implement ``Domain.ordered``."""
         a = operands[0]
         match kind:
             case OpKind.MAX:
@@ -252,11 +252,11 @@ class Exact(Untiled[Pieces]):
         return Pieces(tuple(lengths), parts)
 
     def softmax(self, a: Pieces, axis: int, extent: int) -> Pieces:
-        """See ``Domain.softmax``."""
+        """Implement ``Domain.softmax``."""
         raise AssertionError("softmax is expanded by the walk")
 
     def reshape(self, a: Pieces, shape: Shape) -> Pieces:
-        """See ``Domain.reshape``."""
+        """Implement ``Domain.reshape``."""
         if shape == a.shape:
             return a
         a, lengths = self._regrouped(a, shape)
@@ -267,7 +267,7 @@ class Exact(Untiled[Pieces]):
         return Pieces(lengths, tuple(parts))
 
     def transpose(self, a: Pieces, perm: tuple[int, ...]) -> Pieces:
-        """See ``Domain.transpose``."""
+        """Implement ``Domain.transpose``."""
         lengths = tuple(a.lengths[i] for i in perm)
         back = [perm.index(i) for i in range(len(perm))]
         sources = (self._at(a, tuple(where[i] for i in back)) for where in self._places(lengths))
@@ -275,7 +275,7 @@ class Exact(Untiled[Pieces]):
         return Pieces(lengths, tuple(turned))
 
     def concat(self, a: Pieces, b: Pieces, axis: int) -> Pieces:
-        """See ``Domain.concat``."""
+        """Implement ``Domain.concat``."""
         a, b = self._fewer(a, b)
         a, b = self._aligned(a, b, [i for i in range(len(a.lengths)) if i != axis])
         lengths = (*a.lengths[:axis], (*a.lengths[axis], *b.lengths[axis]), *a.lengths[axis + 1 :])
@@ -288,7 +288,7 @@ class Exact(Untiled[Pieces]):
         return Pieces(lengths, tuple(parts))
 
     def slice(self, a: Pieces, axis: int, start: int, stop: int) -> Pieces:
-        """See ``Domain.slice``."""
+        """Implement ``Domain.slice``."""
         ends = sorted({0, start, stop, sum(a.lengths[axis])})
         a = self._refined(a, axis, common(a.lengths[axis], tuple(y - x for x, y in pairwise(ends))))
         starts = [0, *accumulate(a.lengths[axis])]
@@ -298,7 +298,7 @@ class Exact(Untiled[Pieces]):
         return Pieces(lengths, tuple(self._at(a, where) for where in sources))
 
     def repeat(self, a: Pieces, axis: int, times: int) -> Pieces:
-        """See ``Domain.repeat``."""
+        """Implement ``Domain.repeat``."""
         lengths = (*a.lengths[:axis], (times,), *a.lengths[axis + 1 :])
         return replace(self._each(("repeat",), a, lambda x: self.tensors.repeat(x, axis, times)), lengths=lengths)
 

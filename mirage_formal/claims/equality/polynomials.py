@@ -329,7 +329,7 @@ class Terms:
     # --- powers ------------------------------------------------------------------------------------------------
 
     def nonnegative(self, f: int, e2: int) -> bool:
-        """Whether f^(e2/2) is known to be at least 0: a root, an even power, or built from such only."""
+        """Return whether f^(e2/2) is known to be at least 0: a root, an even power, or built from such only."""
         kind = self.kind[f]
         if kind in (Kind.EXP, Kind.SURD) or e2 % 2 or e2 % 4 == 0:
             return True

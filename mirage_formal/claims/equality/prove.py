@@ -48,7 +48,7 @@ class Closing:
 
     @property
     def same(self) -> bool:
-        """Whether both are one tensor, so that nothing has to be said."""
+        """Return whether both are one tensor, so that nothing has to be said."""
         return self.program is not None and self.program == self.candidate
 
     @property
@@ -83,7 +83,7 @@ class Derivation:
 
     @property
     def shown(self) -> bool:
-        """Whether all outputs are equal."""
+        """Return whether all outputs are equal."""
         return all(closing.multiplier is not None for closing in self.closings)
 
     def needed_steps(self) -> list[int]:

@@ -32,7 +32,7 @@ class FieldPair:
 
 
 def is_prime(n: int) -> bool:
-    """Whether ``n`` is prime, exactly, for every n below 3.3e24."""
+    """Return whether ``n`` is prime, exactly, for every n below 3.3e24."""
     if n < 2:
         return False
     for base in _BASES:

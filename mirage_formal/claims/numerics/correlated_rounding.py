@@ -46,7 +46,7 @@ class RealisedDomain(RoundingDomain):
         return Estimate(quantised(a.mantissa, dtype, self.xp), a.exponent)
 
     def matmul(self, a: Estimate, b: Estimate, inner: int) -> Estimate:
-        """See ``Domain.matmul``."""
+        """Implement ``Domain.matmul``."""
         if self._operands is not None and self._operands is not DType.FLOAT32:
             a, b = self.stored(a, self._operands), self.stored(b, self._operands)
         return super().matmul(a, b, inner)

@@ -244,7 +244,7 @@ def _held(values: Array, dtype: DType, xp: Any) -> Array:
 
 
 def _grows(op: Any, operands: Sequence[bool]) -> bool:
-    """Whether results are made of exponentials, of which nothing is a quotient or a logarithm yet."""
+    """Return whether results are made of exponentials, of which nothing is a quotient or a logarithm yet."""
     kind = op.kind if isinstance(op, Op) else None
     if kind is OpKind.DIV:
         return operands[0] and not operands[1]

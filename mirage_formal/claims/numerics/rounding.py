@@ -212,7 +212,7 @@ class RoundingDomain(Untiled[Estimate]):
     # --- the domain --------------------------------------------------------------------------------------------------
 
     def unary(self, kind: OpKind, a: Estimate) -> Estimate:
-        """See ``Domain.unary``."""
+        """Implement ``Domain.unary``."""
         xp = self.xp
         if kind is OpKind.SQUARE:
             y, exponent = a.mantissa * a.mantissa, None if a.exponent is None else 2 * a.exponent
@@ -313,7 +313,7 @@ class RoundingDomain(Untiled[Estimate]):
         return self._made(y, exponent, passed, self._error(y), least=least)
 
     def binary(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
-        """See ``Domain.binary``."""
+        """Implement ``Domain.binary``."""
         match kind:
             case OpKind.ADD | OpKind.SUB:
                 return self._sum(kind, a, b)
@@ -416,7 +416,7 @@ class RoundingDomain(Untiled[Estimate]):
         return left + (0.0 if b.exponent is None else sign * b.exponent) + self.xp.zeros_like(y)
 
     def matmul(self, a: Estimate, b: Estimate, inner: int) -> Estimate:
-        """See ``Domain.matmul``."""
+        """Implement ``Domain.matmul``."""
         xp = self.xp
         if self.dtype is not None and self.dtype is not DType.FLOAT32:
             a, b = self.rounded(a, self.dtype), self.rounded(b, self.dtype)
@@ -445,7 +445,7 @@ class RoundingDomain(Untiled[Estimate]):
         return self._made(y, exponent, left, other, own)
 
     def scale(self, a: Estimate, factor: Fraction) -> Estimate:
-        """See ``Domain.scale``."""
+        """Implement ``Domain.scale``."""
         if not factor:
             return Estimate(self.xp.zeros_like(a.mantissa))
         f = float(factor)
@@ -457,7 +457,7 @@ class RoundingDomain(Untiled[Estimate]):
         return self._made(y, a.exponent, variance, self._error(y), least=least)
 
     def offset(self, a: Estimate, constant: Fraction) -> Estimate:
-        """See ``Domain.offset``."""
+        """Implement ``Domain.offset``."""
         value = self.xp.full_like(a.mantissa, float(constant))
         if self.dtype is None or float(np.float32(float(constant))) == float(constant):
             return self.binary(OpKind.ADD, a, Estimate(value))
@@ -465,7 +465,7 @@ class RoundingDomain(Untiled[Estimate]):
         return self.binary(OpKind.ADD, a, Estimate(value, None, self._error(value), least))
 
     def sum(self, a: Estimate, axis: int, extent: int, kept: int) -> Estimate:
-        """See ``Domain.sum``."""
+        """Implement ``Domain.sum``."""
         terms = extent // kept
 
         def split(x: Array) -> Array:
@@ -486,7 +486,7 @@ class RoundingDomain(Untiled[Estimate]):
         return self._made(y, exponent, passed, own, least=least)
 
     def ordered(self, kind: OpKind, operands: tuple[Estimate, ...], axis: int, extent: int) -> tuple[Estimate, ...]:
-        """See ``Domain.ordered``."""
+        """Implement ``Domain.ordered``."""
         xp = self.xp
         values = tuple(self.plain(operand) for operand in operands)
         a = values[0]
@@ -519,7 +519,7 @@ class RoundingDomain(Untiled[Estimate]):
         return (self._made(total, None, variance),)
 
     def softmax(self, a: Estimate, axis: int, extent: int) -> Estimate:
-        """See ``Domain.softmax``."""
+        """Implement ``Domain.softmax``."""
         weights = self.unary(OpKind.EXP, a)
         return self.binary(OpKind.DIV, weights, self.sum(weights, axis, extent, 1))
 
@@ -527,15 +527,15 @@ class RoundingDomain(Untiled[Estimate]):
         return Estimate(*(None if x is None else fn(x) for x in (a.mantissa, a.exponent, a.variance, a.least)))
 
     def reshape(self, a: Estimate, shape: Shape) -> Estimate:
-        """See ``Domain.reshape``."""
+        """Implement ``Domain.reshape``."""
         return self._each(a, lambda x: x.reshape(shape))
 
     def transpose(self, a: Estimate, perm: tuple[int, ...]) -> Estimate:
-        """See ``Domain.transpose``."""
+        """Implement ``Domain.transpose``."""
         return self._each(a, lambda x: x.transpose(perm))
 
     def concat(self, a: Estimate, b: Estimate, axis: int) -> Estimate:
-        """See ``Domain.concat``."""
+        """Implement ``Domain.concat``."""
         both: list[Array | None] = []
         for x, z in ((a.exponent, b.exponent), (a.variance, b.variance)):
             if x is None and z is None:
@@ -549,12 +549,12 @@ class RoundingDomain(Untiled[Estimate]):
         return Estimate(self.xp.concatenate([a.mantissa, b.mantissa], axis=axis), exponent, variance, least)
 
     def slice(self, a: Estimate, axis: int, start: int, stop: int) -> Estimate:
-        """See ``Domain.slice``."""
+        """Implement ``Domain.slice``."""
         where = (*(slice(None),) * axis, slice(start, stop))
         return self._each(a, lambda x: self.xp.broadcast_to(x, a.mantissa.shape)[where])
 
     def repeat(self, a: Estimate, axis: int, times: int) -> Estimate:
-        """See ``Domain.repeat``."""
+        """Implement ``Domain.repeat``."""
         return self._each(a, lambda x: self.xp.broadcast_to(x, (*x.shape[:axis], times, *x.shape[axis + 1 :])))
 
 

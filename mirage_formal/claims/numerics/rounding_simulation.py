@@ -59,7 +59,7 @@ class TypedDomain(FloatDomain):
         self._dtype = dtype
 
     def matmul(self, a: Array, b: Array, inner: int) -> Array:
-        """See ``Domain.matmul``."""
+        """Implement ``Domain.matmul``."""
         return super().matmul(held(a, self._dtype), held(b, self._dtype), inner)
 
 

@@ -239,7 +239,7 @@ def _divisors(extent: int) -> Iterator[int]:
 
 
 def _agree(found: Smaller) -> bool:
-    """Whether both compute the same in float64 on random inputs."""
+    """Return whether both compute the same in float64 on random inputs."""
     arrays = draw_all(found.program, 0, 0.3)
     pairs = zip(reference.run(found.program, arrays), reference.run(found.candidate, arrays), strict=True)
     return all(_close(a, b) for a, b in pairs)

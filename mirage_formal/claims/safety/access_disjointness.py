@@ -121,7 +121,7 @@ class Pairs:
         return self._hull[access]
 
     def apart(self, a: Access, b: Access) -> bool:
-        """Whether bounds alone keep them apart.
+        """Return whether bounds alone keep them apart.
 
         Sound: bounds contain every address (see ``interval``), and bounds that do not meet have no common byte.
         """
@@ -144,7 +144,7 @@ class Pairs:
         return self._linear[access]
 
     def settled(self, a: Access, b: Access, who: Who) -> Held | None:
-        """Whether they are kept apart by bounds or digits.
+        """Return whether they are kept apart by bounds or digits.
 
         Sound: see ``apart``, ``separate``, ``staggered``, ``decodes`` and ``determined``. If two accesses are the same
         function of the thread and their loops, and meet only if all digits are equal, and these determine the thread,
@@ -170,7 +170,7 @@ class Pairs:
         return Held(Means.RADIX) if targets <= determined(x, given) else None
 
     def exact(self, access: Access) -> bool:
-        """Whether no element is touched twice, by whichever thread, block or iteration."""
+        """Return whether no element is touched twice, by whichever thread, block or iteration."""
         x, given = self.linear(access)
         if x is None or not decodes(x, self.width(access), given):
             return False
@@ -210,7 +210,7 @@ class Pairs:
 
 
 def holds_nowhere(query: Query) -> bool:
-    """Whether a condition of the query is the constant 0."""
+    """Return whether a condition of the query is the constant 0."""
     return any(isinstance(e, Int) and e.value == 0 for e in query.true)
 
 

@@ -131,7 +131,7 @@ def _single(pairs: Pairs, param: Param, a: Access, b: Access, exact: _Exact) -> 
 
 
 def _coverage(program: Program, param: Param, accesses: list[Access], exact: bool) -> Finding:
-    """Whether every element of a parameter is written.
+    """Return whether every element of a parameter is written.
 
     Sound: writes that are in bounds (their own obligations) and all of different elements cover a parameter if they
     are as many as its elements; else all are looked at.

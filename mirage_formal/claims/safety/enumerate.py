@@ -345,7 +345,7 @@ class _Memory:
 
 
 def covered(accesses: Sequence[Access], extents: Mapping[str, int], elements: int) -> Finding:
-    """Whether the accesses, all together, touch every element of a parameter."""
+    """Return whether the accesses, all together, touch every element of a parameter."""
     seen = np.zeros(elements, dtype=bool)
     try:
         for access in accesses:

@@ -79,7 +79,7 @@ class Timeline:
 
 
 def synchronises(node: Node) -> bool:
-    """Whether a barrier, commit or wait is in it."""
+    """Return whether a barrier, commit or wait is in it."""
     match node:
         case Sync():
             return True
@@ -90,7 +90,7 @@ def synchronises(node: Node) -> bool:
 
 
 def copies_among_others(node: Node) -> bool:
-    """Whether it is a short loop with copies and other accesses to the same bytes, whose order then matters."""
+    """Return whether it is a short loop with copies and other accesses to the same bytes, whose order then matters."""
     if not isinstance(node, Loop) or node.extent > MAX_COPIES:
         return False
     found = [access for leaf in leaves(node) for access in leaf.accesses]
@@ -99,7 +99,7 @@ def copies_among_others(node: Node) -> bool:
 
 
 def shares_bytes(a: SharedBuffer | Param, b: SharedBuffer | Param) -> bool:
-    """Whether two shared buffers overlap."""
+    """Return whether two shared buffers overlap."""
     if not (isinstance(a, SharedBuffer) and isinstance(b, SharedBuffer)):
         return False
     return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes

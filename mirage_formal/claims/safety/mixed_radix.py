@@ -235,7 +235,7 @@ def facts(guards: Iterable[IntExpr], extents: Extents) -> Facts:
 
 
 def decodes(x: Linear, width: int = 1, given: Facts = NO_FACTS) -> bool:
-    """Whether ranges of ``width`` from two values meet only if all atoms are equal.
+    """Return whether ranges of ``width`` from two values meet only if all atoms are equal.
 
     Sound: with each coefficient above the largest sum of what lies below it, the value plus an offset below ``width``
     has one decomposition (mixed radix); ``given`` holds of both values.
@@ -294,7 +294,7 @@ def _known(side: Linear, digits: set[Digit]) -> bool:
 
 
 def _covered(string: tuple[tuple[str, int], ...], start: int, end: int, digits: set[Digit]) -> bool:
-    """Whether the string's places from ``start`` to ``end`` are known."""
+    """Return whether the string's places from ``start`` to ``end`` are known."""
     size = prod(extent for _, extent in string)
     own = [digit for digit in digits if digit.string == string]
     here = start
@@ -313,7 +313,7 @@ def _covered(string: tuple[tuple[str, int], ...], start: int, end: int, digits: 
 
 
 def separate(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
-    """Whether two accesses never meet because their constants differ at places that no atom reaches.
+    """Return whether two accesses never meet because their constants differ at places that no atom reaches.
 
     Sound: see ``_constants_differ``. Where what lies below a place S is at most S - width in both, as their conditions
     (``given`` and ``other``) may say, two accesses meet only if their multiples of S are equal and the rests meet: a
@@ -347,7 +347,7 @@ def _most(x: Linear, given: Facts) -> int:
 
 
 def _constants_differ(x: Linear, y: Linear, width: int) -> bool:
-    """Whether the constants differ at places that no atom reaches.
+    """Return whether the constants differ at places that no atom reaches.
 
     Sound: both have the same coefficients and sizes of atoms, each place a multiple of the one below; then value plus
     offset is written uniquely as atoms, offset and the places between, and the constants' difference sits between.
@@ -365,7 +365,7 @@ def _constants_differ(x: Linear, y: Linear, width: int) -> bool:
 
 
 def staggered(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
-    """Whether two accesses never meet because they start at different offsets in units of one size.
+    """Return whether two accesses never meet because they start at different offsets in units of one size.
 
     Sound: if both are a multiple of c plus something that stays below c with its width, they meet only where these
     lower parts do. The lower parts are constants plus multiples of a unit g, so they stay apart if the constants differ

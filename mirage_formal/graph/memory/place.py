@@ -32,7 +32,7 @@ class Arithmetic(Protocol[_T]):
         """e % n."""
 
     def less(self, e: _T, n: int) -> _T:
-        """Whether e < n."""
+        """Return whether e < n."""
 
     def ravel(self, coordinates: Iterable[_T], strides: Iterable[int]) -> _T:
         """The sum of coordinates times strides."""

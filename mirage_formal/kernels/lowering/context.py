@@ -92,7 +92,7 @@ class Context:
         return self.ix.add(*out, Int(_first(place)))
 
     def in_memory(self, tile: Tile, coordinates: Sequence[IntExpr], iteration: IntExpr | None = None) -> IntExpr:
-        """Whether an element of a block's tile lies in memory; the constant 1 where all of them do."""
+        """Return whether an element of a block's tile lies in memory; the constant 1 where all of them do."""
         param, shape = self.plan.params[tile.param], self.tensor(tile.tensor).shape
         step = self.iteration if iteration is None else iteration
         if param.place.path is not None:

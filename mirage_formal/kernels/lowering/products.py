@@ -301,7 +301,7 @@ def together(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
 
 
 def _joins(held: Sequence[Step], step: Step) -> bool:
-    """Whether a product has an operand in common with those that are computed together, and the same warps."""
+    """Return whether a product has an operand in common with those that are computed together, and the same warps."""
     own = [one for one in (*held, step) if isinstance(one, Multiplication) and not one.packed]
     if len(own) <= len(held) or any(one.warps != own[0].warps for one in own):
         return False

@@ -124,7 +124,7 @@ def _order(box: Box) -> tuple[int, ...]:
 
 
 def _across(box: Box) -> bool:
-    """Whether elements that are neighbours in the result are farther apart in the operand than others."""
+    """Return whether elements that are neighbours in the result are farther apart in the operand than others."""
     return box.strides[-1] > 1 and _order(box)[0] != len(box.strides) - 1
 
 

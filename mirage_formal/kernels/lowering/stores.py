@@ -36,7 +36,7 @@ _VECTOR = 16
 
 
 def _inside(cx: Context, tensor: PlanTensor, over: Distribution, at: Vars) -> IntExpr:
-    """Whether a thread's run lies in the tensor and is this thread's to write."""
+    """Return whether a thread's run lies in the tensor and is this thread's to write."""
     extents = dict(zip(Axis, tensor.extents(over.plane), strict=True))
     inside = [cx.ix.less(place(cx, over, axis, at), extent) for axis, extent in extents.items()]
     first = [cx.ix.equal(cx.ix.mod(cx.ix.div(TID, div), extent), 0) for div, extent in replicas(over)]

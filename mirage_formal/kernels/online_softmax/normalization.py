@@ -11,7 +11,7 @@ _MINUS_ONE = Const(Fraction(-1))
 
 
 def normalised(term: Hashable) -> bool:
-    """Whether a tensor is scores less the logarithm of the sum of their exponentials: s - log sum exp(s).
+    """Return whether a tensor is scores less the logarithm of the sum of their exponentials: s - log sum exp(s).
 
     So is s - (m + log sum exp(s - m)), whatever m is. No element is above 0, for each is a term of its own sum.
 

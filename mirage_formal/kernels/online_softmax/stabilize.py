@@ -75,7 +75,7 @@ class Stabilized:
 
     @property
     def changed(self) -> bool:
-        """Whether any operator changes."""
+        """Return whether any operator changes."""
         return any(run.changed for run in self.runs)
 
 
@@ -269,7 +269,7 @@ class _Walk:
         return list(_plainly(found) if bounded else found)
 
     def _crosses(self, need: Need) -> bool:
-        """Whether a sum goes across the blocks that form an exponential."""
+        """Return whether a sum goes across the blocks that form an exponential."""
         kind, kernel, number = need.origin
         op = self._graph.ops[kernel]
         if kind != "exp" or not isinstance(op, GraphDefined):
@@ -413,7 +413,7 @@ class _Walk:
 
 
 def _alike(whole: Shape, part: Shape) -> bool:
-    """Whether a shift broadcasts to its value, element by element."""
+    """Return whether a shift broadcasts to its value, element by element."""
     return all(kept in (1, extent) for extent, kept in zip(whole, part, strict=True))
 
 

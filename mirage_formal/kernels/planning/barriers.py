@@ -40,7 +40,7 @@ class Item:
 
     @property
     def fixed(self) -> bool:
-        """Whether the step is a barrier itself."""
+        """Return whether the step is a barrier itself."""
         return isinstance(self.step, Barrier)
 
 

@@ -101,7 +101,7 @@ class Distributions:
         return Axis.ROW if self._over_rows(number, dim) else None
 
     def _over_rows(self, number: int, dim: int) -> bool:
-        """Whether a dim of a tensor is all of its rows."""
+        """Return whether a dim of a tensor is all of its rows."""
         tensor = self.tensors[number]
         return dim < len(tensor.shape) - 1 and tensor.shape[dim] == tensor.rows
 
@@ -113,7 +113,7 @@ class Distributions:
         return run(gcd(self.tensors[number].cols, kept or 0), self.products.run)
 
     def _reduced(self, number: int, axis: Axis, seen: set[int]) -> bool:
-        """Whether a later reduction runs over rows, or over columns."""
+        """Return whether a later reduction runs over rows, or over columns."""
         seen.add(number)
         for op in self.products.readers.get(number, []):
             if isinstance(op, Reduce | Accumulate) and op.dim is not None:
@@ -125,7 +125,7 @@ class Distributions:
         return False
 
     def _in_columns(self, number: int) -> bool:
-        """Whether a tensor is computed elementwise of inputs whose rows are neighbours in memory, and not saved.
+        """Return whether a tensor is computed elementwise of inputs whose rows are neighbours in memory, and not saved.
 
         Threads then read and add up whole runs of neighbours, where runs of columns would be single elements from the
         same banks of shared memory. Device memory has results the other way round.
@@ -142,7 +142,7 @@ class Distributions:
         return {source for n in op.operands for source in self._sources(n)}
 
     def _saved(self, number: int, seen: set[int]) -> bool:
-        """Whether a tensor, or what elementwise operators compute of it, is a result of the kernel."""
+        """Return whether a tensor, or what elementwise operators compute of it, is a result of the kernel."""
         seen.add(number)
         later = [op for op in self.products.readers.get(number, []) if isinstance(op, Elementwise)]
         return number in self.products.flat.outputs or any(

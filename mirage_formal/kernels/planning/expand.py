@@ -391,12 +391,12 @@ def subtracts_maximum(graph: KernelGraph, op: Op, result: int) -> bool:
 
 
 def _partial(work: _Expansion, op: Accumulate, maker: Reduce) -> bool:
-    """Whether a reduction in the loop may be finished after it; invariant ones are done before it."""
+    """Return whether a reduction in the loop may be finished after it; invariant ones are done before it."""
     return op.dim is None and op.fn is maker.fn and work.tensors[maker.result].phase is Phase.LOOP
 
 
 def _movable(work: _Expansion, op: Reduce, maker: Accumulate) -> bool:
-    """Whether a reduction after the loop may be done inside it."""
+    """Return whether a reduction after the loop may be done inside it."""
     if maker.dim is not None or op.fn is not maker.fn:
         return False
     return maker.factor is None or work.tensors[maker.factor].shape[op.dim] == 1

@@ -76,7 +76,7 @@ _SUM: Final = _Joined(BinaryFn.ADD)
 
 
 def may_cut(flat: Flat, finer: Flat, loops: Sequence[int | None]) -> bool:
-    """Whether every iteration of a kernel may be cut into several, along the dims that its loop splits.
+    """Return whether every iteration of a kernel may be cut into several, along the dims that its loop splits.
 
     Sound: both are the same operators, with the same constants, on tiles of other extents. Each tensor of the loop is
     tracked as the same in all pieces, as their values one behind another along a dim, or as their sum or maximum, by

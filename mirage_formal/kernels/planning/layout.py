@@ -118,7 +118,7 @@ def _divisors(n: int) -> tuple[int, ...]:
 
 
 def packs(source: ProductShape, a: Warps, product: ProductShape, b: Warps) -> bool:
-    """Whether the accumulators of a product are, thread by thread, the left fragments that another one needs.
+    """Return whether the accumulators of a product are, thread by thread, the left fragments that another one needs.
 
     A ragged inner extent fills neither the last tiles nor, if a warp has an odd number of them, its last step; what is
     beyond counts as zeros (see lowering/products.py). Those of a product that is computed transposed never are.
@@ -231,7 +231,7 @@ def _arrangements(
 
 
 def _side_by_side(other: ProductShape, p: Warps, q: Warps) -> bool:
-    """Whether a product uses fragments of another one: there is no exchange of partial sums between the two."""
+    """Return whether a product uses fragments of another one: there is no exchange of partial sums between the two."""
     return p == q and (other.deferred or p.inner == 1)
 
 
@@ -314,7 +314,7 @@ def whole_vectors(cols: int, size: int) -> int:
 
 
 def _skips(size: int, *, across: bool) -> bool:
-    """Whether a warp reads every other row at once."""
+    """Return whether a warp reads every other row at once."""
     return across and size > DType.FLOAT16.bytes
 
 

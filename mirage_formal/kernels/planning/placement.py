@@ -210,7 +210,7 @@ class _Chooser:
         return True
 
     def _fits(self, number: int, result: int, over: Distribution) -> bool:
-        """Whether a tensor has, along each axis of a distribution, the extent of a result or 1."""
+        """Return whether a tensor has, along each axis of a distribution, the extent of a result or 1."""
         mine, whole = (self.tensors[n].extents(over.plane) for n in (number, result))
         return all(n in (1, extent) for n, extent in zip(mine, whole, strict=True))
 
@@ -322,7 +322,7 @@ class _Chooser:
                 self._readable(n)
 
     def _inline(self, op: FlatOp, result: int) -> bool:
-        """Whether the readers of a result compute it themselves: it is cheap to, and it is read once."""
+        """Return whether the readers of a result compute it themselves: it is cheap to, and it is read once."""
         readers = self.readers.get(result, [])
         if isinstance(op, Product):
             return self.accumulator_of(op) is not None
@@ -406,7 +406,7 @@ class _Chooser:
         return place(f"s{number}", rows, cols, size=size, across=self._across(number, transposed=False))
 
     def _across(self, number: int, *, transposed: bool) -> bool:
-        """Whether the inner dim of a product that reads a matrix lies across its rows, as they are stored."""
+        """Return whether the inner dim of a product that reads a matrix lies across its rows, as they are stored."""
         products = [op for op in self.readers[number] if isinstance(op, Product) and op.result in self.warps]
         return any((op.a == number and transposed) or (op.b == number and not transposed) for op in products)
 

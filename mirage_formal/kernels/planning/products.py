@@ -92,7 +92,7 @@ class Products:
         return [self.shape(op, numbers, ops[:at]) for at, op in enumerate(ops)]
 
     def _eligible(self, op: Product) -> bool:
-        """Whether tensor cores can compute a product: any of two operands of one type.
+        """Return whether tensor cores can compute a product: any of two operands of one type.
 
         What extents lack to whole steps and tiles is padded with zeros, in shared memory or when registers are packed.
         """

@@ -93,7 +93,7 @@ class Steps:
         return []
 
     def _flat_owner(self, op: FlatOp, number: int) -> bool:
-        """Whether the generic way reads a tensor only where the same thread writes the result."""
+        """Return whether the generic way reads a tensor only where the same thread writes the result."""
         if not isinstance(op, Elementwise | Accumulate | Running):
             return False
         if isinstance(op, Accumulate) and op.dim is not None and number == op.operand:

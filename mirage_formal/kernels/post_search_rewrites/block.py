@@ -118,7 +118,7 @@ def apart(ops: Sequence[BlockOp], dim: int) -> bool:
 
 
 def grows(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> bool:
-    """Whether fewer blocks along a grid axis, with larger tiles, compute the same.
+    """Return whether fewer blocks along a grid axis, with larger tiles, compute the same.
 
     So it is if the axis splits one dim of each tensor that depends on it, every operator keeps what stands at one index
     of that dim apart from what stands at another, and results are put together along it.

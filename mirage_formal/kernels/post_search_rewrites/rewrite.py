@@ -66,7 +66,7 @@ class Change:
 
     @property
     def grids(self) -> bool:
-        """Whether kernels are the same on other grids."""
+        """Return whether kernels are the same on other grids."""
         return self.fewer > 1 or self.more > 1 or self.tiles > 0
 
     @property

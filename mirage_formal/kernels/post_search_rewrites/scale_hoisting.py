@@ -139,7 +139,7 @@ class _Factors:
                 return tuple(_Value(made + r, moving=moving) for r in range(item.results))
 
     def _behind(self, given: tuple[_Value, ...]) -> bool:
-        """Whether operands lie behind the loop, where no product repeats."""
+        """Return whether operands lie behind the loop, where no product repeats."""
         return all(self._new.types[value.number].after_loop for value in given) and self._block.forloop_range > 1
 
     def _masks(self, given: tuple[_Value, ...]) -> bool:

@@ -140,7 +140,7 @@ class _Split:
         self._axes = sorted(range(3), key=lambda axis: block.grid[axis] == 1)
 
     def _carries(self, item: BlockOp) -> bool:
-        """Whether an accumulator brings an input behind the loop that is the same in every iteration."""
+        """Return whether an accumulator brings an input behind the loop that is the same in every iteration."""
         (first, *_) = item.operands
         inputs = self._block.inputs
         known = isinstance(item, Op) and item.kind is OpKind.ACCUM_MAX and first < len(inputs)

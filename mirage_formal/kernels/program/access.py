@@ -70,7 +70,7 @@ class Mode(StrEnum):
 
     @property
     def writes(self) -> bool:
-        """Whether memory is changed."""
+        """Return whether memory is changed."""
         return self is Mode.WRITE or self is Mode.ASYNC
 
 

@@ -126,7 +126,7 @@ class Indices:
         return binary(IntOp.XOR, a, b)
 
     def less(self, e: IntExpr, n: int) -> IntExpr:
-        """Whether e < n; the constant 1 where that is known."""
+        """Return whether e < n; the constant 1 where that is known."""
         if self.most(e) < n:
             return ONE
         if isinstance(e, Int):
@@ -136,7 +136,7 @@ class Indices:
         return IntBin(IntOp.LT, e, Int(n))
 
     def equal(self, e: IntExpr, n: int) -> IntExpr:
-        """Whether e == n."""
+        """Return whether e == n."""
         if isinstance(e, Int):
             return ONE if e.value == n else ZERO
         if self.most(e) < n:
@@ -197,7 +197,7 @@ class Digits:
         return self._ix.add(*terms)
 
     def less(self, e: IntExpr, n: int) -> IntExpr:
-        """Whether e < n."""
+        """Return whether e < n."""
         return self._ix.less(e, n)
 
     def ravel(self, coordinates: Iterable[IntExpr], strides: Iterable[int]) -> IntExpr:

@@ -79,7 +79,7 @@ class Placement:
 
     @property
     def inline(self) -> bool:
-        """Whether readers compute it themselves."""
+        """Return whether readers compute it themselves."""
         return not self.device and self.shared is None and self.registers is None
 
 

@@ -468,5 +468,5 @@ class Program:
 
     @property
     def dependent(self) -> bool:
-        """Whether it may be started while the launch before it still runs: it waits for that one itself."""
+        """Return whether it may be started while the launch before it still runs: it waits for that one itself."""
         return any(isinstance(statement, GridWait) for statement in self.body)

@@ -309,7 +309,7 @@ def folded(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tup
 
 
 def folds(slot: Slot, axis: Axis, kept: int) -> bool:
-    """Whether a reduction runs over a slot (see ``folded``)."""
+    """Return whether a reduction runs over a slot (see ``folded``)."""
     return slot.axis is axis and not (slot.stride * slot.extent <= kept and kept > 1)
 
 

@@ -195,7 +195,7 @@ def _bounded(one: Index, extent: int) -> Index:
 
 
 def _inside(at: Sequence[Index], place: Place, shape: Shape) -> list[Index]:
-    """Whether indices are of elements in memory."""
+    """Return whether indices are of elements in memory."""
     starts, ends = place.starts or (0,) * len(shape), place.extents or shape
     found = [TEXT.less(one, end) for one, end, extent in zip(at, ends, shape, strict=True) if end < extent]
     for one, start in zip(at, starts, strict=True):

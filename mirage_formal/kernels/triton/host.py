@@ -216,7 +216,7 @@ class _Calls:
         return kernel_types(self.graph)[number].dtype
 
     def _as_block_graph(self, position: int, op: Op, first: int) -> bool:
-        """Whether a reduction or norm has become a function of Triton."""
+        """Return whether a reduction or norm has become a function of Triton."""
         types = kernel_types(self.graph)
         operands = tuple((types[n], self._place(n).strides, self._place(n).offset) for n in op.operands)
         if op.attrs.dim is None or types[op.operands[0]].shape[op.attrs.dim] == 1:

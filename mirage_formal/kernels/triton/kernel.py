@@ -216,7 +216,7 @@ class _Kernel(Writer):
         self._define(op.fn.value, op.result, text, zero=self._zero_elementwise(op))
 
     def _zero_elementwise(self, op: Elementwise) -> bool:
-        """Whether the padding of the result is known to be zeros."""
+        """Return whether the padding of the result is known to be zeros."""
         if not all(number in self.zeros for number in op.operands):
             return False
         if isinstance(op.fn, UnaryFn):
@@ -260,7 +260,7 @@ class _Kernel(Writer):
     # --- products
 
     def _fused(self, op: Product) -> bool:
-        """Whether a product is added to an accumulator, and to nothing else."""
+        """Return whether a product is added to an accumulator, and to nothing else."""
         readers = self.readers.get(op.result, [])
         if op.result in self.flat.outputs or len(readers) != 1:
             return False

@@ -109,33 +109,33 @@ class _Torch(Untiled[str]):
         return f"v{self.count}"
 
     def unary(self, kind: OpKind, a: str) -> str:
-        """See ``Domain.unary``."""
+        """Implement ``Domain.unary``."""
         return self.line(_UNARY[kind], a)
 
     def binary(self, kind: OpKind, a: str, b: str) -> str:
-        """See ``Domain.binary``."""
+        """Implement ``Domain.binary``."""
         return self.line(_BINARY[kind], a, b)
 
     def matmul(self, a: str, b: str, inner: int) -> str:
-        """See ``Domain.matmul``."""
+        """Implement ``Domain.matmul``."""
         return self.line("torch.matmul({0}, {1})", a, b)
 
     def scale(self, a: str, factor: Fraction) -> str:
-        """See ``Domain.scale``."""
+        """Implement ``Domain.scale``."""
         return self.line(f"{{0}} * {real(float(factor))}" if factor else "torch.zeros_like({0})", a)
 
     def offset(self, a: str, constant: Fraction) -> str:
-        """See ``Domain.offset``."""
+        """Implement ``Domain.offset``."""
         return self.line(f"{{0}} + {real(float(constant))}", a)
 
     def sum(self, a: str, axis: int, extent: int, kept: int) -> str:
-        """See ``Domain.sum``."""
+        """Implement ``Domain.sum``."""
         if kept == 1:
             return self.line(f"{{0}}.sum({axis}, keepdim=True)", a)
         return self.line(f"{{0}}.unflatten({axis}, ({extent // kept}, {kept})).sum({axis})", a)
 
     def ordered(self, kind: OpKind, operands: tuple[str, ...], axis: int, extent: int) -> tuple[str, ...]:
-        """See ``Domain.ordered``."""
+        """Implement ``Domain.ordered``."""
         match kind:
             case OpKind.MAX:
                 return (self.line(f"{{0}}.amax({axis}, keepdim=True)", *operands),)
@@ -150,25 +150,25 @@ class _Torch(Untiled[str]):
                 raise AssertionError(kind)
 
     def softmax(self, a: str, axis: int, extent: int) -> str:
-        """See ``Domain.softmax``."""
+        """Implement ``Domain.softmax``."""
         return self.line(f"torch.softmax({{0}}, {axis})", a)
 
     def reshape(self, a: str, shape: Shape) -> str:
-        """See ``Domain.reshape``."""
+        """Implement ``Domain.reshape``."""
         return self.line(f"{{0}}.reshape({shape})", a)
 
     def transpose(self, a: str, perm: tuple[int, ...]) -> str:
-        """See ``Domain.transpose``."""
+        """Implement ``Domain.transpose``."""
         return self.line(f"{{0}}.permute({perm})", a)
 
     def concat(self, a: str, b: str, axis: int) -> str:
-        """See ``Domain.concat``."""
+        """Implement ``Domain.concat``."""
         return self.line(f"torch.cat([{{0}}, {{1}}], {axis})", a, b)
 
     def slice(self, a: str, axis: int, start: int, stop: int) -> str:
-        """See ``Domain.slice``."""
+        """Implement ``Domain.slice``."""
         return self.line(f"{{0}}.narrow({axis}, {start}, {stop - start})", a)
 
     def repeat(self, a: str, axis: int, times: int) -> str:
-        """See ``Domain.repeat``."""
+        """Implement ``Domain.repeat``."""
         return self.line(f"{{0}}.repeat_interleave({times}, {axis})", a)

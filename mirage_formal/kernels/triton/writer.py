@@ -74,7 +74,7 @@ class Writer:
 
     @property
     def wide(self) -> bool:
-        """Whether offsets need 64 bits."""
+        """Return whether offsets need 64 bits."""
         return any(one.span >= WIDE for one in (*self.reads, *self.writes))
 
     # --- device memory
@@ -218,7 +218,7 @@ class Writer:
         return on_tensor_cores(self.flat, *self.pad.terms[op.result][0])
 
     def _in_terms(self, number: int) -> bool:
-        """Whether a tensor is an operand of a tl.dot by way of a concatenation."""
+        """Return whether a tensor is an operand of a tl.dot by way of a concatenation."""
         return any(
             number in pair and on_tensor_cores(self.flat, *pair)
             for pairs in self.pad.terms.values()
@@ -227,7 +227,7 @@ class Writer:
         )
 
     def _dissolved(self, op: Concat) -> bool:
-        """Whether a concatenation is only read by products that are sums of products, so that it is not made."""
+        """Return whether a concatenation is only read by products that are sums of products, so that it is not made."""
         makers = [other for other in self.readers.get(op.result, []) if not isinstance(other, Concat)]
         above = [other for other in self.readers.get(op.result, []) if isinstance(other, Concat)]
         products = all(isinstance(one, Product) and len(self.pad.terms[one.result]) > 1 for one in makers)
@@ -235,7 +235,7 @@ class Writer:
 
 
 def names(text: str, name: str) -> bool:
-    """Whether a name stands in a text."""
+    """Return whether a name stands in a text."""
     return any(name == word for word in "".join(c if c.isalnum() or c == "_" else " " for c in text).split())
 
 

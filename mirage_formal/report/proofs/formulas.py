@@ -98,7 +98,7 @@ _RELATIONS: Final = {"≤": ("<=", r"\le"), "=": ("=", "=")}
 
 
 def _simple(formula: Formula) -> bool:
-    """Whether it needs no parentheses as a factor."""
+    """Return whether it needs no parentheses as a factor."""
     match formula:
         case Sum(terms=terms):
             return len(terms) == 1 and not terms[0][0] and _simple(terms[0][1])
@@ -111,7 +111,7 @@ def _simple(formula: Formula) -> bool:
 
 
 def _tight(formula: Formula) -> bool:
-    """Whether it needs no parentheses as the base of a power."""
+    """Return whether it needs no parentheses as the base of a power."""
     return isinstance(formula, Name | Digit | Call) or (isinstance(formula, Number) and formula.value >= 0)
 
 

@@ -27,7 +27,7 @@ from mirage_formal.report.reading.wholes import read_whole
 
 
 def is_shown(path: Path) -> bool:
-    """Whether a directory can be shown: evidence, or what ``reproduce`` wrote."""
+    """Return whether a directory can be shown: evidence, or what ``reproduce`` wrote."""
     return is_evidence(path) or _is_reproduced(path)
 
 
@@ -36,7 +36,7 @@ def _is_reproduced(path: Path) -> bool:
 
 
 def is_evidence(path: Path) -> bool:
-    """Whether a directory is evidence, of which every file is listed somewhere."""
+    """Return whether a directory is evidence, of which every file is listed somewhere."""
     return any((path / name).is_file() for name in (WHOLE_FILE, RUN_FILE, VERDICTS_FILE, MANIFEST_FILE))
 
 

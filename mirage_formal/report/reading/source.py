@@ -59,7 +59,7 @@ class Source:
         self.faults.append(Fault(f"{self.name}{file}", what))
 
     def there(self, file: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether there is such a file."""
         return (self.root / file).is_file()
 
     def data(self, file: str) -> bytes:
@@ -85,7 +85,7 @@ class Source:
         return None
 
     def same_digest(self, file: str, graph: KernelGraph, wanted: str) -> bool:
-        """Whether a graph has the digest that the evidence names; a fault where it has not."""
+        """Return whether a graph has the digest that the evidence names; a fault where it has not."""
         with self.reading(file):
             if (found := digest(graph)) != wanted:
                 raise FormatError(f"digest of the graph: expected {wanted}, got {found}")

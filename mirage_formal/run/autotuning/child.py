@@ -238,7 +238,7 @@ def _say(value: msgspec.Struct) -> None:
 
 
 def _healthy() -> bool:
-    """Whether the device still answers."""
+    """Return whether the device still answers."""
     cupy = import_module("cupy")
     try:
         cupy.cuda.Device().synchronize()

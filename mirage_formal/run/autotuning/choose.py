@@ -387,7 +387,7 @@ def _more_exact(plan: TuningPlan, found: Sequence[Composed], first: Sequence[Com
 
 
 def moves_factors(one: CandidatePlan) -> bool:
-    """Whether a form, or one of those that it is put together of, moves factors."""
+    """Return whether a form, or one of those that it is put together of, moves factors."""
     return not {factors.value for factors in Factors if factors.value}.isdisjoint(one.form.replace(",", " ").split())
 
 

@@ -255,7 +255,7 @@ class Finalists:
         return found if found is None or found.code == code() or self._same(found, one) else None
 
     def _same(self, found: Timed, one: Composed) -> bool:
-        """Whether a whole that other code has made was what this code would make."""
+        """Return whether a whole that other code has made was what this code would make."""
         from mirage_formal.run.autotuning.prepare import FINALIST_S, finalist, written
 
         task = finalist(self.facts.source, self.facts.plan, one)

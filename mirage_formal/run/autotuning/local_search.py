@@ -74,7 +74,7 @@ def _beside(plan: TuningPlan, piece: int, variant: int, tried: Mapping[str, floa
 
 
 def _next(one: ScheduleRecord, other: ScheduleRecord) -> bool:
-    """Whether schedules have the same pipeline, or the same warps with the same work."""
+    """Return whether schedules have the same pipeline, or the same warps with the same work."""
     pipeline = (one.stages, one.cut) == (other.stages, other.cut)
     return one.tile == other.tile and (pipeline or _shared(one) == _shared(other))
 

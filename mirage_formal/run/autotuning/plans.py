@@ -201,7 +201,7 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def holds(one: Timed, of: Origin) -> bool:
-    """Whether a time is that of a kernel: of the same text, by the same compiler."""
+    """Return whether a time is that of a kernel: of the same text, by the same compiler."""
     return bool(one.text) and (one.text, one.compiler) == (of.text, of.compiler)
 
 

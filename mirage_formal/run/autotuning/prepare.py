@@ -200,7 +200,7 @@ def form_of(task: Finalist) -> Form:
 
 
 def proved(task: Finalist) -> bool:
-    """Whether there is the form of a finalist."""
+    """Return whether there is the form of a finalist."""
     try:
         form_of(task)
     except KernelRefused:
@@ -403,7 +403,7 @@ class Maker:
 
 
 def _current(one: Prepared) -> bool:
-    """Whether a kernel is what would be made now."""
+    """Return whether a kernel is what would be made now."""
     return one.origin.code == code() and (bool(one.refused) or one.origin.compiler == compiler())
 
 

@@ -31,7 +31,7 @@ _AS_ONE: Final = 2 / 3
 
 
 def is_whole(program: KernelGraph, settings: Settings) -> bool:
-    """Whether a program has more operators than any candidate of its space, so that it is searched part by part.
+    """Return whether a program has more operators than any candidate of its space, so that it is searched part by part.
 
     Where the user named no space, a kernel may have all operators of a program without products.
 

@@ -107,7 +107,7 @@ class WholeReport:
 
     @property
     def lost(self) -> bool:
-        """Whether a task of verification was given up in any of the searches."""
+        """Return whether a task of verification was given up in any of the searches."""
         return any(report.lost for report in self.searches)
 
     @property
@@ -308,7 +308,7 @@ class _Whole:
         return min((us for _, us in found), default=None)
 
     def _too_wide(self, part: KernelGraph, most: int) -> bool:
-        """Whether single kernels are searched for a part, none of which reads as many tensors.
+        """Return whether single kernels are searched for a part, none of which reads as many tensors.
 
         Sound: such a search finds nothing. Kernels that are put together read more, see ``part_kernels``.
         """
@@ -435,7 +435,7 @@ class _Whole:
 
 
 def _multiplies(part: KernelGraph) -> bool:
-    """Whether a part computes a product."""
+    """Return whether a part computes a product."""
     return any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in part.ops)
 
 

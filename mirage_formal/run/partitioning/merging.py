@@ -152,7 +152,7 @@ def _least(offers: Offers, kernel_us: float) -> tuple[int, float]:
 
 
 def _convex(parts: Sequence[Part], group: Collection[frozenset[int]]) -> bool:
-    """Whether nothing outside of a group of parts needs one of them and is needed by one of them."""
+    """Return whether nothing outside of a group of parts needs one of them and is needed by one of them."""
     inside = [frozenset(part.operators) in group for part in parts]
     behind = {tensor for part, own in zip(parts, inside, strict=True) if own for tensor in part.results}
     todo = [part for part, own in zip(parts, inside, strict=True) if not own]

@@ -394,7 +394,7 @@ def one_by_one(part: KernelGraph, target: Target) -> bool:
 
 
 def _few_rows(part: KernelGraph, target: Target) -> bool:
-    """Whether an operator works along rows that are too few to fill the device."""
+    """Return whether an operator works along rows that are too few to fill the device."""
     types, base = kernel_types(part), len(part.inputs)
     for number, op in enumerate(part.ops, base):
         dim = op.attrs.dim if isinstance(op, Op) else None

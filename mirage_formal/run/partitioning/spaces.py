@@ -19,7 +19,7 @@ _MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
 
 
 def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
-    """Whether a search takes a part: its engine does, and its digest can be computed.
+    """Return whether a search takes a part: its engine does, and its digest can be computed.
 
     Sound: a part that is refused stays as it is.
     """
@@ -80,7 +80,7 @@ def part_kernels(part: KernelGraph, settings: Settings, *, single: bool) -> int 
 
 
 def is_long(part: KernelGraph, settings: Settings) -> bool:
-    """Whether a part is too large for one kernel of its space, and its own operators can be one."""
+    """Return whether a part is too large for one kernel of its space, and its own operators can be one."""
     plain = sought(part).program
     most = settings.max_block_ops or load_space(part_config(part, settings)).max_block_ops
     return len(plain.ops) + len(plain.outputs) > most and is_mirrored(plain)

@@ -156,7 +156,7 @@ def _holder(path: Path) -> Holder | None:
 
 
 def _gone(holder: Holder) -> bool:
-    """Whether a holder was killed: its successor is about to write its own name."""
+    """Return whether a holder was killed: its successor is about to write its own name."""
     if holder.host != socket.gethostname():
         return False
     try:

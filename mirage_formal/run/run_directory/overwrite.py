@@ -63,7 +63,7 @@ def refuse_foreign(found: Survey) -> None:
 
 
 def same_search(root: Path, config: str | None, identity: Identity) -> bool:
-    """Whether the search that is in a directory is of the same program and options; False if there is none."""
+    """Return whether the search that is in a directory is of the same program and options; False if there is none."""
     try:
         record = known(root)
     except RunError:

@@ -29,7 +29,7 @@ class Replayed(Protocol):
 
     @property
     def doubtful(self) -> bool:
-        """Whether one of them does not show by its form that it always holds."""
+        """Return whether one of them does not show by its form that it always holds."""
 
 
 T = TypeVar("T", bound=Replayed)

@@ -288,7 +288,7 @@ class Applier:
         return found
 
     def _closes(self, a: Tensor) -> bool:
-        """Whether an accumulator may take this tensor: it depends on the loop, or the loop runs once."""
+        """Return whether an accumulator may take this tensor: it depends on the loop, or the loop runs once."""
         return self._context is not None and (self._context.forloop_range == 1 or a.lead[LOOP_AXIS] > 1)
 
     def _attrs(self, kind: OpKind, shape: Shape) -> Iterator[Attrs]:

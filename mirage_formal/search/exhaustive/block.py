@@ -181,7 +181,7 @@ class _Walk:
                     yield from self._save(outputs)
 
     def _depends(self, numbers: list[int]) -> bool:
-        """Whether these tensors depend on every grid axis."""
+        """Return whether these tensors depend on every grid axis."""
         grid = self.opening.grid
         return all(self.tensors[n].lead[axis] == extent for n in numbers for axis, extent in enumerate(grid))
 

@@ -52,12 +52,12 @@ def configurations(space: SearchSpace, shapes: tuple[Shape, ...]) -> Iterator[Co
 
 
 def _covers(grid: Dim3, imaps: tuple[DimMap, ...]) -> bool:
-    """Whether every grid axis of extent > 1 splits at least one input."""
+    """Return whether every grid axis of extent > 1 splits at least one input."""
     return all(extent == 1 or any(m[axis] is not None for m in imaps) for axis, extent in enumerate(grid))
 
 
 def _ordered(grid: Dim3, imaps: tuple[DimMap, ...]) -> bool:
-    """Whether grid axes of equal extent split the inputs in ascending order of their columns of dims."""
+    """Return whether grid axes of equal extent split the inputs in ascending order of their columns of dims."""
     columns = [[-1 if m[axis] is None else m[axis] for m in imaps] for axis in range(3)]
     extents = list(grid)
     return all(

@@ -36,7 +36,7 @@ class Judge:
         self._forms = NormalForms()
 
     def keeps(self, expr: Expr) -> bool:
-        """Whether a tensor with this expression may be part of a candidate.
+        """Return whether a tensor with this expression may be part of a candidate.
 
         Sound: false only when the oracle refutes it; unknown is kept.
         """
@@ -47,7 +47,7 @@ class Judge:
         return self._exact.form(expr) if self._prune and self._oracle is self._exact else None
 
     def reaches(self, output: int, expr: Expr) -> bool:
-        """Whether this expression may be that of an output of the program.
+        """Return whether this expression may be that of an output of the program.
 
         Sound: false only when the normal forms differ. True accepts nothing: the expression forgets indices, so a
         candidate must still be verified.

@@ -126,7 +126,7 @@ class _Best:
         self._kept: list[tuple[float, int, int, tuple[_Choice | None, ...]]] = []
 
     def takes(self, weight: float) -> bool:
-        """Whether a choice of at least this weight may still be kept."""
+        """Return whether a choice of at least this weight may still be kept."""
         return self._limit is None or len(self._kept) < self._limit or weight < -self._kept[0][0]
 
     def add(self, weight: float, path: int, choices: tuple[_Choice | None, ...]) -> None:

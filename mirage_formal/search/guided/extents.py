@@ -109,7 +109,7 @@ class Assigner:
                 yield Assignment(extents, grid, axis, loop, weight_of(extents, blocks, loop))
 
     def _too_many(self, blocks: int, extents: Extents, written: Sequence[Parts]) -> bool:
-        """Whether a kernel has more blocks than the space allows, though none has a large tile of a result."""
+        """Return whether a kernel has more blocks than the space allows, though none has a large tile of a result."""
         if blocks <= self._space.limits.max_blocks:
             return False
         return self._listed or all(prod(extents[p] for p in parts) < _TILE for parts in written)
@@ -187,7 +187,7 @@ class Assigner:
         return Fitting(kernel, dags, self._space.shared_bytes // self._bytes, self._space.reduction_dimx)
 
     def folds(self, kernel: Kernel, dag: Dag, assignment: Assignment) -> bool:
-        """Whether all folds of a DAG keep one width that the space lists."""
+        """Return whether all folds of a DAG keep one width that the space lists."""
         return dimx_of(kernel, dag, assignment.extents, self._space.reduction_dimx) is not None
 
 

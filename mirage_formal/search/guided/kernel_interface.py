@@ -161,7 +161,7 @@ def _runs(children: Parts, outputs: list[KTensor], masks: list[PartMask]) -> tup
 
 
 def _side_by_side(output: KTensor, a: Part, b: Part) -> bool:
-    """Whether the dims hold neither part, or b right behind a."""
+    """Return whether the dims hold neither part, or b right behind a."""
     for dim in output.dims:
         if a in dim:
             at = dim.index(a) + 1

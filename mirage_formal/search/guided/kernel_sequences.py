@@ -157,7 +157,7 @@ class PathFinder:
             )
 
     def _hopeless(self, unused: int, steps_left: int) -> bool:
-        """Whether so many unused tensors cannot become one output in the steps left."""
+        """Return whether so many unused tensors cannot become one output in the steps left."""
         return unused > 1 + steps_left * (self._space.max_block_inputs - 1)
 
     def _applications(
@@ -307,7 +307,7 @@ class PathFinder:
                     yield from self._kernel(state, operands, rest, tensors)
 
     def _commutes(self, state: _State, operands: tuple[TensorId, ...]) -> bool:
-        """Whether the step before is a predefined operator whose result is not read."""
+        """Return whether the step before is a predefined operator whose result is not read."""
         return (
             bool(state.path) and isinstance(state.path[-1], PredefinedStep) and len(state.tensors) - 1 not in operands
         )
@@ -404,7 +404,7 @@ class PathFinder:
         return list(self._solver.earlier(tensors, state.frame).items())[share::shares]
 
     def _readable(self, state: _State, handover: Handover) -> bool:
-        """Whether what is left can still be consumed.
+        """Return whether what is left can still be consumed.
 
         Sound: a predefined operator works on whole dims, so without a further graph-defined kernel it consumes the
         parts of an axis only where they are all that a dim of an output holds.
@@ -422,7 +422,7 @@ _RARE = EXTREMES | COMPARISONS | {OpKind.SUB, OpKind.DIV_NO_NAN}
 
 
 def _alone(dim: Parts) -> bool:
-    """Whether a dim holds nothing but parts of one carried axis."""
+    """Return whether a dim holds nothing but parts of one carried axis."""
     axes = {axis_of(part) for part in dim}
     return len(axes) == 1 and not any(is_whole(part) for part in dim)
 

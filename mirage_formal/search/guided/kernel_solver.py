@@ -280,7 +280,7 @@ class KernelSolver:
         return Kernel(tensors, structure, solved, (number,), (placement,), last=True)
 
     def _may_reach(self, tensors: tuple[KTensor, ...], frame: Frame) -> bool:
-        """Whether some most permissive structure reaches the target.
+        """Return whether some most permissive structure reaches the target.
 
         Sound: leaving out an unreduced free axis removes every constraint that its parts could add (dims that must be
         empty, the order of parts in a dim); what an operator needs of it, a part that folding keeps, is in ``_WHOLE``.
@@ -409,7 +409,7 @@ class KernelSolver:
 
 
 def _ambiguous(read: tuple[KTensor, ...]) -> bool:
-    """Whether one name stands for two indices: an axis that is carried in parts and one that is whole.
+    """Return whether one name stands for two indices: an axis that is carried in parts and one that is whole.
 
     Sound: a last kernel can only reach its goal through one of them; what an earlier one writes could hold both.
     """

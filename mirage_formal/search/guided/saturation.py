@@ -229,7 +229,7 @@ class Closer:
             out.producers[number].append(producer)
 
     def _diagonal(self, form: Form, same: tuple[tuple[PartMask, ...], ...]) -> bool:
-        """Whether a term depends on one index of the kernel under two names."""
+        """Return whether a term depends on one index of the kernel under two names."""
         algebra = self._algebra
         frees = [algebra.monomial_free[monomial] for monomial, _ in algebra.polynomials[form]]
         return any(sum(part & free != 0 for part in group) > 1 for free in frees for group in same)
@@ -460,7 +460,7 @@ def _without(dims: Dims, dim: int) -> Dims:
 
 
 def _entire(dim: Parts, parts: PartMask, frame: Frame) -> bool:
-    """Whether ``parts`` are all parts of the axes of a dim."""
+    """Return whether ``parts`` are all parts of the axes of a dim."""
     full = 0
     for part in dim:
         full |= frame[axis_of(part)]
@@ -468,7 +468,7 @@ def _entire(dim: Parts, parts: PartMask, frame: Frame) -> bool:
 
 
 def _fits(a: Dims, b: Dims) -> bool:
-    """Whether the dims could be those of an elementwise operator's operands under some names."""
+    """Return whether the dims could be those of an elementwise operator's operands under some names."""
     return all(not x or not y or len(x) == len(y) for x, y in zip(a, b, strict=True))
 
 

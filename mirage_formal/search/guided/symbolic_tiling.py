@@ -71,7 +71,7 @@ class Names:
 
     @property
     def single(self) -> bool:
-        """Whether every axis has one name."""
+        """Return whether every axis has one name."""
         return self.ways == self.twins == 1
 
     @property
@@ -192,7 +192,7 @@ class Structure:
         return tuple(out)
 
     def opens(self, dims: Dims) -> bool:
-        """Whether an input with these dims has at most one dim for the loop and for each grid axis."""
+        """Return whether an input with these dims has at most one dim for the loop and for each grid axis."""
         if self.names.single and len(self.loops) < 2:
             return True
         leaves = [self.names.first(leaf) for dim in dims for leaf in dim]
@@ -351,7 +351,7 @@ class Reader:
         return list(out.values())
 
     def _repeated(self, places: list[ReadPlace], group: Mapping[ReadPlace, int], one: int, other: int) -> bool:
-        """Whether two groups hold places of one tensor."""
+        """Return whether two groups hold places of one tensor."""
         first = {i for i, axis in places if group[i, axis] == one}
         return any(i in first for i, axis in places if group[i, axis] == other)
 
@@ -376,7 +376,7 @@ class Reader:
 
 
 def _in_order(bases: list[Axis], ways: tuple[int, ...], taken: set[Axis], width: int) -> bool:
-    """Whether the copies of each axis come into use in ascending order."""
+    """Return whether the copies of each axis come into use in ascending order."""
     next_way: dict[Axis, int] = {}
     for base, way in zip(bases, ways, strict=True):
         limit = next_way.get(base, 0)

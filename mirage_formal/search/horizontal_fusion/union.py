@@ -50,7 +50,7 @@ class Piece:
     us: float
 
     def behind(self, results: Container[int], *, carry: bool) -> bool:
-        """Whether it can stand behind the loop of kernels that write these tensors.
+        """Return whether it can stand behind the loop of kernels that write these tensors.
 
         Args:
             results: The tensors.

@@ -207,7 +207,7 @@ def _map(ties: Ties, axes: Sequence[Dim], tensor: int) -> DimMap:
 
 
 def _fits(graph: KernelGraph, space: SearchSpace) -> bool:
-    """Whether a kernel is well-formed and within the limits of the space."""
+    """Return whether a kernel is well-formed and within the limits of the space."""
     try:
         types = kernel_types(graph)
     except GraphError:

@@ -66,7 +66,7 @@ def _merged(order: Sequence[str], reads: Mapping[str, Sequence[str]], parts: lis
 
 
 def _is_convex(order: Sequence[str], reads: Mapping[str, Sequence[str]], part: Set[str]) -> bool:
-    """Whether no path leads from the part over another node back to it."""
+    """Return whether no path leads from the part over another node back to it."""
     beyond: set[str] = set()
     for node in order:
         if node in part:

@@ -186,7 +186,7 @@ class Reference:
 
     @property
     def decides(self) -> bool:
-        """Whether ``own`` has found booleans or integers."""
+        """Return whether ``own`` has found booleans or integers."""
         return bool(self._discrete)
 
     def own(self, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Varying(Form):
     order: tuple[int, ...] = ()
 
     def fits(self, value: Any, place: Any = None) -> bool:
-        """Whether a value is such a tensor, whatever its lengths; see ``Form.fits``."""
+        """Return whether a value is such a tensor, whatever its lengths; see ``Form.fits``."""
         if not isinstance(value, torch.Tensor) or value.dtype is not self.dtype or value.dim() != len(self.extents):
             return False
         if value.device != (self.device if place is None else place) or value.layout is not torch.strided:
@@ -183,7 +183,7 @@ def _without(
 
 
 def _holds_at_one(captured: Captured, module: Any, given: Any, forms: Mapping[int, Varying]) -> bool:
-    """Whether the graph holds where all lengths are 1."""
+    """Return whether the graph holds where all lengths are 1."""
     leaves, spec = pytree.tree_flatten(given)
     for leaf, form in forms.items():
         for dim, extent in enumerate(form.extents):
@@ -229,7 +229,7 @@ def _following(found: tuple[Captured, Any, bool], leaves: Sequence[Any], named: 
 
 
 def _within(number: Any, where: Buckets, label: str) -> None:
-    """Whether the module takes all lengths of the buckets."""
+    """Return whether the module takes all lengths of the buckets."""
     bounds = number.node.shape_env.var_to_range[number.node.expr]
     low, high = max(where.lowest, 2), where.highest
     if not (bounds.lower <= low and high <= bounds.upper):

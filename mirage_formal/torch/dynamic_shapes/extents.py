@@ -143,7 +143,7 @@ class Lengths:
         raise stuck(f"expected an extent that is known, or a length and a number, got {expr}")
 
     def is_length(self, number: Any, length: Length) -> bool:
-        """Whether a number is a length."""
+        """Return whether a number is a length."""
         try:
             return self.extent(number) == length
         except UnsupportedError:

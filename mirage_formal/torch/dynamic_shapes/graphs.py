@@ -20,7 +20,7 @@ from mirage_formal.torch.modules.rewrite import rewrite
 
 
 def varies(module: GraphModule, inputs: Sequence[Any]) -> bool:
-    """Whether Dynamo does not know all extents of a graph's inputs."""
+    """Return whether Dynamo does not know all extents of a graph's inputs."""
     return any(
         isinstance(x, torch.SymInt)
         or (isinstance(x, torch.Tensor) and not all(isinstance(n, int) for n in (*x.shape, *x.stride())))

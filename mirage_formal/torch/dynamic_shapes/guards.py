@@ -98,7 +98,7 @@ def handed_on(captured: Captured, symbols: Mapping[str, Any], environment: Any) 
 
 
 def same_at_one(captured: Captured, static: Captured) -> bool:
-    """Whether the graph at lengths of 1 is the one that torch makes for arguments of these lengths.
+    """Return whether the graph at lengths of 1 is the one that torch makes for arguments of these lengths.
 
     Torch takes lengths to be at least 2, because extents of 1 are repeated where others are not.
 

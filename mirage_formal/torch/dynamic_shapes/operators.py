@@ -146,7 +146,7 @@ class BucketOperator:
         return self
 
     def ready(self, lengths: Sequence[int]) -> bool:
-        """Whether calls of these lengths are computed by operators; the bucket is prepared if it was not."""
+        """Return whether calls of these lengths are computed by operators; the bucket is prepared if it was not."""
         uppers = self._uppers(lengths)
         return uppers is not None and self._entry(uppers) is not None
 
@@ -183,7 +183,7 @@ class BucketOperator:
         return _apart(tensors, results)[0] if self._single else tuple(_apart(tensors, results))
 
     def _fit(self, tensors: Sequence[Any], at: Mapping[Length, int]) -> bool:
-        """Whether inputs have the extents that the lengths say; torch says what is wrong if they do not."""
+        """Return whether inputs have the extents that the lengths say; torch says what is wrong if they do not."""
         for x, form in zip(tensors, self.call.forms, strict=True):
             if tuple(x.shape) != tuple(at[n] if isinstance(n, Length) else n for n in form.extents):
                 return False

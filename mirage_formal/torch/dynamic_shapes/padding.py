@@ -64,7 +64,7 @@ class Written:
         return len(self.extents)
 
     def long(self, dim: int) -> bool:
-        """Whether a dim has a length."""
+        """Return whether a dim has a length."""
         return isinstance(self.extents[dim], Length)
 
 
@@ -127,7 +127,7 @@ class Bucket:
         self.known[node.name] = found
 
     def _checked(self, node: Node, found: Result) -> None:
-        """Whether a rule's result has the extents that torch gives."""
+        """Return whether a rule's result has the extents that torch gives."""
         values = node.meta["val"]
         tensors = list(values) if isinstance(values, tuple | list) else [values]
         results = found if isinstance(found, tuple) else (found,)
@@ -314,7 +314,7 @@ class Step:
 
     @property
     def partial(self) -> bool:
-        """Whether the operator is not finite everywhere."""
+        """Return whether the operator is not finite everywhere."""
         return str(self.node.target) in _PARTIAL
 
 

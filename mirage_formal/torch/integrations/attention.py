@@ -135,7 +135,7 @@ class Attention:
     # --- forms
 
     def _by_torch(self, query: Any, key: Any, value: Any, mask: Any, more: Mapping[str, Any]) -> bool:
-        """Whether no program has it."""
+        """Return whether no program has it."""
         beyond = [name for name in _BEYOND if more.get(name) is not None]
         if more.get("dropout"):
             beyond.append("dropout")

@@ -122,7 +122,7 @@ def _inductor(mode: str | None, **more: Any) -> Compile:
 
 
 def _captures(mode: str | None) -> bool:
-    """Whether what Inductor compiles in a mode is captured in CUDA graphs of its own."""
+    """Return whether what Inductor compiles in a mode is captured in CUDA graphs of its own."""
     from torch._inductor import config
 
     return bool(_options_of(mode).get("triton.cudagraphs", config.triton.cudagraphs))
@@ -145,7 +145,7 @@ def _apart(inputs: Sequence[Any]) -> bool:
 
 
 def _timed(inputs: Sequence[Any]) -> bool:
-    """Whether a graph is timed: it lies on a GPU that is there, and records no gradients."""
+    """Return whether a graph is timed: it lies on a GPU that is there, and records no gradients."""
     recorded = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
     return on_this_gpu(inputs) and not recorded
 
@@ -232,7 +232,7 @@ def _alone(tensor: Any) -> Any:
 
 
 def _stops(module: GraphModule) -> bool:
-    """Whether gradients are kept from something, which an import does not know."""
+    """Return whether gradients are kept from something, which an import does not know."""
 
     def stop(node: Node) -> bool:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -242,7 +242,7 @@ def _stops(module: GraphModule) -> bool:
 
 
 def _compiles(inputs: Sequence[Any]) -> bool:
-    """Whether inductor has what it needs: Triton for a GPU, a compiler of C++ elsewhere."""
+    """Return whether inductor has what it needs: Triton for a GPU, a compiler of C++ elsewhere."""
     from torch.utils._triton import has_triton
 
     if any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs):

@@ -217,7 +217,7 @@ def _gain(program: KernelGraph, target: Target) -> float:
 
 
 def _improvable(program: KernelGraph) -> bool:
-    """Whether anything may be better than torch's operators one by one.
+    """Return whether anything may be better than torch's operators one by one.
 
     That is several operators, or a product of float32, which libraries compute without tensor cores.
     """

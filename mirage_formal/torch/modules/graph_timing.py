@@ -45,7 +45,7 @@ class Timed:
 
     @property
     def faster(self) -> bool:
-        """Whether ours is, clearly."""
+        """Return whether ours is, clearly."""
         return self.ours < CLEARLY * self.theirs
 
 
@@ -108,7 +108,7 @@ def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Seque
 
 
 def alike(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> bool:
-    """Whether two functions give the same tensors for one draw of inputs, and leave the same in what they write.
+    """Return whether two functions give the same tensors for one draw of inputs, and leave the same in what they write.
 
     The same is what ``torch.testing.assert_close`` takes for it by the type of the elements. Where a call fails they
     are not alike.

@@ -274,7 +274,7 @@ _OTHER_BITS: Final = ~_bits(_PLAIN)
 
 
 def _plain(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether nothing of the dispatcher's below gradients would look at tensors before a kernel does."""
+    """Return whether nothing of the dispatcher's below gradients would look at tensors before a kernel does."""
     keys = torch._C._dispatch_tls_local_include_set().raw_repr()
     for x in tensors:
         keys |= torch._C._dispatch_keys(x).raw_repr()

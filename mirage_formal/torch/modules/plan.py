@@ -43,7 +43,7 @@ class Form:
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
 
     def fits(self, value: Any, place: Any = None) -> bool:
-        """Whether a value is such a tensor, or one on another device; strides of extents of 1 do not matter.
+        """Return whether a value is such a tensor, or one on another device; strides of extents of 1 do not matter.
 
         Args:
             value: Anything.
@@ -222,7 +222,7 @@ class Plan:
         return "", [tensors[i] for i in self.feed]
 
     def _apart(self, tensors: Sequence[Any]) -> bool:
-        """Whether what is written is read by no other name, which the import does not know."""
+        """Return whether what is written is read by no other name, which the import does not know."""
         spans = {}
         for number in {*self.feed, *self.written}:
             x = tensors[number]
@@ -363,7 +363,7 @@ def _by_methods(graph: Graph) -> None:
 
 
 def hooked(module: Any) -> bool:
-    """Whether a module has hooks, which no graph has."""
+    """Return whether a module has hooks, which no graph has."""
     return any(getattr(module, name) for name in _HOOKS)
 
 

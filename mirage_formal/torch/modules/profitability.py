@@ -35,7 +35,7 @@ def as_it_is(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
 
 
 def on_this_gpu(inputs: Sequence[Any]) -> bool:
-    """Whether some tensors lie on a GPU that is there."""
+    """Return whether some tensors lie on a GPU that is there."""
     return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs) and bool(torch.cuda.is_available())
 
 

@@ -80,7 +80,7 @@ def from_mirage(text: str | bytes, where: str = "", *, half: DType = DType.FLOAT
 
 
 def is_mirage(value: object) -> bool:
-    """Whether plain JSON values look like a checkpoint of Mirage rather than like our own format."""
+    """Return whether plain JSON values look like a checkpoint of Mirage rather than like our own format."""
     if not isinstance(value, list):
         return False
     return not value or isinstance(value[0], list) or (isinstance(value[0], dict) and "op_type" in value[0])

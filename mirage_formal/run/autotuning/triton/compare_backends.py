@@ -67,7 +67,7 @@ class _Trial:
 
     @property
     def within(self) -> bool:
-        """Whether it was compared with float64, and is right."""
+        """Return whether it was compared with float64, and is right."""
         return self.said.answer == "within" and not self.said.failed
 
 
@@ -226,14 +226,14 @@ class _Trials:
         return min(good, key=lambda one: (one.turns is None, one.us), default=None)
 
     def _judged(self, one: _Trial) -> bool:
-        """Whether a file's results are within tolerance; compared now, if they were not."""
+        """Return whether a file's results are within tolerance; compared now, if they were not."""
         if not one.said.answer and not one.said.failed:
             for _, answer in self._run([_job(one, str(self._kept.file(one.text)), 0)]):
                 self._keep(one, Said(one.said.us, _wrong(answer), answer.answer, answer.numerics))
         return one.within
 
     def _turned(self, one: _Trial, first: Path) -> bool:
-        """Whether it was measured in turns with the fastest CUDA kernels."""
+        """Return whether it was measured in turns with the fastest CUDA kernels."""
         for _, answer in self._run([_job(one, str(self._kept.file(one.text)), SECOND, str(first))]):
             if answer.failed:
                 one.said = Said(one.said.us, answer.failed, one.said.answer, one.said.numerics)

@@ -299,7 +299,7 @@ class Algebra(Forms):
         counts: dict[MonomialId, int],
         loose: bool,
     ) -> bool:
-        """Whether context times one further term is in the target often enough."""
+        """Return whether context times one further term is in the target often enough."""
         bound, atoms, denominators = context
         free = self.factors_free(atoms, denominators)
         renamed = self.substitute_monomial(monomial, names) if names else monomial

@@ -51,7 +51,7 @@ def axis_of(part: Part) -> Axis:
 
 
 def is_whole(part: Part) -> bool:
-    """Whether a part is an unsplit axis."""
+    """Return whether a part is an unsplit axis."""
     return part % SLOTS == 0
 
 

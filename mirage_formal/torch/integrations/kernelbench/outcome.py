@@ -120,7 +120,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def proved(self) -> bool:
-        """Whether every program of the problem has a proved candidate, and there is one."""
+        """Return whether every program of the problem has a proved candidate, and there is one."""
         return bool(self.regions) and all(region.verdict == "equivalent" for region in self.regions)
 
 
