@@ -1,4 +1,4 @@
-"""What users call: programs, the search for a faster equal one, and whether two graphs are equal.
+"""Public API: programs, the search for a faster equivalent program, and the equivalence check of two graphs.
 
 Solvers and numerical packages are loaded by the first call that searches or proves, never by an import.
 """
@@ -107,7 +107,7 @@ class Graph(ShownProgram, KernelBuilder):
         return self
 
     def _place(self, tensor: object) -> int:
-        """Which of the outputs a tensor of the graph is."""
+        """Return the position of a graph's tensor among the outputs."""
         found = self.results()
         if tensor not in found:
             text = f"expected one of the graph's outputs, {', '.join(map(repr, found))}, got {tensor!r}"

@@ -33,7 +33,7 @@ Watch = Callable[[str, int, int], None]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the command line of ``mirage_formal.gpu`` and return its exit code."""
     try:
         given = _parser().parse_args(arguments)
     except SystemExit as ended:  # argparse has said what is wrong, or printed its help
@@ -251,7 +251,7 @@ def _info(given: argparse.Namespace) -> int:
 
 
 def machine() -> dict[str, Any]:
-    """What this machine has: versions of packages, and its GPUs."""
+    """Return the versions of installed packages and the GPUs of this machine."""
     found: dict[str, Any] = {"gpus": []}
     for package in ("cupy", "torch", "numpy", "msgspec"):
         try:

@@ -1,4 +1,4 @@
-"""What every command is run in: signals end it in order, and whatever goes wrong is one screen and an exit code.
+"""Wrapper of every command: signals end it in order, and every failure becomes one screen and an exit code.
 
 Ctrl-C, SIGTERM and SIGHUP raise ``Stopped``, a KeyboardInterrupt, which a search meets by writing what it has found.
 While Python still imports, before there is anything to keep, they end the process at once: an exception in the middle
@@ -52,7 +52,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class _State:
-    """Where this process stands: there is one command in a process."""
+    """State of this process; a process runs one command."""
 
     command = False  #: The process is one of our commands, and nobody else's.
     entered = False  #: Whoever runs now may meet a Stopped.
@@ -108,7 +108,7 @@ def stopped_by() -> int:
 
 @contextmanager
 def orderly(hint: str = "") -> Iterator[None]:
-    """Something is done here that keeps what it has when it is stopped: a signal is always raised, and never lost.
+    """Mark a block that keeps its results when it is stopped: a signal in it is always raised, and never lost.
 
     Args:
         hint: What continues it.
@@ -204,7 +204,7 @@ def _end_children() -> None:
 
 
 def _leave_terminal() -> None:
-    """The terminal is gone: what is still written goes nowhere, and is no error."""
+    """Redirect output to nowhere after the terminal is gone, so that further writes are no error."""
     for number in (1, 2):
         with suppress(OSError):
             if os.isatty(number):
@@ -334,7 +334,7 @@ def _plain_warnings() -> Callable[[], None]:
 
 
 def _flushed(code: int) -> int:
-    """Write what is left of the output, so that Python need not at its end, where it can only complain."""
+    """Flush the output now, because Python can only print a complaint if a flush fails at exit."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             stream.flush()

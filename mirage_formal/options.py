@@ -1,4 +1,4 @@
-"""What options may be, for the command line and for Python alike: one rule for each kind, one text for each mistake."""
+"""Rules for option values of the command line and of Python: one rule for each kind, one text for each mistake."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def whole(where: str, value: object, least: int = 0) -> int:
 
 
 def amount(where: str, value: object) -> float:
-    """A positive finite number.
+    """Return ``value`` as a positive finite number.
 
     Raises:
         SpaceError: It is none; names the option ``where``.
@@ -53,7 +53,7 @@ def amount(where: str, value: object) -> float:
 
 
 def word(where: str, value: object, allowed: Sequence[str], *, free: bool = False) -> str:
-    """One of some words; with ``free``, also "module:Class".
+    """Return ``value`` if it is one of some words; with ``free``, also "module:Class".
 
     Raises:
         SpaceError: It is none of them; names the option ``where``.
@@ -65,7 +65,7 @@ def word(where: str, value: object, allowed: Sequence[str], *, free: bool = Fals
 
 
 def switch(where: str, value: object) -> bool:
-    """True or False.
+    """Return ``value`` if it is True or False.
 
     Raises:
         SpaceError: It is neither; names the option ``where``.
@@ -76,7 +76,7 @@ def switch(where: str, value: object) -> bool:
 
 
 def text(where: str, value: object, what: str) -> str:
-    """A text or a path-like value, as text; ``what`` says what it should name.
+    """Return a text or a path-like value as text; ``what`` says what it should name.
 
     Raises:
         SpaceError: It is neither, or empty; names the option ``where``.
@@ -88,7 +88,7 @@ def text(where: str, value: object, what: str) -> str:
 
 
 def listed(where: str, value: object, what: str) -> Sequence[object]:
-    """A list or a tuple of ``what``; what it holds is not looked at.
+    """Return ``value`` if it is a list or a tuple of ``what``; the elements are not checked.
 
     Raises:
         SpaceError: It is neither, or empty; names the option ``where``.
@@ -114,12 +114,12 @@ def plain_name(where: str, value: object) -> str:
 
 
 def optional(check: Callable[[str, object], object]) -> Callable[[str, object], object]:
-    """The rule, and None."""
+    """Return a rule that accepts None and every value that ``check`` accepts."""
     return lambda where, value: None if value is None else check(where, value)
 
 
 def number(given: object) -> object:
-    """What a user typed, as a number if it is one."""
+    """Convert what a user typed to int or float if it is a number; return it unchanged otherwise."""
     if isinstance(given, str):
         for kind in (int, float):
             try:

@@ -1,4 +1,4 @@
-"""Where the data directories are: beside the package in a wheel, at the top of the repository in a checkout."""
+"""Location of the data directories: beside the package in a wheel, at the top of the repository in a checkout."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class CompileError(MirageError):
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """One compiled kernel.
+    """Compiled kernel: machine code, and its use of registers and memory.
 
     Attributes:
         cubin: Machine code for one architecture.
@@ -162,7 +162,7 @@ def _load(path: Path, key: str) -> Compiled | None:
 
 
 def _measured(cubin: bytes, log: str, version: str) -> Compiled:
-    """What ``--ptxas-options=-v`` reports about the one kernel of a source, and which build compiled it."""
+    """Parse what ``--ptxas-options=-v`` reports about a source's one kernel, and find the compiler's build version."""
     used = re.search(r"Used (\d+) registers", log)
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     if used is None or frame is None:

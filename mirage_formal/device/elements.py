@@ -26,7 +26,7 @@ def to_bits(values: Array, dtype: DType, xp: Any) -> Array:
 
 
 def to_floats(bits: Array, dtype: DType, xp: Any) -> Array:
-    """Raw elements as float64."""
+    """Convert raw elements to float64."""
     if dtype is DType.BOOL:
         return (bits != 0).astype(xp.float64)
     if dtype is DType.FLOAT16:

@@ -50,7 +50,7 @@ _HINT: Final = "the emulator needs g++ 9 or later (or a compiler that takes its 
 
 
 class FaultKind(StrEnum):
-    """What the emulator finds; the order is that of gpu/emulator/runtime.h."""
+    """Kind of fault that the emulator finds, in the order of gpu/emulator/runtime.h."""
 
     OUT_OF_BOUNDS = "out of bounds"
     MISALIGNED = "misaligned"

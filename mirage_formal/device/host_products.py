@@ -49,7 +49,7 @@ class HostProducts:
         return [run]
 
     def _fetch(self, address: int, shape: Shape, strides: tuple[int, ...], dtype: DType) -> Any:
-        """A tensor as float32."""
+        """Copy a tensor from an address and convert it to float32."""
         np = self._numpy
         span = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         raw = np.empty(span, np.dtype(f"uint{8 * dtype.bytes}"))

@@ -44,7 +44,7 @@ class MeasureError(MirageError):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Microseconds of one call.
+    """Measured time of one call, in microseconds.
 
     Attributes:
         us: Median over the replays.
@@ -62,7 +62,7 @@ class Measurement:
     sets: int
 
     def fields(self) -> dict[str, float]:
-        """As plain values."""
+        """Return the fields as a dictionary of plain values."""
         return asdict(self)
 
 
@@ -73,13 +73,13 @@ class Recorder(Protocol):
         """Launch SETTLING kernels on the current GPU, unless this process has done so."""
 
     def cache_bytes(self) -> int:
-        """Bytes of the L2 cache."""
+        """Return the size of the L2 cache in bytes."""
 
     def capture(self, calls: Sequence[Callable[[], Any]]) -> tuple[Callable[[], None], list[Any]]:
         """Run the calls once, capture them; a function that replays them, and what they returned in the capture."""
 
     def time(self, replay: Callable[[], None]) -> float:
-        """Microseconds of one replay, between two events."""
+        """Return the microseconds of one replay, measured between two CUDA events."""
 
     def poison(self, value: Any) -> None:
         """Fill a tensor with NaN."""
@@ -201,17 +201,17 @@ class CupyRecorder:
         self._stream = self._cupy.cuda.Stream(non_blocking=True)
 
     def settle(self) -> None:
-        """See ``Recorder.settle``."""
+        """Implement ``Recorder.settle``."""
         with self._stream:
             _settle(int(self._cupy.cuda.runtime.getDevice()), lambda: self._cupy.zeros(1, self._cupy.uint16).fill)
 
     def cache_bytes(self) -> int:
-        """See ``Recorder.cache_bytes``."""
+        """Implement ``Recorder.cache_bytes``."""
         properties = self._cupy.cuda.runtime.getDeviceProperties(self._cupy.cuda.runtime.getDevice())
         return int(properties["l2CacheSize"])
 
     def capture(self, calls: Sequence[Callable[[], Any]]) -> tuple[Callable[[], None], list[Any]]:
-        """See ``Recorder.capture``."""
+        """Implement ``Recorder.capture``."""
         self._cupy.cuda.Device().synchronize()
         with self._stream:
             for call in calls[:2]:
@@ -225,7 +225,7 @@ class CupyRecorder:
         return lambda: graph.launch(stream=self._stream), returned
 
     def time(self, replay: Callable[[], None]) -> float:
-        """See ``Recorder.time``."""
+        """Implement ``Recorder.time``."""
         start, end = self._cupy.cuda.Event(), self._cupy.cuda.Event()
         start.record(self._stream)
         replay()
@@ -234,12 +234,12 @@ class CupyRecorder:
         return 1e3 * float(self._cupy.cuda.get_elapsed_time(start, end))
 
     def poison(self, value: Any) -> None:
-        """See ``Recorder.poison``."""
+        """Implement ``Recorder.poison``."""
         value.fill(float("nan"))
         self._cupy.cuda.Device().synchronize()
 
     def finite(self, value: Any) -> bool:
-        """See ``Recorder.finite``."""
+        """Implement ``Recorder.finite``."""
         self._stream.synchronize()
         return bool(self._cupy.isfinite(value).all())
 
@@ -251,17 +251,17 @@ class TorchRecorder:
         self._torch = import_module("torch")
 
     def settle(self) -> None:
-        """See ``Recorder.settle``."""
+        """Implement ``Recorder.settle``."""
         torch = self._torch
         with torch.cuda.stream(torch.cuda.Stream()):  # launches on the default stream settle nothing
             _settle(torch.cuda.current_device(), lambda: torch.zeros(1, device="cuda").fill_)
 
     def cache_bytes(self) -> int:
-        """See ``Recorder.cache_bytes``."""
+        """Implement ``Recorder.cache_bytes``."""
         return int(self._torch.cuda.get_device_properties(self._torch.cuda.current_device()).L2_cache_size)
 
     def capture(self, calls: Sequence[Callable[[], Any]]) -> tuple[Callable[[], None], list[Any]]:
-        """See ``Recorder.capture``."""
+        """Implement ``Recorder.capture``."""
         torch = self._torch
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -277,7 +277,7 @@ class TorchRecorder:
         return graph.replay, returned
 
     def time(self, replay: Callable[[], None]) -> float:
-        """See ``Recorder.time``."""
+        """Implement ``Recorder.time``."""
         start, end = (self._torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         replay()
@@ -286,11 +286,11 @@ class TorchRecorder:
         return 1e3 * float(start.elapsed_time(end))
 
     def poison(self, value: Any) -> None:
-        """See ``Recorder.poison``."""
+        """Implement ``Recorder.poison``."""
         value.fill_(float("nan"))
 
     def finite(self, value: Any) -> bool:
-        """See ``Recorder.finite``."""
+        """Implement ``Recorder.finite``."""
         return bool(self._torch.isfinite(value).all())
 
 

@@ -161,12 +161,12 @@ class _RawRecorder(CupyRecorder):
         self._dtypes = {id(value): dtype for value, dtype in zip(outputs, dtypes, strict=True)}
 
     def poison(self, value: Any) -> None:
-        """See ``Recorder.poison``."""
+        """Implement ``Recorder.poison``."""
         value.fill(self._cupy.iinfo(value.dtype).max)
         self._cupy.cuda.Device().synchronize()
 
     def finite(self, value: Any) -> bool:
-        """See ``Recorder.finite``."""
+        """Implement ``Recorder.finite``."""
         self._stream.synchronize()
         if not self._finite:
             return True

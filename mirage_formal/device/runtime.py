@@ -41,7 +41,7 @@ def current_device() -> int:
 
 
 def device_name() -> str:
-    """The current GPU's name."""
+    """Return the name of the current GPU."""
     name = import_module("cupy").cuda.runtime.getDeviceProperties(current_device())["name"]
     return name.decode() if isinstance(name, bytes) else str(name)
 

@@ -1,4 +1,4 @@
-"""What a device said about kernels, written beside them: sealed, and bound to their manifest by its digest.
+"""Records of what a device reported about kernels, written beside them: sealed, and bound to their manifest by digest.
 
 Needs msgspec only: the machine with the device has no solver.
 """
@@ -47,7 +47,7 @@ def manifest_digest(directory: Path) -> str:
 
 
 def write_numerics(directory: Path, record: NumericsRecord) -> None:
-    """Write numerics.json."""
+    """Write numerics.json, sealed and bound to the manifest of the kernels."""
     bound = msgspec.structs.replace(record, kernels=manifest_digest(directory))
     write_atomic(directory / NUMERICS_FILE, sealed(bound))
 

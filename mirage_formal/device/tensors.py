@@ -40,7 +40,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What a kernel expects of one input or output.
+    """Form that a kernel expects of one input or output.
 
     Attributes:
         where: How messages name it.
@@ -62,7 +62,7 @@ class Slot:
 
 
 def kind_of(value: object, where: str) -> Kind:
-    """Who made a tensor.
+    """Return the kind of a tensor: the library that made it, and the memory that it lies in.
 
     Raises:
         TensorError: Nobody that is known.
@@ -84,7 +84,7 @@ class Adapter(Protocol):
         """The device that a tensor lies on."""
 
     def specs(self, slots: Sequence[Slot]) -> tuple[Any, ...]:
-        """What ``addresses`` compares tensors with, in the terms of whoever makes them; made once."""
+        """Return the values that ``addresses`` compares tensors with, in the terms of the tensor library; made once."""
 
     def addresses(self, values: Sequence[Any], specs: tuple[Any, ...], device: int) -> list[int]:
         """The addresses of tensors' first elements.
@@ -130,7 +130,7 @@ def handle_of(stream: Any) -> int:
 
 
 class Torch:
-    """Torch tensors."""
+    """Adapter for torch tensors."""
 
     def __init__(self) -> None:
         self.torch = import_module("torch")
@@ -139,15 +139,15 @@ class Torch:
         self._raw_stream = getattr(getattr(self.torch, "_C", None), "_cuda_getCurrentRawStream", None)
 
     def device(self, value: Any) -> int:
-        """See ``Adapter.device``."""
+        """Implement ``Adapter.device``."""
         return int(value.get_device())
 
     def specs(self, slots: Sequence[Slot]) -> tuple[Any, ...]:
-        """See ``Adapter.specs``."""
+        """Implement ``Adapter.specs``."""
         return tuple((s.tensor.shape, s.strides, getattr(self.torch, s.tensor.dtype.value), s.align, s) for s in slots)
 
     def addresses(self, values: Sequence[Any], specs: tuple[Any, ...], device: int) -> list[int]:
-        """See ``Adapter.addresses``."""
+        """Implement ``Adapter.addresses``."""
         found = []
         for value, (shape, strides, dtype, align, slot) in zip(values, specs, strict=True):
             address = value.data_ptr()
@@ -167,20 +167,20 @@ class Torch:
         return found
 
     def empty(self, specs: tuple[Any, ...], device: int) -> list[Any]:
-        """See ``Adapter.empty``."""
+        """Implement ``Adapter.empty``."""
         place = self._devices.get(device)
         if place is None:
             place = self._devices[device] = self.torch.device("cuda", device)
         return [self.torch.empty(spec[0], dtype=spec[2], device=place) for spec in specs]
 
     def stream(self, device: int) -> int:
-        """See ``Adapter.stream``."""
+        """Implement ``Adapter.stream``."""
         if self._raw_stream is not None:
             return int(self._raw_stream(device))
         return int(self.torch.cuda.current_stream(device).cuda_stream)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """See ``Adapter.on``."""
+        """Implement ``Adapter.on``."""
         own = hasattr(stream, "cuda_stream")
         found: AbstractContextManager[Any] = self.torch.cuda.stream(
             stream if own else self.torch.cuda.ExternalStream(handle_of(stream))
@@ -189,7 +189,7 @@ class Torch:
 
 
 class Cupy:
-    """CuPy arrays."""
+    """Adapter for CuPy arrays."""
 
     def __init__(self) -> None:
         self.cupy = import_module("cupy")
@@ -197,11 +197,11 @@ class Cupy:
         self._get_stream = self.cupy.cuda.get_current_stream
 
     def device(self, value: Any) -> int:
-        """See ``Adapter.device``."""
+        """Implement ``Adapter.device``."""
         return int(value.data.device_id)
 
     def specs(self, slots: Sequence[Slot]) -> tuple[Any, ...]:
-        """See ``Adapter.specs``."""
+        """Implement ``Adapter.specs``."""
         return tuple(
             (
                 s.tensor.shape,
@@ -214,7 +214,7 @@ class Cupy:
         )
 
     def addresses(self, values: Sequence[Any], specs: tuple[Any, ...], device: int) -> list[int]:
-        """See ``Adapter.addresses``."""
+        """Implement ``Adapter.addresses``."""
         found = []
         for value, (shape, strides, dtype, align, slot) in zip(values, specs, strict=True):
             memory = value.data
@@ -232,18 +232,18 @@ class Cupy:
         return found
 
     def empty(self, specs: tuple[Any, ...], device: int) -> list[Any]:
-        """See ``Adapter.empty``."""
+        """Implement ``Adapter.empty``."""
         if self._get_device() == device:
             return [self.cupy.empty(spec[0], spec[2]) for spec in specs]
         with self.cupy.cuda.Device(device):
             return [self.cupy.empty(spec[0], spec[2]) for spec in specs]
 
     def stream(self, device: int) -> int:
-        """See ``Adapter.stream``."""
+        """Implement ``Adapter.stream``."""
         return int(self._get_stream().ptr)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """See ``Adapter.on``."""
+        """Implement ``Adapter.on``."""
         found: AbstractContextManager[Any] = self.cupy.cuda.ExternalStream(handle_of(stream))
         return found
 
@@ -312,7 +312,7 @@ _BFLOAT_HINT: Final = "NumPy has no bfloat16 of its own: install ml_dtypes, or g
 
 
 def numpy_dtype(dtype: DType) -> Any:
-    """The NumPy element type.
+    """Return the NumPy dtype of an element type.
 
     Raises:
         DTypeError: It is bfloat16 and ml_dtypes is not installed.
@@ -369,7 +369,7 @@ def store(value: Any, kind: Kind, bits: Any, slot: Slot) -> None:
 
 
 def floats_of(bits: Any, dtype: DType) -> Any:
-    """Raw elements as float64."""
+    """Convert raw elements to float64."""
     np = import_module("numpy")
     if dtype is DType.BOOL:
         return (bits != 0).astype(np.float64)

@@ -1,4 +1,4 @@
-"""What of a run directory is emulated: a candidate, or each part of a whole program."""
+"""Selection of the cases of a run directory to emulate: one candidate, or each part of a whole program."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _HINT = "mirage-formal search writes one"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A graph of which kernels are made.
+    """Graph whose kernels are emulated.
 
     Attributes:
         name: Its directory, or the part that it takes the place of.
@@ -34,7 +34,7 @@ class Case:
 
 
 def cases(root: Path, number: int | None) -> list[Case]:
-    """What is emulated of a run directory.
+    """Return the cases of a run directory to emulate.
 
     Args:
         root: The directory.

@@ -59,7 +59,7 @@ def _about(seconds: float, limit_s: float) -> str:
 
 
 def as_values(found: Sequence[Emulation]) -> list[dict[str, Any]]:
-    """What became of them, as plain values."""
+    """Return the emulations as plain values for JSON."""
     import msgspec
 
     return [

@@ -1,4 +1,4 @@
-"""One candidate on the emulator: at smaller extents or its own, within a time, in a process that can be killed."""
+"""Emulation of one candidate: at smaller extents or its own, with a time limit, in a process that can be killed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _START_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """What became of a candidate.
+    """Result of emulating the generated kernels of one candidate.
 
     Attributes:
         case: The candidate.
@@ -82,7 +82,7 @@ class Emulator:
         self._pool.close()
 
     def seconds(self, case: Case) -> float | str:
-        """About how long a candidate takes at its own extents, or why that is not known.
+        """Estimate how many seconds a candidate takes at its own extents, or say why that is not known.
 
         The time at smaller extents, with the same tiles, is taken in proportion to the statements that threads execute;
         what float64 takes grows about alike.
@@ -99,7 +99,7 @@ class Emulator:
         return Emulation(case, failure=found) if isinstance(found, str) else found
 
     def _asked(self, function: Callable[[_Task], _T], task: _Task) -> _T | str:
-        """What a function returns, or why it does not."""
+        """Run a function in the worker process; return its value, or a message that says why it has none."""
         try:
             for outcome in self._pool.run(function, [task], limit_s=self._limit_s, tries=1, once=True):
                 match outcome:
@@ -117,7 +117,7 @@ class Emulator:
 
 
 def _ready(_: Any) -> None:
-    """What a fresh process is asked first."""
+    """Do nothing; as the first task of a fresh process, it keeps the start out of the time limit."""
 
 
 def _made(task: _Task, *, real: bool) -> tuple[Smaller, Built]:
@@ -127,7 +127,7 @@ def _made(task: _Task, *, real: bool) -> tuple[Smaller, Built]:
 
 
 def _seconds(task: _Task) -> float:
-    """See ``Emulator.seconds``."""
+    """Estimate the seconds that the emulation takes at the candidate's own extents; see ``Emulator.seconds``."""
     _, small = _made(task, real=False)
     _, large = _made(task, real=True)
     begin = 0.0

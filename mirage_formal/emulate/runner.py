@@ -1,4 +1,4 @@
-"""An executable on the emulator, its results beside float64, and how much its kernels do."""
+"""Execution on the emulator: results compared with float64, and the amount of work of the kernels."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def checked(
 
 
 def work(made: Built) -> float:
-    """What its generated kernels do, in statements of one thread; a measure to compare kernels of equal tiles by."""
+    """Return the work of its generated kernels, in statements of one thread; compares kernels of equal tiles."""
     launches = [launch for launch in made.executable.launches if isinstance(launch, KernelLaunch)]
     return sum(amount(made.programs[launch.name]) for launch in launches)
 

@@ -58,7 +58,7 @@ class Axiom:
 
 @dataclass(frozen=True, slots=True)
 class AxiomSet:
-    """Axioms with their signature.
+    """Set of axioms with the signature of their functions.
 
     Attributes:
         axioms: By name, in the order of the files.

@@ -59,7 +59,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class AuditedClaim:
-    """What an audited text claims: that the axioms make ``expression`` part of ``target``, if the text is unsat."""
+    """Claim of an audited text: if it is unsat, the axioms make ``expression`` part of ``target``."""
 
     expression: Expr
     target: Expr

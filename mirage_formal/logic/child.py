@@ -52,7 +52,7 @@ def main() -> None:
 def _answered(
     solvers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]], question: dict[str, Any], memory: int, cpu_s: int
 ) -> dict[str, Any]:
-    """What a solver says to one question, and whether this process should be replaced."""
+    """Return a solver's answer to one question, and whether this process should be replaced."""
     begin, worked = perf_counter(), process_time()
     _renew(question["timeout_ms"])
     said: dict[str, Any] = {"answer": "unknown", "reason": "", "model": {}}

@@ -67,9 +67,9 @@ class Question:
 
 
 class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a solver said; ``unknown`` with a reason also where it failed in any way.
+    """Reply of a solver process; the answer is ``unknown``, with a reason, also if the solver failed in any way.
 
-    ``processor_ms`` is time of the processor; where the process is gone that could say it, the time that has passed.
+    ``processor_ms`` is processor time; if the process died before it could report that, it is wall time.
     """
 
     answer: Literal["sat", "unsat", "unknown"]
@@ -117,14 +117,14 @@ class Solvers:
         self._buffer = bytearray()
 
     def ask(self, questions: Sequence[Question]) -> list[Said]:
-        """One answer to each question, in order."""
+        """Return one answer to each question, in order."""
         said: list[Said] = []
         while len(said) < len(questions):
             said += self._some(questions[len(said) :])
         return said
 
     def kept(self) -> tuple[str, ...]:
-        """What the process could not give up on this platform, in words.
+        """Return the restrictions that this platform could not apply to the solver process, in words.
 
         Raises:
             RuntimeError: It cannot be started.
@@ -257,7 +257,7 @@ class Solvers:
             raise _Gone("it did not answer in time, and its process was killed")
 
     def _why(self) -> str:
-        """How the process ended."""
+        """Return how the solver process ended, as a message."""
         assert self._child is not None
         try:
             code = self._child.wait(5.0)

@@ -103,7 +103,7 @@ def _prctl(option: int, value: int) -> bool:
 
 
 def _no_capabilities() -> bool:
-    """Of a superuser's process: with them, limits could be raised again."""
+    """Drop all capabilities; with them, a superuser's process could raise its limits again."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
     try:
         return bool(_libc().capset(header, (ctypes.c_uint32 * 6)()) == 0)

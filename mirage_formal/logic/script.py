@@ -1,4 +1,4 @@
-"""What solvers may be asked: a closed part of SMT-LIB 2.6, as a value that nothing else can make.
+"""Closed subset of SMT-LIB 2.6 that solvers may be asked, as a value that only this module can make.
 
 A ``Script`` is one question: declarations, definitions of names that are new, assertions, and ``(check-sat)`` at its
 end, over a closed list of logics, sorts and symbols. Whoever makes one gives commands as S-expressions, or text of
@@ -42,7 +42,7 @@ class Script:
     text: str
 
     def __init__(self, commands: Iterable[SExpr], where: str = "") -> None:
-        """Check and print commands.
+        """Check the commands against the closed list, and print them as the script's text.
 
         Raises:
             FormatError: Names the first command that is not in the closed list.
@@ -213,7 +213,7 @@ class _Reader:
         self._bound: dict[str, Sort] = {}
 
     def command(self, command: SExpr) -> None:
-        """Accept the next command.
+        """Check the next command and record the symbols that it declares.
 
         Raises:
             FormatError: It is none of the closed list, or stands in the wrong place.

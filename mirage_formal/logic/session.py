@@ -21,7 +21,7 @@ from mirage_formal.logic.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, U
 
 
 class Answer(Enum):
-    """Whether an expression is part of a target.
+    """Answer to a subexpression query: is an expression part of a target?
 
     Sound: only REFUTED may prune, and only PROVED may be reported as a fact.
     """
@@ -35,7 +35,7 @@ class Answer(Enum):
 
 
 class Satisfiability(Enum):
-    """A solver's answer."""
+    """Answer of an SMT solver to ``(check-sat)``."""
 
     UNSAT = "unsat"
     SAT = "sat"
@@ -47,7 +47,7 @@ class Satisfiability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SolverResult:
-    """What one solver said about a text.
+    """Result of one solver on one text.
 
     Attributes:
         solver: z3 or cvc5.
@@ -82,7 +82,7 @@ def discharge_all(scripts: Sequence[Script], timeout_ms: int = QUESTION_MS) -> l
 
 
 def ask(questions: Sequence[Question]) -> list[tuple[SolverResult, Mapping[str, int]]]:
-    """What each solver says to its question, and the values that were asked for, where it is satisfiable."""
+    """Return each solver's result for its question, and the requested model values where it is satisfiable."""
     return [(_result(one, said), said.model) for one, said in zip(questions, solvers().ask(questions), strict=True)]
 
 
@@ -151,7 +151,7 @@ class AxiomSession:
         return {"unsat": Answer.PROVED, "sat": Answer.REFUTED}.get(answer, Answer.UNKNOWN)
 
     def consistent(self, timeout_ms: int) -> Satisfiability:
-        """What Z3 says about the axioms alone; unsat would make every certificate worthless."""
+        """Check the axioms alone with Z3; unsat would make every certificate worthless."""
         solver = self._z3.Solver(ctx=self._context)
         solver.set("timeout", timeout_ms)
         solver.add(self._formulas)

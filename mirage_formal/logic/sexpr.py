@@ -1,4 +1,4 @@
-"""A small, strict reader of SMT-LIB S-expressions: what it does not know, it refuses."""
+"""Small, strict reader of SMT-LIB S-expressions: it refuses what it does not know."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOKEN: Final = re.compile(r"[ \t\n]+|;[^\n]*\n|([()])|([A-Za-z0-9~!@$%^&*_\-+=<
 
 
 def read(text: str, where: str = "") -> list[SExpr]:
-    """All S-expressions of a text, as nested tuples of tokens.
+    """Parse all S-expressions of a text, as nested tuples of tokens.
 
     Raises:
         FormatError: If the text is too long or too deep, has a character that our files never have, or is not balanced.

@@ -48,7 +48,7 @@ class _Node:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Var(_Node, metaclass=_Interned):
-    """An input tensor."""
+    """Variable term: an input tensor."""
 
     name: str
 
@@ -112,7 +112,7 @@ _RATIONAL: Final = re.compile(r"-?[0-9]{1,400}(/[0-9]{1,400})?")
 
 
 def var(name: str) -> Expr:
-    """The input called ``name``."""
+    """Return the term of the input tensor called ``name``."""
     if not name:
         raise ValueError("a variable needs a name")
     return Var(name)
@@ -146,7 +146,7 @@ def sum_(extent: int, body: Expr) -> Expr:
 
 
 def unary(function: str, argument: Expr) -> Expr:
-    """The term function(argument)."""
+    """Return the term ``function(argument)``."""
     return Unary(function, argument)
 
 
@@ -162,7 +162,7 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 
 def postorder(roots: Iterable[Expr]) -> Iterator[Expr]:
-    """Every term in ``roots`` once, arguments first; without recursion, so that deep terms are no problem."""
+    """Return every term in ``roots`` once, arguments first; without recursion, so that deep terms are no problem."""
     done: set[Expr] = set()
     for root in roots:
         stack = [root]

@@ -1,4 +1,4 @@
-"""What is to be seen of a run: frozen values, the same for every printer.
+"""Model of a run's report: frozen values, the same for every printer.
 
 Every value was read from evidence. ``Basis`` says of each claim whether it was established while the report was made.
 """
@@ -15,7 +15,7 @@ from mirage_formal.report.search_view import PartSearch, Search
 
 
 class Basis(StrEnum):
-    """What a shown claim rests on."""
+    """Basis of a shown claim."""
 
     #: ``check`` established it while this report was made.
     CHECKED = "checked"
@@ -26,7 +26,7 @@ class Basis(StrEnum):
 
     @property
     def words(self) -> str:
-        """As it is shown."""
+        """Return the text that is shown for the basis."""
         return {
             Basis.CHECKED: "established by check in this invocation",
             Basis.RECORDED: "from evidence, not checked here",
@@ -54,7 +54,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What ``check`` said, if it was asked.
+    """Result of ``check``, if it was run.
 
     Attributes:
         held: Whether it established everything.
@@ -129,7 +129,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Kernels of a candidate.
+    """Generated kernels of a candidate.
 
     Attributes:
         directory: Relative to the run.
@@ -167,7 +167,7 @@ class TritonText:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a device said: microseconds, the largest error over its tolerance, and what came of Triton files."""
+    """Figures recorded by a device: microseconds, largest error over its tolerance, and results of Triton files."""
 
     device: str
     us: float | None
@@ -186,7 +186,7 @@ READ_ONLY: Final = "reading the inputs alone"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What a candidate was timed beside: microseconds, or why there are none."""
+    """Baseline that a candidate was timed beside: microseconds, or why there are none."""
 
     name: str
     us: float | None
@@ -237,7 +237,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """What a candidate was at special values, as the evidence says; see ``records.SpecialRecord``."""
+    """Comparison of a candidate with the program at special values, as recorded; see ``records.SpecialRecord``."""
 
     draws: int
     elements: int
@@ -340,7 +340,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What the program needs at least, and what the target can do.
+    """Lower bound of the program's work, and the rates of the target.
 
     Attributes:
         target: Its name.

@@ -1,4 +1,4 @@
-"""What a notebook shows of graphs, verdicts and results: small HTML without scripts, and SVG."""
+"""Notebook output for graphs, verdicts and results: small HTML without scripts, and SVG."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def graph_html(graph: KernelGraph) -> Markup:
 
 
 def verdict_html(verdict: Verdict) -> Markup:
-    """A verdict in words."""
+    """Return a verdict in words, as HTML."""
     match verdict:
         case Equivalent():
             more = len(verdict.conditions) - _ROWS

@@ -1,4 +1,4 @@
-"""What is to be seen of a search; a part of ``model``."""
+"""Model of a search in a report; a part of ``model``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PartSearch:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """How the search went.
+    """Statistics and course of a search.
 
     Attributes:
         engine, oracle, space, seed, target: What was asked for.

@@ -66,7 +66,7 @@ def _row(one: Candidate) -> str:
 
 
 def _figures(report: Report, width: int) -> Iterator[str]:
-    """What is no evidence: what the best candidate was timed beside, and tables of ``reproduce``."""
+    """Yield lines of figures that are not evidence: times of the best candidate's peers, tables of ``reproduce``."""
     if report.best is not None and (found := report.best.peers) is not None:
         yield from wrap(plain(measured_by(found), 2000), width)
         for name, us, ratio, why in peer_rows(found):
@@ -87,7 +87,7 @@ def _searches(report: Report, width: int) -> Iterator[str]:
 
 
 def _search(search: Search, width: int) -> Iterator[str]:
-    """What was pruned at which level; when units were searched, and the states by then, where that was recorded."""
+    """Yield lines on pruning by level and, where recorded, on when units were searched and how states grew."""
     if search.pruned_at:
         yield ""
         for level in LEVELS:
@@ -115,7 +115,7 @@ def _search(search: Search, width: int) -> Iterator[str]:
 
 
 def _table(one: Table, width: int) -> Iterator[str]:
-    """A row in as many lines as it needs: its first column, then the others by their heads."""
+    """Yield each row in as many lines as it needs: its first column, then the others, labelled by their heads."""
     yield from wrap(plain(one.title, 400), width)
     yield from wrap(plain(one.note, 2000), width)
     for first, *others in one.rows:

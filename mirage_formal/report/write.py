@@ -22,7 +22,7 @@ def beside(path: Path) -> Path:
 
 
 def write_page(text: str, out: Path) -> None:
-    """Write a page.
+    """Write the text of a page to a file.
 
     Raises:
         RunError: It would lie inside of evidence, of which every file is listed, or cannot be written.

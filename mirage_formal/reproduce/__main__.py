@@ -8,7 +8,7 @@ from mirage_formal.cli.kit import run_command
 
 
 def main() -> NoReturn:
-    """Entry point."""
+    """Run the command line of ``mirage_formal.reproduce``."""
     from mirage_formal.reproduce.commands import app
 
     run_command(app)

@@ -1,4 +1,4 @@
-"""The arms of the table: what is searched how, and one search of an arm as a row."""
+"""Arms of the table: search variants, and the search of one arm as a row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MEMORY: Final = 4 << 30
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """A way to search.
+    """Search variant that an experiment compares with others.
 
     Attributes:
         name: As given to --arms.
@@ -68,7 +68,7 @@ ARMS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a row's search may use: seconds of a row, states of a unit, worker processes."""
+    """Limits of one row's search: seconds of a row, states of a unit, worker processes."""
 
     seconds: float
     states: int
@@ -77,7 +77,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class UnitTask:
-    """One unit of one row."""
+    """Task of a worker: search one unit of one row."""
 
     row: str
     program: KernelGraph
@@ -89,7 +89,7 @@ class UnitTask:
 
 @dataclass(frozen=True, slots=True)
 class UnitOutcome:
-    """What came of it; ``graphs`` by digest."""
+    """Result of searching one unit; ``graphs`` maps digests to graphs."""
 
     stats: Stats
     tests: int
@@ -133,7 +133,7 @@ def search_unit(task: UnitTask) -> UnitOutcome:
 
 
 def warm(_: int) -> None:
-    """What a worker does before a row is timed: nothing, with everything imported."""
+    """Do nothing; a worker runs this before a row is timed, so that every import is done."""
 
 
 @dataclass(slots=True)

@@ -82,7 +82,7 @@ def key_of(*parts: object) -> str:
 
 
 def host() -> Host:
-    """This machine, as it is now."""
+    """Return a record of this machine and its current load."""
     return Host(
         processors=default_workers(),
         load=round(os.getloadavg()[0], 2),
@@ -92,7 +92,7 @@ def host() -> Host:
 
 
 def claim(folder: Path, name: str, kind: type[Record], others: tuple[str, ...] = (".md",)) -> None:
-    """See that the result called ``name`` can be written: what is there of that name is an earlier result.
+    """Check that the result called ``name`` can be written: an existing file of that name is an earlier result.
 
     Raises:
         RunError: Something else has that name; it is left alone.

@@ -100,7 +100,7 @@ def _two(op: GraphDefined) -> GraphDefined:
 
 
 def _ones(graph: KernelGraph) -> list[tuple[bool, ...]]:
-    """Which dims have extent 1, of every tensor on the device and in the blocks."""
+    """Return which dims have extent 1, of every tensor on the device and in the blocks."""
     types = kernel_types(graph)
     shapes: list[Shape] = [tensor.shape for tensor in types]
     for op in graph.ops:

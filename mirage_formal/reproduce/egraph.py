@@ -25,7 +25,7 @@ SHIPPED_SECONDS: Final = 10.0
 
 
 class Ending(Enum):
-    """Why an e-graph was grown no further: SATURATED means that what it lacks is no part of the target."""
+    """Reason why growth of an e-graph ended; SATURATED means that what it lacks is no part of the target."""
 
     SATURATED = "saturated"
     NODES = "node limit"
@@ -34,7 +34,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """How far an e-graph was grown.
+    """Result of growing an e-graph.
 
     Attributes:
         ending: Why it was grown no further.
@@ -48,7 +48,7 @@ class Grown:
 
 
 def bindings() -> Any:
-    """egglog's bindings.
+    """Return the module ``egglog.bindings``.
 
     Raises:
         UnsupportedError: egglog is not installed.
@@ -114,7 +114,7 @@ class EGraph:
         return sum(size for _, size in sizes.sizes)
 
     def forget(self) -> None:
-        """End what ``grow`` started."""
+        """Discard the e-graph that ``grow`` built."""
         self._run("(pop 1)")
 
     def holds(self, e: Expr) -> bool:
@@ -152,7 +152,7 @@ class EGraph:
 
 
 def extents_of(target: Expr) -> tuple[int, ...]:
-    """All extents above 1 that sums of a target's rewritings can have."""
+    """Return all extents above 1 that sums of a target's rewritings can have."""
     return tuple(n for n in divisors(extents_product(target)) if n > 1)
 
 

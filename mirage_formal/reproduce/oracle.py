@@ -1,4 +1,4 @@
-"""What oracles answer to the subexpression questions that searches ask.
+"""Comparison of oracles on the subexpression questions that searches ask.
 
 Every arm is asked the same questions and has a policy: the normal form prunes what it refutes; quantified z3 and the
 e-graph prune what they do not prove or find, as the reference does. A valid question that is pruned is a lost branch.
@@ -184,7 +184,7 @@ _Replies = tuple[dict[Expr, Answer], float]
 
 
 class _Asking:
-    """The questions of one source, what is known to be true of them, and the arms' answers."""
+    """Questions of one source, the answers known to be true, and the arms' answers."""
 
     def __init__(self, asker: Asker, key: str, sample: int, seed: int, workers: _Workers) -> None:
         self._asker = asker
@@ -208,7 +208,7 @@ class _Asking:
         return answers, time.perf_counter() - begin
 
     def _ask_egraphs(self) -> tuple[_Replies, frozenset[Expr], bool]:
-        """What the e-graph with the shipped limits has, what one with more room has, and whether that is saturated."""
+        """Return the e-graph's answers with the shipped limits, the finds with larger limits, and if that saturated."""
         graph = EGraph(extents_of(self._target))
         begin = time.perf_counter()
         grown = graph.grow(self._target, SHIPPED_NODES, SHIPPED_SECONDS)
@@ -265,7 +265,7 @@ class _Asking:
         return {e: reply for index, replies in found.items() for e, reply in zip(chunks[index], replies, strict=True)}
 
     def rows(self) -> Iterator[Asked]:
-        """One row for each arm."""
+        """Return one row for each arm."""
         z3 = {arm: self._ask_z3(ms) for arm, ms in _Z3.items()}
         # What z3 proves is valid, too.
         proved = {e for answers, _ in z3.values() for e, answer in answers.items() if answer is Answer.PROVED}

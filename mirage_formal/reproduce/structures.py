@@ -1,4 +1,4 @@
-"""When two candidates count as one structure, and which operands the reference system gives a kernel.
+"""Structural equality of two candidates, and the operands that the reference system gives a kernel.
 
 A structure is a candidate without its maps: the operators of each kernel and what they read, its grid and its loop
 range, whatever its tensors are called; imaps, fmaps, omaps, block dims and the fusion of threads do not count.

@@ -38,7 +38,7 @@ Show = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run of ``table5`` is asked for.
+    """Parameters of one ``table5`` run.
 
     Attributes:
         out: Directory.
@@ -111,7 +111,7 @@ class _Run:
         self._comparisons = Lines(plan.out / "comparisons.jsonl", Comparison)
 
     def rows(self) -> Iterator[Row]:
-        """Every row asked for, taken from the directory or run."""
+        """Return every row asked for, taken from the directory or run."""
         arms = [ARMS[name] for name in ARMS if name in self.plan.arms]
         growth = self._growth() if ARMS["unpruned"] in arms else []
         yield from growth
@@ -160,7 +160,7 @@ class _Run:
 
 
 def extrapolated(row: Row, growth: Sequence[Row]) -> Row:
-    """The row with what the whole search would take; as it is if it is complete or the growth is not known.
+    """Return the row with an estimate for the whole search; unchanged if it is complete or the growth is not known.
 
     The number of states is taken to grow by the factor that was measured between the two smallest limits. It grows
     faster from limit to limit, so this is rather too little.

@@ -1,4 +1,4 @@
-"""Every workload through the whole pipeline: what is found, what is proved, and how long each part takes."""
+"""Runs of every workload through the whole pipeline: results, proofs, and the time of each phase."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Clock:
     _since: float = 0.0
 
     def __call__(self, progress: Progress) -> None:
-        """Receive progress."""
+        """Add the seconds since the last event to its phase, note the first candidate's time, and show progress."""
         if self.first_s is None and progress.candidates:
             self.first_s = progress.elapsed_s
         self.spent[self._phase] = self.spent.get(self._phase, 0.0) + progress.elapsed_s - self._since

@@ -37,7 +37,7 @@ _WIDE = 60  # characters of a row of a table
 
 @dataclass(frozen=True, slots=True)
 class _How:
-    """How to check: in how many processes, and whether machine code is compiled again."""
+    """Options of a check: number of processes, and whether machine code is compiled again."""
 
     jobs: int
     recompile: bool
@@ -45,7 +45,7 @@ class _How:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What holds about candidates, about the kernels of some of them, and about whole programs made of them."""
+    """Established facts about candidates, about the kernels of some of them, and about whole programs."""
 
     candidates: list[Established]
     kernels: list[EstablishedKernels]
@@ -54,7 +54,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a check: its exit code, what it prints, and what it established."""
+    """Outcome of a check: its exit code, what it prints, and what it established."""
 
     code: int
     report: Sequence[str] = ()
@@ -133,7 +133,7 @@ def printed(outcome: Outcome) -> None:
 
 
 def _established(path: Path, how: _How) -> tuple[_Found, list[str]]:
-    """What holds about a directory, and what solvers' processes could not give up on the way."""
+    """Check a directory; return what it established, and the sandbox restrictions that could not be applied."""
     solvers.begin()
     list_files(path)  # a directory beyond the bounds is refused before anything in it is read
     return _check(path, how), solvers.unconfined()
@@ -170,7 +170,7 @@ def _check(path: Path, how: _How) -> _Found:
 
 
 def _together(each: Sequence[tuple[str, _Found]]) -> _Found:
-    """Everything about several directories, under their names."""
+    """Merge the findings about several directories, with the directories' names as prefixes."""
     return _Found(
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.candidates],
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.kernels],
@@ -244,7 +244,7 @@ def _table(head: str, rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
-    """What holds about the covers of whole programs."""
+    """Return the report lines about the covers of whole programs."""
     lines: list[str] = []
     for one in wholes:
         lines += [
@@ -270,7 +270,7 @@ def _bound(item: Established) -> str:
 
 
 def _meaning(results: Sequence[Established]) -> list[str]:
-    """What the table shows, and on what each verdict rests."""
+    """Return the lines that explain the table of candidates and what each verdict rests on."""
     proved = [item for item in results if item.verdict == "equivalent"]
     lines = [
         f"Candidates established again: {len(results)}, of which proved equivalent: {len(proved)}. Digests agree,",
@@ -342,7 +342,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _form_conditions(results: Sequence[EstablishedKernels]) -> list[str]:
-    """Where rewritten forms equal their candidates, by kind; the candidates' own conditions are listed above."""
+    """Return where rewritten forms equal their candidates, by kind; the candidates' own conditions are listed above."""
     if not any(item.stabilized for item in results):
         return []
     held = sorted({one.rpartition(": ")[2] for item in results for one in item.conditions})
@@ -353,7 +353,7 @@ def _form_conditions(results: Sequence[EstablishedKernels]) -> list[str]:
 
 
 def _machine_meaning(again: int, written: Mapping[str, int], results: Sequence[EstablishedKernels]) -> list[str]:
-    """What is known about machine code: made again, or only what the author wrote."""
+    """Return the lines about machine code: compiled again with equal bytes, or only as the author wrote it."""
     lines: list[str] = []
     if again:
         compilers = ", ".join(sorted({item.compiler for item in results if item.compiler}))
@@ -365,7 +365,7 @@ def _machine_meaning(again: int, written: Mapping[str, int], results: Sequence[E
 
 
 def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
-    """What the table of kernels shows, and what it does not."""
+    """Return the lines that explain what the table of kernels shows, and what it does not show."""
     again, recorded, written = (Counter[str]() for _ in range(3))
     for item in results:
         again.update(item.again)

@@ -1,4 +1,4 @@
-"""Machine code made again: what the compiler makes of the derived text, byte for byte beside the files."""
+"""Comparison of machine code: the derived text is compiled again, and compared with the files byte for byte."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mirage_formal.records import Binary, CompiledRecord, KernelLaunch, confined
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What became of the files of machine code.
+    """Result of compiling the files of machine code again.
 
     Attributes:
         again: How many were made again, byte for byte.
@@ -65,7 +65,7 @@ def machine_code(bound: BoundKernels, texts: Mapping[str, str], *, recompile: bo
 
 
 def _absent(stated: str, here: str, recompile: bool) -> str:
-    """Why a text is not compiled at all, or ""."""
+    """Return why a text is not compiled at all, or ""."""
     if not recompile:
         return "not compiled again, as asked"
     if not here:
@@ -74,7 +74,7 @@ def _absent(stated: str, here: str, recompile: bool) -> str:
 
 
 def _compare(root: Path, text: str, arch: str, binary: Binary, stated: CompiledRecord) -> str:
-    """Why machine code cannot be compared, or ""; raises a FormatError if it is another."""
+    """Return why machine code cannot be compared, or ""; raise a FormatError if it differs."""
     try:
         found = _compiled(text, arch)
     except UnsupportedError:

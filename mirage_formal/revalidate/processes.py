@@ -1,4 +1,4 @@
-"""Directories that are checked one by one, by several processes where that takes long: this one, and others beside it.
+"""Check of many directories one by one, in this process, and in further ones where that takes long.
 
 Another process has to load the checker first, which takes about a second; so they are started where there are many
 directories, or where what is left is expected to take longer. They take directories from the first one on, this process
@@ -28,7 +28,7 @@ _ALONE_S: Final = 2.0
 
 
 def each(check: Callable[[Path], R], directories: Sequence[Path], jobs: int) -> list[R]:
-    """What a check says of every directory, in order, so that the first failure is always the same one.
+    """Return the check's result for every directory, in order; the first failure is therefore always the same one.
 
     Sound: what is returned is what the check returned for each directory, wherever it ran; else something is raised.
 
@@ -52,7 +52,7 @@ def each(check: Callable[[Path], R], directories: Sequence[Path], jobs: int) -> 
 
 
 def _beside(check: Callable[[Path], R], directories: Sequence[Path], others: int) -> list[R]:
-    """Every directory, in order, by this process and so many others."""
+    """Check every directory in this process and ``others`` more; return the results in order."""
     context = multiprocessing.get_context("spawn")
     # Who begins a directory takes it. To cancel what others have not begun would be shorter, but where one of them dies
     # then, Python 3.11's pool fails at the first that is cancelled, and nobody ever answers for those behind it.
@@ -86,7 +86,7 @@ def _take(taken: Any, n: int) -> bool:
 
 
 def _here(check: Callable[[Path], R], directory: Path) -> Future[R | None]:
-    """What a check says in this process, as the others' answers are given."""
+    """Run a check in this process, and return its result or exception as a completed future."""
     found: Future[R | None] = Future()
     try:
         found.set_result(check(directory))
@@ -110,7 +110,7 @@ _taken: Any = None
 
 
 def _take_part(shared: Any, listener: Listener | None, taken: Any) -> None:
-    """What another process does first: share the solvers' time, and say which steps it is in."""
+    """Initialize another process: share the solvers' time, and report the steps that it is in."""
     global _taken
     _taken = taken
     solvers.take_part(shared)
@@ -118,7 +118,7 @@ def _take_part(shared: Any, listener: Listener | None, taken: Any) -> None:
 
 
 def _there(check: Callable[[Path], R], n: int, directory: Path) -> R | None:
-    """What a check says in another process; None if somebody else has taken the directory."""
+    """Run a check in another process; return None if somebody else has taken the directory."""
     return check(directory) if _take(_taken, n) else None
 
 

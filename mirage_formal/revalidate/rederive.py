@@ -56,7 +56,7 @@ COUNT = "count"
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """An obligation as derived here, beside what its line must say."""
+    """Derived obligation, with the fields that its recorded line must have."""
 
     obligation: Obligation
     text: str
@@ -64,7 +64,7 @@ class _Claim:
 
     @property
     def means(self) -> Means | None:
-        """How the analysis alone settles it; None if a solver must."""
+        """Return how the analysis alone settles the obligation; None if a solver must."""
         return self.obligation.finding.means if isinstance(self.obligation.finding, Held) else None
 
 
@@ -147,7 +147,7 @@ def _check_programs(root: Path, kernels: Sequence[Kernel], recorded: Sequence[Pr
 
 
 def difference(ours: Any, theirs: Any, at: str = "") -> str | None:
-    """Where two Programs differ first, as a path of fields and positions; None if they don't."""
+    """Return the first difference of two Programs, as a path of fields and positions; None if they are equal."""
     if repr(ours) == repr(theirs):  # 0.0 == -0.0, but not in print
         return None
     if type(ours) is type(theirs) and is_dataclass(ours) and not isinstance(ours, type):
@@ -249,7 +249,7 @@ def _claim(program: Program, obligation: Obligation) -> _Claim:
 
 
 def _settle(root: Path, claims: Sequence[_Claim], *, solvers: bool) -> tuple[Counter[str], Counter[str]]:
-    """How many obligations hold again, by means, and how many do not, by why.
+    """Return how many obligations hold again, by means, and how many do not, by reason.
 
     Sound: one that the analysis does not settle holds again only if both solvers refute its text; where a solver finds
     that a text has an answer, nothing holds.

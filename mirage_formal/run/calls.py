@@ -1,4 +1,4 @@
-"""What workers are asked to call, without the code that computes it.
+"""Entry points that workers are asked to call, without the code that computes them.
 
 The process that a user starts imports this module; ``tasks``, with the engines, numpy and the prover behind it, is
 loaded where tasks are computed.
@@ -14,42 +14,42 @@ from mirage_formal.search.engine import Unit
 
 
 def plan(job: Job) -> list[Unit]:
-    """See ``tasks.plan``."""
+    """Call ``tasks.plan``: return the units of a job."""
     from mirage_formal.run import tasks
 
     return tasks.plan(job)
 
 
 def search_unit(task: UnitTask) -> UnitRecord:
-    """See ``tasks.search_unit``."""
+    """Call ``tasks.search_unit``: return the record of one searched unit."""
     from mirage_formal.run import tasks
 
     return tasks.search_unit(task)
 
 
 def certify(task: CandidateTask) -> list[Claim | Uncertified]:
-    """See ``tasks.certify``."""
+    """Call ``tasks.certify``: return a claim for each tensor of a candidate, or why it has no certificate."""
     from mirage_formal.run import tasks
 
     return tasks.certify(task)
 
 
 def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRecord]]:
-    """See ``tasks.discharge_texts``."""
+    """Call ``tasks.discharge_texts``: return the answers of z3 and cvc5 to each obligation."""
     from mirage_formal.run import tasks
 
     return tasks.discharge_texts(texts)
 
 
 def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
-    """See ``tasks.verify_candidate``."""
+    """Call ``tasks.verify_candidate``: return whether a candidate is accepted, with the evidence."""
     from mirage_formal.run import tasks
 
     return tasks.verify_candidate(task)
 
 
 def foresee_candidate(task: CandidateTask) -> Foreseen | None:
-    """See ``tasks.foresee_candidate``."""
+    """Call ``tasks.foresee_candidate``: return the expected numerics of a candidate's kernels."""
     from mirage_formal.run import tasks
 
     return tasks.foresee_candidate(task)

@@ -1,4 +1,4 @@
-"""One run, from a program to its directory: plan, search, rank, verify, write.
+"""Driver of one run, from a program to its directory: plan, search, rank, verify, write.
 
 Everything that is decided here is a function of the units' records, taken in the order of the units, so the number of
 workers, the order in which they finish and interruptions change nothing about a finished run.
@@ -72,7 +72,7 @@ _PLAN_LIMIT_S: Final = 600.0
 
 
 class About(TypedDict, total=False):
-    """What a run has beside program, settings and directory; all of it may be left out.
+    """Optional arguments of a run, beside program, settings and directory.
 
     Attributes:
         name: Name of the program.
@@ -98,7 +98,7 @@ def workers_of(settings: Settings, about: About, out: Path) -> Iterator[Executor
 
 
 def run(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
-    """What one search of a program finds, verified and written to ``out``; recalled from the store if it is there.
+    """Search a program, verify the results and write them to ``out``; recall them from the store if they are there.
 
     Raises:
         MirageError: See ``searched``.

@@ -134,7 +134,7 @@ class Evidence:
             self._verify(todo)
 
     def chosen(self, ranked: Sequence[FoundRecord]) -> list[Verified]:
-        """Those of the candidates that are verified by now, best first."""
+        """Return those of the candidates that are verified by now, best first."""
         order = [found.digest for found in ranked]
         self.rejected = {name: self.rejected[name] for name in order if name in self.rejected}
         return [self._verified[name] for name in order if name in self._verified and name not in self.rejected]
@@ -286,11 +286,11 @@ class Evidence:
         return True
 
     def _unanswered(self, obligations: Iterable[str]) -> bool:
-        """Whether the solvers were not asked all of them for want of time, which says nothing about a candidate."""
+        """Return whether time ran out before the solvers were asked them all, which says nothing about a candidate."""
         return self.late and not all(sha256(text.encode()) in self._discharged for text in obligations)
 
     def _fault(self, text: str) -> str | None:
-        """What is wrong with the solvers' answers to an obligation, or None if both say unsat."""
+        """Return the fault in the solvers' answers to an obligation, or None if both say unsat."""
         answers = self._discharged.get(sha256(text.encode()))
         if answers is None:
             return "expected unsat from both solvers, got nothing"
@@ -302,7 +302,7 @@ class Evidence:
         self.rejected[found.digest] = RejectedRecord(digest=found.digest, kind=kind, reason=reason)
 
     def _files(self, found: FoundRecord, claims: Sequence[Claim], result: Accepted) -> Verified:
-        """Everything that is written about a candidate, except its manifest."""
+        """Return every file that is written about a candidate, except its manifest."""
         files = {GRAPH_FILE: to_json(decode(found.graph)).encode()}
         names: dict[str, str] = {}
         log: list[bytes] = []
@@ -374,21 +374,21 @@ class Evidence:
 
 @lru_cache(maxsize=1 << 16)
 def _kernels(graph: bytes) -> tuple[Hashable, ...]:
-    """What each graph-defined kernel of a candidate does, with its grid and loop range."""
+    """Return operators, grid and loop range of each graph-defined kernel of a candidate."""
     kernels = (op.graph for op in decode(graph).ops if isinstance(op, GraphDefined))
     return tuple((block.ops, block.grid, block.forloop_range) for block in kernels)
 
 
 @lru_cache(maxsize=1 << 16)
 def _kind(graph: bytes) -> tuple[bool, bool]:
-    """See ``library_products`` and ``one_by_one``."""
+    """Return ``library_products`` and ``one_by_one`` of an encoded µGraph."""
     decoded = decode(graph)
     return library_products(decoded), one_by_one(decoded)
 
 
 @lru_cache(maxsize=1 << 16)
 def _shown(graph: bytes) -> Hashable:
-    """What tells a candidate from others: the kinds of its kernels' operators, and what grids and loops divide.
+    """Return a key of a candidate's kernels: the kinds of their operators, and what grids and loops divide.
 
     Candidates that differ in less, as in the order of grid axes or of a sum's operands, take about the same time.
     """
@@ -411,12 +411,12 @@ def _shown(graph: bytes) -> Hashable:
 
 @lru_cache(maxsize=1 << 16)
 def _operators(graph: bytes) -> Hashable:
-    """See ``operators``."""
+    """Return ``operators`` of an encoded µGraph."""
     return operators(decode(graph))
 
 
 def verdict_of(v: Verified) -> Equivalent | Probable:
-    """What a reported candidate's result says."""
+    """Return the verdict of a reported candidate's result."""
     if v.proof is not None:
         return Equivalent(v.proof, v.verdict.conditions, v.verdict.added)
     return Probable(v.verdict.rounds, v.verdict.bound_log2, v.verdict.reason)

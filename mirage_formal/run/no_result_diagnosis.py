@@ -1,4 +1,4 @@
-"""Why a search found nothing, by rule, and what to try.
+"""Diagnosis of a search without results: reasons by rule, and what to try.
 
 Rules that hold whatever the search did come first: an input that nobody reads, more inputs than the kernels of the
 space can read, an operator that the space has no means to compute. Then what became of the search: it was stopped,
@@ -157,7 +157,7 @@ def _reasons(search: _Search) -> Iterator[Reason]:
 
 
 def _unread(search: _Search) -> Iterator[Reason]:
-    """Every tensor of a candidate is used, so a program with an input that nobody reads has none."""
+    """Yield a reason for each input that is never read; every tensor of a candidate is used."""
     program = search.program
     read = {operand for op in program.ops for operand in op.operands} | set(program.outputs)
     for number, item in enumerate(program.inputs):
@@ -167,7 +167,7 @@ def _unread(search: _Search) -> Iterator[Reason]:
 
 
 def _too_many_inputs(search: _Search) -> Iterator[Reason]:
-    """Every kernel turns at most so many tensors into one or more: the kernels of the space cannot read all inputs."""
+    """Yield a reason if the kernels of the space cannot read all inputs, because each reads a limited number."""
     space, count = search.space, len(search.program.inputs)
     fewer = space.max_block_inputs - 1
     if count <= 1 + space.max_kernel_ops * fewer:
@@ -209,7 +209,7 @@ def _described(search: _Search, number: int, op: Op) -> str:
 
 
 def _instead(search: _Search, op: Op) -> str:
-    """What to write instead of an operator that is outside the space."""
+    """Return a hint for an operator outside the space: a preset that lists it, if any, and a search in parts."""
     program = search.program
     hints = []
     if search.settings.config is not None or op.kind in SEARCHABLE:

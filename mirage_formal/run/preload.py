@@ -1,4 +1,4 @@
-"""What a run starts before anything else: light to import.
+"""Early start of the server process that workers are forked from; light to import.
 
 Workers are forked from a server process, which loads what their tasks need. It takes as long as loading what the user's
 own process needs; started first, it does so meanwhile.

@@ -18,7 +18,7 @@ _LEADERS: Final = 3
 
 
 def library_products(graph: KernelGraph) -> bool:
-    """Whether a µGraph leaves every product to a library: none of its kernels computes one beside other operators."""
+    """Return whether a µGraph leaves every matrix product to a library: no generated kernel computes one."""
     return not any(
         isinstance(inner, Op) and inner.kind is OpKind.MATMUL
         for op in graph.ops
@@ -33,7 +33,7 @@ def one_by_one(graph: KernelGraph) -> bool:
 
 
 def operators(graph: KernelGraph) -> Hashable:
-    """What a µGraph's kernels read and do, apart from grids, maps and loop ranges: its pattern."""
+    """Return the pattern of a µGraph: what its kernels read and do, apart from grids, maps and loop ranges."""
     kernels: list[Hashable] = []
     for op in graph.ops:
         if isinstance(op, GraphDefined):
@@ -44,7 +44,7 @@ def operators(graph: KernelGraph) -> Hashable:
 
 
 def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
-    """Every distinct candidate, cheapest first; ties are broken by digest."""
+    """Return every distinct candidate, cheapest first; ties are broken by digest."""
     distinct: dict[str, FoundRecord] = {}
     for record in sorted(records, key=lambda r: r.unit):
         for found in record.candidates:

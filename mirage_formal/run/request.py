@@ -1,4 +1,4 @@
-"""What a user asks for from Python: options, and the call that searches, proves, ranks and measures."""
+"""Python entry point of a search: its options, and the call that searches, proves, ranks and measures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Options(TypedDict, total=False):
-    """What ``superoptimize`` takes beside the program; all of it may be left out.
+    """Optional keyword arguments of ``superoptimize``.
 
     Attributes:
         config: Preset ("attention", "mlp", ...) or path of a search space; None chooses by the program's operators.
@@ -136,7 +136,7 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
 
 
 def stored_results(program: object, given: Options, bucket: str | None = None) -> list[Result] | None:
-    """What the store has for a call of ``superoptimize`` without ``out``; None if there is nothing of use.
+    """Return the store's results for a call of ``superoptimize`` without ``out``; None if it has none of use.
 
     Nothing is searched. On a machine with a GPU candidates are chosen by their times, which the store has not: there
     what it has is measured, unless ``measure`` is 0, within a quarter of the time limit or what is left of it.
@@ -166,7 +166,7 @@ def stored_results(program: object, given: Options, bucket: str | None = None) -
 
 
 def kept_results(program: object, given: Options, bucket: str | None = None) -> list[Result]:
-    """As ``superoptimize``; where the options name no directory, the evidence lies in the store alone.
+    """Do the same as ``superoptimize``; if no directory is named, the evidence lies in the store alone.
 
     Where it cannot be kept there it lies where that of ``superoptimize`` does.
 
@@ -212,7 +212,7 @@ def _warm(program: object, given: Options) -> bool:
 
 
 def _searched(program: object, given: Options, settings: Settings, place: Path | None) -> list[Result]:
-    """See ``superoptimize``."""
+    """Check the options, search the program and return the results; see ``superoptimize``."""
     name, measure = given.get("name", "program"), given.get("measure", options.MEASURED)
     options.plain_name("name", name)
     options.whole("measure", measure)

@@ -1,4 +1,4 @@
-"""What a user may ask of a run, and what follows from it: search space, target, identity."""
+"""Settings of a run, and what follows from them: search space, target, identity."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKi
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a user may choose; every field has a default. Paths are kept as text.
+    """Settings that a user may choose; every field has a default. Paths are kept as text.
 
     Attributes:
         config: Preset or path of a search space; None chooses a preset from the program's operators.
@@ -168,7 +168,7 @@ _LEAST_S: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class TimeLimits:
-    """How long the steps of a run may take.
+    """Time limits of the steps of a run.
 
     Attributes:
         unit_s: Seconds for one task.
@@ -186,7 +186,7 @@ class TimeLimits:
 
     @classmethod
     def of(cls, settings: Settings, begin: float) -> TimeLimits:
-        """Those of a run that began then, as time.monotonic() says."""
+        """Return the limits of a run that began at ``begin``, in seconds of time.monotonic()."""
         limit = float("inf") if settings.time_limit_s is None else settings.time_limit_s
         ends = (begin + share * limit for share in (_SEARCH, _PROOFS, _VERIFIED))
         return cls(settings.unit_limit_s, settings.proof_limit_s, *ends)
@@ -286,7 +286,7 @@ def choose_config(program: KernelGraph) -> str:
 
 
 def identity(job: Job) -> Identity:
-    """Everything that decides what a run finds."""
+    """Return everything that decides what a run finds."""
     return Identity(
         program=digest(job.program),
         space=sha256(msgspec.json.encode(space_fields(job.space))),
@@ -307,7 +307,7 @@ def space_fields(space: SearchSpace) -> dict[str, msgspec.Raw]:
 
 
 def worker_count(settings: Settings) -> int:
-    """Number of worker processes."""
+    """Return the number of worker processes."""
     return settings.workers or default_workers()
 
 
@@ -336,7 +336,7 @@ def kernel_code() -> str:
 
 
 def environment() -> dict[str, str]:
-    """What must be the same on every machine that computes for one run: versions, and digests of our code and data."""
+    """Return versions, and digests of our code and data; they must be equal on every machine of one run."""
     package = Path(__file__).resolve().parents[1]
     data = [path for name in ("axioms", "search", "gpu") for path in _files(data_dir(name), "*")]
     return {**versions(), "code of mirage_formal": _digest(_files(package, "*.py")), "data files": _digest(data)}
@@ -352,7 +352,7 @@ def _digest(files: Sequence[tuple[str, Path]]) -> str:
 
 
 def host() -> HostRecord:
-    """What the run is made on."""
+    """Return the record of this machine: Python, system, architecture, processors."""
     return HostRecord(
         python=platform.python_version(),
         system=platform.system(),

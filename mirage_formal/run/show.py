@@ -1,4 +1,4 @@
-"""What a run looks like in a terminal: progress while it goes on, a table of candidates at its end."""
+"""Terminal output of a run: progress while it goes on, a table of candidates at its end."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LONG: Final = 1200
 
 
 def print_nothing(nothing: NothingFoundError | None, console: Console) -> None:
-    """Why there is no candidate, and what to try; nothing at all where there is one."""
+    """Print why there is no candidate, and what to try; print nothing if there is one."""
     if nothing is not None:
         console.print(str(nothing), markup=False, highlight=False, soft_wrap=True)
 
@@ -60,7 +60,7 @@ def _table(report: Report) -> Table:
 
 
 def notes(report: Report) -> list[str]:
-    """What the run did."""
+    """Return the lines that summarize a run: units, states, fingerprints, verdicts and remarks."""
     summary = report.summary
     pruned = ", ".join(f"{reason} {count:,}" for reason, count in summary.pruned.items()) or "none"
     done = f"{summary.units_done} of {summary.units} units, {summary.states:,} states, pruned: {pruned}"
@@ -86,7 +86,7 @@ def notes(report: Report) -> list[str]:
 
 
 def meanings(verdicts: Sequence[Equivalent | Probable]) -> list[str]:
-    """What the verdicts of a table mean, each once, and how many are not proved."""
+    """Return an explanation of each kind of verdict in a table, and how many candidates are not proved."""
     said: list[str] = []
     proved = [verdict for verdict in verdicts if isinstance(verdict, Equivalent)]
     if proved:
@@ -109,7 +109,7 @@ def meanings(verdicts: Sequence[Equivalent | Probable]) -> list[str]:
 
 
 def warnings(report: Report) -> list[str]:
-    """What went wrong, if anything did."""
+    """Return the warnings of a run: bugs it revealed, and candidates that it does not report."""
     found: list[str] = []
     for kinds, what in (
         (
@@ -192,7 +192,7 @@ def told_apart(graphs: Sequence[KernelGraph]) -> list[str]:
 
 
 def _differences(graphs: Sequence[KernelGraph]) -> list[str]:
-    """What tells graphs apart, in as few details as that takes."""
+    """Return one label for each graph, with few details that tell the graphs apart."""
     details = [_details(graph) for graph in graphs]
     names = dict.fromkeys(name for one in details for name in one)
     values = {name: tuple(one.get(name, "none") for one in details) for name in names}
@@ -215,7 +215,7 @@ def _differences(graphs: Sequence[KernelGraph]) -> list[str]:
 
 
 def _details(graph: KernelGraph) -> dict[str, str]:
-    """What a candidate's kernels do, in pieces that can be compared."""
+    """Return a candidate's kernels as named details that can be compared."""
     found: dict[str, str] = {}
     names = [source.name or f"x{number}" for number, source in enumerate(graph.inputs)]
     for number, op in numbered(len(names), graph.ops):
@@ -234,6 +234,6 @@ def _details(graph: KernelGraph) -> dict[str, str]:
 
 
 def _cuts(axes: Sequence[int | None], loop: int | None) -> str:
-    """Which dims grid axes and the loop cut, as in "x cuts 0, loop cuts 1"."""
+    """Return which dims the grid axes and the loop cut, as in "x cuts 0, loop cuts 1"."""
     cuts = [(name, dim) for name, dim in (*zip("xyz", axes, strict=False), ("loop", loop)) if dim is not None]
     return ", ".join(f"{name} cuts {dim}" for name, dim in cuts if dim >= 0) or "whole"

@@ -1,4 +1,4 @@
-"""What worker processes do: plan, search one unit, write certificates, discharge obligations, verify one candidate.
+"""Tasks of worker processes: plan, search one unit, certify, discharge obligations, verify one candidate.
 
 Every function here takes one picklable value and returns one, and depends on nothing else, so a task can be given to
 another worker at any time. What is expensive and shared by tasks of one job is kept per process.
@@ -92,7 +92,7 @@ def load_engine(name: str) -> Engine:
 
 
 def engine_of(job: Job) -> Engine:
-    """The engine of a job; for the guided one, what is built on it."""
+    """Return the engine of a job; ``UnitedEngine`` for "guided"."""
     if job.engine != "guided":
         return load_engine(job.engine)
     from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
@@ -206,7 +206,7 @@ class Gate:
 
 
 def _looked_for(job: Job) -> tuple[KernelGraph, ...]:
-    """What the search of a job looked for, at the program's extents and at rounded ones, as graphs over its inputs."""
+    """Return the graphs that a job's search looked for, over its inputs: at its extents and at rounded ones."""
     plain = job.sought
     longer = rounded(plain.program)
     found = [plain.whole] if longer is None else [plain.whole, plain.around(longer.wrapped(longer.program))]
@@ -219,7 +219,7 @@ def _output_types(graph: KernelGraph) -> list[DTensor]:
 
 
 def certify(task: CandidateTask) -> list[Claim | Uncertified]:
-    """For every tensor of a candidate, in the order of proof.jsonl, why its expression is part of an output's.
+    """Return, for every tensor in the order of proof.jsonl, why its expression is part of an output's.
 
     Of a candidate with tails these are the tensors between its pads and slices, see ``graph.remainder_tiles``. Where
     the sum that stands for a concatenation is no part of one, its pieces may be.
@@ -269,7 +269,7 @@ def _claim(tensor: str, e: Expr, targets: tuple[Expr, ...], oracle: NormalFormOr
 
 
 def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRecord]]:
-    """What z3 and cvc5 say to each obligation."""
+    """Return the answers of z3 and cvc5 to each obligation."""
 
     def record(result: SolverResult) -> SolverRecord:
         milliseconds = round(result.milliseconds, 3)
@@ -306,7 +306,7 @@ def foresee_candidate(task: CandidateTask) -> Foreseen | None:
 
 
 def at_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord | Fault | None:
-    """What the kernels that a candidate would have compute at special values, as far as float64 tells.
+    """Evaluate the kernels that a candidate would have at special values, as far as float64 tells.
 
     They are those of its running-maximum form, at smaller extents where its own are large.
 
@@ -334,7 +334,7 @@ def _stable(graph: KernelGraph) -> KernelGraph:
 
 
 def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Replayed | Unknown:
-    """What the checker's kernel says about a proof; Unknown if it refuses it."""
+    """Replay a proof in the checker's kernel; return Unknown if the kernel refuses it."""
     try:
         return replayed(program, candidate, proof)
     except ProofError as error:
@@ -361,7 +361,7 @@ def _session(job: Job) -> FingerprintSession:
 
 
 def verdict_record(verdict: Verdict) -> VerdictRecord:
-    """A verdict as data."""
+    """Return a verdict as a record that can be written."""
     match verdict:
         case Equivalent(conditions=conditions, added=added):
             return VerdictRecord(kind="equivalent", conditions=conditions, added=added)

@@ -1,4 +1,4 @@
-"""What a run asks of its workers and what they answer, as values."""
+"""Tasks that a run sends to its workers, and their answers, as values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UnitTask:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a unit stands that is being searched: its counters so far, and what was pruned, by reason."""
+    """Progress of a unit that is being searched: its counters so far, and pruned branches by reason."""
 
     states: int
     classes: int

@@ -1,4 +1,4 @@
-"""One entry: written whole, and read with everything in it compared with what it says about itself."""
+"""Entry of the store: written whole, and on reading compared in full with its own record."""
 
 from __future__ import annotations
 

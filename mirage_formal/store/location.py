@@ -1,4 +1,4 @@
-"""Where entries lie, who may write one, and what goes when there are too many.
+"""Location of the store's entries, the right to write one, and removal when there are too many.
 
     <root>/entries/<target>/<program>/<key>/    an entry; the names are first digits of digests
     <root>/locks/<key>.lock                     held by whoever makes an entry

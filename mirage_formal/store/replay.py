@@ -1,4 +1,4 @@
-"""What the evidence in a directory shows, without a search and without a solver.
+"""Replay of the evidence in a directory, without a search and without a solver.
 
 A candidate's directory has a proof, which the checker's kernel replays here; the directory of a run has several, and a
 whole program's is put together from them by the checker. ``check`` establishes more (certificates, the solvers'
@@ -70,7 +70,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a directory shows.
+    """Result of replaying the evidence in a directory.
 
     Attributes:
         program: The program.
@@ -294,7 +294,7 @@ def _cover(
 def _part(
     part: PartRecord, program: KernelGraph, used: Mapping[str, tuple[KernelGraph, Shown]]
 ) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
-    """What takes a part's place, what it needs to be defined, and which of that the part's operators do not need."""
+    """Return a part's replacement, its conditions, and those conditions that the part's operators do not need."""
     if part.candidate is None:
         expect("directory", "", part.directory)
         return program, own_conditions(program), ()

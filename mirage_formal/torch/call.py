@@ -58,7 +58,7 @@ class Call:
     notes: list[str] = field(default_factory=list)
 
     def value(self, name: str = "self") -> Value:
-        """A tensor argument.
+        """Return a tensor argument.
 
         Raises:
             MirageError: It is a number or None.
@@ -69,11 +69,11 @@ class Call:
         return found
 
     def optional(self, name: str) -> Value | None:
-        """A tensor argument, or None."""
+        """Return a tensor argument, or None where it is not given."""
         return None if self.given.get(name) is None else self.value(name)
 
     def values(self, name: str = "tensors") -> tuple[Value, ...]:
-        """A list of tensors."""
+        """Return an argument that is a list of tensors."""
         found = self.given[name]
         if not isinstance(found, tuple | list) or not all(isinstance(item, Value) for item in found):
             raise stuck(f"expected tensors as {name}, got {found!r}")
@@ -114,7 +114,7 @@ class Call:
         return given if given.number is None else given.number
 
     def whole(self, name: str) -> int:
-        """An integer.
+        """Return an integer argument.
 
         Raises:
             MirageError: It is none: a size that is known at run time only.
@@ -125,7 +125,7 @@ class Call:
         return found
 
     def wholes(self, name: str) -> tuple[int, ...]:
-        """Integers.
+        """Return an argument that is a list of integers; a single integer is a list of one.
 
         Raises:
             MirageError: They are none: sizes that are known at run time only.
@@ -169,7 +169,7 @@ class Call:
         return self.dtype
 
     def alike(self, values: Sequence[Value]) -> list[Value]:
-        """Operands in the element type of the result; masks become numbers."""
+        """Convert operands to the element type of the result; masks become numbers."""
         wanted = self.target(values)
         types = {value.dtype for value in values}
         if len(types) > 1:
@@ -177,7 +177,7 @@ class Call:
         return [self.cast(value, wanted) for value in values]
 
     def cast(self, value: Value, dtype: DType) -> Value:
-        """A value in another element type."""
+        """Convert a value to another element type."""
         if value.number is not None:
             return Value(Constant(rounded(value.number, dtype), dtype), value.view)
         return cast(self.program, value, dtype)
@@ -262,20 +262,20 @@ class Call:
         return self.logic(lambda graph, x: graph.ne(x, 0), self.compared(value))
 
     def compared(self, value: Value) -> Value:
-        """What is compared: a result of a narrower type as torch has stored it, for there is no mask that is near."""
+        """Return the value to compare; a computed value of a narrower type is first rounded, as torch stores it."""
         if value.dtype not in NARROW or not isinstance(value.base, Tensor) or value.base in self.program.graph.inputs:
             return value
         return self.logic(lambda graph, x: graph.round_to(x, value.dtype.value), value)
 
 
 def filled(number: Fraction, shape: Shape, dtype: DType) -> Value:
-    """A tensor of one number."""
+    """Return a constant tensor with the same number everywhere."""
     digits = tuple(((n, 0),) if n > 1 else () for n in shape)
     return Value(Constant(rounded(number, dtype), dtype), View(digits))
 
 
 def rounded(number: Fraction, dtype: DType) -> Fraction:
-    """A number as an element type has it.
+    """Return a number rounded to an element type.
 
     Raises:
         MirageError: It is beyond the type's range.
@@ -307,5 +307,5 @@ def minus_infinity(value: object) -> bool:
 
 
 def elements(value: Value) -> int:
-    """The number of elements in torch."""
+    """Return the number of elements of the torch tensor."""
     return prod(value.shape)

@@ -123,7 +123,7 @@ def _distinct(module: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _memory(tensor: Any) -> int:
-    """What names the memory of a tensor; one of another layout or class stands for itself."""
+    """Return a number that identifies a tensor's memory; a tensor of another layout or class stands for itself."""
     own = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return int(tensor.untyped_storage()._cdata) if own else id(tensor)
 

@@ -49,7 +49,7 @@ class _Stop(Exception):
 
 @dataclass(slots=True)
 class _Draft:
-    """What one writing of a region has made."""
+    """Program, values and notes from one attempt to write a region."""
 
     program: Program
     values: dict[str, Written]
@@ -57,7 +57,7 @@ class _Draft:
 
 
 def imported(captured: Captured, rounding: str = "fused") -> Imported:
-    """Everything of a torch graph that the table has, as programs.
+    """Convert the operators of a torch graph that the operator table has to programs.
 
     Args:
         captured: The graph.
@@ -72,7 +72,7 @@ def imported(captured: Captured, rounding: str = "fused") -> Imported:
 
 
 def parse_rounding(given: object) -> str:
-    """One of ``ROUNDINGS``.
+    """Return the rounding mode if it is one of ``ROUNDINGS``.
 
     Raises:
         UnsupportedError: It is none.
@@ -162,7 +162,7 @@ class _Import:
         return set(self._order) - varies
 
     def _settle(self, state: Collection[str]) -> None:
-        """What stays with torch because of what stays already.
+        """Leave to torch every operator that must stay because of the operators that already stay.
 
         What torch computes once from state, it computes with all that it reads; and all results of an operator stay or
         none does.
@@ -268,7 +268,7 @@ class _Import:
         return Region(draft.program.graph, nodes, inputs, tuple(outputs), tuple(views)), draft.notes
 
     def _outputs(self, part: Sequence[str], draft: _Draft) -> tuple[list[Output], list[str]]:
-        """What is used outside: results of the program, and views of what it reads or of one of its results.
+        """Return the values used outside the region: program results, and views of its inputs or of one of its results.
 
         A result of the graph that lies in the memory of another one is such a view: torch makes it of that one, so that
         both lie in one memory here too.

@@ -1,4 +1,4 @@
-"""What an import gives: programs, how their inputs and outputs are torch's tensors, and what stays with torch."""
+"""Result of an import: programs, the torch tensors of their inputs and outputs, and the operators left to torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mirage_formal.torch.values import ImportedGraph, Layout
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What an input of a program is in torch.
+    """Binding of a program's input to a tensor of the torch graph.
 
     Attributes:
         name: The input's name.
@@ -68,7 +68,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a result of a program is in torch.
+    """Binding of a program's result to a tensor of the torch graph.
 
     Attributes:
         node: The node of the torch graph whose tensor it is.
@@ -161,17 +161,17 @@ class Region:
 
     @cached_property
     def digest(self) -> str:
-        """What names the program: sha256 of its canonical form, whatever the inputs are called."""
+        """Return the sha256 of the program's canonical form; it does not depend on the names of the inputs."""
         inputs = tuple(replace(item, name=f"input{number}") for number, item in enumerate(self.program.inputs))
         return digest(replace(self.program, inputs=inputs))
 
     @property
     def bindings(self) -> dict[str, str]:
-        """What each input of the program is, by its name."""
+        """Return the description of each input of the program, by the input's name."""
         return {item.name: item.what for item in self.inputs}
 
     def read(self, tensors: Mapping[str, Any]) -> list[Any]:
-        """The program's inputs.
+        """Return the program's inputs as torch tensors.
 
         Args:
             tensors: The tensors of torch by the names of their nodes.
@@ -217,7 +217,7 @@ class Imported:
 
     @property
     def bindings(self) -> dict[str, str]:
-        """What each input of the program is in torch; those of all regions if there are several."""
+        """Return the torch description of each program input, by the input's name, for all regions."""
         return {name: what for region in self.regions for name, what in region.bindings.items()}
 
     def tensors(self, names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class Imported:
         return evaluated(self.module, list(names), {**self.given, **arguments})
 
     def report(self) -> str:
-        """What was imported and what was not, with lines of the user's files."""
+        """Return a text that lists what was imported and what was not, with lines of the user's files."""
         found = []
         operators = sum(len(region.nodes) for region in self.regions)
         whole = "all that depends on an argument" if self.graph is not None else f"{len(self.regions)} regions"

@@ -101,7 +101,7 @@ def power(call: Call) -> Written:
 
 
 def gelu(call: Call) -> Written:
-    """Both forms of gelu."""
+    """Write ``gelu``, exact or with the tanh approximation."""
     form = call.given["approximate"]
     return call.map(lambda graph, x: graph.gelu(x, form), call.value())
 

@@ -147,7 +147,7 @@ def softmax(call: Call) -> Written:
 
 
 def log_softmax(call: Call) -> Written:
-    """Along one dim."""
+    """Write ``log_softmax`` along one dim."""
     value = call.accumulated(call.value())
     axis = call.whole("dim") % max(len(value.shape), 1)
     return _wide_along(call, value, lambda g, t, axes: g.log_softmax(t[0], axes[0]), {axis}, one=True)
@@ -311,7 +311,7 @@ def norm(name: str) -> Callable[[Call], Written]:
 
 
 def _epsilon(value: Value) -> float:
-    """What torch adds under the root if it is told nothing: the distance from 1 to the next number of the type."""
+    """Return torch's default epsilon under the root: 2**-23, the machine epsilon of float32, for each type."""
     return {"float16": 2.0**-23, "bfloat16": 2.0**-23, "float32": 2.0**-23}[value.dtype.value]
 
 
@@ -347,7 +347,7 @@ def _alone(call: Call) -> bool:
 
 
 def _affine(call: Call, value: Value, found: Value) -> Value:
-    """What was normalised times a weight plus a bias, in the type of the result."""
+    """Multiply a normalised value by the weight and add the bias, where given; return it in the type of the result."""
     rank = len(found.shape)
     weight, bias = call.optional("weight"), call.optional("bias")
     if weight is not None:

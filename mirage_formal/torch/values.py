@@ -66,7 +66,7 @@ class ImportedGraph(Graph):
         return None
 
     def _is_square(self, square: int, tensor: int) -> bool:
-        """Whether a tensor has the squares of another one, or is a reshape of the squares of what that reshapes."""
+        """Check that ``square`` squares ``tensor``, or that both equally reshape a square and its operand."""
         made, other = self._makers.get(square), self._makers.get(tensor)
         if made is not None and made.kind is OpKind.RESHAPE and other is not None and other.kind is OpKind.RESHAPE:
             same = made.attrs == other.attrs
@@ -159,7 +159,7 @@ class Value:
 
     @property
     def shape(self) -> Shape:
-        """The extents in torch."""
+        """Return the extents of the torch tensor."""
         return self.view.shape
 
     @property
@@ -179,7 +179,7 @@ class Value:
 
 
 def stuck(what: str, hint: str = "leave it to torch, or write it another way") -> UnsupportedError:
-    """What a rule raises that cannot write an operator."""
+    """Return the error that a rule raises when it cannot write an operator."""
     return UnsupportedError(what, hint=hint)
 
 

@@ -48,7 +48,7 @@ def _axis(call: Call, value: Value, name: str = "dim") -> int:
 
 
 def same(call: Call) -> Written:
-    """The operand itself."""
+    """Return the operand itself."""
     return call.value(next(iter(call.given)))
 
 
@@ -58,7 +58,7 @@ def reshape(call: Call) -> Written:
 
 
 def transpose(call: Call) -> Written:
-    """Two dims swapped."""
+    """Write ``transpose``: swap two dims."""
     value = call.value()
     axes = list(range(len(value.shape)))
     if "dim0" in call.given:
@@ -71,7 +71,7 @@ def transpose(call: Call) -> Written:
 
 
 def permute(call: Call) -> Written:
-    """Dims in another order."""
+    """Write ``permute``: reorder the dims."""
     value = call.value()
     return seen(value, views.permute(value.view, call.dims("dims", len(value.shape))))
 
@@ -198,7 +198,7 @@ def _replaced(call: Call, value: Value, source: Value, axis: int, start: int) ->
 
 
 def _written(call: Call, name: str, shape: Sequence[int]) -> Value:
-    """What is written to a tensor, in the shape of where it is written to."""
+    """Return the written value, expanded to the shape of the place that it is written to."""
     value = call.value(name)
     return value if tuple(value.shape) == tuple(shape) else seen(value, views.expand(value.view, tuple(shape)))
 
@@ -239,7 +239,7 @@ def index_copy(call: Call) -> Written:
 
 
 def copy(call: Call) -> Written:
-    """What is written over all of a tensor, in its shape and element type."""
+    """Write ``copy``: the source in the shape and element type of the tensor that it overwrites."""
     found = _written(call, "src", call.shape)
     return call.typed(found, None if call.dtype is None else f"torch.{call.dtype.value}")
 

@@ -44,7 +44,7 @@ _END_S: Final = 10.0
 
 
 class _Thread(Slot):
-    """A thread of a dask worker; ``future`` is dask's handle of what it computes."""
+    """Slot for a thread of a dask worker; ``future`` is dask's handle of its task."""
 
     future: Any = None
 
@@ -163,7 +163,7 @@ class Cluster(Executor[_Thread]):
         return found
 
     def _take_on(self, threads: dict[str, int]) -> list[str]:
-        """Make slots of the workers that are new here; what is wrong with those that may not be used."""
+        """Make slots of the new workers; return what is wrong with those that may not be used."""
         known = {slot.home for slot in self._slots} | self._refused
         new = [address for address in threads if address not in known]
         if not new:
@@ -242,7 +242,7 @@ class Cluster(Executor[_Thread]):
                 yield slot, Lost("its worker left the cluster")
 
     def _answer(self, slot: _Thread) -> Event:
-        """What dask has of a task that has ended; anything but an answer is a try that came to nothing."""
+        """Return the event of a dask task that has ended; without an answer, the try counts as lost."""
         try:
             event: Event = slot.future.result(timeout=_FETCH_S)
         except (Exception, CancelledError) as error:
@@ -319,7 +319,7 @@ def _local_workers(address: str) -> int:
 
 
 def _difference(ours: dict[str, str], theirs: Any) -> str:
-    """What keeps a worker from being used, or nothing."""
+    """Return why a worker cannot be used, or "" if its versions and digests are ours."""
     if not isinstance(theirs, dict):
         return f"expected mirage_formal to be installed, got {_short(theirs)}"
     wrong = [name for name in ours if theirs.get(name) != ours[name]]

@@ -1,4 +1,4 @@
-"""What runs inside a dask worker: every task in a process of its own beside it.
+"""Code that runs inside a dask worker: it computes every task in a process of its own.
 
 A dask worker computes in threads, which nobody can stop. In a process of its own a task can be bounded in time and
 memory, killed when it is no longer wanted, and may crash: the dask worker and its other tasks go on.
@@ -35,7 +35,7 @@ class Order:
         limit_s: Seconds after which it counts as hung.
         memory: Bytes that it may use; None leaves it at the dask worker's own limit.
         preload: Modules that its process should start with.
-        tell_s: Seconds between two events by which the worker tells what the task says of itself (``notes``).
+        tell_s: Seconds between two events that report the progress of the task (``workers.task_progress``).
     """
 
     payload: bytes

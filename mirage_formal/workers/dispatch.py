@@ -1,4 +1,4 @@
-"""How tasks are shared out among workers that may die, hang or be slow, whatever kind of workers they are.
+"""Distribution of tasks among workers of any kind, which may die, hang or be slow.
 
 An ``Executor`` hands out tasks in their order, gives those that failed to other workers, a fixed number of times, and
 reports the ones that take much longer than the rest. Where its workers are is a subclass's matter: processes of this
@@ -95,7 +95,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a worker sends back: a value, in how many milliseconds of time and of processor time."""
+    """Answer of a worker: a value, and the milliseconds of wall time and of processor time that it took."""
 
     value: Any
     milliseconds: float
@@ -128,7 +128,7 @@ class Slot:
         home: The worker that it belongs to: a task that failed at one home is given to another where there is one.
         task: What is being computed, if anything.
         since: Value of time.monotonic() when that was sent.
-        said: What it last said of itself, if it has, see ``notes``.
+        said: What it last said of itself, if it has, see ``workers.task_progress``.
         place: Its number among the places, from 0, once it was given a task; one that takes the place of another has
             that one's number.
     """
@@ -144,7 +144,7 @@ S = TypeVar("S", bound=Slot)
 
 
 class _Book:
-    """Where every task of one ``run`` stands."""
+    """State of every task of one ``run``."""
 
     def __init__(self, count: int, tries: int, once: bool) -> None:
         self.left = count
@@ -188,7 +188,7 @@ class Executor(ABC, Generic[S]):
 
     @property
     def said(self) -> dict[int, Any]:
-        """What the tasks that are being computed now say of themselves, see ``notes``, by position among the tasks."""
+        """Return the progress of the tasks that are being computed, by task position; see ``workers.task_progress``."""
         return {slot.task: slot.said for slot in self._slots if slot.task is not None and slot.said is not None}
 
     @abstractmethod
@@ -205,7 +205,7 @@ class Executor(ABC, Generic[S]):
 
     @abstractmethod
     def _events(self, timeout: float) -> Iterator[tuple[S, Event]]:
-        """What busy slots have to say within so many seconds; a slot that has spoken is idle or gone."""
+        """Yield the events of busy slots within ``timeout`` seconds; a slot with an event is idle or gone."""
 
     @abstractmethod
     def _stop(self, slot: S) -> None:

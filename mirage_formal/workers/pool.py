@@ -43,7 +43,7 @@ _HINT: Final = "look at this machine's limits of processes and memory (ulimit -a
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """What a worker sends while it computes."""
+    """Progress message that a worker sends while it computes a task."""
 
     said: Any
 
@@ -89,7 +89,7 @@ class Pool(Executor[_Worker]):
 
     @property
     def workers(self) -> int:
-        """Number of processes."""
+        """Return the number of worker processes."""
         return self._workers
 
     def start(self) -> None:
@@ -196,7 +196,7 @@ def _resident(pid: int | None) -> int:
 
 
 def _serve(pipe: Connection) -> None:
-    """What a worker does: compute the task it is sent, answer, wait for the next; leave when the pipe closes."""
+    """Serve as a worker: compute the task it is sent, answer, wait for the next; leave when the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which then kills its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_leave_with_parent, daemon=True).start()

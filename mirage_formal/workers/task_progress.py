@@ -1,4 +1,4 @@
-"""What a task says of itself while it is computed: a value, read now and then by a thread beside it.
+"""Progress of a running task: a value that a thread beside the task reads now and then.
 
 Whatever computes the task is not slowed by it: it counts as it does anyway, and its counts are looked at twice a
 second.
@@ -27,7 +27,7 @@ def telling(source: Callable[[], Any]) -> Iterator[None]:
 
 
 def told() -> Any:
-    """What the task of this process says now; None if it says nothing."""
+    """Return the progress value of this process's task; None if it reports none."""
     with suppress(IndexError, RuntimeError):  # it ended just now; a table grew while it was read
         return _sources[-1]()
     return None

@@ -25,7 +25,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything lies.
+    """Layout of a drawing: positions of nodes and routes of edges.
 
     Attributes:
         size: Of the whole.

@@ -131,7 +131,7 @@ def _roomy(layout: Layout, level: Level) -> Size:
 
 
 def _lines(node: Node) -> list[tuple[str, str]]:
-    """What stands in a node: class and text of each line."""
+    """Return the lines of text in a node, each with its CSS class."""
     label = plain(node.label, _LONGEST)
     out = [("h", label)]
     if node.kind == "kernel":

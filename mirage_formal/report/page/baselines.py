@@ -1,4 +1,4 @@
-"""What a candidate was timed beside, and the command that did it."""
+"""Section on the baselines that a candidate was timed beside, and the command that timed them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def peers_section(found: Peers | None) -> Markup | None:
 
 
 def measured_by(found: Peers) -> str:
-    """What was measured by which command, in sentences."""
+    """Return sentences that say what was measured, on which device and by which command."""
     ours = "was not timed" if found.ours is None else f"took {found.ours:.2f} µs"
     on = f" on {found.device}" if found.device else ""
     how = f"The command: {found.command}" if found.command else "The record does not say by which command"

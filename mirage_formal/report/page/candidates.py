@@ -24,7 +24,7 @@ _HEAD = (
 
 
 def badge(basis: Basis, *, short: bool = False) -> Markup:
-    """What a claim rests on."""
+    """Return the badge that shows the basis of a claim."""
     shown = basis.short if short else basis.words
     return element("span", {"class": f"badge {basis.value}", "title": basis.words}, shown)
 
@@ -109,7 +109,7 @@ def estimates(report: Report) -> Markup:
 
 
 def candidate_section(one: Candidate, program: KernelGraph | None) -> Markup:
-    """Everything about a candidate."""
+    """Return the section of a page on one candidate."""
     anchor = f"c{one.rank}"
     expressions = {item.tensor: item.expression for item in one.certificates}
     parts = [
@@ -157,7 +157,7 @@ def _facts(one: Candidate) -> Markup:
 
 
 def special_values(found: Special) -> str:
-    """What was seen with NaN, infinities, zeros and large numbers in inputs, in a sentence."""
+    """Return a sentence on how a candidate compared at NaN, infinities, zeros and large numbers in inputs."""
     said = (
         f"as the program at {found.elements:,} elements of {found.draws} draws, of which {found.undefined:,} have none"
     )

@@ -152,7 +152,7 @@ def _linked(node: str, shown: str, drawn: str) -> Markup | str:
 
 
 def _marks(pieces: Sequence[Lines], drawn: str) -> dict[int, tuple[str, Markup]]:
-    """What stands beside lines of a source: where a piece begins, what it does and of which parts of the µGraph."""
+    """Return the margin marks of source lines: where a piece begins, what it does, and its parts of the µGraph."""
     marks: dict[int, tuple[str, Markup]] = {}
     for number, piece in enumerate(pieces):
         kind = f"part part-{number % 2}"
@@ -162,7 +162,7 @@ def _marks(pieces: Sequence[Lines], drawn: str) -> dict[int, tuple[str, Markup]]
 
 
 def _parts(piece: Lines, drawn: str) -> Markup:
-    """What lines belong to."""
+    """Return links to the parts of the µGraph that a piece of source lines belongs to."""
     return joined((_linked(node, label, drawn) for node, label in piece.parts), ", ")
 
 

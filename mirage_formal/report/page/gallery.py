@@ -107,7 +107,7 @@ def _same(left: Report, right: Report) -> str:
 
 
 def _asked(left: Report, right: Report) -> Markup:
-    """What was asked for and how it went; what differs is marked."""
+    """Return the table of the requests and figures of two reports; values that differ are marked."""
     rows = []
     for name, a, b in zip(_FACTS, _facts(left), _facts(right), strict=True):
         mark = {"class": "differs"} if a != b else {}

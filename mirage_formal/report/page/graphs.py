@@ -15,7 +15,7 @@ from mirage_formal.report.views.levels import Level, Node, all_nodes, levels
 
 
 def graph_section(graph: KernelGraph, name: str, expressions: Mapping[str, str]) -> Markup:
-    """Everything about one graph.
+    """Return the section of a page on one graph.
 
     Args:
         graph: A well-formed graph.
@@ -71,7 +71,7 @@ def _drawn(level: Level, title: str) -> Markup:
 
 
 def _maps(level: Level) -> Markup:
-    """What is read and written, in sentences."""
+    """Return the list of sentences on what the iterators and savers of a level read and write."""
     rows = [
         element("li", None, element("strong", None, node.label), ": ", "; ".join(node.words))
         for node in level.nodes
@@ -81,7 +81,7 @@ def _maps(level: Level) -> Markup:
 
 
 def _slabs(op: GraphDefined, graph: KernelGraph) -> Markup:
-    """What a chosen block and iteration reads and writes; drawn by the page's script from these figures."""
+    """Return the figures from which the page's script draws what a chosen block and iteration reads and writes."""
     types = kernel_types(graph)
     first = len(graph.inputs)
     for one in graph.ops:

@@ -40,7 +40,7 @@ def _formula(report: Report) -> Markup:
 
 
 def verdict(report: Report) -> str:
-    """What is known, in a sentence."""
+    """Return a sentence that states the result of a report."""
     if report.kind == "verdicts":
         kinds = {one.verdict for one in report.judged}
         each = ", ".join(f"{sum(one.verdict == kind for one in report.judged)} {kind}" for kind in sorted(kinds))

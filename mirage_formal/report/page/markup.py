@@ -73,5 +73,5 @@ def table(
 
 
 def details(summary: Content, *content: Content, attributes: Mapping[str, object] | None = None) -> Markup:
-    """What opens when its summary is pressed; it needs no script."""
+    """Return a ``details`` element that opens when its summary is pressed; it needs no script."""
     return element("details", attributes, element("summary", None, summary), *content)

@@ -22,7 +22,7 @@ class Digit:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An exact number."""
+    """Exact rational number."""
 
     value: Fraction
 
@@ -52,7 +52,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """One over the other."""
+    """Quotient of two formulas."""
 
     above: Formula
     below: Formula
@@ -68,7 +68,7 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function by name."""
+    """Application of a named function."""
 
     name: str
     inside: tuple[Formula, ...]
@@ -88,7 +88,7 @@ class Over:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What is left out of a formula that is too long."""
+    """Placeholder for the omitted part of a formula that is too long."""
 
 
 Formula = Digit | Number | Name | Sum | Product | Quotient | Power | Call | Over | Cut
@@ -119,7 +119,7 @@ def _tight(formula: Formula) -> bool:
 
 
 def text(formula: Formula) -> str:
-    """As one line of text."""
+    """Write a formula as one line of text."""
     match formula:
         case Digit(number=number):
             return f"i{number}"
@@ -175,7 +175,7 @@ def _latex_head(name: str) -> str:
 
 
 def latex(formula: Formula) -> str:
-    """As LaTeX, for math mode."""
+    """Write a formula as LaTeX, for math mode."""
     match formula:
         case Digit(number=number):
             return f"i_{{{number}}}"

@@ -46,7 +46,7 @@ class Writer:
         return self._digits.setdefault(number, Digit(len(self._digits)))
 
     def bound(self, digits: Iterable[int]) -> tuple[tuple[Digit, int], ...]:
-        """Digits with their extents."""
+        """Return digits with their extents, in ascending order of number."""
         return tuple((self.digit(d), self._ring.extents[d]) for d in sorted(digits))
 
     def index(self, index: Index) -> Formula:
@@ -93,7 +93,7 @@ class Writer:
         return Quotient(_times(above), _times(below)) if below else _times(above)
 
     def factor(self, f: int, e2: int) -> Formula:
-        """factor^(e2/2)."""
+        """Return the formula of a factor to the power e2/2."""
         self._left -= 1
         if self._left <= 0:
             return CUT

@@ -54,7 +54,7 @@ class Replay:
 
     @property
     def steps(self) -> Steps:
-        """The kernel's own steps."""
+        """Return the steps as the checker's kernel recorded them."""
         return self.theorem.read[1]
 
 
@@ -178,7 +178,7 @@ class _Explained:
         return Name(f"t{number}", tuple(self._writer.string(string) for string in strings if string))
 
     def _left(self, law: str, arguments: list[Any], made: Tensor, inside: bool) -> tuple[str, Formula, tuple[int, ...]]:
-        """What was done in words, as a formula, and on which steps."""
+        """Return the description of a step in words, its formula, and the numbers of the steps that it uses."""
         name = self._name
         match law, arguments:
             case "input", [number, _]:

@@ -27,7 +27,7 @@ _MOST_SUMS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Digits over which one step sums: how many elements, with which stride in the dim, where."""
+    """Digits over which one step sums: number of elements, stride in the dim, and place."""
 
     extent: int
     stride: int
@@ -37,7 +37,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the sentences are told from.
+    """Data from which the sentences are made.
 
     Attributes:
         steps: Of a replay.

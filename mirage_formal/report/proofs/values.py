@@ -59,7 +59,7 @@ class Lemma:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What was compared at an output: the program's element and the candidate's."""
+    """Identity checked at an output: the program's element and the candidate's."""
 
     program: Formula
     candidate: Formula

@@ -1,4 +1,4 @@
-"""What lies beside a run and is no part of its evidence: Triton files of its candidates, and times of their peers.
+"""Files beside a run that are not part of its evidence: Triton files of its candidates, and times of their peers.
 
 Nothing lists these files, so they can be of anything: what is shown of them is said to be so, and a file that cannot
 be read is left out with a remark.
@@ -53,14 +53,14 @@ class _Bench(msgspec.Struct, frozen=True):
 
 
 def triton_of(root: Path) -> Path:
-    """Where ``mirage-formal build --backend triton`` writes the files of a run."""
+    """Return the directory to which ``mirage-formal build --backend triton`` writes the files of a run."""
     whole = root.absolute()
     return whole.with_name(f"{whole.name}-triton")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What was asked for, from which a Triton file is made again.
+    """Request from which a Triton file is generated again.
 
     Attributes:
         program: None where it cannot be read.

@@ -33,7 +33,7 @@ from mirage_formal.report.reading.source import Source
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """How much of a candidate is read.
+    """Options that select how much of a candidate is read.
 
     Attributes:
         replay: Whether its proof is replayed; else it is only named, as recorded.
@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """What a candidate's proof log says."""
+    """Content of a candidate's proof log."""
 
     certificates: tuple[Certificate, ...] = ()
     equivalence: EquivalenceRecord | None = None
@@ -95,7 +95,7 @@ def read_candidate(source: Source, program: KernelGraph | None, about: Candidate
 
 
 def _special(source: Source) -> Special | None:
-    """What the verification log says about special values."""
+    """Return what the verification log records about special values; None where it records nothing."""
     with source.reading(VERIFICATION_FILE):
         found = decode(source.data(VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE).special
         if found is not None:

@@ -16,12 +16,12 @@ _LONGEST: Final = 20_000
 
 
 def now() -> str:
-    """This minute, in UTC."""
+    """Return the current minute, in UTC, as text."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def checked(path: Path) -> Checked:
-    """What ``mirage-formal check`` says of a directory."""
+    """Run ``mirage-formal check`` on a directory and return its result."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "mirage_formal.check", "--", str(path)]
     try:

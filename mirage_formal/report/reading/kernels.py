@@ -43,7 +43,7 @@ _UNIT: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What a directory of kernels has.
+    """Content of a directory of kernels.
 
     Attributes:
         code: Kernels and their texts.
@@ -185,7 +185,7 @@ def _measured(source: Source, manifest: str) -> Measured | None:
 
 
 def _triton(found: TritonRecord) -> str:
-    """What is said of a candidate's Triton files."""
+    """Return a phrase on a candidate's Triton files: times, the choice, and how many were tried."""
     timed = sorted(one.us for one in found.tried if one.us is not None and not one.failed)
     count = f"{len(found.tried)} file{'s' if len(found.tried) != 1 else ''} tried"
     chosen = next((one for one in found.tried if one.sha256 == found.chosen), None)

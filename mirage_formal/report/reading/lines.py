@@ -98,7 +98,7 @@ def triton_lines(
 
 
 def _forms(graph: KernelGraph, known: KernelGraph | None) -> Iterator[KernelGraph]:
-    """What a file may be of: the candidate, or a form of it without overflow."""
+    """Yield the graphs that a file may compute: the candidate, and its forms without overflow."""
     yield graph
     if known is not None:
         yield known

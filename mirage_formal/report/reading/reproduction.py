@@ -1,4 +1,4 @@
-"""What ``reproduce`` wrote: the paper's search statistics measured again, as tables."""
+"""Reader of the output of ``reproduce``: the paper's search statistics measured again, as tables."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _count(value: float | None) -> str:
 
 
 def _stopped(row: Row, value: str) -> str:
-    """What a search that did not end has, is a lower bound."""
+    """Mark a value of an unfinished search as a lower bound."""
     return value if row.complete else f"> {value}"
 
 

@@ -48,7 +48,7 @@ _REJECTED: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How much of a run is read.
+    """Options that select how much of a run is read.
 
     Attributes:
         candidates: How many candidates are read; the others are counted.
@@ -202,7 +202,7 @@ def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None
 
 
 def floor(program: KernelGraph | None, target: TargetRecord | None, who: Identity | None) -> Floor | None:
-    """What a program needs at least on a target; None where the target's figures are not known."""
+    """Return the least work of a program on a target; None without a program or the target's figures."""
     if program is None:
         return None
     figures: TargetRecord | Target | None = target

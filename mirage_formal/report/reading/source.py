@@ -34,7 +34,7 @@ class Source:
         self.faults: list[Fault] = []
 
     def below(self, relative: str) -> Source:
-        """A directory inside, with faults of its own.
+        """Return the reader of a directory inside, with a list of faults of its own.
 
         Raises:
             FormatError: The path leads out of the directory.
@@ -43,7 +43,7 @@ class Source:
 
     @contextmanager
     def reading(self, file: str) -> Iterator[None]:
-        """Whatever is wrong inside is a fault of this file."""
+        """Catch errors inside the ``with`` block and record them as faults of this file."""
         try:
             yield
         except MirageError as error:
@@ -63,7 +63,7 @@ class Source:
         return (self.root / file).is_file()
 
     def data(self, file: str) -> bytes:
-        """The bytes of a file inside; bounded.
+        """Return the bytes of a file inside, of bounded size.
 
         Raises:
             MirageError: See ``read``.
@@ -71,7 +71,7 @@ class Source:
         return read(confined(self.root, file))
 
     def value(self, file: str, decode: Callable[[bytes], R]) -> R | None:
-        """What a file holds; None where it cannot be read, which is a fault."""
+        """Return the decoded content of a file; None where it cannot be read, which is a fault."""
         with self.reading(file):
             return decode(self.data(file))
         return None

@@ -27,7 +27,7 @@ def unit_of(source: Source, record: UnitRecord) -> Unit:
 
 
 def _contradiction(times: TimesRecord, states: int, classes: int) -> str:
-    """What is wrong with times, or empty: seconds and counts only grow, and end with the unit."""
+    """Return how times contradict each other, or "": seconds and counts only grow, and end with the unit."""
     seconds = [times.begin, *(one[0] for one in times.samples), times.end]
     if seconds != sorted(seconds):
         return f"expected begin, samples and end one behind another, got {seconds[0]:g} to {seconds[-1]:g} s"

@@ -1,4 +1,4 @@
-"""What ``verify --out`` wrote: a program, graphs, and for each a proof, a counterexample or neither."""
+"""Reader of the output of ``verify --out``: a program, graphs, and for each a proof, a counterexample or neither."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def read_whole(source: Source) -> Report:
 
 
 def _searches(source: Source, whole: WholeRecord) -> tuple[PartSearch, ...]:
-    """The searches that the whole lists, in their order."""
+    """Return the searches of parts that the manifest of the whole program lists, sorted by name."""
     operators = {part.run: part.operators for cover in reversed(whole.covers) for part in cover.parts}
     best = whole.covers[0].parts if whole.covers else ()
     used = {part.run: number for number, part in enumerate(best, 1) if part.candidate is not None}
@@ -80,7 +80,7 @@ def _searches(source: Source, whole: WholeRecord) -> tuple[PartSearch, ...]:
 
 
 def _search(whole: WholeRecord, searches: Sequence[PartSearch]) -> Search:
-    """What the searches of all parts counted together."""
+    """Return the sum of the counts of the searches of all parts."""
     who = whole.identity
     stats: Counter[str] = Counter()
     pruned: Counter[str] = Counter()

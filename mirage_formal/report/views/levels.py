@@ -69,7 +69,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A tensor on its way to a reader.
+    """Edge from the producer of a tensor to one of its readers.
 
     Attributes:
         source, target: Ids of nodes.
@@ -93,7 +93,7 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One graph.
+    """Level of a µGraph: one graph as nodes and edges.
 
     Attributes:
         kind: kernel, block or thread.

@@ -14,7 +14,7 @@ AXES: Final = "xyz"
 
 
 def shape(extents: Shape) -> str:
-    """As in 16 × 64."""
+    """Return a shape as text, as in 16 × 64."""
     return " × ".join(map(str, extents)) if extents else "scalar"
 
 
@@ -27,7 +27,7 @@ def size(count: int) -> str:
 
 
 def layout(extents: Shape, strides: tuple[int, ...]) -> str:
-    """How a tensor lies in memory."""
+    """Describe the memory layout of a tensor."""
     if strides == row_major(extents):
         return "row-major"
     return f"strides {', '.join(map(str, strides))}"
@@ -49,7 +49,7 @@ def attributes(attrs: Attrs) -> tuple[tuple[str, str], ...]:
 
 
 def reads(how: InputIterator, block: BlockGraph, name: str, tensor: DTensor) -> tuple[str, ...]:
-    """What imap and fmap of an input iterator do, in sentences."""
+    """Return sentences that say what imap and fmap of an input iterator do."""
     left, out = list(tensor.shape), []
     for axis, extent, dim in zip(AXES, block.grid, how.imap, strict=True):
         if dim is None:
@@ -69,7 +69,7 @@ def reads(how: InputIterator, block: BlockGraph, name: str, tensor: DTensor) -> 
 
 
 def writes(how: OutputSaver, block: BlockGraph) -> tuple[str, ...]:
-    """What omap of an output saver does, in sentences."""
+    """Return sentences that say what omap of an output saver does."""
     out = [
         f"grid axis {axis}: results of its {extent} blocks lie side by side along dim {dim}"
         for axis, extent, dim in zip(AXES, block.grid, how.omap, strict=True)
@@ -79,12 +79,12 @@ def writes(how: OutputSaver, block: BlockGraph) -> tuple[str, ...]:
 
 
 def read_map(how: InputIterator) -> str:
-    """imap and fmap, short: as in x→0 loop→1."""
+    """Return imap and fmap in short form, as in x→0 loop→1."""
     parts = [f"{axis}→{dim}" for axis, dim in zip(AXES, how.imap, strict=True) if dim is not None]
     parts += [f"loop→{how.fmap}"] if how.fmap is not None else []
     return " ".join(parts) or "whole"
 
 
 def write_map(how: OutputSaver) -> str:
-    """omap, short: as in 0←x."""
+    """Return omap in short form, as in 0←x."""
     return " ".join(f"{dim}←{axis}" for axis, dim in zip(AXES, how.omap, strict=True) if dim is not None) or "whole"

@@ -1,1 +1,1 @@
-"""Tables and plots of what was measured, beside what was published."""
+"""Tables and plots of our measurements, beside published ones."""

@@ -38,7 +38,7 @@ def number(value: float | None) -> str:
 
 
 def measured_on(host: Host) -> str:
-    """What a table was measured on, as a sentence."""
+    """Return a sentence about the host that a table was measured on."""
     return f"{host.processors} processors, load {host.load} at the start, Python {host.python}."
 
 
@@ -47,7 +47,7 @@ def _seconds(row: Row) -> str:
 
 
 def csv_text(rows: Iterable[Row]) -> str:
-    """Every count of every row, pruned states by reason in columns of their own."""
+    """Return every count of every row as CSV, with pruned states by reason in columns of their own."""
     rows = list(rows)
     reasons = sorted({reason for row in rows for reason in row.pruned})
     out = io.StringIO()
@@ -170,7 +170,7 @@ def _compared(result: Table5) -> str:
 
 
 def workloads_markdown(result: Workloads) -> str:
-    """One line for each workload and batch."""
+    """Return a Markdown table with one line for each workload and batch."""
     header = ["workload", "b", "candidates", "structures", "proved", "artifact's", "first s", "search s"]
     header += ["certify s", "prove s", "all s", "states", "classes", "oracle calls", "fingerprints"]
     cells = [

@@ -1,4 +1,4 @@
-"""What a run is tuned with, and what comes of it."""
+"""Inputs and outputs of autotuning: bench, limits, finalists and result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FINALISTS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A finalist.
+    """Timing of one autotuning finalist: measured and estimated microseconds, model rank, error message.
 
     Attributes:
         name: Its directory.
@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What came of a run.
+    """Result of autotuning one run.
 
     Attributes:
         kernels: Distinct kernels that were considered.
@@ -68,7 +68,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much is tried.
+    """Limits of autotuning.
 
     Attributes:
         kernels: Kernels that are made and timed.
@@ -83,7 +83,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a run is tuned with.
+    """Resources for autotuning a run: directory, GPU, workers and limits.
 
     Attributes:
         place: The tuning directory.

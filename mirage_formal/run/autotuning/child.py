@@ -49,7 +49,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the process is asked: jobs, and where plan and kernels are.
+    """Request to the timing process: jobs, and the paths of plan and kernels.
 
     Attributes:
         plan: Path of the plan; empty if all jobs are candidates.
@@ -63,7 +63,7 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What became of a job.
+    """Result of one timing job.
 
     Attributes:
         us, low: Median and least microseconds of a call; 0 if it failed.
@@ -84,7 +84,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first line: what the process has.
+    """First line of the timing process: its GPU, and its versions of driver, torch and Triton.
 
     Attributes:
         device: The GPU.
@@ -110,7 +110,7 @@ class _Kernels:
         self._inputs: Any = None
 
     def time(self, job: Job) -> Answer:
-        """Time one kernel."""
+        """Time the prepared kernel of a job on the GPU."""
         from mirage_formal.device.runs import DeviceRuns, InputSets
 
         piece: PiecePlan = self._plan.pieces[job.piece]
@@ -127,7 +127,7 @@ class _Kernels:
 
 
 def judged(directory: Path, tuning: TuningRecord | None) -> Answer:
-    """A candidate: its numerics, and its time if they are within tolerance; both are written beside its kernels."""
+    """Compare a candidate with float64, and time it if it is within tolerance; write both beside its kernels."""
     from mirage_formal.claims.numerics.numerics import where_computed
     from mirage_formal.device.runs import DeviceRuns
     from mirage_formal.device.sealed_records import manifest_digest
@@ -146,7 +146,7 @@ def judged(directory: Path, tuning: TuningRecord | None) -> Answer:
 
 
 def machine() -> Machine:
-    """This process's GPU.
+    """Return the GPU of this process, with the versions of its driver and of Triton.
 
     Raises:
         UnsupportedError: There is none.
@@ -158,7 +158,7 @@ def machine() -> Machine:
 
 
 def _triton() -> tuple[str, str]:
-    """Versions of torch and Triton, neither of which is loaded; or why Triton files cannot be run."""
+    """Return the versions of torch and Triton without loading them, or why Triton files cannot be run."""
     missing = [name for name in ("torch", "triton") if util.find_spec(name) is None]
     if missing:
         return "", f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
@@ -221,7 +221,7 @@ def main() -> int:
 
 
 def _files() -> Files:
-    """What runs Triton files; loads torch and Triton."""
+    """Return the runner of Triton files; loads torch and Triton."""
     from mirage_formal.run.autotuning.triton.runs import Files
 
     return Files()

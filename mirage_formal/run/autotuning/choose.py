@@ -1,4 +1,4 @@
-"""Which kernels are made, timed and put together: arithmetic over plans and times, without a device."""
+"""Choice of the kernels that are made, timed and combined: arithmetic over plans and times, without a device."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Composed:
 
 
 def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _NONE) -> list[At]:
-    """Kernels in the order in which they are worth trying, as positions of piece and schedule; about so many.
+    """Return about ``most`` kernels in the order in which to try them, as positions of piece and schedule.
 
     Those that were tried come first, as they count among them, then those of the best candidate, of which there may be
     more than ``most``. What other whole candidates need comes last, and does not count, see ``needed``.
@@ -110,7 +110,7 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
 
 
 def _expected(plan: TuningPlan, times: Mapping[str, float]) -> list[float]:
-    """For each candidate the sum of its kernels' times, or what is expected of it; see ``in_order``."""
+    """Return, for each candidate, the sum of its kernels' known or expected times; see ``in_order``."""
     sums = {one.candidate: one.us for one in composed(plan, times)}
     factors: dict[tuple[str, int], list[float]] = {}
     for at, us in sums.items():
@@ -177,7 +177,7 @@ def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
 
 
 def lighter(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict[int, int]:
-    """Schedules of a candidate's kernels with which a multiprocessor has room for another launch beside them.
+    """Return schedules of a candidate's kernels that leave room on a multiprocessor for another launch.
 
     By position among its kernels: the fastest schedule that has fewer bytes of tiles in flight than the chosen one and
     no more threads, if it alone takes little longer. Kernels without such a one are left out.
@@ -201,11 +201,11 @@ def lighter(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict
 
 
 def beside(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> list[tuple[int, int]]:
-    """Schedules of a candidate's kernels that may be faster beside its other kernels, though not alone.
+    """Return schedules of a candidate's kernels that may be faster beside its other kernels, though not alone.
 
     Of each kernel the fastest schedule with each other number of threads, if it alone takes little longer: how many
     threads wait beside those that work differs with it, and what they leave. Positions among the candidate's kernels,
-    and of schedules; those that cost least come first, and there are so many at most.
+    and of schedules; those that cost least come first, at most ``_MOST_BESIDE``.
 
     Args:
         plan: The plan.
@@ -238,7 +238,7 @@ def _schedules(
 
 
 def mixed(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:
-    """Forms that are put together: of each operator of a candidate what is the fastest of it in all of its forms.
+    """Combine forms: for each operator of a candidate, take the fastest kernel among all forms.
 
     Those alone that are expected to be faster than each form by itself. Nothing rests on it: a form that is put
     together is proved equal to its candidate as all are (``run.build.forms.mixed``).

@@ -1,4 +1,4 @@
-"""Which kernels of a candidate let the launch behind start as soon as they begin: chosen by times of all launches.
+"""Choice of kernels that let the next launch start as soon as they begin: by measured times of all launches.
 
 A kernel that is started early has its first copies of inputs on their way while the launch before still runs, but its
 threads wait beside those that work. Whether that pays depends on both kernels and on what the multiprocessors have
@@ -42,7 +42,7 @@ def overlapped(operators: tuple[int, ...], faster: Callable[[frozenset[int]], bo
 def singly(
     operators: tuple[int, ...], best: frozenset[int], faster: Callable[[frozenset[int]], bool]
 ) -> frozenset[int]:
-    """What is best with each operator the other way in turn, see ``overlapped``."""
+    """Flip each operator of ``best`` in turn, and keep the flips that are faster; see ``overlapped``."""
     for one in operators[:_MOST_SINGLE]:
         if faster(best ^ {one}):
             best ^= {one}

@@ -36,7 +36,7 @@ JUDGED_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a measurement says about tuning.
+    """Facts about tuning that a measurement is recorded with.
 
     Attributes:
         source: The run.
@@ -53,7 +53,7 @@ class Facts:
     timed: int
 
     def record(self, one: Composed) -> TuningRecord:
-        """As it is written."""
+        """Return the record of a tuned candidate."""
         pieces = self.plan.candidates[one.candidate].pieces
         choices = zip(pieces, one.variants, strict=True)
         ranks = tuple(at + 1 for piece, at in choices if len(self.plan.pieces[piece].variants) > 1)
@@ -129,7 +129,7 @@ class Finalists:
                     yield event.index, f"it could not be built: {event.reason}"[:500]
 
     def measure(self) -> None:
-        """Compare them with float64 and time them; or take what is known of them."""
+        """Compare the finalists with float64 and time them; or reuse known measurements."""
         device, place = self.bench.device, self.bench.place
         ready = {str(self._directory(name)): name for name, row in self.rows.items() if not row.said}
         if device is None or isinstance(device, str):
@@ -203,7 +203,7 @@ class Finalists:
             self._overlap(name, times, deadline)
 
     def _overlap(self, name: str, times: Mapping[str, float], deadline: float) -> None:
-        """See ``overlap``: of one of them."""
+        """Choose early launches and schedules that overlap for one finalist; see ``overlap``."""
         one = self._chosen[name]
         operators = followed(self.built[name].executable)
 
@@ -243,7 +243,7 @@ class Finalists:
         self.rows[name] = replace(self.rows[name], us=us, said=said)
 
     def _known(self, one: Composed) -> Timed | None:
-        """What a whole took: on the GPU here, with this driver and compiler, or on the one that is named."""
+        """Return the time of a whole candidate on this GPU, driver and compiler, or on the named GPU, if known."""
         device, place = self.bench.device, self.bench.place
         if device is None:
             return None

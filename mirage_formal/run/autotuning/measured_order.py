@@ -28,7 +28,7 @@ _MOST: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is asked of the GPU.
+    """Limits and back end of measurements on the GPU.
 
     Attributes:
         count: How many candidates are measured at most; four times as many kernels are timed for each kernel that the
@@ -124,7 +124,7 @@ def _estimated(results: Sequence[Result], why: str, seconds: float) -> list[Resu
 
 
 def _silent(what: str, done: int, count: int) -> None:
-    """Nothing is shown."""
+    """Ignore a progress event."""
 
 
 __all__ = ["Wanted", "fastest"]

@@ -1,4 +1,4 @@
-"""What is tuned, as files: plans, kernels that were made, and times; read where there are no solvers.
+"""Files of the autotuner: plans, prepared kernels and times; read where there are no solvers.
 
 A tuning directory (the user's cache, if no other is given) holds
 
@@ -99,7 +99,7 @@ class CandidatePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is tuned for a run.
+    """Tuning plan of a run: its candidates, and the distinct kernels to time.
 
     Attributes:
         run: Digest of what was read of the run.
@@ -120,7 +120,7 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What decides how a kernel of some µGraph, schedule and target runs.
+    """Inputs that determine how a kernel of some µGraph, schedule and target runs.
 
     Attributes:
         text: Digest of its CUDA C++ and launch; of a whole candidate, of all of them (``run.build.code_digest``).
@@ -152,7 +152,7 @@ class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One measurement.
+    """Measured time of one kernel or whole candidate.
 
     Attributes:
         key: The kernel.
@@ -179,7 +179,7 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TimesOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The line above measurements.
+    """Header line of a file of times: it names the GPU of the measurements below it.
 
     Attributes:
         device: The GPU, as it names the file.
@@ -189,7 +189,7 @@ class TimesOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the kernels of a directory were chosen.
+    """Record of how the kernels of a directory were chosen.
 
     Attributes:
         manifest: Digest of its manifest.
@@ -206,7 +206,7 @@ def holds(one: Timed, of: Origin) -> bool:
 
 
 class Place:
-    """A tuning directory.
+    """Tuning directory: reads and writes plans, kernels and times.
 
     Args:
         root: The directory; the user's cache if None.
@@ -220,7 +220,7 @@ class Place:
     # --- plans
 
     def plan_path(self, run: str, arch: str) -> Path:
-        """Where the plan of a run is kept."""
+        """Return the path of a run's plan."""
         return self.root / "plans" / f"{sha256(f'{run} {arch}'.encode())[:32]}.json"
 
     def plan(self, run: str, arch: str) -> TuningPlan | None:
@@ -229,7 +229,7 @@ class Place:
         return read_plan(path) if path.is_file() else None
 
     def keep_plan(self, plan: TuningPlan) -> None:
-        """Write a plan."""
+        """Write a plan to its file, atomically."""
         replace_file(self.plan_path(plan.run, plan.arch), msgspec.json.encode(plan))
 
     # --- kernels
@@ -250,17 +250,17 @@ class Place:
             return None
 
     def keep_kernel(self, key: str, made: Prepared) -> None:
-        """Write a kernel."""
+        """Write a prepared kernel to its file, compressed and sealed with its key."""
         data = gzip.compress(msgspec.msgpack.encode(made), compresslevel=6, mtime=0)
         replace_file(self.root / "kernels" / key, _seal(key, data) + data)
 
     def origin(self, key: str) -> Origin:
-        """What made a kernel; with empty fields if there is none."""
+        """Return the origin of a kernel; with empty fields if there is no such kernel."""
         found = self.prepared(key)
         return Origin() if found is None else found.origin
 
     def usable(self, plan: TuningPlan, wanted: Sequence[At]) -> list[At]:
-        """Of these kernels, by positions of piece and schedule, those that were made and may run."""
+        """Return those kernels, by positions of piece and schedule, that were made and may run."""
         found = []
         for at in wanted:
             one = self.prepared(plan.key(at))
@@ -275,7 +275,7 @@ class Place:
         replace_file(self.root / "finals" / f"{manifest}.json", msgspec.json.encode(Chosen(manifest, tuning)))
 
     def final(self, manifest: str) -> TuningRecord | None:
-        """How the kernels of a directory were chosen, if tuning chose them."""
+        """Return how the kernels of a directory were chosen, if tuning chose them."""
         path = self.root / "finals" / f"{manifest}.json"
         if not path.is_file():
             return None
@@ -288,11 +288,11 @@ class Place:
     # --- times
 
     def times_path(self, device: str) -> Path:
-        """Where the times of a GPU are kept."""
+        """Return the path of a GPU's file of times."""
         return self.root / "times" / f"{_slug(device)}.jsonl"
 
     def times(self, device: str, driver: int | None = None, compiler: str = "") -> dict[str, Timed]:
-        """What was measured on a GPU, by kernel.
+        """Return the measurements on a GPU, by kernel.
 
         Sound: a line counts only below one that names this GPU, so a file that was written for another has no times.
 
@@ -319,7 +319,7 @@ class Place:
         return sorted(path.stem for path in (self.root / "times").glob("*.jsonl"))
 
     def keep_times(self, device: str, times: Iterable[Timed]) -> None:
-        """Add measurements."""
+        """Append measurements to the file of times of a GPU."""
         with self.times_path(device).open("ab") as file:
             if not file.tell():
                 file.write(msgspec.json.encode(TimesOf(_slug(device))) + b"\n")
@@ -342,12 +342,12 @@ def _slug(device: str) -> str:
 
 
 def _seal(key: str, data: bytes) -> bytes:
-    """What stands in front of a kernel: of its key as well, so that no other kernel's file takes its place."""
+    """Return the header of a kernel file: a digest of key and data, so that no other kernel's file takes its place."""
     return hashlib.sha256(key.encode() + b"\0" + data).digest()
 
 
 def read_plan(path: Path) -> TuningPlan:
-    """A plan.
+    """Read a tuning plan.
 
     Raises:
         FormatError: It is none.

@@ -60,7 +60,7 @@ FINALIST_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A run as it is tuned.
+    """Run that is tuned: its program, target and candidates.
 
     Attributes:
         program: The encoded program.

@@ -31,11 +31,11 @@ SILENCE_S: Final = 60.0
 
 
 class Device(Protocol):
-    """Something that times kernels."""
+    """Interface of a GPU that times kernels."""
 
     @property
     def machine(self) -> Machine:
-        """The GPU."""
+        """Return the GPU's name, architecture and driver."""
 
     def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
         """Jobs with what became of them, in order; fewer if the deadline comes first."""
@@ -58,7 +58,7 @@ class Child:
 
     @property
     def machine(self) -> Machine:
-        """See ``Device.machine``.
+        """Implement ``Device.machine``.
 
         Raises:
             UnsupportedError: There is none that CuPy can use.
@@ -70,7 +70,7 @@ class Child:
         return self._machine
 
     def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
-        """See ``Device.run``."""
+        """Implement ``Device.run``."""
         left = list(jobs)
         try:
             while left:

@@ -65,7 +65,7 @@ def text_of(asked: Asked) -> str:
 def elsewhere(
     plan: TuningPlan, times: Mapping[str, Timed], target: str, executor: Executor[Any]
 ) -> dict[str, float | None]:
-    """Of times that were measured elsewhere those of a plan's kernels: microseconds, or None of those that failed.
+    """Return microseconds of a plan's kernels that were measured elsewhere; None for those that failed.
 
     Args:
         plan: The plan.
@@ -98,7 +98,7 @@ def _texts(plan: TuningPlan, wanted: Sequence[At], target: str, executor: Execut
 
 
 def here(plan: TuningPlan, times: Mapping[str, Timed], place: Place) -> dict[str, float | None]:
-    """What is known of a plan's kernels on this machine: microseconds; None of those that failed or may not run.
+    """Return known microseconds of a plan's kernels on this machine; None for those that failed or may not run.
 
     A kernel that was not made by this code yet is not known, for its text is not.
 

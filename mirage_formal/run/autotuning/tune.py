@@ -42,7 +42,7 @@ _OVERLAPPED: Final = 0.95
 
 
 class NoTimes(RunError):
-    """No candidate has kernels that were all timed: there was too little time, or all of one failed."""
+    """Error: no candidate has times of all its kernels; time ran out, or a kernel of each failed."""
 
 
 def tune(root: Path, bench: Bench) -> Tuned:
@@ -139,7 +139,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
 
 
 def _none_ready(root: Path, device: Device | str | None, why: str) -> NoTimes:
-    """No kernel of a run may run, or has a time; ``why`` one was refused, if one was."""
+    """Return the error that no kernel of a run may run, or has a time; ``why`` is the first refusal, or empty."""
     if not isinstance(device, str):
         none = "no candidate's kernels were proved equal to it; mirage-formal doctor says whether z3 and cvc5 are here"
         hint = f"the first was refused: {why}" if why else none
@@ -197,7 +197,7 @@ def _rounds(
 
 
 def _tried(plan: TuningPlan, target: str, bench: Bench) -> dict[str, float | None]:
-    """What is known of the plan's kernels, by key: microseconds; None of those that may not run, or failed.
+    """Return known microseconds of the plan's kernels, by key; None for those that may not run, or failed.
 
     Args:
         plan: The plan.
@@ -223,7 +223,7 @@ def _tried(plan: TuningPlan, target: str, bench: Bench) -> dict[str, float | Non
 def on_device(
     place: Place, roots: Sequence[Path], device: Device, watch: Watch, seconds: float | None = None
 ) -> list[tuple[str, Answer]]:
-    """What needs the GPU and nothing else: times of all kernels that were made, then the candidates of these runs.
+    """Do the GPU's share of tuning: time all prepared kernels, then the candidates of these runs.
 
     Args:
         place: The tuning directory.

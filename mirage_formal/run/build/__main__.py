@@ -9,7 +9,7 @@ from mirage_formal.guard import guarded
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
+    """Run the ``build`` command line and return its exit code."""
     from mirage_formal.cli.kernels import build_main
 
     return build_main(sys.argv[1:] if arguments is None else arguments)

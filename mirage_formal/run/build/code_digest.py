@@ -1,4 +1,4 @@
-"""What runs of a µGraph, as a digest: its launches and the CUDA C++ of its kernels, without their machine code."""
+"""Digest of the code of a µGraph: its launches and the CUDA C++ of its kernels, without their machine code."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def optimized(graph: KernelGraph) -> Optimized:
 
 
 def target_of(arch: str) -> Target:
-    """What kernels for an architecture, as in "sm_80", are planned for."""
+    """Return the target that kernels for an architecture, as in "sm_80", are planned for."""
     return load_target(_TARGETS.get(arch, _SMALLEST))
 
 

@@ -1,4 +1,4 @@
-"""What a GPU says about a candidate's kernels: computed on it, and recorded beside them.
+"""Records of a candidate's kernels on a GPU: measured there, and written beside the kernels.
 
 Needs CuPy, NumPy and msgspec: the machine with the GPU has no solver.
 """

@@ -1,8 +1,8 @@
 """The forms of a candidate: its own, and others that may be faster, each proved equal to it.
 
-A search judges a candidate by its µGraph. What comes after, kernel by kernel, is told apart by measurement: factors
-behind products, loops dealt to more blocks, and kernels for predefined products (``kernels.post_search_rewrites``). Whoever measures
-takes all forms of a candidate; who cannot, the first, or the one with the best estimate.
+A search ranks a candidate by its µGraph. Later rewrites of single kernels are compared by measurement: factors behind
+products, loops dealt to more blocks, and kernels for predefined products (``kernels.post_search_rewrites``). A caller
+that measures takes all forms of a candidate; any other takes the first, or the one with the best estimate.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
 
 
 def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SLACK) -> Form:
-    """One of the forms of a candidate, without the others.
+    """Return the form called ``name`` of a candidate, without making the others.
 
     Sound: it has a proof, see ``run.build.stable.stable``.
 
@@ -151,7 +151,7 @@ def parsed(name: str) -> dict[int, str]:
 
 
 def _rewriting(change: Change, target: Target, slack: float) -> Rewriting:
-    """What is done to each kernel; kernels that are alike are worked on once."""
+    """Return the rewrite of one kernel by ``change``; it rewrites equal kernels only once."""
     known: dict[KernelGraph, KernelGraph] = {}
 
     def one(graph: KernelGraph) -> KernelGraph:
@@ -181,7 +181,7 @@ def _form(name: str, made: Stable, target: Target, before: Rewritten | None = No
 
 
 def _slow(change: Change, us: float, most: float) -> bool:
-    """Whether a form is estimated slow; a norm that is written out for its factor costs the model more than it does."""
+    """Return whether an estimate exceeds ``most``; never for ``Factors.BEHIND``, which the model overestimates."""
     return us > most and change != Change(Factors.BEHIND)
 
 

@@ -32,7 +32,7 @@ class NotProved(MirageError):
 
 @dataclass(frozen=True, slots=True)
 class Stable:
-    """What kernels are made of.
+    """Form of a µGraph that kernels are generated from, with the proof that it equals the given µGraph.
 
     Attributes:
         graph: The µGraph's form; the given one if nothing is to be changed or can be.
@@ -139,7 +139,7 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
 
 
 def _whole(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
-    """As ``_parts``, with the µGraph as one part."""
+    """Do the same as ``_parts``, with the µGraph as one part."""
     from mirage_formal.kernels.online_softmax.stabilize import stabilize
 
     whole = taken_out(graph, range(len(graph.ops)))
@@ -182,7 +182,7 @@ def rewritten(graph: KernelGraph, rewriting: Rewriting) -> Rewritten:
 
 @lru_cache(maxsize=256)
 def singly(graph: KernelGraph) -> tuple[Piece, ...]:
-    """Each operator as a part."""
+    """Partition a graph into parts of one operator each."""
     return partition(graph, [[n] for n in range(len(graph.ops))])
 
 
@@ -218,7 +218,7 @@ def _record(graph: KernelGraph, parts: Sequence[_Part]) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _answers(text: str) -> str:
-    """What the solvers say to an obligation, or "" if both say unsat."""
+    """Return the solvers' answers to an obligation, or "" if both say unsat."""
     from mirage_formal.logic.script import parse
     from mirage_formal.logic.session import discharge
 

@@ -1,4 +1,4 @@
-"""What a candidate's kernels are, before they are written down."""
+"""Kernels of a candidate as values, before they are written to files."""
 
 from __future__ import annotations
 

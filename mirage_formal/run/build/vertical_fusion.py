@@ -1,9 +1,9 @@
-"""Kernels one of which reads what another one has just written, as one kernel.
+"""Vertical fusion: a kernel and the kernel that reads its result become one kernel.
 
-A search has kernels of so many inputs, and parts of a program are searched by themselves; so x W + h U + b is two
-kernels, the second of which adds what the first one has written. Where both have one grid, and each block reads the
-tile that it wrote itself, they are one (``search.horizontal_fusion.union``), whatever they read together: a launch and a tensor in
-device memory less.
+A search limits the inputs of a kernel, and searches parts of a program separately. So x W + h U + b becomes two
+kernels, and the second one adds the result of the first. If both have the same grid, and each block reads only the tile
+that it wrote itself, they become one kernel (``search.horizontal_fusion.union``), whatever number of inputs that reads.
+This saves a launch and a tensor in device memory.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack
 
 
 def _searched_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report | WholeReport:
-    """See ``run_any``."""
+    """Search a program as one or by parts, without recalling it from the store; see ``run_any``."""
     if is_whole(program, settings):
         return run_whole(program, settings, out, **about)
     if settings.narrowed:
@@ -99,7 +99,7 @@ def _searched_any(program: KernelGraph, settings: Settings, out: Path, **about: 
 
 
 def _good(report: Report, share: float) -> bool:
-    """Whether a search of a program as one is worth reporting: it brings that share of the operators one by one."""
+    """Return whether to report a search: a unit failed, or a result costs at most ``share`` of the unfused program."""
     return bool(report.failed) or any(result.cost <= share * report.unfused_us for result in report.results)
 
 

@@ -74,7 +74,7 @@ Status = Literal["complete", "interrupted", "time-limit"]
 
 @dataclass(frozen=True, slots=True)
 class WholeReport:
-    """What was found for a program of many parts.
+    """Result of searching a program of many parts.
 
     Attributes:
         record: whole.json as written.
@@ -267,36 +267,36 @@ class _Whole:
         return partition(self.program, self.target, self.limits, price, kernel_us)
 
     def _found(self, part: KernelGraph) -> Offers:
-        """What the searches have brought a part to; nothing if it was not searched, or is no part."""
+        """Return the offers that searches found for a part; empty if it was not searched, or is no part."""
         return self.known.get(part, ())
 
     def _one_kernel(self, part: KernelGraph) -> Offers:
-        """See ``_found``; candidates of one kernel only."""
+        """Return the offers of ``_found`` that have one kernel only."""
         return tuple(offer for offer in self._found(part) if offer[0] == 1)
 
     def _least(self, part: KernelGraph) -> float | None:
         return min((us for _, us in self._found(part)), default=None)
 
     def _expected(self, part: KernelGraph) -> float | None:
-        """What a part costs: what its search has found, or the least that it could find."""
+        """Return the cost of a part: the least that its search has found, or a lower bound if it was not searched."""
         return self._least(part) if part in self.known else self._floor(part, cuts=True)
 
     def _beside_products(self, part: KernelGraph) -> float | None:
-        """See ``_expected``; None for a part that computes a product, which stays one of a library's."""
+        """Return ``_expected``; None for a part with a matrix product, which stays a library call."""
         return None if _multiplies(part) else self._expected(part)
 
     def _library(self, part: KernelGraph) -> float | None:
-        """See ``_least`` and ``_beside_products``."""
+        """Return ``_least``; None for a part with a matrix product, which stays a library call."""
         return None if _multiplies(part) else self._least(part)
 
     def _few(self, part: KernelGraph) -> float | None:
-        """What a part costs, as if each kernel but its first took longer than the estimate says; see ``_expected``."""
+        """Return the cost of a part with a penalty for each kernel but its first; see ``_expected``."""
         if part not in self.known:
             return self._floor(part, cuts=False)
         return min((us + (kernels - 1) * _KERNEL_US[-1] for kernels, us in self._found(part)), default=None)
 
     def _floor(self, part: KernelGraph, *, cuts: bool) -> float | None:
-        """See ``floor_us``; None for a part that no search takes, or where one for the same has found nothing."""
+        """Return ``floor_us`` of a part, or the cost that a search for the same graph found; None without either."""
         if (part, cuts) not in self.floors:  # the same sets of operators are looked at in every round
             whole = self.tried and len(part.ops) == len(self.program.ops)
             most = self.job.space.max_block_inputs
@@ -317,7 +317,7 @@ class _Whole:
         return wide and not self.settings.narrowed and one_by_one(part, self.target)
 
     def _look(self, part: KernelGraph) -> KernelGraph:
-        """What the search for a part looks for: inputs named in the order of their first use, wherever they lie."""
+        """Return the graph that a part's search looks for: inputs named in order of first use, with default strides."""
         if part not in self.sought:
             program = sought(part).program
             if program.ops:
@@ -328,12 +328,12 @@ class _Whole:
         return self.sought[part]
 
     def _expected_offers(self, part: KernelGraph) -> Offers:
-        """What a merged part costs; see ``_expected``."""
+        """Return the offers for a merged part: those found, or one kernel at the cost of ``_expected``."""
         us = self._expected(part)
         return self._found(part) or (() if us is None else ((1, us),))
 
     def _filled(self, cut: Partition) -> tuple[WholePart, ...]:
-        """Every part of a partition with what takes its place."""
+        """Return every part of a partition with its replacement."""
         found = ((part, self.reports.get(part.program) if part.searched else None) for part in cut.parts)
         return tuple(replaced(self.program, part, report, self.target) for part, report in found)
 
@@ -440,7 +440,7 @@ def _multiplies(part: KernelGraph) -> bool:
 
 
 def _no_search(part: KernelGraph) -> None:
-    """The price of parts where every operator stays as it is."""
+    """Return no price for any part, so that every operator stays as it is."""
 
 
 __all__ = ["KEEP", "NO_TIME_S", "WholeReport", "run_whole"]

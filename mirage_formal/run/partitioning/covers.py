@@ -75,10 +75,10 @@ def cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Target) ->
 
 
 def offers(part: KernelGraph, report: Report, target: Target) -> Offers:
-    """What a search has brought a part to: for each number of kernels the best candidate that is proved.
+    """Return, for each number of kernels, the least cost of a proved candidate that the search found for a part.
 
-    A part of one operator may stay as it is. So may one of which a unit failed, or for which time ran out: what would
-    have been found is not known, and the part stays one. Any other for which nothing was found is no part.
+    A part of one operator may keep its own operators. So may a part whose search failed in a unit or ran out of time:
+    nobody knows what it would have found. Any other part without a proved candidate has no offer, and is no part.
     """
     found: dict[int, float] = {}
     for result in proved(report):

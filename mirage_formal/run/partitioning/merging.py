@@ -39,7 +39,7 @@ _LEAST: Final = 1e-6
 
 
 class Merger:
-    """Merges parts of partitions of one program; what it has taken out of the program it keeps.
+    """Merger of parts in partitions of one program; it caches the subgraphs that it has extracted.
 
     Args:
         program: A program of predefined operators.

@@ -57,7 +57,7 @@ Prices = Callable[[KernelGraph], Offers]
 
 @dataclass(frozen=True, slots=True)
 class PartLimits:
-    """What one search can take.
+    """Size limits of a part that one search can take.
 
     Attributes:
         operators: Most operators of a part, beside those that compute maxima which candidates may leave out.
@@ -70,7 +70,7 @@ class PartLimits:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Operators of a program that are searched together, or one that stays as it is.
+    """Operators of a program that are searched together, or one operator that is kept.
 
     Attributes:
         operators: Their numbers in the program, ascending.
@@ -91,7 +91,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """All parts of a program.
+    """Partition of a program into parts.
 
     Attributes:
         parts: In an order in which they can be computed.
@@ -270,7 +270,7 @@ class _Cutter:
         return sums
 
     def _post_dominators(self) -> list[int]:
-        """For each operator, the next one that all paths from it to an output go through, or ``_end``.
+        """Return, for each operator, its immediate post-dominator, or ``_end``.
 
         A result that nobody reads counts as read by the caller.
         """
@@ -327,7 +327,7 @@ class _Cutter:
         return sorted(fit, reverse=True)
 
     def _judge(self, graph: KernelGraph) -> tuple[bool, Offers]:
-        """Whether a part is searched, and what may take its place; nothing for several operators that none takes."""
+        """Return whether a part is searched, and its offers; none for several operators that no search takes."""
         if graph not in self._judged:
             offers = self._prices(graph)
             searched = bool(offers)
@@ -363,7 +363,7 @@ def floor_us(part: KernelGraph, target: Target, most_inputs: int, *, cuts: bool 
 
 
 def one_by_one(part: KernelGraph, target: Target) -> bool:
-    """Whether candidates of several kernels for a part are expected to be no better than parts of it, one by one.
+    """Return whether candidates of several kernels for a part are expected to be no better than its parts, one by one.
 
     They are where there is something to gain between kernels: partial sums, where rows are too few to fill the device
     and these cost less traffic than the inner product, or another order of products, where an operand of a product is
@@ -404,7 +404,7 @@ def _few_rows(part: KernelGraph, target: Target) -> bool:
 
 
 def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tuple[int, int, int | None]:
-    """What products of products need.
+    """Return the costs of a part with chained matrix products (a product as operand of a product).
 
     Returns:
         Further kernels for partial sums, the bytes of these, and the blocks that can be active at once where partial

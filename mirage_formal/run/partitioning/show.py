@@ -1,4 +1,4 @@
-"""What a whole program's search looks like in a terminal: its parts in a table, then the whole."""
+"""Terminal output of a whole program's search: its parts in a table, then the whole."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def print_whole(report: WholeReport, console: Console) -> None:
 
 
 def _covers(record: WholeRecord) -> Table:
-    """All covers, best first."""
+    """Return the table of all covers, best first."""
     count = len(record.covers)
     title = f"{count} cover{'s' if count > 1 else ''}; the first one's parts are above"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
@@ -84,7 +84,7 @@ def _row(part: PartRecord, number: int, one: WholePart) -> tuple[str, ...]:
 
 
 def notes(report: WholeReport) -> list[str]:
-    """What the best cover is, beside the program as it was."""
+    """Return the lines that compare the best cover with the program's own operators."""
     record, parts = report.record, report.parts
     states, runs = sum(run.summary.states for run in report.searches), len(report.searches)
     ends = {

@@ -1,4 +1,4 @@
-"""Which searches a part of a program gets: whether one takes it, and its search space."""
+"""Search spaces of a program's parts: whether a search takes a part, and which space it gets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run tells whoever watches it: plain numbers, sent to a callback a few times a second."""
+"""Progress events of a run: plain numbers, sent to a callback a few times a second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Phase(StrEnum):
-    """What a run is doing."""
+    """Phase of a run."""
 
     PLAN = "planning"
     SEARCH = "searching"
@@ -20,7 +20,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands.
+    """Snapshot of a run's progress.
 
     Attributes:
         phase: What it is doing.

@@ -1,4 +1,4 @@
-"""Which display a command has, by what the user says and by where standard error goes."""
+"""Choice of a command's progress display, by what the user says and by where standard error goes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MODES: Final = ("auto", "bars", "json", "none")
 
 
 def display(mode: str, command: str) -> Display:
-    """Where a command shows its progress.
+    """Return the display on which a command shows its progress.
 
     Args:
         mode: One of ``MODES``.
@@ -37,7 +37,7 @@ def display(mode: str, command: str) -> Display:
 
 
 def in_notebook() -> bool:
-    """Whether this process computes cells of a notebook: its shell has a kernel, that of IPython in a terminal none."""
+    """Return whether this process computes cells of a notebook: its IPython shell has a kernel (none in a terminal)."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 

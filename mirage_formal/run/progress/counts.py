@@ -1,4 +1,4 @@
-"""How far a run is, counted as its units come in, and as those that are being searched say of themselves."""
+"""Counters of a run's progress, from finished units and from reports of units that are being searched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RECENT_S: Final = 5.0
 
 
 class Forecast:
-    """How long a phase will still take, by what is done of it.
+    """Forecast of a phase's remaining time, from the work that is done.
 
     Nothing is foreseen before a tenth of it, and two pieces, are done: the first say little about the others.
     """
@@ -64,7 +64,7 @@ class Counts:
             self._best_us = found.estimated_us if self._best_us is None else min(self._best_us, found.estimated_us)
 
     def progress(self, stage: tuple[Phase, int, int], live: Iterable[Standing], verified: tuple[int, int]) -> Progress:
-        """Where the run stands.
+        """Return a snapshot of the run's progress.
 
         Args:
             stage: The phase, what is done of it, and all of it.

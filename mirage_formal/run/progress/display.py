@@ -1,4 +1,4 @@
-"""Where progress is shown: bars on a terminal, lines of JSON for programs, or nowhere.
+"""Progress displays: bars on a terminal, lines of JSON for programs, or none.
 
 Whoever has something to show gives it to a ``Display``, and does not know which one it is. All of them write to
 standard error; standard output has results alone.
@@ -128,7 +128,7 @@ class Lines(Display):
 
 
 def line(event: ProgressEvent) -> str:
-    """Where a task stands, on one line."""
+    """Return the progress of a task as one line."""
     share = f" {event.done:,} of {event.total:,}" if event.total else ""
     name = f"{event.task}: " if event.task else ""
     more = [text for text in (*facts(event), event.remark) if text]
@@ -136,7 +136,7 @@ def line(event: ProgressEvent) -> str:
 
 
 def facts(event: ProgressEvent) -> list[str]:
-    """What a search has seen so far, in three short texts; nothing of other tasks."""
+    """Return a search's counters so far as three short texts; an empty list for other tasks."""
     if not (event.states or event.candidates or event.pruned):
         return []
     most = sorted(event.pruned.items(), key=lambda item: (-item[1], item[0]))[:2]

@@ -1,4 +1,4 @@
-"""When units were searched: the process that hands them out looks at its clock whenever it hears of one anyway."""
+"""Start and end times of units, taken by the process that hands them out whenever it hears of one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Times:
             self._seen.setdefault(index, Samples()).add(now, one.states, one.classes)
 
     def of(self, outcome: Done[Any] | Failed, stats: Mapping[str, int]) -> TimesRecord | None:
-        """When a unit was searched that has ended just now; None if it is not known when it began.
+        """Return when a unit that has just ended was searched; None if its start is not known.
 
         Args:
             outcome: What came of it.

@@ -1,1 +1,1 @@
-"""What runs have found, as values; and in the store, where later calls find it."""
+"""Cache of finished runs: their results as values, and their entries in the store for later calls."""

@@ -22,7 +22,7 @@ from mirage_formal.store.replay import Replayed
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What holds about an entry.
+    """Result of checking one entry of the store.
 
     Attributes:
         path: Its directory, or the file that it came in.
@@ -76,7 +76,7 @@ def judged(path: Path) -> Judged:
 
 
 def _shown(entry: Entry) -> Replayed:
-    """See ``recall.established``; the target is that of the name, if it has the figures of the key."""
+    """Replay an entry as ``recall.established``, for the named target if it has the figures of the key."""
     identity = entry.record.key.identity
     target = load_target(identity.target)
     if sha256(msgspec.json.encode(target)) != identity.target_digest:
@@ -116,7 +116,7 @@ def taken_in(place: Place, file: Path, *, migrate: bool) -> tuple[Path, Replayed
 
 
 def _other(key: EntryKey) -> str:
-    """Why a key is not one that is looked up here."""
+    """Return why a key is not one that is looked up here."""
     package, code = installed()
     if key.package != package:
         return f"one of version {key.package}, not {package}"

@@ -38,7 +38,7 @@ class StoredKernels:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What was not established, and is taken as the author wrote it; nothing where all was."""
+        """Return remarks on what was not established and is taken as the author wrote it; empty if all was."""
         found = [f"{count} obligations as recorded: {why}" for why, count in sorted(self.about.recorded.items())]
         found += [
             f"{count} files of machine code as written by the author: {why}"

@@ -1,4 +1,4 @@
-"""Under which key an entry of the store answers what is asked."""
+"""Keys of store entries, by which an entry answers a request."""
 
 from __future__ import annotations
 

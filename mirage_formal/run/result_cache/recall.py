@@ -1,4 +1,4 @@
-"""What the store has for a job: found, established again, copied; and what a finished job puts there."""
+"""Recall of a job from the store: found, established again, copied; and storage of a finished job."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _ROUNDING: Final = 1e-9
 
 
 class StoreWarning(UserWarning):
-    """An entry of the store was refused; what it should hold is searched again."""
+    """Warning: an entry of the store was refused; its contents are searched again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """An entry whose evidence holds.
+    """Entry of the store whose evidence holds.
 
     Attributes:
         entry: It.
@@ -51,7 +51,7 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job in the store.
+    """Claim of a job on its store entry: the found entry, or the right to make it.
 
     Attributes:
         job: The job.
@@ -94,7 +94,7 @@ class Claim:
 
 @contextmanager
 def claimed(kind: Kind, job: Job, settings: Settings) -> Iterator[Claim]:
-    """What the store has for a job; if that is nothing, be the one who makes it, as long as this lasts.
+    """Yield the store's entry for a job; if there is none, be the only process that makes it, as long as this lasts.
 
     Whoever else asks for it meanwhile waits for it, but not longer than their time limit, and then makes it as well.
 
@@ -164,7 +164,7 @@ _replayed: Final[dict[str, Replayed]] = {}
 
 
 def _asked(entry: Entry, key: EntryKey, job: Job) -> Replayed:
-    """See ``recalled``."""
+    """Establish an entry again, and check that it has the key and program that are asked for; see ``recalled``."""
     expect_key(entry.path, entry.record, key)
     found = established(entry, job.target)
     if found.program != job.program:
@@ -173,7 +173,7 @@ def _asked(entry: Entry, key: EntryKey, job: Job) -> Replayed:
 
 
 def established(entry: Entry, target: Target) -> Replayed:
-    """What the evidence of an entry shows, which is what its record says.
+    """Replay the evidence of an entry, and check that its record says the same.
 
     Sound: the checker has replayed the proof of every candidate, and nothing in it is a kernel. Estimates make no
     candidate equal, but they order them: they must be those that the cost model makes here.
@@ -217,7 +217,7 @@ def _long_enough(record: EntryRecord, limit_s: float | None) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Why something was refused, in one line."""
+    """Return why something was refused, in one line."""
     from mirage_formal.check.report import CheckFailed
 
     if isinstance(error, CheckFailed):

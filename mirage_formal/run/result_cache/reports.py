@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def results_of(found: Replayed, target: Target) -> tuple[Result, ...]:
-    """What a directory shows, as results; their kernels are made of the µGraphs here.
+    """Return the candidates of a replayed directory as results; their kernels are made of the µGraphs here.
 
     Args:
         found: What was replayed.
@@ -46,7 +46,7 @@ def results_of(found: Replayed, target: Target) -> tuple[Result, ...]:
 
 
 def moved(found: Replayed, old: Path, new: Path) -> Replayed:
-    """What was replayed, of a copy of the directory."""
+    """Return a replay for a copy of its directory: every path below ``old`` is then below ``new``."""
     parts = {name: _moved(one, old, new) for name, one in found.parts.items()}
     return dataclasses.replace(found, shown=tuple(_moved(one, old, new) for one in found.shown), parts=parts)
 

@@ -25,7 +25,7 @@ _RUNS: Final = Path("runs")
 
 
 def stored(program: KernelGraph, settings: Settings) -> list[Result] | None:
-    """What the store has for a call of ``superoptimize``; None if there is nothing of use. Nothing is searched.
+    """Return the store's results for a call of ``superoptimize``, without a search; None if it has none of use.
 
     Sound: see ``recall.recalled``.
 

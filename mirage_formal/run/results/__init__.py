@@ -1,1 +1,1 @@
-"""What a search returns: results, and lists of them."""
+"""Results of a search, and lists of them."""

@@ -1,4 +1,4 @@
-"""What a run says about itself."""
+"""Report of a finished run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirage_formal.run.results.result import Result
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run found.
+    """Report of a run: its summary, the reported candidates, failures and remarks.
 
     Attributes:
         summary: Its summary as written.

@@ -101,7 +101,7 @@ class Result:
         return self.triton_source() if self.backend == "triton" else self._made.built().executable.source
 
     def explain(self, form: str = "text") -> str:
-        """Why it computes what the program does: how sums are split, every step of the proof, what it needs.
+        """Explain why it computes what the program does: how sums are split, every step of the proof, its conditions.
 
         The proof is read from the evidence in ``directory`` and replayed by the checker's kernel; the formulas are
         those that the kernel computed.

@@ -1,1 +1,1 @@
-"""The directory of a run: what is written, who may write, what may be removed."""
+"""Directory of a run: its files, the lock of its writer, and rules of removal."""

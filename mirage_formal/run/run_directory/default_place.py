@@ -1,4 +1,4 @@
-"""Where a search from Python writes if it is not told where."""
+"""Default directory of a search from Python."""
 
 from __future__ import annotations
 

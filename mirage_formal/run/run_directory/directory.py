@@ -1,4 +1,4 @@
-"""What runs write, name by name, and the only code that removes anything from a directory that a user named.
+"""File names of a run's directory, and the only code that removes anything from a directory that a user named.
 
 A directory is ours if the record that a run puts there decodes and everything else in it, at every level, has a name
 and a kind (file or directory) that we write. Only then is anything removed: files one by one, and directories when they
@@ -46,12 +46,12 @@ _NAMED: Final = 3
 
 
 class DirectoryWarning(UserWarning):
-    """Something that cannot be made again without a device was removed, because it was asked for."""
+    """Warning: a file that cannot be made again without a device was removed, because that was asked for."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """What we write into one directory.
+    """Names that this package writes into one directory.
 
     Attributes:
         files: Names of its files, with those that ``records.write_atomic`` writes before it renames them.
@@ -66,7 +66,7 @@ class Folder:
     last: str = ""
 
     def below(self, name: str) -> Folder | None:
-        """What is in the directory called ``name``; None if we write none of that name."""
+        """Return the ``Folder`` of the directory called ``name``; None if we write none of that name."""
         return next((folder for pattern, folder in self.folders if pattern.fullmatch(name)), None)
 
 
@@ -111,7 +111,7 @@ WHOLE: Final = _folder(last=WHOLE_FILE, parts=PART_SET, kernels=KERNEL_SET)
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is in a directory.
+    """Contents of a directory: what this package writes, and everything else.
 
     Attributes:
         root: The directory.
@@ -141,7 +141,7 @@ class Survey:
 
     @property
     def measured(self) -> tuple[Path, ...]:
-        """What a device said about kernels."""
+        """Return the files with a GPU's records of kernels."""
         return tuple(path for path in self.files if path.name in DEVICE_FILES)
 
 
@@ -163,7 +163,7 @@ def survey(root: Path, kind: Folder) -> Survey:
 
 
 def _walk(root: Path, kind: Folder) -> Iterator[tuple[Path, str]]:
-    """Everything below a directory with what it is; what is inside a directory comes before it, ``kind.last`` last."""
+    """List everything below a directory with its kind; contents come before their directory, ``kind.last`` last."""
     with os.scandir(root) as entries:
         listed = sorted(entries, key=lambda entry: (entry.name == kind.last, entry.name))
     for entry in listed:

@@ -1,4 +1,4 @@
-"""One writer for an output directory at a time; whoever comes second is told who the first one is.
+"""Lock of an output directory: one writer at a time; a second one is told who the first one is.
 
 The lock is the operating system's, on a file beside the directory (``.NAME.lock``), so that nothing foreign lies among
 the evidence and a killed process holds nothing. The file says who has it, and goes when its holder ends.

@@ -1,4 +1,4 @@
-"""What an earlier search has left in a directory, and how it makes way for a new one: only when that was asked for."""
+"""Replacement of an earlier search in a directory by a new one; only with ``force``."""
 
 from __future__ import annotations
 

@@ -17,19 +17,19 @@ from mirage_formal.run.verify.policy import Policy
 
 
 class Replayed(Protocol):
-    """What the checker's kernel says about a proof that it accepts."""
+    """Interface of the checker kernel's answer to a proof that it accepts."""
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """What program and candidate need to be defined."""
+        """Return the conditions that program and candidate need to be defined."""
 
     @property
     def added(self) -> tuple[str, ...]:
-        """Those of the candidate that the program has not."""
+        """Return the conditions of the candidate that the program does not have."""
 
     @property
     def doubtful(self) -> bool:
-        """Return whether one of them does not show by its form that it always holds."""
+        """Return whether a condition does not show by its form that it always holds."""
 
 
 T = TypeVar("T", bound=Replayed)

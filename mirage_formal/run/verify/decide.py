@@ -9,7 +9,7 @@ from mirage_formal.graph.verdict import Different, Equivalent, Unknown
 
 
 def decide(program: KernelGraph, candidate: KernelGraph, *, seed: int = 0) -> Equivalent | Different | Unknown:
-    """What can be said about a candidate.
+    """Decide whether a candidate equals the program, differs from it, or neither is known.
 
     Sound: Equivalent only with a proof, in which no number was evaluated; Different only with inputs on which float64
     tells the outputs apart. Different normal forms alone are Unknown.

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Policy(StrEnum):
-    """What is accepted.
+    """Policy that says which candidates are accepted.
 
     EQUIVALENT: candidates that are proved equal to the program over the reals.
     PROBABLE: these, and candidates that agree with the program at random points of a finite field.

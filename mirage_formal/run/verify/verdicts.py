@@ -38,7 +38,7 @@ _CELL: Final = 400  # characters of a reason in a table
 
 
 class GraphVerdict(msgspec.Struct, frozen=True):
-    """What is said about one graph.
+    """Verdict about one graph of a file.
 
     Attributes:
         index: Its place in the file.
@@ -61,7 +61,7 @@ class GraphVerdict(msgspec.Struct, frozen=True):
 
 
 class ProgramVerdicts(msgspec.Struct, frozen=True):
-    """What ``--json`` prints: the program's name and a verdict for each graph."""
+    """Output of ``--json``: the program's name and a verdict for each graph."""
 
     program: str
     graphs: tuple[GraphVerdict, ...]
@@ -143,7 +143,7 @@ class Deciding:
         return verdict
 
     def call(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
-        """What a function of a module returns, or Unknown if it takes too long.
+        """Call a function of a module; return its value, or Unknown if it takes too long.
 
         Raises:
             MirageError: The function does.
@@ -170,7 +170,7 @@ class Deciding:
 
 
 def _ready(_: None) -> None:
-    """What a fresh process is asked first."""
+    """Do nothing; as the first task of a fresh process, it keeps the start out of the time limit."""
 
 
 def _in_child(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
@@ -281,7 +281,7 @@ def said(judged: Judged) -> GraphVerdict:
 
 
 def verdicts_json(name: str, judged: Sequence[Judged]) -> str:
-    """All verdicts as one JSON object."""
+    """Return all verdicts as one JSON object."""
     shown = ProgramVerdicts(name, tuple(said(one) for one in judged))
     return json_text(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
 
@@ -390,7 +390,7 @@ def replayed(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: i
 def explanations(
     program: KernelGraph, judged: Sequence[Judged], *, latex: bool, time_limit: float | None = None
 ) -> Iterator[str]:
-    """For each graph that could be read, the formulas of its proof and its conditions, or how far the prover came."""
+    """Return, for each graph that was read, the formulas of its proof and conditions, or how far the prover came."""
     with Deciding(time_limit) as deciding:
         for one in judged:
             if one.graph is not None and not isinstance(one.verdict, MirageError):

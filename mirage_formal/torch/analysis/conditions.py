@@ -1,4 +1,4 @@
-"""What must hold of a region's tensors for its program to have values: listed by reports, and looked at in calls.
+"""Conditions under which a region's program has values: reports list them, and calls check them.
 
 That a candidate computes a region's program is proved for inputs at which no divisor is 0, no radicand is negative and
 the arguments of logarithms are above 0. Elsewhere the program has no value over the real numbers, and PyTorch has an
@@ -23,7 +23,7 @@ from mirage_formal.torch.modules.eager import torch_program
 
 
 class Need(StrEnum):
-    """What must hold of every element of a tensor."""
+    """Requirement on every element of a tensor."""
 
     NONZERO = "divisor nonzero"
     NONNEGATIVE = "radicand nonnegative"
@@ -32,7 +32,7 @@ class Need(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that must hold of a tensor of a program.
+    """Requirement on one tensor of a program.
 
     Attributes:
         need: What.
@@ -106,7 +106,7 @@ def _needs(op: Op) -> list[tuple[Need, int]]:
 
 
 def _sign(op: Op, signs: Sequence[int]) -> int:
-    """What the form of an operator shows of its result: above 0, at least 0, or neither.
+    """Return the sign of a result as far as the operator's form shows it: above 0, at least 0, or neither.
 
     Sound: over the real numbers. Exponentials, sigmoids and softmaxes are above 0, squares and absolute values are not
     below; sums, means, maxima, products, quotients and selections of such are too, and functions that keep a sign.
@@ -146,7 +146,7 @@ class Unmet(Exception):
 
 
 class Guard:
-    """Looks at the conditions of a program: each by one reduction, of tensors that torch computes in float32.
+    """Runtime check of a program's conditions: one reduction for each, of tensors that torch computes in float32.
 
     Args:
         program: The program.
@@ -184,7 +184,7 @@ def _holds(tensor: Any, condition: Condition) -> Any:
 
 
 def _looked_at(program: KernelGraph, wanted: Sequence[Condition]) -> KernelGraph:
-    """The part of a program that computes what conditions are about."""
+    """Return the part of a program that computes the tensors of its conditions."""
     ops: list[KernelOp] = list(program.ops)
     outputs: list[int] = []
     for one in wanted:

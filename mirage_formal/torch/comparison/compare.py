@@ -81,7 +81,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Comparison:
-    """What was found out about an import.
+    """Result of comparing an import with torch.
 
     Attributes:
         faults: For numbers of regions how they differ.
@@ -232,7 +232,7 @@ class Piece:
 
     @property
     def program(self) -> KernelGraph:
-        """The region's program."""
+        """Return the region's program."""
         return self.region.program
 
     @property
@@ -255,7 +255,7 @@ class Piece:
 
     @property
     def work(self) -> int:
-        """What one evaluation takes, in elements."""
+        """Return the cost of one evaluation, in elements; 16 multiplications count as one element."""
         return max(1, self.elements + self.products // 16)
 
     @property

@@ -37,7 +37,7 @@ _FLUSHED: Final = 2.0**-126
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What is expected of one result.
+    """Expected values of one result, computed by PyTorch.
 
     Attributes:
         own: PyTorch's, in the module's own types.

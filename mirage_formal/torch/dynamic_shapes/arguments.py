@@ -25,7 +25,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Varying(Form):
-    """What an argument with lengths must be: without gaps, its dims in memory in the order of the import.
+    """Form required of an argument with lengths: no gaps, and dims in memory in the order of the import.
 
     Attributes:
         extents: Its extents.

@@ -55,7 +55,7 @@ class Buckets:
         return max(min(-(-length // self.step) * self.step, self.highest), 2)
 
     def uppers(self) -> tuple[int, ...]:
-        """The largest length of each bucket."""
+        """Return the largest length of each bucket."""
         first = -(-self.lowest // self.step) * self.step
         found = (*range(first, self.highest, self.step), self.highest)
         return tuple(dict.fromkeys(max(upper, 2) for upper in found))
@@ -90,7 +90,7 @@ def buckets(given: Any, where: str) -> Buckets:
 
 
 class Lengths:
-    """The varying extents of a torch graph, with those that operators require to be equal under one name.
+    """Varying extents of a torch graph; extents that operators require to be equal have one name.
 
     Args:
         graph: The graph, with a tensor of symbolic extents for each node.
@@ -116,7 +116,7 @@ class Lengths:
                 keys = Length(first, keys.more)
 
     def of(self, tensor: Any) -> tuple[Extent, ...]:
-        """The extents of a tensor.
+        """Return the extents of a tensor.
 
         Raises:
             UnsupportedError: One of them is neither known nor a length.
@@ -124,7 +124,7 @@ class Lengths:
         return tuple(self.extent(n) for n in tensor.shape)
 
     def extent(self, number: Any) -> Extent:
-        """One extent.
+        """Return one extent of a tensor: a number, or a length.
 
         Raises:
             UnsupportedError: It is neither known nor a symbol to which a number is added.

@@ -16,7 +16,7 @@ _MOST_PAIRS: Final = 10_000
 
 
 def guards(captured: Captured) -> list[Any]:
-    """What torch has found to hold for the extents of the example, and has made the graph for, as expressions.
+    """Return the guards on the example's extents that torch assumed when it made the graph, as expressions.
 
     torch.export keeps of these only that a length lies between two numbers.
     """

@@ -1,4 +1,4 @@
-"""Rules for products, attention, reductions and norms along lengths, and beside them; see ``behind``."""
+"""Rules for products, attention, reductions and norms along lengths, and beside them; see ``padding``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def product(first: str, second: str, *, turned: bool = False) -> Rule:
     """A product of tensors, the second one transposed or not, with something added or not."""
 
     def rule(step: Step) -> Result:
-        """A product.
+        """Apply a matrix product.
 
         Sound: along a length that is summed over, one factor is zeros behind it and the other is finite, so the sum is
         over the positions below it. An index along any other dim is that of the operand that has it.
@@ -110,13 +110,13 @@ def _dims(step: Step, value: Written) -> list[int]:
 
 
 def _closed(step: Step, value: Written, dims: Sequence[int]) -> Behinds:
-    """What is behind the lengths that are left; zeros and copies stay so, as each position is reduced by itself."""
+    """Return what lies behind the remaining lengths; zeros and copies stay, as each position is reduced by itself."""
     keep = bool(step.given.get("keepdim"))
     return tuple(None if d in dims else b for d, b in enumerate(value.behind) if keep or d not in dims)
 
 
 def total(step: Step) -> Result:
-    """A sum.
+    """Apply a sum over dims.
 
     Sound: zeros behind the length add nothing.
     """
@@ -169,7 +169,7 @@ def extreme(step: Step) -> Result:
 
 
 def softmax(step: Step) -> Result:
-    """Weights along a dim.
+    """Apply a softmax along a dim.
 
     Sound: minus infinity behind the length has no weight and adds nothing to the sum.
     """

@@ -26,7 +26,7 @@ _ones: Final[dict[tuple[int, str], Any]] = {}
 
 @dataclass(eq=False)
 class Text:
-    """A function of tensors as text, which can be pickled.
+    """Source text of a function of tensors, which can be pickled.
 
     Attributes:
         source: Its text.
@@ -39,7 +39,7 @@ class Text:
 
     @classmethod
     def of(cls, graph: Graph) -> Text:
-        """That of a torch graph."""
+        """Return the function of a torch graph as text."""
         code = graph.python_code("self")
         text = code.src.replace("def forward(self, ", "def forward(", 1).replace(
             "def forward(self)", "def forward()", 1
@@ -48,7 +48,7 @@ class Text:
         return cls(text, meant)
 
     def __call__(self, *given: Any) -> Any:
-        """What the function returns."""
+        """Call the function that the source defines and return its result; the source is compiled at the first call."""
         if self._made is None:
             names = {
                 name: import_module(value[1:]) if isinstance(value, str) and value.startswith("=") else value
@@ -64,7 +64,7 @@ class Text:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """What computes the calls of one bucket.
+    """Function and operators that compute the calls of one bucket.
 
     Attributes:
         function: The bucket's graph with operators made of candidates.
@@ -249,7 +249,7 @@ def call_of(part: Part) -> Call:
 
 
 def name_of(part: Part, asked: Mapping[str, Any]) -> str:
-    """What names a part, its buckets and what was asked of the searches."""
+    """Return a name derived by sha256 from a part, its buckets and the search options."""
     text = f"{part.text()}\n{sorted((name, str(value)) for name, value in asked.items())}"
     return f"b{sha256(text.encode()).hexdigest()[:24]}"
 

@@ -1,4 +1,4 @@
-"""What lies behind the length: torch graphs at a bucket's largest extents that compute the same at every length in it.
+"""Padding behind the length: torch graphs at a bucket's largest extents that compute the same at every length in it.
 
 A bucket's graph has each operator of a graph at the largest extents. Its inputs are continued behind the length with
 copies of their last position; where an operator reads positions behind the length and they would count, what they hold
@@ -33,7 +33,7 @@ _aten = torch.ops.aten
 
 
 class Behind(Enum):
-    """What a tensor has behind the length along one of its dims."""
+    """Content of a tensor behind the length along one of its dims."""
 
     REPEATED = "repeated"
     ZERO = "zero"
@@ -60,7 +60,7 @@ class Written:
 
     @property
     def rank(self) -> int:
-        """The number of its dims."""
+        """Return the number of dims."""
         return len(self.extents)
 
     def long(self, dim: int) -> bool:
@@ -140,7 +140,7 @@ class Bucket:
                 raise stuck(f"expected extents {list(map(str, extents))}, got {list(map(str, result.extents))}")
 
     def emit(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Node:
-        """A call of an operator."""
+        """Add a call of an operator to the bucket's graph."""
         made: Node = self.graph.call_function(target, tuple(args), dict(kwargs or {}))
         value = torch.fx.map_arg((made.args, made.kwargs), lambda n: n.meta["val"])
         try:
@@ -226,7 +226,7 @@ class Step:
         return arg
 
     def tensor(self, name: str) -> Written:
-        """A tensor argument.
+        """Return a tensor argument.
 
         Raises:
             UnsupportedError: It is none.
@@ -238,7 +238,7 @@ class Step:
 
     @property
     def tensors(self) -> list[Written]:
-        """All tensor arguments, those in lists too."""
+        """Return all tensor arguments, including those in lists."""
         found = [
             self.bucket.known[n.name] for n in self.node.all_input_nodes if isinstance(n.meta["val"], torch.Tensor)
         ]
@@ -246,7 +246,7 @@ class Step:
 
     @property
     def extents(self) -> tuple[Extent, ...]:
-        """The extents of the (first) result."""
+        """Return the extents of the (first) result."""
         value = self.node.meta["val"]
         return self.bucket.lengths.of(value[0] if isinstance(value, tuple | list) else value)
 
@@ -263,11 +263,11 @@ class Step:
         return self.bucket.emit(self.node.target, [plain(given[name]) for name in names], more)
 
     def result(self, node: Node, behind: Behinds) -> Written:
-        """The operator's result."""
+        """Return the operator's result, with its content behind the lengths."""
         return Written(node, self.extents, behind)
 
     def joined(self, operands: Iterable[Behinds], *, product: bool = False) -> Behinds:
-        """What a result has behind its lengths that has each position from that position of its operands.
+        """Return the content behind the lengths of a result that has each position from that position of its operands.
 
         Args:
             operands: What these have, aligned at the last dim; None where an operand has one position for all.

@@ -45,7 +45,7 @@ class Form:
     strides: tuple[int, ...] | None
 
     def at(self, uppers: Mapping[Length, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Its extents and strides in a bucket."""
+        """Return the extents and strides of the tensor in a bucket."""
         shape = upper_extents(self.extents, uppers)
         return shape, dense(shape, self.order) if self.strides is None else self.strides
 
@@ -75,7 +75,7 @@ class Part:
     buckets: tuple[Buckets, ...]
 
     def written(self, lengths: Lengths, uppers: Mapping[Length, int]) -> Bucket:
-        """Its graph in a bucket.
+        """Return the part's graph in a bucket.
 
         Raises:
             UnsupportedError: An operator cannot be written; which ones can does not depend on the bucket, but for
@@ -119,7 +119,7 @@ class Part:
         return tuple(found[length] for length in self.lengths)
 
     def text(self) -> str:
-        """What it computes, whatever its nodes and lengths are called."""
+        """Return a text of the part's computation that does not depend on the names of its nodes and lengths."""
         names: dict[str, str] = {}
         for kind, nodes in (("x", self.inputs), ("n", self.numbers), ("t", self.nodes)):
             names |= {node.name: f"{kind}{number}" for number, node in enumerate(nodes)}
@@ -176,7 +176,7 @@ class Divided:
 
 
 def divided(captured: Captured, buckets: Mapping[str, Buckets] | Buckets) -> Divided:
-    """The parts of a graph.
+    """Divide a graph into parts.
 
     Args:
         captured: The graph, with symbolic extents.

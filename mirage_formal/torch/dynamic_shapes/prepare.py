@@ -26,7 +26,7 @@ _aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class BucketReport:
-    """What became of one bucket of a part.
+    """Report of one bucket of a part.
 
     Attributes:
         operator: The name of the part's operator.
@@ -48,7 +48,7 @@ class BucketReport:
 
 @dataclass(slots=True)
 class ShapesReport:
-    """What a module or graph with lengths is made of.
+    """Report of a module or graph with dynamic lengths.
 
     Attributes:
         buckets: The buckets that were searched, in order; more are added as calls need them.
@@ -196,7 +196,7 @@ class _Host:
 
 
 def deadline_of(asked: Mapping[str, Any]) -> float | None:
-    """When all searches must have ended."""
+    """Return the time by which all searches must have ended."""
     limit = asked.get("time_limit")
     return None if not isinstance(limit, int | float) else time.monotonic() + limit
 

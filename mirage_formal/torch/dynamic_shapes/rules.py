@@ -1,4 +1,4 @@
-"""For each operator of ATen what it does with positions behind a length; see ``behind`` for what a rule has to show."""
+"""Rules for ATen operators at positions behind a length; see ``padding`` for what a rule has to show."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def odd(step: Step) -> Result:
 
 
 def times(step: Step) -> Result:
-    """A product.
+    """Apply an elementwise product.
 
     Sound: see ``Step.joined``.
     """
@@ -61,7 +61,7 @@ def times(step: Step) -> Result:
 
 
 def over(step: Step) -> Result:
-    """A quotient.
+    """Apply an elementwise quotient.
 
     Sound: positions that are read from the divisor are ones that it has below the length, or copies of them, so they
     are no zeros if the original's are none. Zeros divided by them are zeros.
@@ -111,7 +111,7 @@ def _segments(extents: Sequence[Extent]) -> list[Any]:
 
 
 def permuted(step: Step) -> Result:
-    """Dims in another order.
+    """Apply a permutation of dims.
 
     Sound: an index along a dim stays that index.
     """
@@ -149,7 +149,7 @@ def beside(*names: str) -> Rule:
     """An operator that works along known dims, and leaves the others as they are."""
 
     def rule(step: Step) -> Result:
-        """Along a known dim.
+        """Apply an operator that works along known dims.
 
         Sound: the same function of the elements along known dims, for each index along the others.
         """

@@ -38,7 +38,7 @@ class AttentionWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Attention in one form.
+    """Inputs of one attention call in a uniform layout.
 
     Attributes:
         query, key, value: Of [batch, heads, length, dim]; keys and values may have fewer heads.
@@ -69,7 +69,7 @@ class Inputs:
 
     @property
     def form(self) -> tuple[Any, ...]:
-        """What decides which candidate computes it."""
+        """Return the key by which candidates are cached: forms of the tensors, causality and scale."""
         kinds = tuple((x.shape, x.stride(), x.dtype, x.device) for x in self.tensors)
         return (*kinds, self.causal, self.scale)
 
@@ -107,7 +107,7 @@ class Attention:
         attention_mask: torch.Tensor | None,
         **more: Any,
     ) -> tuple[torch.Tensor, None]:
-        """What transformers calls: see its AttentionInterface.
+        """Compute attention with the signature of transformers' AttentionInterface, which calls it.
 
         Returns:
             The result of [batch, length, heads, dim], and no weights.
@@ -171,7 +171,7 @@ class Attention:
     # --- searches
 
     def _found(self, given: Inputs) -> Any:
-        """What computes a shape; None if torch does."""
+        """Return the function that computes inputs of this form, searching for it at first use; None if torch does."""
         form = given.form
         if form not in self._known:
             with self._lock:

@@ -53,7 +53,7 @@ def mirage_formal(
     options: Mapping[str, Any] | None = None,
     mode: str | None = None,
 ) -> Callable[..., Any]:
-    """Compile a graph of Dynamo's.
+    """Compile a graph that Dynamo captured.
 
     Args:
         module: The graph.
@@ -129,14 +129,17 @@ def _captures(mode: str | None) -> bool:
 
 
 def _options_of(mode: str | None) -> dict[str, Any]:
-    """What a mode of Inductor's sets."""
+    """Return the Inductor options that a ``torch.compile`` mode sets."""
     from torch._inductor import list_mode_options
 
     return dict(list_mode_options(mode)) if mode not in (None, "default") else {}
 
 
 def _apart(inputs: Sequence[Any]) -> bool:
-    """Whether no two tensors share memory: where some do, a compiler tells Dynamo what it has taken for granted."""
+    """Check that no two input tensors share memory, and that each has memory of its own.
+
+    Where tensors share memory, the compiler tells Dynamo its assumptions on aliasing.
+    """
     try:
         memory = [x.untyped_storage()._cdata for x in inputs if isinstance(x, torch.Tensor)]
     except (NotImplementedError, RuntimeError):  # tensors without memory of their own

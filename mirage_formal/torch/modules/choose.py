@@ -1,4 +1,4 @@
-"""The best candidates for the regions of an import."""
+"""Choice of the best candidates for the regions of an import."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def _searched(
     *,
     guard: bool,
 ) -> tuple[RegionReport, TorchOperator | None]:
-    """What was found for a region, by an earlier call with as much time as is planned for it, or in a share of it.
+    """Return a region's report and operator, from an earlier search with the planned time or a new one in its share.
 
     Args:
         region: The region.

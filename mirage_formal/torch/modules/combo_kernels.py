@@ -1,4 +1,4 @@
-"""Inductor's combo kernels, as late as they can be: kernels that do not need one another in one launch.
+"""Late scheduling of Inductor's combo kernels, which put kernels independent of one another in one launch.
 
 Inductor puts nodes of one level together, and a node's level is one more than the last of those that it needs. What
 needs nothing is on the first level: the conversion of a mask has a launch of its own there, where something that is
@@ -18,7 +18,7 @@ BOUNDED: Final = ("combo_kernel_peak_memory_pct_threshold", "combo_kernel_peak_m
 
 
 def latest(levels: Sequence[Sequence[_Node]], needs: Callable[[_Node], Iterable[_Node]]) -> list[list[_Node]]:
-    """The same nodes, each on the last level on which it can be.
+    """Return the same nodes, each on the last level on which it can be.
 
     Sound: a node is on an earlier level than all that need it. So nodes of one level do not need one another, no level
     needs a later one, and kernels that are each made of nodes of one level can be put in order.

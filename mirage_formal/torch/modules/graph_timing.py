@@ -1,4 +1,4 @@
-"""Is it faster? Times on a GPU of what computes the same, by which a backend decides what to keep.
+"""GPU timing of two functions that compute the same, by which a backend decides which to keep.
 
 A time is that of the device: calls are captured in a CUDA graph and replayed by the protocol of
 ``mirage_formal.device.measure``. Inputs are drawn, as compilers have none.
@@ -33,7 +33,7 @@ alone: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Microseconds of two ways to compute the same.
+    """Measured microseconds of two functions that compute the same.
 
     Attributes:
         ours: With operators made of candidates.

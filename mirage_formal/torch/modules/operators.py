@@ -126,7 +126,7 @@ class TorchOperator:
 
     @property
     def guard(self) -> Guard:
-        """What looks at the conditions of its program."""
+        """Return the guard that checks the conditions of the operator's program; it is made at the first use."""
         if self._guard is None:
             self._guard = Guard(self._program)
         return self._guard
@@ -263,7 +263,7 @@ def _inputs_of(program: KernelGraph) -> list[frozenset[int]]:
 
 
 def _bits(names: Sequence[str]) -> int:
-    """Keys of the dispatcher as the bits of a number."""
+    """Return dispatch keys as the bits of an integer."""
     found = 0
     for name in names:
         found |= torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr()

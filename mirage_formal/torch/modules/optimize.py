@@ -27,13 +27,13 @@ from mirage_formal.torch.modules.trace import Function, trace
 
 
 class _Optimized:
-    """What an optimized module has before its class."""
+    """Base class that an optimized module has in addition to its own class: it holds the plan and the report."""
 
     _mirage_plan: Plan | None
     _mirage_report: Report | ShapesReport
 
     def mirage_report(self) -> Report | ShapesReport:
-        """What became of each region; as text, ``print`` it."""
+        """Return the report of how each region is computed; ``print`` it to read it as text."""
         return self._mirage_report
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What an optimized module computes where its import holds, and when it does."""
+"""Plan of an optimized module: what it computes where its import holds, and the checks that the import holds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _METHODS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What a tensor must be: extents, strides in elements, element type and device."""
+    """Form required of a tensor: extents, strides in elements, element type and device."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -39,7 +39,7 @@ class Form:
 
     @classmethod
     def of(cls, tensor: Any) -> Form:
-        """That of a tensor."""
+        """Return the form of a tensor."""
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
 
     def fits(self, value: Any, place: Any = None) -> bool:
@@ -185,7 +185,7 @@ class Plan:
         return type(self), tuple(fields)
 
     def inputs(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, list[Any]]:
-        """What the function is given in a call of the module.
+        """Return the tensors to pass to the function for one call of the module.
 
         Args:
             module: The module.
@@ -267,7 +267,7 @@ class Plan:
         return ""
 
     def run(self, tensors: Sequence[Any]) -> Any:
-        """What the module returns.
+        """Compute and return the result of the module.
 
         Args:
             tensors: From ``inputs``.
@@ -391,7 +391,7 @@ def constant_on(tensor: Any, devices: Collection[Any]) -> Any:
 
 
 def _meant(value: Any) -> Any:
-    """What a name in the text means: modules are kept by their names, because they cannot be pickled."""
+    """Return the value of a name in the source text; modules are stored by name because they cannot be pickled."""
     return import_module(value[1:]) if isinstance(value, str) and value.startswith("=") else value
 
 

@@ -96,7 +96,7 @@ def _compared(
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What was chosen.
+    """Result of the choice between the graph with operators and the graph without them.
 
     Attributes:
         graph: The graph with operators; None if it is faster without.

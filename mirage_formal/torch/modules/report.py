@@ -1,4 +1,4 @@
-"""What became of each region of a module."""
+"""Reports of how each region of a module is computed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class RegionReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an optimized module is made of.
+    """Report of an optimized module: its regions, the operators left to torch, and measured times.
 
     Attributes:
         regions: Its regions.

@@ -93,7 +93,7 @@ class _Rewrite:
         return self._graph
 
     def alone(self, number: int) -> tuple[Graph, list[Any]]:
-        """See ``alone``."""
+        """Implement the module's function ``alone``."""
         region = self._imported.regions[number]
         inputs: list[Any] = []
         # What torch reads may be more, as a view of a region's input that is used outside as well.
@@ -146,7 +146,7 @@ class _Rewrite:
                 self._known[name] = self._graph.node_copy(self._nodes[name], lambda node: self._known[node.name])
 
     def _apart(self, results: Sequence[Any]) -> list[Any]:
-        """What is returned: in the memory of what the module writes where it is that, and else in as many as torch has.
+        """Return the results: views of memory that the module writes, and otherwise as many tensors as torch has.
 
         Sound: a tensor that is a view of what was written is made again as the same views of where it was written to.
         Two results that lie apart in torch and in one tensor here, as a copy and what it is a copy of, are two.

@@ -48,7 +48,7 @@ class Function(torch.nn.Module):  # type: ignore[misc]  # torch has no types whe
         self.function = function
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function returns."""
+        """Call the function with these arguments and return its result."""
         return self.function(*args, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""What was pruned: by reason, and by the level of the µGraph at which the reason was found."""
+"""Charts of pruned states: by reason, and by the level of the µGraph at which the reason was found."""
 
 from __future__ import annotations
 

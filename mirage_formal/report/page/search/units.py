@@ -125,7 +125,7 @@ def _bar(unit: Unit) -> Bar:
 
 
 def _lengths(units: Sequence[Unit]) -> tuple[str, list[tuple[str, list[Bar]]], list[str]]:
-    """The same of units without times: how long each took."""
+    """Return title, bars and notes for units without recorded times: how long each of the slowest took."""
     slow = sorted(units, key=lambda unit: -unit.milliseconds)[:_BARS]
     kept = {unit.number for unit in slow}
     rows = []

@@ -1,1 +1,1 @@
-"""Triton files of the best candidates beside their CUDA kernels: written, compiled, judged, timed, and chosen among."""
+"""Triton files of the best candidates: written, compiled, tested, timed, and compared with CUDA kernels."""

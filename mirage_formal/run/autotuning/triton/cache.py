@@ -1,4 +1,4 @@
-"""What a GPU said of Triton files, kept in the tuning directory as soon as it is known."""
+"""Cache of a GPU's results for Triton files, written to the tuning directory as soon as they are known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mirage_formal.run.autotuning.triton.files import TritonText
 
 
 class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What became of a Triton file on one GPU.
+    """Cached result of a Triton file on one GPU.
 
     Attributes:
         us: Microseconds of a call, median of a short run; 0 if it has none.
@@ -47,7 +47,7 @@ class Kept:
     machine: Machine
 
     def get(self, one: TritonText) -> Said:
-        """What is known of a file; nothing if what was kept cannot be read, or was kept by another key."""
+        """Return the cached result of a file; an empty one if it cannot be read, or has another key."""
         path = self._path(one)
         try:
             found = msgspec.json.decode(read(path), type=Said) if path.is_file() else Said()
@@ -56,12 +56,12 @@ class Kept:
         return found if found.key == path.stem else Said()
 
     def put(self, one: TritonText, said: Said) -> None:
-        """Keep what is known of a file."""
+        """Write the result of a file to the cache."""
         path = self._path(one)
         replace_file(path, msgspec.json.encode(msgspec.structs.replace(said, key=path.stem)))
 
     def file(self, one: TritonText) -> Path:
-        """Where the file is, for the process that runs it."""
+        """Write the file if it is missing, and return its path for the process that runs it."""
         path = self._root / f"{one.digest}.py"
         if not path.is_file():
             replace_file(path, one.text.encode())

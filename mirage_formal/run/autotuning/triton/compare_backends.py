@@ -1,4 +1,4 @@
-"""Triton beside CUDA: the Triton files of a run's finalists, timed, compared, and taken where they are faster.
+"""Comparison of back ends: Triton files of a run's finalists are tested, timed, and used where they are faster.
 
 The functions of a Triton file have no safety obligations: they are tested, and not proved safe. CUDA kernels and their
 proofs stay in the run, whatever is faster.
@@ -52,7 +52,7 @@ SAFETY: Final = (
 
 @dataclass(slots=True, eq=False)
 class _Trial:
-    """A file, with what is known of it."""
+    """Trial of one Triton file, with its results."""
 
     text: TritonText
     said: Said = field(default_factory=Said)
@@ -106,7 +106,7 @@ class _Trials:
         self._notes: list[str] = []
 
     def made(self, rows: Sequence[Row]) -> Beside:
-        """See ``beside_cuda``."""
+        """Time the Triton files beside these CUDA kernels, and choose a back end; see ``beside_cuda``."""
         machine = self._device.machine
         good = sorted((row.us, row.name) for row in rows if row.us is not None and not row.said)
         if not good:
@@ -146,7 +146,7 @@ class _Trials:
                     fewest, first = min(fewest, count), first + 1
 
     def _further(self, cuda_us: float) -> None:
-        """All numbers of warps, and other stages with the best of them, for the best candidates not far behind."""
+        """Try all numbers of warps, and other stages with the best of them, for the best candidates not far behind."""
         more: list[_Trial] = []
         leasts = {directory: min(one.us for one in trials) for directory, trials in self._found.items()}
         for directory in sorted(leasts, key=leasts.__getitem__)[:FURTHER]:
@@ -163,7 +163,7 @@ class _Trials:
         self._time(more)
 
     def _time(self, trials: Sequence[_Trial]) -> None:
-        """Compile and time files in short, but those of which that is known."""
+        """Compile and briefly time the files that have no result yet."""
         if not trials:
             return
         for one in trials:
@@ -177,7 +177,7 @@ class _Trials:
             self._bench.watch("triton", sum(bool(t.said.us or t.said.failed) for t in trials), len(trials))
 
     def _compiled(self, trials: Sequence[_Trial]) -> list[_Trial]:
-        """Those that were compiled, side by side: what kills or outlasts a worker is not run, and costs no GPU."""
+        """Compile files in the workers and return those that compiled; failures and timeouts never reach the GPU."""
         limit = min(_COMPILE_S, max(1.0, self._deadline - time.monotonic()))
         tasks = [Task(one.text.text, self._device.machine.arch) for one in trials]
         done: set[int] = set()
@@ -216,7 +216,7 @@ class _Trials:
         return self._told(every, chosen, cuda_us, won=won)
 
     def _best(self, files: Sequence[_Trial], first: Path, *, asked: bool) -> _Trial | None:
-        """Of files in the order of their short times the fastest that is right, by times in turns with CUDA kernels."""
+        """Return the fastest correct file, timed in turns with CUDA kernels; ``files`` are in order of short times."""
         good: list[_Trial] = []
         for one in files[:JUDGED]:
             if good and (len(good) == TURNS or one.said.us > CLOSE * good[0].said.us):
@@ -242,7 +242,7 @@ class _Trials:
         return one.turns is not None
 
     def _record(self, trials: Sequence[_Trial], chosen: Sequence[_Trial], *, won: bool) -> TritonRecord:
-        """What is written beside a candidate's kernels."""
+        """Return the record of the Triton trials that is written beside a candidate's kernels."""
         mine = next((one for one in chosen if one in trials), None)
         turns = (None, None) if mine is None or mine.turns is None else mine.turns
         numerics = None if mine is None else mine.said.numerics
@@ -276,7 +276,7 @@ class _Trials:
         return Beside("triton" if asked or won else "cuda", said, rows, turns and turns[1], found)
 
     def _nothing(self, first: Path, why: str) -> Beside:
-        """No Triton file was tried."""
+        """Record that no Triton file was tried, and return the result with the CUDA kernels."""
         write_triton(first, TritonRecord(versions=self._device.machine.triton, reason=why[:500]))
         return self._cuda(why)
 
@@ -291,7 +291,7 @@ def _row(one: _Trial, *, chosen: bool) -> TritonRow:
 
 
 def _why_none(every: Sequence[_Trial], most: float, cuda_us: float) -> str:
-    """Why no file was chosen, of which none that takes at most so much is right."""
+    """Return why no file was chosen; ``most`` is the time above which a file is too slow."""
     good = [one for one in every if one.us <= most]
     wrong = [one.said.failed for one in every if one.said.us and one.said.us <= most and one.said.failed]
     if wrong or good:
@@ -306,7 +306,7 @@ def _job(one: _Trial, file: str, replays: int, cuda: str = "") -> Job:
 
 
 def _wrong(answer: Answer) -> str:
-    """Why a file that was compared is out of the question."""
+    """Return why a file that was compared cannot be chosen."""
     if answer.failed or answer.answer == "within":
         return answer.failed
     scales = () if answer.numerics is None else answer.numerics.scales

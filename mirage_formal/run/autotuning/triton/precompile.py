@@ -64,7 +64,7 @@ class _Compiling:
 
 
 class _Driver:
-    """What Triton asks of a driver while it compiles."""
+    """Stand-in for Triton's GPU driver while it compiles for a given architecture."""
 
     def __init__(self, arch: str) -> None:
         found = re.fullmatch(r"sm_(\d+)[a-z]?", arch)
@@ -77,11 +77,11 @@ class _Driver:
         return self._target
 
     def get_current_device(self) -> int:
-        """Its number: any."""
+        """Return a device number; any number serves a compilation."""
         return 0
 
     def get_current_stream(self, device: int) -> int:
-        """Nothing is launched on it."""
+        """Return a stream number; nothing is launched on it."""
         return 0
 
 

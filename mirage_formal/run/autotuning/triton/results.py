@@ -1,4 +1,4 @@
-"""What came of the Triton files of a run, as values."""
+"""Results of timing the Triton files of a run, as values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TritonRow:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What came of the Triton files of a run.
+    """Result of comparing the Triton files of a run with its CUDA kernels.
 
     Attributes:
         backend: What results run: "cuda" or "triton".

@@ -81,7 +81,7 @@ class Files:
         self._modules: dict[Path, ModuleType] = {}
 
     def timed(self, directory: Path, file: Path, replays: int) -> Measurement:
-        """Microseconds of a call."""
+        """Measure the microseconds of a call of a Triton file."""
         return self._runs(directory, file).measure(self._sets, replays)
 
     def compared(self, directory: Path, file: Path) -> NumericsRecord:

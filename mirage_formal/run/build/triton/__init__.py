@@ -1,1 +1,1 @@
-"""Candidates as files of Triton: made, called, written beside a run."""
+"""Triton files of candidates: generated, called, and written beside a run."""

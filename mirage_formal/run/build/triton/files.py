@@ -1,4 +1,4 @@
-"""The Triton files of a run's candidates, written beside its directory."""
+"""Output of the Triton files of a run's candidates, beside the run's directory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirage_formal.run.build.values import KernelRefused
 
 
 def default_out(root: Path) -> Path:
-    """Where the Triton files of a run are written: beside its directory, which has only what is sealed."""
+    """Return where a run's Triton files are written: beside its directory, which has only sealed files."""
     whole = root.absolute()
     return whole.with_name(f"{whole.name}-triton")
 

@@ -35,7 +35,7 @@ from mirage_formal.torch.integrations.flashinfer.write import AUTHOR, definition
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What was written.
+    """Summary of an export: what was written, and which candidates were skipped.
 
     Attributes:
         definition: Name of the definition.

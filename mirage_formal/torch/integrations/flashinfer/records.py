@@ -92,7 +92,7 @@ class Performance(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """What a measurement was made on."""
+    """Environment of a measurement: hardware and library versions."""
 
     hardware: str
     libs: dict[str, str]

@@ -109,7 +109,7 @@ def _order(item: Input) -> tuple[int, ...]:
 
 
 def definition(given: Named, op_type: str = OP_TYPE) -> Definition:
-    """The program."""
+    """Return the FlashInfer-Bench definition of a program."""
     program, types = given.program, kernel_types(given.program)
     axes: dict[str, ConstantAxis] = {}
 

@@ -52,7 +52,7 @@ def model_new(
 
 
 def _given(imported: Imported, graph: Graph, beside: Path) -> tuple[list[str], list[str]]:
-    """What the graph's placeholders are given, and lines that read its constants."""
+    """Return the expressions for the graph's placeholders, and the source lines that read its constants."""
     given, constants, count = [], {}, 0
     for node in graph.nodes:
         if node.op != "placeholder":

@@ -1,4 +1,4 @@
-"""What became of a problem, as data: what the process for it is asked and answers, and the table of all."""
+"""Records of a problem's outcome: the request to its process, the answer, and the table of all problems."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What the process for one problem is asked.
+    """Request to the process that solves one problem.
 
     Attributes:
         problem: Its name, as in "level1/1_Square_matrix_multiplication".
@@ -71,7 +71,7 @@ class RegionOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trials(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the written module computes what the problem's does.
+    """Result of the random trials that compare the written module with the problem's.
 
     Attributes:
         answer: "passed", "failed", or "not run".
@@ -89,7 +89,7 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a problem.
+    """Outcome of one problem.
 
     Attributes:
         problem: Its name.

@@ -19,7 +19,7 @@ _GIT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ProblemFile:
-    """One problem file.
+    """Problem file of KernelBench.
 
     Attributes:
         name: Its level and its file, as in "level1/1_Square_matrix_multiplication".

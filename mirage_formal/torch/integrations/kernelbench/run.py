@@ -33,7 +33,7 @@ _SAID: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a user asks for.
+    """Options of a run, as the user asks for them.
 
     Attributes:
         out: The directory to write.
@@ -121,7 +121,7 @@ def _one(problem: ProblemFile, asked: Asked, running: set[subprocess.Popen[bytes
 
 
 def _answered(answer: Path, problem: ProblemFile, ended: str) -> Outcome:
-    """What a process has written, which is all it knew when it ended."""
+    """Read the outcome that a process wrote before it ended; ``ended`` becomes its error unless it is empty."""
     found = Outcome(problem=problem.name, imported="error")
     with contextlib.suppress(OSError, msgspec.MsgspecError):
         found = msgspec.json.decode(answer.read_bytes(), type=Outcome)

@@ -121,7 +121,7 @@ def _elements(names: Mapping[str, Any]) -> int:
 
 
 def _somewhere(names: Mapping[str, Any], use: Callable[[Any, Any], _T]) -> _T:
-    """What can be said of a problem's module and inputs: without memory, or with, where drawing them reads numbers."""
+    """Apply ``use`` to a problem's module and inputs on the meta device, or with memory where that raises."""
     try:
         with torch.device("meta"):
             return use(module_of(names, "Model"), names["get_inputs"]())

@@ -37,7 +37,7 @@ def cells(outcome: Outcome) -> tuple[str, ...]:
 
 
 def reasons(outcome: Outcome) -> list[str]:
-    """What a user should know of a problem beside its row: what stays with torch and why, and what went wrong."""
+    """Return the lines below a problem's row: operators left to torch with reasons, missing candidates, and errors."""
     found = [outcome.error] if outcome.error else []
     counted = Counter((item.operator, item.reason) for item in outcome.left)
     found += [f"{operator}: {reason}" for operator, reason in counted]

@@ -1,4 +1,4 @@
-"""Whether a written module computes what a problem's does: several random trials, as KernelBench describes them.
+"""Random trials, as KernelBench describes them, that compare a written module with the problem's module.
 
 Both modules are made after the same seed, so that their parameters are the same. In each trial the inputs are drawn
 anew and both are called on them; results must have the same structure, shapes and element types, and be close.
