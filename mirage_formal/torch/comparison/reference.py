@@ -397,6 +397,9 @@ def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return attention as torch defines it where no kernel has it."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
+    mask = given.get("attn_mask")
+    if mask is not None and mask.dtype is torch.bool:  # torch converts a mask before it calls this, which adds it
+        given["attn_mask"] = torch.zeros(mask.shape, dtype=given["query"].dtype).masked_fill(~mask, -torch.inf)
     return torch.ops.aten._scaled_dot_product_attention_math.default(**given)[0]
 
 
@@ -415,15 +418,16 @@ def _selected(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     keep = torch.ones_like(scores, dtype=torch.bool)
     if given.get("is_causal"):
         keep = keep.tril()
+    read = keep if mask is None or mask.dtype is not torch.bool else keep & mask  # -inf is added to all of these
     if mask is not None:
-        keep = keep & (mask if mask.dtype is torch.bool else mask != -torch.inf)
+        keep = read & (mask if mask.dtype is torch.bool else mask != -torch.inf)
         scores = scores if mask.dtype is torch.bool else scores + mask
     scores = torch.where(keep, scores, -torch.inf)
     weights = torch.where((scores == -torch.inf).all(-1, keepdim=True), 0.0, torch.softmax(scores, -1))
     lost = (weights != 0).double() @ (~v.isfinite()).double() != 0
     values = torch.where(v.isfinite(), v, 0.0)
     found = torch.where(lost, torch.nan, weights @ values)
-    far = (keep & (sizes > _MOST)).any(-1, keepdim=True)
+    far = (read & (sizes > _MOST)).any(-1, keepdim=True)
     # Kernels divide by the sum of weights last.
     far = far | ((weights != 0).double() @ (values.abs() > _MOST / v.shape[-2]).double() != 0)
     return found, weights @ values.abs(), far

@@ -231,6 +231,18 @@ def test_values_at_keys_that_a_mask_leaves_out_do_not_keep_others_from_being_ask
     assert all(one[1, 1].isnan() for one in moved)
 
 
+def test_scores_that_may_overflow_are_not_asked_where_minus_infinity_is_added_to_them() -> None:
+    """A product that may be infinite, plus -inf, may be NaN; a mask of booleans leaves the product out."""
+    q, k = torch.tensor([[1.3, 1.0], [0.0, 0.0]]), torch.tensor([[3e38, -2e38], [1.0, 2.0]])
+    keep = torch.zeros(2, 2, dtype=torch.bool)
+    added = torch.zeros(2, 2).masked_fill(~keep, -INF)
+    for mask, asked in ((keep, True), (added, False)):
+        call = lambda q, k, m: F.scaled_dot_product_attention(q, k, k, attn_mask=m)  # noqa: E731
+        _, exact, moved = twins(call, q, k, mask)
+        assert not exact.any()
+        assert all(bool((one[0] == 0).all()) is asked and not one[1].any() for one in moved)
+
+
 def test_what_a_comparison_of_rounded_sums_decides_is_not_asked_of_sums_that_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
