@@ -317,12 +317,12 @@ class _Triton:
         from mirage_formal.device.measure import TorchRecorder
         from mirage_formal.kernels.triton.options import LaunchOptions
         from mirage_formal.run.autotuning.triton.files import texts
-        from mirage_formal.run.build.triton.calls import loaded
+        from mirage_formal.run.build.triton.calls import load_module
 
         (one,) = texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
         if one.digest != chosen["sha256"]:
             raise ValueError("the file is another than the one that tuning chose: tune the run again")
-        self._case, self._size, self._recorder, self._run = case, size, TorchRecorder(), loaded(one.text).run
+        self._case, self._size, self._recorder, self._run = case, size, TorchRecorder(), load_module(one.text).run
 
     def measure(self) -> Any:
         """Time it."""

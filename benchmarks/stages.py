@@ -233,7 +233,7 @@ def _lost(program: KernelGraph, seed: int, scale: float) -> bool:
     """
     from mirage_formal.claims.numerics.numerics import draw_all, expected
     from mirage_formal.claims.numerics.rounding import LARGEST
-    from mirage_formal.claims.numerics.rounding_simulation import executed
+    from mirage_formal.claims.numerics.rounding_simulation import simulate
     from mirage_formal.graph.check import kernel_types
 
     arrays = draw_all(program, seed, scale)
@@ -241,7 +241,7 @@ def _lost(program: KernelGraph, seed: int, scale: float) -> bool:
     types = kernel_types(program)
     results = list(zip(wanted.values, program.outputs, strict=True))
     beyond = any(bool((np.abs(value) > LARGEST[types[number].dtype]).any()) for value, number in results)
-    plain = zip(executed(program, arrays), wanted.values, strict=True)
+    plain = zip(simulate(program, arrays), wanted.values, strict=True)
     none = any(bool((~np.isfinite(own) & np.isfinite(value)).any()) for own, value in plain)
     return beyond or none or bool(wanted.overflows)
 

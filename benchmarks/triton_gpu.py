@@ -65,10 +65,10 @@ def _file(job: Job, turn: Any) -> Result:
     import contextlib
     import io
 
-    from mirage_formal.run.build.triton.calls import loaded
+    from mirage_formal.run.build.triton.calls import load_module
 
     said = io.StringIO()
-    module = loaded(Path(job["file"]).read_text(encoding="utf-8"))
+    module = load_module(Path(job["file"]).read_text(encoding="utf-8"))
     with contextlib.redirect_stdout(said):
         code = module.main()
     text = said.getvalue().strip()
@@ -176,9 +176,9 @@ def _own_form(directory: Path) -> Any:
 
 
 def _loaded(text: str) -> Any:
-    from mirage_formal.run.build.triton.calls import loaded
+    from mirage_formal.run.build.triton.calls import load_module
 
-    return loaded(text)
+    return load_module(text)
 
 
 def _limit(program: Any) -> float:

@@ -18,7 +18,7 @@ from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.frontend.arguments import fail, ignore, parse_dim3, parse_dtype
 from mirage_formal.frontend.builder import KernelBuilder
 from mirage_formal.frontend.handles import Handle
-from mirage_formal.frontend.mirage_api.table import missing, refused
+from mirage_formal.frontend.mirage_api.table import missing, refusal
 from mirage_formal.graph.formats.dot import to_dot
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
@@ -244,7 +244,7 @@ def new_kernel_graph(gpu_dim: object = (1, 1, 1)) -> Graph:
         UnsupportedError: More GPUs are asked for.
     """
     if (gpus := parse_dim3("new_kernel_graph", "gpu_dim", gpu_dim)) != (1, 1, 1):
-        raise refused("new_kernel_graph(gpu_dim)", f"new_kernel_graph: expected gpu_dim (1, 1, 1), got {gpus}")
+        raise refusal("new_kernel_graph(gpu_dim)", f"new_kernel_graph: expected gpu_dim (1, 1, 1), got {gpus}")
     return Graph()
 
 
@@ -271,7 +271,7 @@ def superoptimize(graph: Graph | KernelGraph, *, verbose: bool = False, **option
     given: dict[str, Any] = {name: value for name, value in options.items() if (name, value) != ("backend", None)}
     if given.get("backend", "cuda") not in ("cuda", "triton", "auto"):
         text = f"superoptimize: expected backend cuda, triton or auto, got {given['backend']!r}"
-        raise refused("superoptimize(backend)", text)
+        raise refusal("superoptimize(backend)", text)
     for name, own in _RENAMED.items():
         if given.get(name, -1) != -1:
             given.setdefault(own, given[name])

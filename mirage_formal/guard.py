@@ -123,7 +123,7 @@ def orderly(hint: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def shielded() -> Iterator[None]:
+def shield() -> Iterator[None]:
     """Processes that are started here do not meet Ctrl-C: it is for the command, which ends them."""
     from multiprocessing import resource_tracker
 
@@ -350,4 +350,4 @@ def _flushed(code: int) -> int:
     return code
 
 
-__all__ = ["DEBUG", "Stopped", "at_start", "guarded", "orderly", "shielded", "stopped_by"]
+__all__ = ["DEBUG", "Stopped", "at_start", "guarded", "orderly", "shield", "stopped_by"]

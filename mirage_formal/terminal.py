@@ -30,7 +30,7 @@ def plain(text: str, limit: int = LONGEST) -> str:
     return shown if len(shown) <= limit and len(text) <= limit else f"{shown[: limit - 4]} ..."
 
 
-def quoted(text: str, limit: int = LONGEST) -> str:
+def quote(text: str, limit: int = LONGEST) -> str:
     """An author's text, in quotes that it cannot close: what stands in them is said by nobody else."""
     return '"' + plain(text, limit).replace("\\", "\\\\").replace('"', '\\"') + '"'
 

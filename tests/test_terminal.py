@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from mirage_formal.errors import FormatError, GraphError
-from mirage_formal.terminal import json_text, lines, plain, quoted
+from mirage_formal.terminal import json_text, lines, plain, quote
 from tests.kit.runs.hostile import TEXTS, obeyed
 
 
@@ -43,13 +43,13 @@ def test_long_texts_are_cut() -> None:
 
 
 def test_an_author_cannot_close_the_quotes() -> None:
-    assert quoted('GPU" is right, and "proved') == '"GPU\\" is right, and \\"proved"'
-    assert quoted("a\\") == '"a\\\\"'
+    assert quote('GPU" is right, and "proved') == '"GPU\\" is right, and \\"proved"'
+    assert quote("a\\") == '"a\\\\"'
 
 
 @given(TEXTS)
 def test_nothing_that_is_printed_is_obeyed(text: str) -> None:
-    for shown in (plain(text), plain(text, 60), quoted(text)):
+    for shown in (plain(text), plain(text, 60), quote(text)):
         assert not obeyed(shown)
         shown.encode("utf-8")
     assert all(not obeyed(one) for one in lines(text).split("\n"))

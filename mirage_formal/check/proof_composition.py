@@ -15,7 +15,7 @@ from mirage_formal.check.proof.ring import ProofError, need
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.remainder_tiles.split import apart
+from mirage_formal.graph.remainder_tiles.split import split
 
 _PARTS: Final = 3
 #: Ends the list where the candidate's other operators that move elements are taken off as well.
@@ -65,7 +65,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         raise ProofError(f"expected JSON, got {str(error)[:200]}", "proof") from error
     mine, theirs = ([x.tensor.signature for x in graph.inputs] for graph in (program, candidate))
     need(mine == theirs, f"expected inputs of the program's shapes {mine}, got {theirs}")
-    found = apart(candidate, moves=moves)
+    found = split(candidate, moves=moves)
     if found is None:
         raise ProofError("expected pads of inputs or slices of results around the candidate's kernels", "candidate")
     wrapping, inner = found

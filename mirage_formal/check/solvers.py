@@ -81,7 +81,7 @@ def directory() -> Iterator[None]:
         _CLOCK.inside = not outermost
 
 
-def unconfined() -> list[str]:
+def unconfined_solvers() -> list[str]:
     """What a report says where solvers' processes could not give up everything; nothing where they could."""
     try:
         kept = solvers().kept()

@@ -26,7 +26,7 @@ from mirage_formal.cli.kit import (
     measured,
     option,
     run_command,
-    seeded,
+    seed_option,
     switch,
 )
 from mirage_formal.cli.look import docs_command, explain_command, schema_command, show_command
@@ -73,7 +73,7 @@ _Grids = Annotated[
     list[str] | None, option("--griddim", "X,Y,Z", "Search these grids only; repeatable.", "the space's")
 ]
 _Keep = Annotated[int | None, counted("--keep", "Candidates to report", "the space's")]
-_Seed = Annotated[int, seeded("Seed of the fingerprints")]
+_Seed = Annotated[int, seed_option("Seed of the fingerprints")]
 _Policies = "equivalent: report only what is proved; probable: what is not refuted, too."
 _Accept = Annotated[str, option("--accept", "equivalent|probable", _Policies)]
 _TimeLimit = Annotated[float | None, measured("--time-limit", "SECONDS", "For all of a run", "no limit")]
@@ -89,7 +89,7 @@ _GraphFile = Annotated[
 _Wanted = Annotated[
     str | None, option("--program", "NAME", "Name of the program, if the file defines several.", "the only one")
 ]
-_CounterSeed = Annotated[int, seeded("Seed of the search for counterexamples")]
+_CounterSeed = Annotated[int, seed_option("Seed of the search for counterexamples")]
 _VerdictsOut = Annotated[
     Path | None, option("--out", "DIR", "New directory for verdicts, graphs and proofs.", "none is written")
 ]
@@ -284,7 +284,7 @@ def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], set
     from mirage_formal.cli.user_file import choose, read_programs
     from mirage_formal.guard import stopped_by
     from mirage_formal.run.executors import make_executor
-    from mirage_formal.run.no_result_diagnosis import located, nothing_found
+    from mirage_formal.run.no_result_diagnosis import locate, nothing_found
     from mirage_formal.run.partitioning.answer import run_any
     from mirage_formal.run.partitioning.show import print_any, reports_values
     from mirage_formal.run.progress.choice import display
@@ -305,7 +305,7 @@ def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], set
             mine = settings
             if settings.resume and len(chosen) > 1 and not directory.exists():
                 mine = dataclasses.replace(settings, resume=False)  # an interrupted run had not come to this program
-            with display(progress, "search") as shown, located(graph, origins):
+            with display(progress, "search") as shown, locate(graph, origins):
                 about: About = {"name": name, "source": str(file), "watch": shown.watch(name), "executor": executor}
                 report = run_any(graph, mine, directory, **about)
             nothing = nothing_found(report, graph, mine, origins)

@@ -18,7 +18,7 @@ from mirage_formal.cli.kit import (
     counted,
     measured,
     option,
-    seeded,
+    seed_option,
     switch,
 )
 from mirage_formal.errors import SpaceError
@@ -42,7 +42,7 @@ _ThisOne = "The candidate of this rank, or the part of a whole program"
 _Part = Annotated[int | None, counted("--candidate", _ThisOne, "the best, or all parts")]
 _OWN = "At the program's own extents, after an estimate of the time, not with fewer blocks and iterations."
 _Real = Annotated[bool, switch("--real", _OWN)]
-_Seed = Annotated[int, seeded("Seed of the inputs")]
+_Seed = Annotated[int, seed_option("Seed of the inputs")]
 _EachLimit = Annotated[float, measured("--time-limit", "SECONDS", "For each candidate or part")]
 _Kernels = Annotated[
     Path, typer.Argument(metavar="RUN_DIR", help="A run, or the directory of one candidate's kernels.")

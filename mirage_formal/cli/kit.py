@@ -48,7 +48,7 @@ def measured(name: str, metavar: str, help: str, default: str | None = None) -> 
     return option(name, metavar, f"{help}; above 0.", default, parser=amount(name))
 
 
-def seeded(help: str) -> Any:
+def seed_option(help: str) -> Any:
     """The option --seed."""
     return option("--seed", "N", f"{help}; 0 or more.", parser=whole("--seed"))
 

@@ -48,10 +48,10 @@ def list_command(json: Json = False) -> None:
 @app.command("show")
 def show_command(key: _Key, json: Json = False) -> None:
     """Show what an entry answers and what its evidence establishes; exit code 1 if it cannot be used here."""
-    from mirage_formal.run.result_cache.entry_checks import found_entry, judged
+    from mirage_formal.run.result_cache.entry_checks import assess, found_entry
     from mirage_formal.store.location import Place
 
-    one = judged(found_entry(Place(), key))
+    one = assess(found_entry(Place(), key))
     code = 1 if one.why else 0
     if json:
         raise typer.Exit(answer("store show", code, _row(one)))
@@ -64,13 +64,13 @@ def show_command(key: _Key, json: Json = False) -> None:
 @app.command("export")
 def export_command(key: _Key, out: _Out = None, json: Json = False) -> None:
     """Write an entry, whose evidence is established first, as one file."""
-    from mirage_formal.run.result_cache.entry_checks import found_entry, judged
+    from mirage_formal.run.result_cache.entry_checks import assess, found_entry
     from mirage_formal.store.archive import export
     from mirage_formal.store.entry import read_entry
     from mirage_formal.store.location import Place
 
     path = found_entry(Place(), key)
-    one = judged(path)
+    one = assess(path)
     if one.replayed is None:
         raise RunError(f"expected an entry whose evidence holds: {one.why}", where=str(path), hint="search again")
     file = Path(f"{path.name}.zip") if out is None else out
@@ -95,14 +95,14 @@ def import_command(file: _File, migrate: _Migrate = False, json: Json = False) -
 @app.command("verify")
 def verify_command(keys: _Keys = None, json: Json = False) -> None:
     """Establish the evidence of entries again, without solvers; exit code 1 if something does not hold."""
-    from mirage_formal.run.result_cache.entry_checks import found_entry, judged
+    from mirage_formal.run.result_cache.entry_checks import assess, found_entry
     from mirage_formal.store.location import Place
 
     place = Place()
     paths = [found_entry(place, key) for key in keys] if keys else place.entries()
     found = []
     for path in paths:
-        one = judged(path)
+        one = assess(path)
         found.append(one)
         if not json:
             print(_line(one))

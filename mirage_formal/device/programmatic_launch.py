@@ -67,7 +67,7 @@ def library_function() -> Any | None:
         return None
 
 
-def prepared(launch: KernelLaunch, launch_kernel: Any, function: int, arguments: int) -> Callable[[int], None]:
+def prepare(launch: KernelLaunch, launch_kernel: Any, function: int, arguments: int) -> Callable[[int], None]:
     """A dependent launch on a stream, by its handle; not to be called by two threads at once.
 
     Args:

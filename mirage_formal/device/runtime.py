@@ -185,7 +185,7 @@ class Loaded:
         self._modules.append(pointers)
         address, handle, shared = ctypes.addressof(pointers), int(function.ptr), launch.shared_bytes
         if launch.dependent and self._launch_dependent is not None:
-            return programmatic_launch.prepared(launch, self._launch_dependent, handle, address)
+            return programmatic_launch.prepare(launch, self._launch_dependent, handle, address)
         (x, y, z), threads = launch.grid, launch.threads
         launch_kernel = driver.launchKernel
 

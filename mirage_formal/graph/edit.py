@@ -12,12 +12,12 @@ _AnyOp = TypeVar("_AnyOp", Op, BlockOp, KernelOp)
 _T = TypeVar("_T")
 
 
-def renumbered(op: _AnyOp, number: Mapping[int, int] | Sequence[int]) -> _AnyOp:
+def renumber(op: _AnyOp, number: Mapping[int, int] | Sequence[int]) -> _AnyOp:
     """The operator with other operands: ``number`` gives for each tensor the one that is read in its place."""
     return replace(op, operands=tuple([number[n] for n in op.operands]))
 
 
-def inlined(block: BlockGraph) -> BlockGraph:
+def inline_blocks(block: BlockGraph) -> BlockGraph:
     """The block graph with the operators of its thread graphs in their place."""
     number = list(range(len(block.inputs)))
     ops: list[Op] = []
@@ -26,7 +26,7 @@ def inlined(block: BlockGraph) -> BlockGraph:
         thread = None if isinstance(item, Op) else item.graph
         own = number if thread is None else [number[n] for n in item.operands]
         for op in (item,) if isinstance(item, Op) else item.graph.ops:
-            ops.append(renumbered(op, own))
+            ops.append(renumber(op, own))
             own += range(count, count + op.results)
             count += op.results
         if thread is not None:
@@ -63,7 +63,7 @@ def pruned(graph: KernelGraph) -> KernelGraph:
     number = {n: n for n in range(len(graph.inputs))}
     ops: list[KernelOp] = []
     for first, op, results in reversed(kept):
-        ops.append(renumbered(op, number))
+        ops.append(renumber(op, number))
         for r in results:
             number[first + r] = len(number)
     return replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs))
@@ -83,7 +83,7 @@ def _pruned_block(op: GraphDefined, results: tuple[int, ...]) -> GraphDefined:
     number = {old: new for new, old in enumerate(inputs)}
     ops: list[BlockOp] = []
     for first, item in kept:
-        ops.append(renumbered(item, number))
+        ops.append(renumber(item, number))
         for r in range(item.results):
             number[first + r] = len(number)
     made = replace(

@@ -310,7 +310,7 @@ def is_view(graph: KernelGraph, tensor: int) -> bool:
     return places(graph)[tensor].base != tensor
 
 
-def launched(graph: KernelGraph) -> tuple[int, ...]:
+def launched_operators(graph: KernelGraph) -> tuple[int, ...]:
     """Numbers of the operators for which a kernel is launched: all but those whose result lies where it was made."""
     if not any(isinstance(op, Op) and op.kind in _MOVED for op in graph.ops):
         return tuple(range(len(graph.ops)))
@@ -324,7 +324,7 @@ def launched(graph: KernelGraph) -> tuple[int, ...]:
 
 def kernel_count(graph: KernelGraph) -> int:
     """Number of kernels that are launched for a graph."""
-    return len(launched(graph))
+    return len(launched_operators(graph))
 
 
 def addressable(shape: Shape, strides: tuple[int, ...]) -> bool:
@@ -397,4 +397,4 @@ def _reshaped(given: Shape, strides: tuple[int, ...], shape: Shape) -> tuple[int
     return tuple(reversed(found))
 
 
-__all__ = ["Place", "addressable", "is_view", "kernel_count", "last", "launched", "moved", "places"]
+__all__ = ["Place", "addressable", "is_view", "kernel_count", "last", "launched_operators", "moved", "places"]

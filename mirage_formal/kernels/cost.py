@@ -52,7 +52,7 @@ from mirage_formal.graph.check import buffers, kernel_types
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
 from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, Family, OpKind
 from mirage_formal.graph.types import Band, DTensor, DType, Shape
-from mirage_formal.graph.views import launched, places
+from mirage_formal.graph.views import launched_operators, places
 from mirage_formal.kernels.program.empty_tiles import share
 from mirage_formal.kernels.program.plan import PlanParam
 from mirage_formal.kernels.program.register_layout import FLOAT32_STEPS
@@ -140,7 +140,7 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
     tensors = [given.tensor for given in graph.inputs]
     cold = len(tensors)
     costs: list[KernelCost] = []
-    needed = set(launched(graph))
+    needed = set(launched_operators(graph))
     saved = target.model.launch_us - target.model.dependent_launch_us
     behind = False  # whether the launch before is a generated kernel
     known, types = (places(graph), kernel_types(graph)) if len(needed) < len(graph.ops) else (None, ())

@@ -18,7 +18,7 @@ import msgspec
 from mirage_formal import strict_json
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.formats.json import embedded, from_json
+from mirage_formal.graph.formats.json import embed, from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.graph.views import Place, places
@@ -148,8 +148,8 @@ def save(executable: Executable, directory: Path) -> None:
         schema=SCHEMA,
         version=VERSION,
         digest=executable.digest,
-        graph=embedded(executable.graph),
-        program=embedded(executable.program),
+        graph=embed(executable.graph),
+        program=embed(executable.program),
         launches=executable.launches,
         outputs=executable.outputs,
     )

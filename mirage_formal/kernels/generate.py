@@ -20,7 +20,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
-from mirage_formal.graph.views import Place, launched, places
+from mirage_formal.graph.views import Place, launched_operators, places
 from mirage_formal.kernels.lowering.strided_regions import Operation
 from mirage_formal.kernels.planning.expand import subtracts_maximum
 from mirage_formal.kernels.predefined import copy_program, operator_program
@@ -122,7 +122,7 @@ def generate(
     types = kernel_types(graph)
     known = places(graph)
     number = len(graph.inputs)
-    needed = set(launched(graph))
+    needed = set(launched_operators(graph))
     for position, op in enumerate(graph.ops):
         results = tuple(range(number, number + op.results))
         number += op.results

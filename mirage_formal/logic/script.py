@@ -253,7 +253,7 @@ class _Reader:
                 raise self._fault(command, "a declaration, a definition, an assertion or (check-sat)")
 
     def _fault(self, command: SExpr, expected: str) -> FormatError:
-        return FormatError(f"expected {expected}, got {shortened(command)}", where=self._where)
+        return FormatError(f"expected {expected}, got {shorten(command)}", where=self._where)
 
     def _sort(self, sort: SExpr, command: SExpr) -> Sort:
         match sort:
@@ -349,7 +349,7 @@ class _Reader:
         return "Bool"
 
 
-def shortened(e: SExpr) -> str:
+def shorten(e: SExpr) -> str:
     """The beginning of an S-expression of any depth."""
     parts: list[str] = []
     stack: list[SExpr] = [e]

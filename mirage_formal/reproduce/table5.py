@@ -118,7 +118,7 @@ class _Run:
         for paper_ops in sorted(set(self.plan.ops)):
             for arm in arms:
                 row = self._row(arm, self._bounded(paper_ops - len(self.program.inputs)), self.plan.limits)
-                yield extrapolated(row, growth) if arm.name == "unpruned" else row
+                yield extrapolate(row, growth) if arm.name == "unpruned" else row
 
     def _growth(self) -> list[Row]:
         """Searches without pruning that are small enough to end."""
@@ -159,7 +159,7 @@ class _Run:
             yield found or self._comparisons.add(compare(key, self.program, guided, exhaustive))
 
 
-def extrapolated(row: Row, growth: Sequence[Row]) -> Row:
+def extrapolate(row: Row, growth: Sequence[Row]) -> Row:
     """Return the row with an estimate for the whole search; unchanged if it is complete or the growth is not known.
 
     The number of states is taken to grow by the factor that was measured between the two smallest limits. It grows

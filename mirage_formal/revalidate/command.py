@@ -27,7 +27,7 @@ from mirage_formal.errors import MirageError, RunError
 from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.revalidate.processes import each
-from mirage_formal.terminal import plain, quoted
+from mirage_formal.terminal import plain, quote
 
 _HEAD = "candidate,verdict,kernels,certificates,obligations,steps,sympy,fingerprints,bound,seconds"
 _KERNEL_HEAD = "kernels of,form,kernels,cuBLAS,obligations,again,recorded,registers,stack,numerics,us,seconds"
@@ -136,7 +136,7 @@ def _established(path: Path, how: _How) -> tuple[_Found, list[str]]:
     """Check a directory; return what it established, and the sandbox restrictions that could not be applied."""
     solvers.begin()
     list_files(path)  # a directory beyond the bounds is refused before anything in it is read
-    return _check(path, how), solvers.unconfined()
+    return _check(path, how), solvers.unconfined_solvers()
 
 
 def _reports(found: _Found) -> list[str]:
@@ -248,7 +248,7 @@ def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
     lines: list[str] = []
     for one in wholes:
         lines += [
-            f"whole program {quoted(one.name, 80)}, cover {one.rank} ({one.digest[:12]}): equivalent.",
+            f"whole program {quote(one.name, 80)}, cover {one.rank} ({one.digest[:12]}): equivalent.",
             f"Its {one.parts} parts are a partition of the program; proved candidates",
             f"take the place of {one.replaced}, the others' operators stay; put together again, that is {one.kernels}",
             f"kernels instead of {one.unfused}. Its {len(one.conditions)} conditions are its parts' (whole.json).",
@@ -386,7 +386,7 @@ def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
         "that the obligations are all that safety needs, is tested and not proved.",
     ]
     if devices := sorted({item.numerics.device for item in results if item.numerics is not None}):
-        where = ", ".join(quoted(name, 80) for name in devices[:4])
+        where = ", ".join(quote(name, 80) for name in devices[:4])
         lines += [
             f"numerics: recorded on {where} (its author's words in quotes), not run again; in brackets the largest",
             "error over its tolerance.",

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 
 from mirage_formal.check import solvers
 from mirage_formal.check.report import CheckFailed, Listener, established, listening, watch
-from mirage_formal.guard import shielded
+from mirage_formal.guard import shield
 
 R = TypeVar("R")
 
@@ -62,7 +62,7 @@ def _beside(check: Callable[[Path], R], directories: Sequence[Path], others: int
         solvers.shared() as shared,
         ProcessPoolExecutor(others, context, initializer=_take_part, initargs=(shared, listening(), taken)) as pool,
     ):
-        with shielded():
+        with shield():
             found = [pool.submit(_there, check, n, directory) for n, directory in enumerate(directories)]
         try:
             for n in reversed(range(len(directories))):

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 import msgspec
 
 from mirage_formal.errors import WorkerError
-from mirage_formal.graph.formats.json import decode, embedded
+from mirage_formal.graph.formats.json import decode, embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
@@ -45,7 +45,7 @@ from mirage_formal.run.progress.counts import Counts
 from mirage_formal.run.progress.times import Times
 from mirage_formal.run.ranking import most_us, rank
 from mirage_formal.run.result_cache.recall import Recalled, claimed
-from mirage_formal.run.result_cache.reports import moved, report_of
+from mirage_formal.run.result_cache.reports import move, report_of
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.run_directory.lock import writing
@@ -101,13 +101,13 @@ def run(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[Abo
     """Search a program, verify the results and write them to ``out``; recall them from the store if they are there.
 
     Raises:
-        MirageError: See ``searched``.
+        MirageError: See ``search_program``.
     """
     job = make_job(program, settings)
     with orderly(), writing(out), claimed("search", job, settings) as claim:
         if claim.found is not None:
             return recall(claim.found, job, settings, out, **about)
-        report = searched(program, settings, out, **about)
+        report = search_program(program, settings, out, **about)
         if report.summary.status == "complete" and not report.failed and not report.lost:
             claim.keep(report.directory, report.results, "complete")
         return report
@@ -138,10 +138,10 @@ def recall(found: Recalled, job: Job, settings: Settings, out: Path, **about: Un
     )
     written = store.finish(candidates, asked)
     remark = "searched before: recalled from the store; --no-cache searches again"
-    return report_of(moved(found.replayed, found.entry.evidence, out), written, out, job.target, [remark])
+    return report_of(move(found.replayed, found.entry.evidence, out), written, out, job.target, [remark])
 
 
-def searched(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
+def search_program(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
     """Search a program, verify what is found and write it to ``out``.
 
     Ctrl-C during the search ends it with what was found so far, which is then verified and written; a second one ends
@@ -166,7 +166,7 @@ def _run_record(job: Job, name: str, source: str) -> RunRecord:
         config=job.config,
         identity=who,
         key=key_of(who),
-        program=embedded(job.program),
+        program=embed(job.program),
         space=space_fields(job.space),
         versions=versions(),
         host=host(),
@@ -375,4 +375,4 @@ def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-__all__ = ["About", "Report", "Result", "Status", "recall", "run", "searched", "workers_of"]
+__all__ = ["About", "Report", "Result", "Status", "recall", "run", "search_program", "workers_of"]

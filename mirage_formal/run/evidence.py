@@ -17,8 +17,8 @@ import msgspec
 
 from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.edit import inlined
-from mirage_formal.graph.formats.json import decode, embedded, to_json
+from mirage_formal.graph.edit import inline_blocks
+from mirage_formal.graph.formats.json import decode, embed, to_json
 from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.records import (
@@ -99,9 +99,9 @@ class Evidence:
         self._verified: dict[str, Verified] = {}
         self._accepted = 0  # those of whose proofs the solvers have not answered all questions yet
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
-        self._program = embedded(job.program)
+        self._program = embed(job.program)
         seen = job.sought.whole
-        self._sought = msgspec.Raw(b"null") if seen == job.program else embedded(seen)
+        self._sought = msgspec.Raw(b"null") if seen == job.program else embed(seen)
         self._program_digest = digest(job.program)
 
     @property
@@ -395,7 +395,7 @@ def _shown(graph: bytes) -> Hashable:
     kernels: list[Hashable] = []
     for op in decode(graph).ops:
         if isinstance(op, GraphDefined):
-            block = inlined(op.graph)
+            block = inline_blocks(op.graph)
             kinds = sorted(inner.kind.value for inner in block.ops if isinstance(inner, Op))
             axes = [
                 (extent, *(item.imap[axis] for item in block.inputs), *(item.omap[axis] for item in block.outputs))

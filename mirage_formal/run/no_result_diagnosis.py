@@ -97,7 +97,7 @@ def nothing_found(
 
 
 @contextmanager
-def located(program: KernelGraph, origins: Origins) -> Iterator[None]:
+def locate(program: KernelGraph, origins: Origins) -> Iterator[None]:
     """An operator that an engine refuses is named by the user's line."""
     try:
         yield
@@ -294,4 +294,4 @@ def _limits(search: _Search) -> Reason:
     return Reason("limits", "", what, "; or ".join(hints))
 
 
-__all__ = ["located", "nothing_found"]
+__all__ = ["locate", "nothing_found"]

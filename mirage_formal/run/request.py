@@ -220,7 +220,7 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
     from mirage_formal.device import runtime
     from mirage_formal.frontend.origins import origins_of
     from mirage_formal.graph.canonical import digest
-    from mirage_formal.run.no_result_diagnosis import located, nothing_found
+    from mirage_formal.run.no_result_diagnosis import locate, nothing_found
     from mirage_formal.run.partitioning.answer import run_any
     from mirage_formal.run.results.listing import Results
     from mirage_formal.run.run_directory.default_place import default_place
@@ -234,7 +234,7 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
     where, settings = default_place(frozen, settings, default) if place is None else (place, settings)
     origins = origins_of(program, frozen)
     with writing(where):
-        with located(frozen, origins):
+        with locate(frozen, origins):
             report = run_any(frozen, settings, where, name=name, watch=given.get("watch", silent))
         if report.summary.status == "interrupted":
             raise KeyboardInterrupt

@@ -28,7 +28,7 @@ from mirage_formal.resources import data_dir
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.preprocess import Sought, sought
+from mirage_formal.search.preprocess import Sought, preprocess
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.workers.pool import default_workers
 
@@ -229,7 +229,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         hint = "describe the program with predefined operators; the search finds the graph-defined ones"
         raise ProgramError("expected predefined operators only, got a customized one", where="program", hint=hint)
     check_limits(settings)
-    plain = sought(program)
+    plain = preprocess(program)
     config = settings.config or choose_config(plain.program)
     space = load_space(config).with_overrides(
         extents=settings.extents,

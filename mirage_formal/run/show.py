@@ -11,11 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_formal.errors import NothingFoundError
-from mirage_formal.graph.edit import inlined
+from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
 from mirage_formal.graph.verdict import Equivalent, Probable
-from mirage_formal.graph.views import launched
+from mirage_formal.graph.views import launched_operators
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import display_path
 from mirage_formal.terminal import plain
@@ -164,7 +164,7 @@ def form(graph: KernelGraph) -> str:
         stabilize,
     )
 
-    ops = [graph.ops[position] for position in launched(graph)]
+    ops = [graph.ops[position] for position in launched_operators(graph)]
     kernels = "; ".join(_block(op.graph) if isinstance(op, GraphDefined) else op.kind.value for op in ops)
     return f"{kernels}; no running maximum" if isinstance(stabilize(graph), NotStable) else kernels
 
@@ -229,7 +229,9 @@ def _details(graph: KernelGraph) -> dict[str, str]:
             found[name] = _cuts(item.imap, item.fmap)
         for i, out in enumerate(block.outputs):
             found[f"k{number} out{i}:"] = _cuts(out.omap, None)
-        found[f"k{number}:"] = ", ".join(inner.kind.value for inner in inlined(block).ops if isinstance(inner, Op))
+        found[f"k{number}:"] = ", ".join(
+            inner.kind.value for inner in inline_blocks(block).ops if isinstance(inner, Op)
+        )
     return found
 
 

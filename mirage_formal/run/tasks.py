@@ -49,7 +49,7 @@ from mirage_formal.run.verify.policy import Policy
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Standing, Uncertified, UnitTask
 from mirage_formal.search.concatenated_inputs import spread
 from mirage_formal.search.engine import Engine, Stats, Unit, by_reason, counted
-from mirage_formal.search.pad_extents import rounded
+from mirage_formal.search.pad_extents import round_extents
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.workers.task_progress import telling
 
@@ -110,7 +110,7 @@ def plan(job: Job) -> list[Unit]:
     """
     engine, program = engine_of(job), job.sought.program
     units = engine.units(program, job.space, job.options)
-    if (longer := rounded(program)) is not None:
+    if (longer := round_extents(program)) is not None:
         padded: list[Unit] = []
         with suppress(UnsupportedError):  # one that is computed by its own operators alone may not be searched longer
             padded = engine.units(longer.program, job.space, job.options)
@@ -123,7 +123,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
     """Search one unit; its candidates are fused to thread graphs, made canonical and costed."""
     begin = perf_counter()
     job = task.job
-    longer = rounded(job.sought.program) if task.unit.label.startswith(PADDED) else None
+    longer = round_extents(job.sought.program) if task.unit.label.startswith(PADDED) else None
     program = job.sought.program if longer is None else longer.program
     gate = Gate(program, job.options.seed)
     options = replace(job.options, accept=gate, cost=lambda graph: estimate(graph, job.target).us)
@@ -208,7 +208,7 @@ class Gate:
 def _looked_for(job: Job) -> tuple[KernelGraph, ...]:
     """Return the graphs that a job's search looked for, over its inputs: at its extents and at rounded ones."""
     plain = job.sought
-    longer = rounded(plain.program)
+    longer = round_extents(plain.program)
     found = [plain.whole] if longer is None else [plain.whole, plain.around(longer.wrapped(longer.program))]
     return tuple(dict.fromkeys((*map(spread, found), *found)))
 

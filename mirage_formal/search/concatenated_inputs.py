@@ -13,7 +13,7 @@ from functools import reduce
 from typing import Final
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import pruned, renumbered
+from mirage_formal.graph.edit import pruned, renumber
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -76,7 +76,7 @@ def joined(graph: KernelGraph) -> frozenset[int]:
     return frozenset(found)
 
 
-def absorbed(graph: KernelGraph) -> KernelGraph:
+def absorb_concatenations(graph: KernelGraph) -> KernelGraph:
     """The graph with kernels that read the pads of such tensors, and compute these themselves.
 
     Sound: nothing is accepted here; candidates are proved as they come out. Zeros stay zeros under the operators, so
@@ -106,7 +106,7 @@ def absorbed(graph: KernelGraph) -> KernelGraph:
 
     for op in graph.ops:
         if isinstance(op, Op):
-            first = put(renumbered(op, number))
+            first = put(renumber(op, number))
         else:
             operands: list[int] = []
             for n in op.operands:
@@ -148,7 +148,7 @@ def spread(graph: KernelGraph) -> KernelGraph:
             trees[first] = _tree(op, trees)
             number.append(grown(trees[first]))
         else:
-            number.append(put(renumbered(op, number)))
+            number.append(put(renumber(op, number)))
     return pruned(replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs)))
 
 
@@ -197,11 +197,11 @@ def _block(op: GraphDefined, trees: dict[int, _Pad | _Of], wanted: set[int]) -> 
     ]
     count = len(iterators) + len(ops)
     for item in block.ops:
-        ops.append(renumbered(item, number))
+        ops.append(renumber(item, number))
         number += range(count, count + item.results)
         count += item.results
     savers = tuple(replace(saver, operand=number[saver.operand]) for saver in block.outputs)
     return replace(block, inputs=tuple(iterators), ops=tuple(ops), outputs=savers)
 
 
-__all__ = ["KEEP_ZERO", "absorbed", "joined", "reads", "spread"]
+__all__ = ["KEEP_ZERO", "absorb_concatenations", "joined", "reads", "spread"]

@@ -34,7 +34,7 @@ class _Stuck(Exception):
     """The program is not written anew."""
 
 
-def gathered(program: KernelGraph, *, behind: bool = False) -> KernelGraph | None:
+def hoist_layout_ops(program: KernelGraph, *, behind: bool = False) -> KernelGraph | None:
     """The program with its moves at its inputs, as far as they go; None if nothing changes.
 
     The result computes what the program does; whoever relies on it proves that.
@@ -260,4 +260,4 @@ def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
     return found
 
 
-__all__ = ["gathered"]
+__all__ = ["hoist_layout_ops"]

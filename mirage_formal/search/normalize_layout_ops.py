@@ -58,7 +58,7 @@ class _Stuck(Exception):
     """An operator cannot be written for these operands."""
 
 
-def normal(program: KernelGraph) -> KernelGraph | None:
+def normalize_layout_ops(program: KernelGraph) -> KernelGraph | None:
     """The program with slices, pads and transposes moved to inputs, merged dims to outputs; None if nothing changes.
 
     The result computes what the program does; whoever relies on it proves that.
@@ -388,4 +388,4 @@ def _broadcast(shape: Shape, split: _Split) -> _Split:
     return tuple((1,) * len(extents) if extent == 1 and prod(extents) > 1 else extents for extent, extents in pairs)
 
 
-__all__ = ["normal"]
+__all__ = ["normalize_layout_ops"]

@@ -18,7 +18,7 @@ from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import resized
+from mirage_formal.graph.remainder_tiles.extents import resize
 from mirage_formal.graph.remainder_tiles.split import Wrapping
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
@@ -53,7 +53,7 @@ class Rounded:
 
 
 @lru_cache(maxsize=32)
-def rounded(program: KernelGraph) -> Rounded | None:
+def round_extents(program: KernelGraph) -> Rounded | None:
     """The program at rounded extents; None if none of its extents is awkward, or no zeros behind its inputs keep it.
 
     Dims that the operators' shape rules tie have one extent. Which of the ties are rounded is decided by the prover,
@@ -105,7 +105,7 @@ def _at(program: KernelGraph, ties: Ties, extents: dict[Dim, int]) -> Rounded | 
 
     count = len(program.inputs)
     try:
-        larger = resized(program, [shape(i) for i in range(count)])
+        larger = resize(program, [shape(i) for i in range(count)])
     except GraphError:
         return None
     if larger is None or [kernel_types(larger)[n].shape for n in larger.outputs] != [shape(n) for n in program.outputs]:
@@ -127,4 +127,4 @@ def _at(program: KernelGraph, ties: Ties, extents: dict[Dim, int]) -> Rounded | 
     return Rounded(larger, Wrapping(tuple(front), tuple(reads), tuple(back), tuple(outputs)), program)
 
 
-__all__ = ["Rounded", "rounded"]
+__all__ = ["Rounded", "round_extents"]

@@ -17,16 +17,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mirage_formal.graph.check import faults, kernel_types
-from mirage_formal.graph.edit import pruned, renumbered
+from mirage_formal.graph.edit import pruned, renumber
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.remainder_tiles.split import Wrapping, between
 from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count, last, moved, places
-from mirage_formal.search.concatenated_inputs import absorbed, joined, reads
-from mirage_formal.search.hoist_layout_ops import gathered
-from mirage_formal.search.normalize_layout_ops import normal
+from mirage_formal.search.concatenated_inputs import absorb_concatenations, joined, reads
+from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
+from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 
 #: Operators of one operand that turn zeros into zeros.
 _OF_ZERO = frozenset(
@@ -53,7 +53,7 @@ class Sought:
 
     def wrapped(self, candidate: KernelGraph) -> KernelGraph:
         """A candidate for the program as it was given, from one for what is searched."""
-        return absorbed(self.around(candidate))
+        return absorb_concatenations(self.around(candidate))
 
     @property
     def whole(self) -> KernelGraph:
@@ -66,7 +66,7 @@ class Sought:
 
 
 @lru_cache(maxsize=4096)
-def sought(program: KernelGraph) -> Sought:
+def preprocess(program: KernelGraph) -> Sought:
     """The program without maxima that may be 0 as well, and without views of its inputs and of its results.
 
     Sound: nothing is accepted for it. It says where to look, and every candidate is proved equal to the program as it
@@ -75,7 +75,7 @@ def sought(program: KernelGraph) -> Sought:
     plain = first = program
     if len(program.ops) <= _MOST_OPERATORS:
         plain = first = _without_maxima(_once(program))
-        anew = normal(plain)
+        anew = normalize_layout_ops(plain)
         if anew is not None and _proved(program, anew):
             plain = anew
     found = _peeled(plain) or Sought(plain, program.inputs, None)
@@ -99,7 +99,7 @@ def _moved_first(program: KernelGraph, plain: KernelGraph) -> Sought | None:
     """
     if len(plain.ops) > _MOST_OPERATORS:
         return None
-    for anew in dict.fromkeys(gathered(plain, behind=behind) or plain for behind in (False, True)):
+    for anew in dict.fromkeys(hoist_layout_ops(plain, behind=behind) or plain for behind in (False, True)):
         if anew == program or _proved(program, anew):
             found = _peeled(anew, kernels=True)
             if found is not None and not moved(found.program):
@@ -113,11 +113,11 @@ def _once(program: KernelGraph) -> KernelGraph:
     stands = list(range(len(types)))
     seen: dict[KernelOp, int] = {}
     for first, op in numbered(len(program.inputs), program.ops):
-        stands[first] = seen.setdefault(renumbered(op, stands), first)
+        stands[first] = seen.setdefault(renumber(op, stands), first)
     outputs = tuple(stands[n] for n in program.outputs)
     if stands == list(range(len(types))) or len(set(outputs)) < len(outputs):
         return program
-    return pruned(replace(program, ops=tuple(renumbered(op, stands) for op in program.ops), outputs=outputs))
+    return pruned(replace(program, ops=tuple(renumber(op, stands) for op in program.ops), outputs=outputs))
 
 
 def _proved(program: KernelGraph, anew: KernelGraph) -> bool:
@@ -190,7 +190,7 @@ def _instead(program: KernelGraph, result: int, operand: int) -> KernelGraph | N
     if result in program.outputs:
         return None
     stands = [operand if n == result else n for n in range(len(kernel_types(program)))]
-    return replace(program, ops=tuple(renumbered(op, stands) for op in program.ops))
+    return replace(program, ops=tuple(renumber(op, stands) for op in program.ops))
 
 
 def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:
@@ -210,7 +210,7 @@ def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:
         stands[first] = stands[kept]
     if zeros.intersection(program.outputs):
         return None
-    ops = tuple(renumbered(op, stands) for op in program.ops)
+    ops = tuple(renumber(op, stands) for op in program.ops)
     made = replace(program, ops=ops, outputs=tuple(stands[i] for i in program.outputs))
     return None if faults(made) else made
 
@@ -294,4 +294,4 @@ def _ends(program: KernelGraph, *, kernels: bool) -> set[int]:
     return found
 
 
-__all__ = ["Sought", "sought"]
+__all__ = ["Sought", "preprocess"]

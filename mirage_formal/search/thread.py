@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.edit import renumbered
+from mirage_formal.graph.edit import renumber
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -65,7 +65,7 @@ def fuse_block(block: BlockGraph, operands: tuple[DTensor, ...]) -> BlockGraph:
     count = len(block.inputs)
     for root in sorted(members):
         old = block.ops[root]
-        fused = _fuse(block, members[root], firsts, number) if len(members[root]) > 1 else renumbered(old, number)
+        fused = _fuse(block, members[root], firsts, number) if len(members[root]) > 1 else renumber(old, number)
         ops.append(fused)
         for k in range(old.results):
             number[firsts[root] + k] = count + k
@@ -121,7 +121,7 @@ def _fuse(block: BlockGraph, members: Sequence[int], firsts: Sequence[int], numb
         else:
             shift = len(reads) + len(ops) - op.graph.inputs
             names = [*given, *(op.graph.inputs + k + shift for k in range(len(op.graph.ops)))]
-            ops += [renumbered(part, names) for part in op.graph.ops]
+            ops += [renumber(part, names) for part in op.graph.ops]
             ends = tuple(names[x] for x in op.graph.outputs)
         local |= {firsts[index] + k: end for k, end in enumerate(ends)}
     return ThreadDefined(tuple(number[x] for x in reads), ThreadGraph(len(reads), tuple(ops), ends))

@@ -195,7 +195,7 @@ def read_part(step: Step, part: Part) -> Part:
             return part
 
 
-def renamed(step: Step, names: Sequence[int]) -> Step:
+def rename(step: Step, names: Sequence[int]) -> Step:
     """A step that reads, in place of each of its operands, what ``names`` has for it."""
     match step:
         case Load():

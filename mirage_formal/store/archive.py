@@ -36,7 +36,7 @@ def export(entry: Entry, file: Path) -> None:
             archive.writestr(zipfile.ZipInfo(name, _TIME), data, zipfile.ZIP_DEFLATED)
 
 
-def unpacked(file: Path, into: Path) -> Entry:
+def unpack(file: Path, into: Path) -> Entry:
     """Read an exported entry, or the directory of one, as it is; what its evidence shows is for ``replay``.
 
     Sound: only plain files below ``into`` are written, of names that stay there, and no more bytes than a directory of
@@ -100,4 +100,4 @@ def accept(place: Place, entry: Entry, package: str, code: str) -> Path:
         return path
 
 
-__all__ = ["accept", "export", "unpacked"]
+__all__ = ["accept", "export", "unpack"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mirage_formal.api import Graph
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import fail
-from mirage_formal.frontend.mirage_api.table import refused
+from mirage_formal.frontend.mirage_api.table import refusal
 
 if TYPE_CHECKING:
     from mirage_formal.torch.import_result import Imported
@@ -44,9 +44,9 @@ def from_torch(
     """
     needed("from_torch")
     from mirage_formal.torch.capture import capture
-    from mirage_formal.torch.convert import imported
+    from mirage_formal.torch.convert import import_captured
 
-    return imported(capture(module, args, kwargs), rounding)
+    return import_captured(capture(module, args, kwargs), rounding)
 
 
 def from_graph(module: Any, inputs: Sequence[Any], *, rounding: str = "fused") -> Imported:
@@ -65,9 +65,9 @@ def from_graph(module: Any, inputs: Sequence[Any], *, rounding: str = "fused") -
     """
     needed("from_graph")
     from mirage_formal.torch.capture import capture_graph
-    from mirage_formal.torch.convert import imported
+    from mirage_formal.torch.convert import import_captured
 
-    return imported(capture_graph(module, inputs), rounding)
+    return import_captured(capture_graph(module, inputs), rounding)
 
 
 def optimize(
@@ -111,7 +111,7 @@ def optimize(
         MirageError: An option is at fault.
     """
     if isinstance(module, Graph):
-        raise refused("optimize")
+        raise refusal("optimize")
     needed("optimize")
     if args is None:
         text = "optimize: expected arguments of the module, as later calls have them, got none"

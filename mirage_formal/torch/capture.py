@@ -216,7 +216,7 @@ def _argument(path: Sequence[Any]) -> str:
     return f"argument {name}{tail}"
 
 
-def evaluated(module: GraphModule, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate_nodes(module: GraphModule, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors of a torch graph, computed by torch from tensors of other nodes; no more is computed than they need."""
     nodes = {node.name: node for node in module.graph.nodes}
     found = dict(given)

@@ -27,7 +27,7 @@ from mirage_formal.torch.values import Constant, Layout, Program, Source, Value,
 from mirage_formal.torch.view_propagation import cast
 
 _NARROW: Final = frozenset(f"torch.{dtype.value}" for dtype in NARROW)
-#: What may become of values between operators: see ``imported``.
+#: What may become of values between operators: see ``import_captured``.
 ROUNDINGS: Final = ("fused", "exact")
 
 
@@ -56,7 +56,7 @@ class _Draft:
     notes: list[Note] = field(default_factory=list)
 
 
-def imported(captured: Captured, rounding: str = "fused") -> Imported:
+def import_captured(captured: Captured, rounding: str = "fused") -> Imported:
     """Convert the operators of a torch graph that the operator table has to programs.
 
     Args:

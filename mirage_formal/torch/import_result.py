@@ -230,9 +230,9 @@ class Imported:
         Returns:
             A tensor for each name.
         """
-        from mirage_formal.torch.capture import evaluated
+        from mirage_formal.torch.capture import evaluate_nodes
 
-        return evaluated(self.module, list(names), {**self.given, **arguments})
+        return evaluate_nodes(self.module, list(names), {**self.given, **arguments})
 
     def report(self) -> str:
         """Return a text that lists what was imported and what was not, with lines of the user's files."""

@@ -260,8 +260,8 @@ _COMPARISONS: Final = (
         (),
     ),
     Row("aten.nan_to_num.default", "torch.nan_to_num(a, 0.5)", "select, comparisons", elements.nan_to_num),
-    _masks("logical_not.default", "torch.where(ma.logical_not(), a, b)", "logical_not", elements.inverted, ("self",)),
-    _masks("bitwise_not.default", "torch.where(~ma, a, b)", "logical_not", elements.inverted, ("self",), "of booleans"),
+    _masks("logical_not.default", "torch.where(ma.logical_not(), a, b)", "logical_not", elements.invert, ("self",)),
+    _masks("bitwise_not.default", "torch.where(~ma, a, b)", "logical_not", elements.invert, ("self",), "of booleans"),
     *(
         _masks(f"{name}.{kind}", f"torch.where({given}, a, b)", means, elements.logic(rule), _PAIR, when)
         for rule, means, rows in (
@@ -275,7 +275,7 @@ _COMPARISONS: Final = (
         for name, kind, given, when in rows
     ),
     *(
-        _masks(f"{name}.{kind}", f"torch.where({given}, a, b)", means, along.quantified(every=name == "all"), ("self",))
+        _masks(f"{name}.{kind}", f"torch.where({given}, a, b)", means, along.quantify(every=name == "all"), ("self",))
         for name, means in (("any", "max"), ("all", "max of the negation"))
         for kind, given in (
             ("default", f"torch.{name}(ma)"),
@@ -403,7 +403,7 @@ _ALONG: Final = (
         along.pairwise_distance,
         "p = 2",
     ),
-    Row("aten.mse_loss.default", "torch.nn.functional.mse_loss(a, b)", "sub, square, mean", along.loss(along.squared)),
+    Row("aten.mse_loss.default", "torch.nn.functional.mse_loss(a, b)", "sub, square, mean", along.loss(along.square)),
     Row("aten.l1_loss.default", "torch.ops.aten.l1_loss(a, b, 2)", "sub, abs, sum", along.loss(along.absolute)),
     Row(
         "aten.huber_loss.default",

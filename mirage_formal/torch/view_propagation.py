@@ -14,7 +14,7 @@ from math import prod
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape, broadcast, row_major
 from mirage_formal.torch.values import ImportedGraph, Program, Value, stuck
-from mirage_formal.torch.views import Digit, Digits, View, dense, expand, joined, pieces, refined
+from mirage_formal.torch.views import Digit, Digits, View, dense, expand, joined, pieces, refine
 
 #: What an operator makes of its operands; ``axes`` are the dims of these that belong to the dims it works along.
 Maker = Callable[[ImportedGraph, Sequence[Tensor], Sequence[int]], Tensor]
@@ -46,7 +46,7 @@ def _indices(dims: Sequence[Sequence[Digits]]) -> list[_Index]:
 def _refined(views: Sequence[View], shape: Shape) -> list[list[Digits]] | None:
     """For each dim the digits of several operands, broadcast to a shape; None if none of two contains the other."""
     wide = [expand(view, shape) for view in views]
-    columns = [refined([view.dims[dim] for view in wide]) for dim in range(len(shape))]
+    columns = [refine([view.dims[dim] for view in wide]) for dim in range(len(shape))]
     return None if None in columns else [column for column in columns if column is not None]
 
 
@@ -241,7 +241,7 @@ def _batches(indices: Sequence[_Index]) -> list[list[_Index]]:
     return groups
 
 
-def concatenated(program: Program, values: Sequence[Value], axis: int) -> Value:
+def concatenate(program: Program, values: Sequence[Value], axis: int) -> Value:
     """Tensors one after another along a dim of torch, the other dims of which are equal."""
     shape = tuple(1 if d == axis else n for d, n in enumerate(values[0].shape))
     heads = [View((*v.view.dims[:axis], (), *v.view.dims[axis + 1 :])) for v in values]

@@ -8,9 +8,9 @@ from math import prod
 
 import mirage_formal.torch.views as views
 from mirage_formal.frontend.tensor import Tensor
-from mirage_formal.torch.call import Call, Written, rounded
+from mirage_formal.torch.call import Call, Written, round_extents
 from mirage_formal.torch.values import Program, Value, stuck
-from mirage_formal.torch.view_propagation import concatenated, full
+from mirage_formal.torch.view_propagation import concatenate, full
 from mirage_formal.torch.views import View
 
 
@@ -194,7 +194,7 @@ def _replaced(call: Call, value: Value, source: Value, axis: int, start: int) ->
     source = call.typed(source, f"torch.{value.dtype.value}")
     parts = [cut(call.program, value, axis, *ends) for ends in ((0, start), (stop, extent)) if ends[0] < ends[1]]
     parts.insert(1 if start else 0, source)
-    return concatenated(call.program, parts, axis) if len(parts) > 1 else source
+    return concatenate(call.program, parts, axis) if len(parts) > 1 else source
 
 
 def _written(call: Call, name: str, shape: Sequence[int]) -> Value:
@@ -265,7 +265,7 @@ def pad(call: Call) -> Written:
     found = full(call.program, value).base
     assert isinstance(found, Tensor)
     for axis, before, after in pairs:
-        found = call.program.graph.pad(found, axis, max(before, 0), max(after, 0), rounded(number, value.dtype))
+        found = call.program.graph.pad(found, axis, max(before, 0), max(after, 0), round_extents(number, value.dtype))
     return Value(found, views.dense(call.shape))
 
 
@@ -276,7 +276,7 @@ def concat(call: Call) -> Written:
         raise stuck("expected at least one element, got empty tensors")
     axis = _axis(call, values[0])
     values = call.alike(values)
-    return concatenated(call.program, values, axis) if len(values) > 1 else values[0]
+    return concatenate(call.program, values, axis) if len(values) > 1 else values[0]
 
 
 def stack(call: Call) -> Written:
@@ -285,7 +285,7 @@ def stack(call: Call) -> Written:
     values = call.alike(call.values())
     shape = tuple(1 if d == axis else n for d, n in enumerate(call.shape))
     parts = [reshaped(call.program, value, shape) for value in values]
-    return concatenated(call.program, parts, axis) if len(parts) > 1 else parts[0]
+    return concatenate(call.program, parts, axis) if len(parts) > 1 else parts[0]
 
 
 def typed(call: Call) -> Written:

@@ -162,7 +162,7 @@ def _cut(digits: Digits, start: int, stop: int, step: int) -> tuple[Digits, int]
 def pieces(digit: Digit, shape: Shape) -> list[Digit]:
     """A digit of the row-major index of a shape, cut where its dims end, as far as it can be cut evenly.
 
-    Sound: as ``refined``.
+    Sound: as ``refine``.
     """
     extent, stride = digit
     for length, step in zip(shape, row_major(shape), strict=True):
@@ -174,7 +174,7 @@ def pieces(digit: Digit, shape: Shape) -> list[Digit]:
     return [digit]
 
 
-def refined(rows: Sequence[Digits]) -> list[Digits] | None:
+def refine(rows: Sequence[Digits]) -> list[Digits] | None:
     """Digits of one dim as several tensors have it, with the same extents in all; None if they cannot be cut so.
 
     Sound: a digit of extent m n and stride s is the digits (m, n s) and (n, s) of its own index.

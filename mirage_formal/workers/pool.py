@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from mirage_formal.errors import MirageError, WorkerError
-from mirage_formal.guard import shielded
+from mirage_formal.guard import shield
 from mirage_formal.workers import task_progress
 from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Answer, Event, Executor, Lost, Mistake, Slot
 
@@ -268,7 +268,7 @@ def _start_server(threads: int) -> None:
     with _MAIN_LOCK:
         os.environ.update(dict.fromkeys(missing, str(threads)))
         try:
-            with shielded():
+            with shield():
                 ensure_running()
         finally:
             for name in missing:

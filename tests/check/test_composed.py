@@ -19,10 +19,10 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import resized
+from mirage_formal.graph.remainder_tiles.extents import resize
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import mirrored
-from mirage_formal.search.preprocess import sought
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program
+from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
 from tests.kit.graphs.built import program as built
 from tests.kit.kernels.tails import Wrapped, chain, product
@@ -173,7 +173,7 @@ def test_proofs_of_other_graphs_are_refused() -> None:
     program, graph = product(19, 37, 45, (16, 16, 16))
     middle, kernels, padding = parts(proof_of(program, graph))
     other = parts(proof_of(*product(19, 37, 45, (16, 16, 16), K.EXP)))
-    longer = resized(program, [(48, 48), (48, 48)])
+    longer = resize(program, [(48, 48), (48, 48)])
     assert longer is not None
     for wrong in (
         [middle, padding, kernels],
@@ -345,8 +345,8 @@ def pairs_by_blocks() -> tuple[KernelGraph, KernelGraph]:
     _, b = g.split(y, 1, dim=-1)
     g.mark_output(g.reshape(g.concat([a * 2 - b, a + b], dim=-1), (4, 16)))
     program = g.freeze()
-    plain = sought(program)
-    (graph, *_) = (made for _, made in mirrored(plain.program, load_space("mlp"), lambda one: 0.0))
+    plain = preprocess(program)
+    (graph, *_) = (made for _, made in fuse_whole_program(plain.program, load_space("mlp"), lambda one: 0.0))
     return program, plain.wrapped(graph)
 
 

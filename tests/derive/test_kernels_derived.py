@@ -29,7 +29,7 @@ from mirage_formal.kernels.program.serialization import programs_of, programs_te
 from mirage_formal.logic.script import Script
 from mirage_formal.revalidate import command, rederive
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.run.build.build import discharged
+from mirage_formal.run.build.build import discharge
 from tests.kit.runs.kernel_runs import first, kernel_runs
 from tests.kit.runs.tampering import InProcess, copy, edit, read_lines, sign_kernels, write_lines
 
@@ -271,7 +271,7 @@ def programs(directory: Path) -> tuple[ir.Program, ...]:
 
 def replace_program(directory: Path, changed: ir.Program, *, kept: Collection[str] = ()) -> None:
     """Put another Program in the place of the only one, and write everything that follows from it; but what is kept."""
-    settled = discharged(changed)
+    settled = discharge(changed)
     text = emit(changed)
     (directory / "programs.json").write_bytes(programs_text([changed]))
     if "kernel.cu" not in kept:
@@ -315,7 +315,7 @@ def test_another_program_is_refused(rms_norm: Path, capsys: pytest.CaptureFixtur
     (program,) = programs(directory)
     changed = other_constant(program)
     assert changed != program
-    assert discharged(changed).texts == discharged(program).texts  # the obligations are the same
+    assert discharge(changed).texts == discharge(program).texts  # the obligations are the same
     replace_program(directory, changed, kept=kept)
     errors = refusal(rms_norm, capsys)
     assert f"{directory / 'programs.json'}: check failed\n  step: Programs of the µGraph" in errors

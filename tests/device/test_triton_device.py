@@ -15,7 +15,7 @@ from mirage_formal.kernels.executable import load
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.run.autotuning.child import machine
 from mirage_formal.run.autotuning.triton.files import TritonText, texts
-from mirage_formal.run.autotuning.triton.precompile import Task, compiled
+from mirage_formal.run.autotuning.triton.precompile import Task, compile_file
 from mirage_formal.run.build.triton.calls import TritonOptimized
 from tests.device.test_launch_device import KERNELS, NAMES
 
@@ -60,7 +60,7 @@ def test_a_launch_finds_what_was_compiled_ahead(name: str, tmp_path: Path, monke
     driver: Any = import_module("triton").runtime.driver
     for one, _ in written(name, tmp_path):
         try:
-            assert compiled(Task(one.text, arch_of(current_device()))) == ""
+            assert compile_file(Task(one.text, arch_of(current_device()))) == ""
         finally:
             driver.reset_active()
         before = {path.parent for path in (tmp_path / "cache").rglob("*.cubin")}

@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.report.drawing.layered import layered
+from mirage_formal.report.drawing.layered import assign_layers
 
 
 @st.composite
@@ -28,7 +28,7 @@ def test_nodes_do_not_overlap_and_edges_lead_down(
     drawn: tuple[tuple[tuple[float, float], ...], tuple[tuple[int, int], ...]],
 ) -> None:
     sizes, edges = drawn
-    found = layered(sizes, edges)
+    found = assign_layers(sizes, edges)
     for a, b in combinations(range(len(sizes)), 2):
         (ax, ay), (bx, by) = found.nodes[a], found.nodes[b]
         apart_x = ax + sizes[a][0] <= bx + 1e-6 or bx + sizes[b][0] <= ax + 1e-6
@@ -47,7 +47,7 @@ def test_nodes_do_not_overlap_and_edges_lead_down(
 
 def test_a_crossing_that_is_not_needed_is_taken_out() -> None:
     size = (50.0, 20.0)
-    found = layered((size,) * 4, ((0, 3), (1, 2)))
+    found = assign_layers((size,) * 4, ((0, 3), (1, 2)))
     (a, b), (c, d) = (found.nodes[0][0], found.nodes[1][0]), (found.nodes[3][0], found.nodes[2][0])
     assert (a < b) == (c < d)
 
@@ -56,6 +56,6 @@ def test_five_hundred_nodes_are_laid_out_and_the_same_twice() -> None:
     rng = random.Random(1)
     sizes = tuple((rng.choice((60.0, 120.0)), 44.0) for _ in range(500))
     edges = tuple((max(0, n - rng.randrange(1, 9)), n) for n in range(1, 500) for _ in range(2))
-    first = layered(sizes, edges)
-    layered.cache_clear()
-    assert layered(sizes, edges) == first
+    first = assign_layers(sizes, edges)
+    assign_layers.cache_clear()
+    assert assign_layers(sizes, edges) == first

@@ -16,7 +16,7 @@ from mirage_formal.cli.user_file import load_programs
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.report.model import Judged, Report
-from mirage_formal.report.page.code import highlighted
+from mirage_formal.report.page.code import highlight
 from mirage_formal.report.page.document import page
 from mirage_formal.report.page.gallery import compared, index
 from mirage_formal.report.reading import read_report
@@ -92,7 +92,7 @@ def test_the_table_has_what_the_run_has(small: Path) -> None:
 
 
 def test_code_is_highlighted_line_by_line() -> None:
-    made = highlighted('int x = 1; // <b>\n/* two\nlines */ "text" \nfor (;;) {}')
+    made = highlight('int x = 1; // <b>\n/* two\nlines */ "text" \nfor (;;) {}')
     assert made.count("<span") == made.count("</span>")
     assert all(line.count("<span") == line.count("</span>") for line in made.split("\n"))
     assert "&lt;b&gt;" in made

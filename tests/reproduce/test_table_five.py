@@ -17,7 +17,7 @@ from mirage_formal.reproduce import table5 as module
 from mirage_formal.reproduce.arms import Limits
 from mirage_formal.reproduce.book import Lines
 from mirage_formal.reproduce.output.render import number, table
-from mirage_formal.reproduce.table5 import Plan, extrapolated, table5
+from mirage_formal.reproduce.table5 import Plan, extrapolate, table5
 
 Calls = list[tuple[str, int, int]]
 
@@ -92,14 +92,14 @@ def test_an_extrapolation_is_marked_and_needs_measurements() -> None:
         )
 
     growth = [row(1, 100, complete=True), row(2, 2000, complete=True)]
-    found = extrapolated(row(4, 500, complete=False), growth).extrapolated
+    found = extrapolate(row(4, 500, complete=False), growth).extrapolated
     assert found is not None
     assert found.factor == 20
     assert found.states == 2000 * 20**2
     assert found.seconds == 2.0 * found.states / 500
-    assert extrapolated(row(4, 500, complete=True), growth).extrapolated is None
+    assert extrapolate(row(4, 500, complete=True), growth).extrapolated is None
     cut = [growth[0], with_fields(growth[1], complete=False)]
-    assert extrapolated(row(4, 500, complete=False), cut).extrapolated is None
+    assert extrapolate(row(4, 500, complete=False), cut).extrapolated is None
 
 
 @pytest.mark.parametrize(

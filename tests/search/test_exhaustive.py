@@ -16,7 +16,7 @@ from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import Limits, faults, kernel_types
-from mirage_formal.graph.edit import inlined
+from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
@@ -144,7 +144,7 @@ def test_candidates_are_canonical_well_formed_and_inside_the_space(program: Kern
         assert forms.of(expressions(graph).outputs[0]) == target
         for op in graph.ops:
             if isinstance(op, GraphDefined):
-                assert len(inlined(op.graph).ops) <= 3
+                assert len(inline_blocks(op.graph).ops) <= 3
                 assert len(set(op.operands)) == len(op.operands)
                 assert (op.graph.forloop_range > 1) == any(i.fmap is not None for i in op.graph.inputs)
 

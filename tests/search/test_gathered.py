@@ -16,9 +16,9 @@ from mirage_formal.graph.views import kernel_count, moved
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.build.build import build
-from mirage_formal.search.hoist_layout_ops import gathered
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored, mirrored
-from mirage_formal.search.preprocess import sought
+from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_mirrored
+from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics import reference
 from tests.kit.graphs.built import program
@@ -114,9 +114,12 @@ BUILDS = [
 
 def candidates(one: KernelGraph) -> list[KernelGraph]:
     """Candidates of one kernel, cheapest first."""
-    plain = sought(one)
+    plain = preprocess(one)
     assert is_mirrored(plain.program)
-    made = [plain.wrapped(graph) for _, graph in mirrored(plain.program, SPACE, lambda graph: estimate(graph, H200).us)]
+    made = [
+        plain.wrapped(graph)
+        for _, graph in fuse_whole_program(plain.program, SPACE, lambda graph: estimate(graph, H200).us)
+    ]
     return sorted(made, key=lambda graph: estimate(graph, H200).us)
 
 
@@ -125,7 +128,7 @@ def candidates(one: KernelGraph) -> list[KernelGraph]:
 def test_one_kernel_does_what_the_program_does(build_one: Callable[[mf.Graph], mf.Tensor]) -> None:
     one = program(build_one)
     assert kernel_count(one) > 1
-    assert not moved(sought(one).program)
+    assert not moved(preprocess(one).program)
     numbers = np.random.default_rng(7)
     arrays = [numbers.uniform(0.5, 1.5, item.tensor.shape) for item in one.inputs]
     (want,) = reference.run(one, arrays)
@@ -133,7 +136,7 @@ def test_one_kernel_does_what_the_program_does(build_one: Callable[[mf.Graph], m
     for graph in made[:4]:
         assert kernel_count(graph) == 1
         np.testing.assert_allclose(reference.run(graph, arrays)[0], want, rtol=1e-9, atol=1e-12)
-        assert isinstance(prove(one, graph, (sought(one).whole,)), Equivalent)
+        assert isinstance(prove(one, graph, (preprocess(one).whole,)), Equivalent)
     found = build(made[0], one, H200)
     assert len(found.executable.launches) == 1
     assert checked(found, scales=(1.0,)).answer == "within"
@@ -142,7 +145,7 @@ def test_one_kernel_does_what_the_program_does(build_one: Callable[[mf.Graph], m
 def test_a_copy_that_is_one_kernel_already_is_not_searched() -> None:
     one = program(lambda g: g.reshape(g.permute(given(g, 4, 8, 16), (1, 0, 2)), (8, 64)))
     assert kernel_count(one) == 1
-    assert not is_mirrored(sought(one).program)
+    assert not is_mirrored(preprocess(one).program)
 
 
 def test_moves_pass_operators_and_broadcasts() -> None:
@@ -151,7 +154,7 @@ def test_moves_pass_operators_and_broadcasts() -> None:
         return g.relu(g.reshape(g.permute(g.mean(x, dim=2) + x, (1, 0, 2)), (6, 2, 64)))
 
     one = program(build_one)
-    made = gathered(one)
+    made = hoist_layout_ops(one)
     assert made is not None
     assert isinstance(prove(one, made), Equivalent)
 
@@ -168,14 +171,14 @@ def test_no_move_passes_what_it_changes() -> None:
 
     for build_one in (padded, halved):
         one = program(build_one)
-        made = gathered(one) or one
+        made = hoist_layout_ops(one) or one
         arrays = [np.random.default_rng(1).uniform(0.5, 1.5, item.tensor.shape) for item in one.inputs]
         np.testing.assert_allclose(reference.run(made, arrays)[0], reference.run(one, arrays)[0], rtol=1e-9)
 
 
 def test_rows_that_are_not_whole_vectors_are_not_written_elsewhere() -> None:
     one = program(lambda g: g.permute(g.exp(given(g, 8, 6, 5)), (1, 0, 2)))
-    kernel = mirrored(program(lambda g: g.exp(given(g, 8, 6, 5))), SPACE, lambda graph: 0.0)[0][1]
+    kernel = fuse_whole_program(program(lambda g: g.exp(given(g, 8, 6, 5))), SPACE, lambda graph: 0.0)[0][1]
     (made,) = kernel.ops
     assert isinstance(made, GraphDefined)
     candidate = KernelGraph(one.inputs, (made, one.ops[-1]), (2,))
@@ -191,5 +194,5 @@ def test_an_output_that_is_read_as_well_is_no_end() -> None:
     graph.mark_output(graph.relu(shown))
     one = graph.freeze()
     arrays = [np.random.default_rng(2).uniform(0.5, 1.5, item.tensor.shape) for item in one.inputs]
-    for got, want in zip(reference.run(sought(one).whole, arrays), reference.run(one, arrays), strict=True):
+    for got, want in zip(reference.run(preprocess(one).whole, arrays), reference.run(one, arrays), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-9)

@@ -17,9 +17,9 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.build.build import build
-from mirage_formal.search.concatenated_inputs import absorbed, joined
-from mirage_formal.search.normalize_layout_ops import normal
-from mirage_formal.search.preprocess import sought
+from mirage_formal.search.concatenated_inputs import absorb_concatenations, joined
+from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
+from mirage_formal.search.preprocess import preprocess
 from tests.kit.graphs.built import Build, program, same
 from tests.kit.kernels.example_kernels import checked
 from tests.kit.sampled import but
@@ -62,7 +62,7 @@ def products(g: mf.Graph) -> mf.Tensor:
 def test_a_search_sees_one_input(name: str) -> None:
     build, inputs = INSIDE[name]
     given = program(build)
-    seen = sought(given)
+    seen = preprocess(given)
     assert len(seen.program.inputs) == inputs
     assert not {K.CONCAT, K.PAD, K.SLICE} & {op.kind for op in seen.program.ops if isinstance(op, Op)}
     same(given, seen.whole)
@@ -71,13 +71,13 @@ def test_a_search_sees_one_input(name: str) -> None:
 @pytest.mark.parametrize("build", [exponentials, products])
 def test_what_is_not_zero_where_its_inputs_are_is_no_sum_of_pads(build: Build) -> None:
     given = program(build)
-    assert normal(given) is None
+    assert normalize_layout_ops(given) is None
     assert not joined(given)
 
 
 def candidate(given: KernelGraph, grid: tuple[int, int, int]) -> KernelGraph:
     """``rotated`` in one kernel that reads the concatenation, which other kernels write."""
-    whole = sought(given).whole
+    whole = preprocess(given).whole
     *front, one, two, _ = whole.ops
     assert isinstance(one, Op)
     assert isinstance(two, Op)
@@ -98,7 +98,7 @@ def candidate(given: KernelGraph, grid: tuple[int, int, int]) -> KernelGraph:
 def test_the_kernel_computes_the_sum_itself(grid: tuple[int, int, int]) -> None:
     given = program(rotated)
     made = candidate(given, grid)
-    found = absorbed(made)
+    found = absorb_concatenations(made)
     assert faults(found) == []
     assert (kernel_count(made), kernel_count(found)) == (5, 1)
     assert isinstance(prove(given, found), Equivalent)
@@ -123,7 +123,7 @@ def test_a_pad_of_the_sum_is_a_sum_of_pads() -> None:
         (OutputSaver(2, (0, 1, None)),),
     )
     made = replace(given, ops=(*given.ops[:-1], GraphDefined(given.ops[-1].operands, block)))
-    found = absorbed(made)
+    found = absorb_concatenations(made)
     assert kernel_count(found) == 1
     assert isinstance(prove(given, found), Equivalent)
     assert checked(build(found, given, H200), scales=(0.5,)).answer == "within"
@@ -146,7 +146,7 @@ def test_a_pad_is_made_once() -> None:
         (OutputSaver(3, (0, None, None)),),
     )
     made = replace(given, ops=(*given.ops[:-1], GraphDefined(given.ops[-1].operands, block)))
-    found = absorbed(made)
+    found = absorb_concatenations(made)
     assert kernel_count(found) == 1
     assert [op.kind for op in found.ops if isinstance(op, Op)] == [K.PAD]
     assert isinstance(prove(given, found), Equivalent)
@@ -154,8 +154,8 @@ def test_a_pad_is_made_once() -> None:
 
 def test_what_other_operators_read_is_stored() -> None:
     given = program(rotated)
-    whole = sought(given).whole
-    assert absorbed(whole) == whole
+    whole = preprocess(given).whole
+    assert absorb_concatenations(whole) == whole
 
 
 @pytest.mark.usefixtures("check_here")
@@ -173,7 +173,7 @@ def test_the_whole_program_is_found_and_check_accepts_it(tmp_path: Path, name: s
 def test_attrs_of_a_wrong_pad_are_refused() -> None:
     """One row further on: the sum is another tensor, and the prover says so."""
     given = program(rotated)
-    found = absorbed(candidate(given, (1, 1, 1)))
+    found = absorb_concatenations(candidate(given, (1, 1, 1)))
     ops = tuple(
         replace(op, attrs=Attrs(dim=2, before=op.attrs.after, after=op.attrs.before))
         if isinstance(op, Op) and op.kind is K.PAD

@@ -17,8 +17,8 @@ from mirage_formal.graph.graph import KernelGraph, Op, numbered
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count, places
-from mirage_formal.search.normalize_layout_ops import normal
-from mirage_formal.search.preprocess import sought
+from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
+from mirage_formal.search.preprocess import preprocess
 from mirage_formal.semantics import reference
 from tests.kit.fuzz.programs import program as random_program
 from tests.kit.graphs.built import Build, program, same
@@ -89,7 +89,7 @@ LEFT: dict[str, Build] = {"along": along, "heads": heads, "plain": plain}
 @pytest.mark.parametrize("name", MOVED)
 def test_slices_and_merged_dims_go_to_the_ends(name: str) -> None:
     given = program(MOVED[name])
-    found = normal(given)
+    found = normalize_layout_ops(given)
     assert stuck(given)
     assert found is not None
     assert stuck(found) == []
@@ -98,7 +98,7 @@ def test_slices_and_merged_dims_go_to_the_ends(name: str) -> None:
 
 @pytest.mark.parametrize("name", LEFT)
 def test_what_does_not_go_stays_as_it_was(name: str) -> None:
-    assert normal(program(LEFT[name])) is None
+    assert normalize_layout_ops(program(LEFT[name])) is None
 
 
 @pytest.mark.parametrize("first", range(0, 300, 30))
@@ -108,7 +108,7 @@ def test_random_programs_compute_the_same(first: int) -> None:
         names: dict[str, Any] = {}
         exec(written.text, names)
         given = next(value for value in names.values() if isinstance(value, mf.Graph)).freeze()
-        for found in (normal(given), sought(given).whole):
+        for found in (normalize_layout_ops(given), preprocess(given).whole):
             if found is not None and found != given:
                 for wanted, got in zip(written.outputs, reference.run(found, written.inputs), strict=True):
                     np.testing.assert_allclose(got, wanted, rtol=1e-7, atol=1e-9)
@@ -143,7 +143,7 @@ TURNED: dict[str, Build] = {"keys": keys, "pooled": pooled, "mixed": mixed, "twi
 @pytest.mark.parametrize("name", TURNED)
 def test_transposes_go_to_the_inputs(name: str) -> None:
     given = program(TURNED[name])
-    seen = sought(given)
+    seen = preprocess(given)
     assert all(isinstance(op, Op) and op.kind is not OpKind.TRANSPOSE for op in seen.program.ops)
     same(given, seen.whole)
 
@@ -153,16 +153,19 @@ def test_a_product_that_is_read_in_both_ways_is_computed_once() -> None:
         y = g.new_input((8, 16)) @ g.new_input((16, 8))
         return g.exp(y) + g.exp(y).mT
 
-    assert normal(program(build)) is None
+    assert normalize_layout_ops(program(build)) is None
 
 
 def test_norms_stay_along_rows() -> None:
-    assert normal(program(lambda g: g.new_input((4, 8)) @ g.rms_norm(g.new_input((6, 8)), eps=1e-5).mT)) is None
+    assert (
+        normalize_layout_ops(program(lambda g: g.new_input((4, 8)) @ g.rms_norm(g.new_input((6, 8)), eps=1e-5).mT))
+        is None
+    )
 
 
 def test_a_transpose_that_would_be_a_copy_of_an_input_stays() -> None:
     """Neither rows nor columns of (x)^T would lie together."""
-    assert normal(program(lambda g: g.transpose(g.exp(g.new_input((3, 4, 5))), 0, 2) * 2)) is None
+    assert normalize_layout_ops(program(lambda g: g.transpose(g.exp(g.new_input((3, 4, 5))), 0, 2) * 2)) is None
 
 
 def _transposed_at_random(g: mf.Graph, rng: random.Random) -> mf.Tensor:
@@ -216,7 +219,7 @@ def test_random_programs_with_transposes_compute_the_same(first: int) -> None:
             given = program(partial(_transposed_at_random, rng=random.Random(seed)))
         except mf.MirageError:
             continue
-        found = normal(given)
+        found = normalize_layout_ops(given)
         if found is None:
             continue
         same(given, found)
@@ -239,7 +242,7 @@ def test_slices_of_one_tensor_that_overlap_are_products_of_their_own() -> None:
         return y[:, 2:9] + y[:, 5:12]
 
     given = program(build)
-    found = normal(given)
+    found = normalize_layout_ops(given)
     assert found is not None
     assert [op.kind for op in found.ops if isinstance(op, Op)].count(OpKind.MATMUL) == 2
     same(given, found)
@@ -248,14 +251,14 @@ def test_slices_of_one_tensor_that_overlap_are_products_of_their_own() -> None:
 @pytest.mark.parametrize("name", MOVED)
 def test_what_is_sought_has_no_views_and_is_wrapped_into_the_program(name: str) -> None:
     given = program(MOVED[name])
-    seen = sought(given)
+    seen = preprocess(given)
     assert faults(seen.program) == []
     assert all(isinstance(op, Op) and op.kind not in (OpKind.SLICE, OpKind.REPEAT) for op in seen.program.ops)
     same(given, seen.whole)
 
 
 def test_an_input_that_is_read_in_two_ways_is_two_inputs() -> None:
-    seen = sought(program(lambda g: (x := g.new_input((8, 16))) @ x.mT))
+    seen = preprocess(program(lambda g: (x := g.new_input((8, 16))) @ x.mT))
     assert [item.tensor.shape for item in seen.program.inputs] == [(8, 16), (16, 8)]
     assert [item.strides for item in seen.program.inputs] == [(16, 1), (1, 16)]
 
@@ -284,7 +287,7 @@ def padded_columns(g: mf.Graph) -> mf.Tensor:
 @pytest.mark.parametrize("build", [shifted, padded_columns])
 def test_slices_of_pads_are_pads_of_slices(build: Build) -> None:
     graph = program(build)
-    made = normal(graph)
+    made = normalize_layout_ops(graph)
     assert made is not None
     same(graph, made)
     cut = {n for n, op in numbered(len(made.inputs), made.ops) if isinstance(op, Op) and op.kind is OpKind.PAD}
@@ -293,5 +296,5 @@ def test_slices_of_pads_are_pads_of_slices(build: Build) -> None:
 
 def test_a_slice_of_nothing_but_zeros_stays() -> None:
     graph = program(lambda g: g.pad(g.new_input(dims=(6, 5)), 0, 4, 0)[:3] * 2 + 1)
-    made = normal(graph)
+    made = normalize_layout_ops(graph)
     assert made is None or any(isinstance(op, Op) and op.kind is OpKind.SLICE for op in made.ops)

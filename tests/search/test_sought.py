@@ -16,7 +16,7 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.search.preprocess import sought
+from mirage_formal.search.preprocess import preprocess
 from mirage_formal.semantics import reference
 
 Body = Callable[[mf.Graph, mf.Tensor], list[mf.Tensor]]
@@ -105,7 +105,7 @@ STAY: dict[str, Body] = {
 @pytest.mark.parametrize("name", GONE)
 def test_what_does_not_matter_is_not_sought(name: str) -> None:
     given = program(GONE[name])
-    plain = sought(given).whole
+    plain = preprocess(given).whole
     assert maxima(given) > 0
     assert maxima(plain) == 0
     assert isinstance(prove(given, plain), Equivalent)
@@ -117,12 +117,12 @@ def test_what_does_not_matter_is_not_sought(name: str) -> None:
 @pytest.mark.parametrize("name", STAY)
 def test_what_matters_stays(name: str) -> None:
     given = program(STAY[name])
-    assert maxima(sought(given).whole) == maxima(given)
+    assert maxima(preprocess(given).whole) == maxima(given)
 
 
 def test_only_the_maximum_that_matters_is_left() -> None:
     given = program(beside)
-    assert (maxima(given), maxima(sought(given).whole)) == (2, 1)
+    assert (maxima(given), maxima(preprocess(given).whole)) == (2, 1)
 
 
 @pytest.mark.usefixtures("check_here")
@@ -148,7 +148,7 @@ def test_a_program_with_its_maximum_has_fused_candidates_that_check_accepts(tmp_
 def test_exponentials_of_a_row_of_one_element_stay_in_range(operator: str) -> None:
     """Its largest element is itself. No running maximum is derived where there is no sum, so none may be needed."""
     given = program(lambda g, x: [getattr(g, operator)(x, dim=1) * 2], (4, 1, 8))
-    found = sought(given).whole
+    found = preprocess(given).whole
     assert maxima(found) == 0
     x = np.linspace(-1000, 1000, 32).reshape(given.inputs[0].tensor.shape)
     (wanted,) = reference.run(given, [x])

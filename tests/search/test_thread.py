@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mirage_formal.graph.check import faults, kernel_types, shared_bytes
-from mirage_formal.graph.edit import inlined
+from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -171,7 +171,7 @@ def test_a_hand_made_thread_graph_is_extended() -> None:
     )
     fused = fuse_threads(plain)
     assert len(block_of(fused).ops) == 2
-    assert len(inlined(block_of(fused)).ops) == len(inlined(block_of(plain)).ops) == 5
+    assert len(inline_blocks(block_of(fused)).ops) == len(inline_blocks(block_of(plain)).ops) == 5
     same(plain, fused)
 
 
@@ -223,7 +223,7 @@ def test_random_graphs_keep_their_values(seed: int) -> None:
     assert fuse_threads(fused) == fused
     assert fuse_threads(plain) == fused
     assert needs(fused) <= needs(plain)
-    assert len(inlined(block_of(fused)).ops) == len(inlined(block_of(plain)).ops)
+    assert len(inline_blocks(block_of(fused)).ops) == len(inline_blocks(block_of(plain)).ops)
 
 
 def test_random_graphs_really_fuse() -> None:

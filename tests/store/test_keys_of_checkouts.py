@@ -20,14 +20,14 @@ def test_a_checkout_has_a_version_that_entries_can_be_read_with(monkeypatch: pyt
 
     monkeypatch.setattr(settings, "version", missing)
     monkeypatch.delenv("MIRAGE_FORMAL_NO_CACHE", raising=False)
-    keys.installed.cache_clear()
+    keys.installed_code.cache_clear()
     try:
         graph = mf.new_kernel_graph()
         x = graph.new_input((4, 8), mf.float16)
         graph.mark_output(graph.relu(x))
         key = keys.entry_key("answer", make_job(graph.freeze(), Settings()), Settings())
     finally:
-        keys.installed.cache_clear()
+        keys.installed_code.cache_clear()
     assert key is not None
     assert msgspec.json.decode(msgspec.json.encode(key), type=EntryKey) == key
     assert settings.versions()["z3-solver"] == "not installed"

@@ -75,7 +75,7 @@ def test_another_program_is_another_search_and_so_are_other_names(tmp_path: Path
 
 def test_other_code_is_another_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched(tmp_path / "first")
-    monkeypatch.setattr(keys, "installed", lambda: ("0.1.0", "0" * 64))
+    monkeypatch.setattr(keys, "installed_code", lambda: ("0.1.0", "0" * 64))
     assert not searched(tmp_path / "second").summary.recalled
 
 

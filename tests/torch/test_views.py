@@ -79,7 +79,7 @@ def test_digits_are_cut_alike_and_along_dims(seed: int) -> None:
         merged = views.reshape(views.permute(view, order), [elements])
         assert merged is not None
         rows.append(merged.dims[0])
-    found = views.refined(rows)
+    found = views.refine(rows)
     if found is not None:
         assert len({tuple(extent for extent, _ in digits) for digits in found}) == 1
         for before, after in zip(rows, found, strict=True):

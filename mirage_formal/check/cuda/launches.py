@@ -13,7 +13,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
-from mirage_formal.graph.views import launched, places
+from mirage_formal.graph.views import launched_operators, places
 from mirage_formal.records import (
     LAUNCH_FILE,
     PLAN_FILE,
@@ -50,12 +50,12 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
         expect("schema", _SCHEMA, (record.schema, record.version))
     with step(path, "one launch for every operator"):
         copies = _copies(record, graph)
-        order = [*launched(graph), *(-1 for _ in copies)]
+        order = [*launched_operators(graph), *(-1 for _ in copies)]
         expect("operators", order, [launch.operator for launch in record.launches])
         names = [launch.name for launch in record.launches if isinstance(launch, KernelLaunch)]
         expect("names of kernels", len(names), len(set(names)))
     operands = _operands(graph)
-    uses = [*(operands[position] for position in launched(graph)), *copies]
+    uses = [*(operands[position] for position in launched_operators(graph)), *copies]
     values = _values(record, graph)
     for number, (launch, (reads, writes)) in enumerate(zip(record.launches, uses, strict=True)):
         with step(path, f"launch {number}"):

@@ -12,7 +12,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.check.proof.operator_terms import LOOP, Terms
-from mirage_formal.check.proof.pieces import Pieces, Value, aligned, at
+from mirage_formal.check.proof.pieces import Pieces, Value, align, at
 from mirage_formal.check.proof.reader import MAX_TABLE, entries, integer
 from mirage_formal.check.proof.ring import ProofError, need
 from mirage_formal.errors import GraphError
@@ -257,7 +257,7 @@ class Elaboration(Pieces):
             a = self.repeat(a, i, b.shape[i]) if a.shape[i] == 1 else a
             b = self.repeat(b, i, a.shape[i]) if b.shape[i] == 1 else b
         a, b = self.fewer(a, b)
-        a, b = aligned(self.terms, a, b, (i for i in range(len(a.cuts)) if i != axis))
+        a, b = align(self.terms, a, b, (i for i in range(len(a.cuts)) if i != axis))
         count = len(a.cuts[axis])
         moved = {at(place, axis, place[axis] + count): term for place, term in b.terms.items()}
         cuts = (*a.cuts[:axis], a.cuts[axis] + b.cuts[axis], *a.cuts[axis + 1 :])
@@ -299,7 +299,7 @@ def _whole(term: int, shape: Shape) -> Value:
     return Value(tuple((extent,) for extent in shape), {(0,) * len(shape): term})
 
 
-def elaborated(
+def elaborate(
     terms: Terms, graphs: Iterable[KernelGraph], raw: Iterable[object]
 ) -> tuple[list[Elaboration], list[list[object]]]:
     """Program and candidate, and the atoms of a proof; a tensor that is named without a piece is taken whole."""

@@ -55,7 +55,7 @@ def at(items: tuple[int, ...], axis: int, item: int) -> tuple[int, ...]:
     return (*items[:axis], item, *items[axis + 1 :])
 
 
-def refined(terms: Terms, x: Value, axis: int, cut: Cut) -> Value:
+def refine(terms: Terms, x: Value, axis: int, cut: Cut) -> Value:
     """The value with segments of an axis cut into smaller ones."""
     if cut == x.cuts[axis]:
         return x
@@ -69,12 +69,12 @@ def refined(terms: Terms, x: Value, axis: int, cut: Cut) -> Value:
     return Value(cuts, out)
 
 
-def aligned(terms: Terms, a: Value, b: Value, axes: Iterable[int]) -> tuple[Value, Value]:
+def align(terms: Terms, a: Value, b: Value, axes: Iterable[int]) -> tuple[Value, Value]:
     """Two values cut into common segments along these axes, where neither has extent 1."""
     for axis in axes:
         if a.shape[axis] != 1 and b.shape[axis] != 1:
             cut = common(a.cuts[axis], b.cuts[axis])
-            a, b = refined(terms, a, axis, cut), refined(terms, b, axis, cut)
+            a, b = refine(terms, a, axis, cut), refine(terms, b, axis, cut)
     return a, b
 
 
@@ -83,7 +83,7 @@ def paired(terms: Terms, left: Sequence[Value], right: Sequence[Value]) -> list[
     need([x.shape for x in left] == [x.shape for x in right], "expected the shapes of the program's outputs")
     out: list[tuple[int, int]] = []
     for a, b in zip(left, right, strict=True):
-        a, b = aligned(terms, a, b, range(len(a.cuts)))
+        a, b = align(terms, a, b, range(len(a.cuts)))
         out += zip(a.pieces(), b.pieces(), strict=True)
     return out
 
@@ -116,7 +116,7 @@ class Pieces:
     def paired(self, a: Value, b: Value, make: Callable[[int, int], int]) -> Value:
         """Pieces of broadcast operands combined."""
         a, b = self.fewer(a, b)
-        a, b = aligned(self.terms, a, b, range(len(a.cuts)))
+        a, b = align(self.terms, a, b, range(len(a.cuts)))
         cuts = _broadcast(a.cuts, b.cuts)
         return Value(cuts, {place: make(a.piece(place), b.piece(place)) for place in places(cuts)})
 
@@ -137,8 +137,8 @@ class Pieces:
         a, b = self.fewer(a, b)
         rank = len(a.cuts)
         cut = common(a.cuts[-1], b.cuts[-2])
-        a, b = aligned(self.terms, a, b, range(rank - 2))
-        a, b = refined(self.terms, a, rank - 1, cut), refined(self.terms, b, rank - 2, cut)
+        a, b = align(self.terms, a, b, range(rank - 2))
+        a, b = refine(self.terms, a, rank - 1, cut), refine(self.terms, b, rank - 2, cut)
         cuts = (*_broadcast(a.cuts[:-2], b.cuts[:-2]), a.cuts[-2], b.cuts[-1])
         out: dict[Place, int] = {}
         for place in places(cuts):
@@ -185,7 +185,7 @@ class Pieces:
         """The elements start .. stop - 1 of an axis: the segments between these two, once they are ends of segments."""
         ends = sorted({0, start, stop, x.shape[axis]})
         cut = common(x.cuts[axis], tuple(b - a for a, b in pairwise(ends)))
-        x = refined(self.terms, x, axis, cut)
+        x = refine(self.terms, x, axis, cut)
         starts = (0, *accumulate(x.cuts[axis]))
         kept = [i for i in range(len(x.cuts[axis])) if start <= starts[i] < stop]
         terms = {at(place, axis, place[axis] - kept[0]): t for place, t in x.terms.items() if place[axis] in kept}

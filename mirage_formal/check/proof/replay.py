@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mirage_formal.check.proof.closing import Closing, closing
-from mirage_formal.check.proof.elaborate import Elaboration, elaborated
+from mirage_formal.check.proof.elaborate import Elaboration, elaborate
 from mirage_formal.check.proof.laws import lemma
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.pieces import Value, paired
@@ -56,7 +56,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
     try:
         tables = document(proof)
         where = "atoms"
-        graphs, atoms = elaborated(terms, (program, candidate), tables["atoms"])
+        graphs, atoms = elaborate(terms, (program, candidate), tables["atoms"])
         where = "digits"
         extents = tuple(integer(n, 2, MAX_EXTENT) for n in entries(tables["digits"], high=MAX_DIGITS))
         ring = Ring(extents, tuple(integer(n, 2, MAX_NUMBER) for n in entries(tables["bases"], high=MAX_BASES)))

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mirage_formal.claims.equality.formulas import LATEX, TEXT, Writer
 from mirage_formal.claims.equality.polynomials import Monomial, Polynomial
-from mirage_formal.claims.equality.prove import Derivation, derived, halves, prove
+from mirage_formal.claims.equality.prove import Derivation, derive, halves, prove
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown
 
@@ -35,7 +35,7 @@ def explain(program: KernelGraph, candidate: KernelGraph, *, latex: bool = False
 
 
 def _explained(program: KernelGraph, candidate: KernelGraph, latex: bool) -> str:
-    derivation, verdict = derived(program, candidate)
+    derivation, verdict = derive(program, candidate)
     if isinstance(verdict, Unknown) and any(c.program is None or c.candidate is None for c in derivation.closings):
         return f"unknown: {verdict.reason}\n"
     return _Explanation(program, derivation, latex).text()

@@ -20,12 +20,12 @@ from mirage_formal.claims.equality.radicals import Radicals
 from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import pruned, renumbered
+from mirage_formal.graph.edit import pruned, renumber
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op, numbered, operators
 from mirage_formal.graph.ops import MOVES, Attrs, OpKind
 from mirage_formal.graph.remainder_tiles.extents import tails
-from mirage_formal.graph.remainder_tiles.split import Wrapping, apart
+from mirage_formal.graph.remainder_tiles.split import Wrapping, split
 from mirage_formal.graph.verdict import Equivalent, Unknown
 
 #: How often roots are written anew.
@@ -118,8 +118,8 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGrap
     composed = _composed(program, candidate)
     if composed is not None:
         return composed
-    direct = derived(program, candidate)[1]
-    if isinstance(direct, Equivalent) or (parts := apart(candidate, moves=True)) is None:
+    direct = derive(program, candidate)[1]
+    if isinstance(direct, Equivalent) or (parts := split(candidate, moves=True)) is None:
         return direct
     tried = (_between(program, parts, other) for other in (program, *via))
     return next((found for found in tried if found is not None), direct)
@@ -146,7 +146,7 @@ def _composed(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None
     proofs: list[str] = []
     for _, mine, theirs in parts:
         try:
-            found = derived(mine, theirs)[1]
+            found = derive(mine, theirs)[1]
         except GraphError:  # extents that do not fit
             return None
         if isinstance(found, Unknown):
@@ -172,7 +172,7 @@ def _between(program: KernelGraph, parts: tuple[Wrapping, KernelGraph], via: Ker
     if middle is None:
         return None
     try:
-        halves = [derived(middle, inner)[1], derived(program, wrapping.around(program.inputs, middle))[1]]
+        halves = [derive(middle, inner)[1], derive(program, wrapping.around(program.inputs, middle))[1]]
     except GraphError:  # results of other shapes
         return None
     proofs = [half.proof.decode() for half in halves if isinstance(half, Equivalent)]
@@ -197,7 +197,7 @@ def _middle(wrapping: Wrapping, inner: KernelGraph, via: KernelGraph) -> KernelG
     ops, last = list[KernelOp](), len(inner.inputs)
     for first, op in makers.items():
         if first not in number and all(n in number for n in op.operands):
-            ops.append(renumbered(op, number))
+            ops.append(renumber(op, number))
             number.update((first + r, last + r) for r in range(op.results))
             last += op.results
     ends: dict[int, int] = {}
@@ -239,7 +239,7 @@ def _numbered(made: Mapping[int, _Way], tensors: Iterable[int]) -> Iterator[_Way
         seen[made[n]] += 1
 
 
-def derived(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Equivalent | Unknown]:
+def derive(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Equivalent | Unknown]:
     """The normal forms of both programs' outputs, and what they prove; see ``prove``.
 
     Roots are written anew where the numbers under them turned out to have common divisors. Where the parts of a

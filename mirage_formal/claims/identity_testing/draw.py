@@ -89,7 +89,7 @@ def digest(residues: Residues) -> str:
     return state.hexdigest()
 
 
-def collapsed(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def collapse(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """The mask with every axis along which it is constant reduced to extent 1."""
     for axis in range(mask.ndim):
         first = mask.take([0], axis=axis)

@@ -14,7 +14,7 @@ import numpy as np
 from mirage_formal.claims.identity_testing.bound import Growth, OutsideTheorem, growth
 from mirage_formal.claims.identity_testing.cone_of_influence import Cone, Mask, cone
 from mirage_formal.claims.identity_testing.draw import (
-    collapsed,
+    collapse,
     digest,
     input_name,
     input_residues,
@@ -159,7 +159,7 @@ class Point:
         self.attempt += 1
         self.kept = Kept()
         for (index, part), mask in sorted(masks.items(), key=lambda item: item[0]):
-            small = collapsed(mask)
+            small = collapse(mask)
             fresh = self._drawn(index, part, self.attempt)
             self.values[index, part] = np.where(small, fresh, self.read(index, part))
             self.digests.pop((index, part), None)

@@ -21,7 +21,7 @@ from mirage_formal.semantics.straight_line_trace import (
     needed,
     operands,
     read_part,
-    renamed,
+    rename,
 )
 
 #: Bytes of values that are kept for one point.
@@ -55,7 +55,7 @@ class Kept:
         """
         names: list[int] = []
         for step in tape.steps:
-            names.append(self._names.setdefault(renamed(step, names), len(self._names)))
+            names.append(self._names.setdefault(rename(step, names), len(self._names)))
         known: Values = {}
         todo: Todo = {}
         read = {(number, Part.P) for number in tape.outputs}

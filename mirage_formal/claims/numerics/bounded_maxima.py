@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Final, TypeVar
 
 from mirage_formal.claims.numerics.rounding import LARGEST
-from mirage_formal.graph.edit import inlined, renumbered
+from mirage_formal.graph.edit import inline_blocks, renumber
 from mirage_formal.graph.graph import BlockGraph, BlockOp, KernelGraph, KernelOp, Op, numbered
 from mirage_formal.graph.ops import MOVES, Attrs, OpKind
 from mirage_formal.graph.types import DType
@@ -43,7 +43,7 @@ def bounded_maxima(graph: KernelGraph) -> KernelGraph:
 
 def _block(block: BlockGraph, given: Collection[int]) -> BlockGraph:
     """The same of a block graph, of which some inputs are maxima."""
-    flat = inlined(block)
+    flat = inline_blocks(block)
     tops = set(given)
     for first, op in numbered(len(flat.inputs), flat.ops):
         assert isinstance(op, Op)
@@ -62,7 +62,7 @@ def _bounded(inputs: int, ops: tuple[_AnyOp, ...], tops: Collection[int]) -> tup
     found: list[_AnyOp] = []
     count = inputs
     for first, op in numbered(inputs, ops):
-        made = renumbered(op, number)
+        made = renumber(op, number)
         if isinstance(op, Op) and op.kind is OpKind.SUB and first in exponents and op.operands[1] in tops:
             x, top = made.operands
             # NaN is not less than it, and stays.

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from mirage_formal.claims.numerics.extract_kernel import alone, product_type
-from mirage_formal.claims.numerics.rounding import LARGEST, Array, Estimate, RoundingDomain, quantised
+from mirage_formal.claims.numerics.rounding import LARGEST, Array, Estimate, RoundingDomain, quantize
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import MOVES
@@ -42,8 +42,8 @@ class RealisedDomain(RoundingDomain):
             return a
         plain = self.plain(a)
         if not bool((self.xp.abs(plain.mantissa) > LARGEST[dtype]).any()):
-            return Estimate(quantised(plain.mantissa, dtype, self.xp))
-        return Estimate(quantised(a.mantissa, dtype, self.xp), a.exponent)
+            return Estimate(quantize(plain.mantissa, dtype, self.xp))
+        return Estimate(quantize(a.mantissa, dtype, self.xp), a.exponent)
 
     def matmul(self, a: Estimate, b: Estimate, inner: int) -> Estimate:
         """Implement ``Domain.matmul``."""

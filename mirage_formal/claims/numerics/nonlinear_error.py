@@ -20,7 +20,7 @@ Array = Any
 LAMBDA: Final = 6.0
 
 
-def squared(x: Array, deviation: Array, xp: Any) -> tuple[Array, Array]:
+def square(x: Array, deviation: Array, xp: Any) -> tuple[Array, Array]:
     """Standard deviation of a square, and what the square is not below."""
     far = LAMBDA * deviation
     least = xp.maximum(xp.abs(x) - far, 0.0)
@@ -73,4 +73,4 @@ def _moved(
     return xp.where(above, xp.maximum(down, up) / LAMBDA, otherwise)
 
 
-__all__ = ["LAMBDA", "logarithm", "reciprocal", "root", "squared", "step"]
+__all__ = ["LAMBDA", "logarithm", "reciprocal", "root", "square", "step"]

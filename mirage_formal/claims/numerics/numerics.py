@@ -36,7 +36,7 @@ from mirage_formal.claims.numerics.rounding import (
     LARGEST,
     Estimate,
     RoundingDomain,
-    quantised,
+    quantize,
     quantum,
     stored,
     unit_roundoff,
@@ -98,7 +98,7 @@ def draw(item: Input, number: int, seed: int, scale: float, xp: Any = np) -> Arr
     for first in range(0, values.size, _PIECE):
         piece = values[first : first + _PIECE]
         sums = _sums(state, first, piece.size, xp)
-        piece[...] = quantised(sums * (scale / _DEVIATION), item.tensor.dtype, xp)
+        piece[...] = quantize(sums * (scale / _DEVIATION), item.tensor.dtype, xp)
     return values.reshape(item.tensor.shape)
 
 

@@ -65,7 +65,7 @@ def quantum(x: Array, dtype: DType, xp: Any) -> Array:
     return xp.ldexp(xp.ones_like(x), xp.maximum(exponent - digits, least))
 
 
-def quantised(x: Array, dtype: DType, xp: Any) -> Array:
+def quantize(x: Array, dtype: DType, xp: Any) -> Array:
     """Float64 values rounded to the nearest of an element type, ties to even; beyond its range they stay finite."""
     step = quantum(x, dtype, xp)
     return xp.rint(x / step) * step
@@ -75,7 +75,7 @@ def stored(x: Array, dtype: DType, xp: Any) -> Array:
     """Return float64 values as an element type holds them: rounded to it, and infinite beyond its range."""
     if not dtype.floating:
         return x
-    rounded = quantised(x, dtype, xp)
+    rounded = quantize(x, dtype, xp)
     return xp.where(xp.isfinite(x), xp.where(xp.abs(rounded) > LARGEST[dtype], xp.copysign(xp.inf, x), rounded), x)
 
 
@@ -201,7 +201,7 @@ class RoundingDomain(Untiled[Estimate]):
         m = a.mantissa
         error = xp.maximum((u * m) ** 2, xp.where(m == 0, 0.0, floor**2))
         if a.exponent is None:
-            exact = quantised(m, dtype, xp) == m
+            exact = quantize(m, dtype, xp) == m
             if a.variance is None and bool(exact.all()):
                 return a
             error = xp.where(exact & (True if a.variance is None else a.variance == 0), 0.0, error)
@@ -218,7 +218,7 @@ class RoundingDomain(Untiled[Estimate]):
             y, exponent = a.mantissa * a.mantissa, None if a.exponent is None else 2 * a.exponent
             if a.variance is None:
                 return self._made(y, exponent, self._error(y))
-            deviation, least = nonlinear_error.squared(a.mantissa, xp.sqrt(a.variance), xp)
+            deviation, least = nonlinear_error.square(a.mantissa, xp.sqrt(a.variance), xp)
             return self._made(y, exponent, deviation**2, self._error(y), least=least)
         if kind is OpKind.SQRT:
             return self._sqrt(a)
@@ -563,4 +563,4 @@ def _steps(x: Array, axis: int) -> list[Array]:
     return [x[(*before, slice(i, i + 1))] for i in range(x.shape[axis])]
 
 
-__all__ = ["LARGEST", "Estimate", "RoundingDomain", "quantised", "quantum", "stored", "unit_roundoff"]
+__all__ = ["LARGEST", "Estimate", "RoundingDomain", "quantize", "quantum", "stored", "unit_roundoff"]

@@ -63,7 +63,7 @@ class TypedDomain(FloatDomain):
         return super().matmul(held(a, self._dtype), held(b, self._dtype), inner)
 
 
-def executed(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
+def simulate(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
     """The outputs of a µGraph, each kernel in float32 and its results stored in their element types.
 
     Args:
@@ -111,7 +111,7 @@ def _estimated(program: KernelGraph, graph: KernelGraph) -> Foreseen:
     rounding: float | None = None
     for scale in SCALES:
         arrays, values = _exact(program, scale)
-        results, tolerances = executed(graph, arrays), tolerated(graph, arrays)[0]
+        results, tolerances = simulate(graph, arrays), tolerated(graph, arrays)[0]
         numbers = range(len(values))
         judged = partial(_judged, program, scale)
         bad = [i for i in numbers if judged(i, results, tolerances) == "outside"]
@@ -137,7 +137,7 @@ def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
     Near the largest number rounding decides whether a result is finite, of the program's operators as of the kernels.
     """
     types = kernel_types(program)
-    results = executed(graph, draw_all(program, _SEED, scale))
+    results = simulate(graph, draw_all(program, _SEED, scale))
     for number, result, plain in zip(program.outputs, results, _plain(program, scale), strict=True):
         if bool((~np.isfinite(result) & (np.abs(plain) < _FAR * LARGEST[types[number].dtype])).any()):
             return True
@@ -147,7 +147,7 @@ def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
 @lru_cache(maxsize=3)
 def _plain(program: KernelGraph, scale: float) -> list[Array]:
     """What the program's own operators compute, each a kernel."""
-    return executed(program, draw_all(program, _SEED, scale))
+    return simulate(program, draw_all(program, _SEED, scale))
 
 
 @lru_cache(maxsize=3)
@@ -179,4 +179,4 @@ def _norm(values: Array) -> float:
     return float(np.sqrt((finite * finite).sum()))
 
 
-__all__ = ["TypedDomain", "executed", "foresee", "held"]
+__all__ = ["TypedDomain", "foresee", "held", "simulate"]

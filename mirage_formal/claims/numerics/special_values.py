@@ -29,7 +29,7 @@ from mirage_formal.claims.numerics.bounded_maxima import bounded_maxima
 from mirage_formal.claims.numerics.numerics import draw as plain
 from mirage_formal.claims.numerics.numerics import exact, mixed, tolerated
 from mirage_formal.claims.numerics.rounding import LARGEST, stored
-from mirage_formal.claims.numerics.rounding_simulation import executed
+from mirage_formal.claims.numerics.rounding_simulation import simulate
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.records import SpecialRecord
 from mirage_formal.semantics import reference
@@ -193,7 +193,7 @@ def _values(graph: KernelGraph, number: int) -> tuple[Array, ...]:
 @lru_cache(maxsize=_KEPT)
 def _typed(graph: KernelGraph, number: int) -> list[Array]:
     """What the program's own operators compute in their element types."""
-    return executed(graph, _arrays(graph.inputs, number))
+    return simulate(graph, _arrays(graph.inputs, number))
 
 
 @lru_cache(maxsize=_KEPT)

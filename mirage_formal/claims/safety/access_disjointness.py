@@ -11,12 +11,12 @@ from mirage_formal.claims.safety.mixed_radix import (
     NO_FACTS,
     Facts,
     Linear,
+    are_staggered,
     decodes,
-    determined,
+    determined_variables,
     facts,
     linear,
     separate,
-    staggered,
 )
 from mirage_formal.claims.safety.obligations import Held, Means
 from mirage_formal.kernels.program.access import GRID, Access
@@ -30,7 +30,7 @@ from mirage_formal.kernels.program.integers import (
     interval,
     known,
     less,
-    negated,
+    negate,
     variables,
 )
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
@@ -46,7 +46,7 @@ def extents(program: Program, access: Access | None = None) -> dict[str, int]:
     return found
 
 
-def declared(names: Iterable[str], sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+def query_variables(names: Iterable[str], sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """Variables of a query, in a fixed order."""
     return tuple((name, sizes[name]) for name in sorted(set(names)))
 
@@ -61,17 +61,17 @@ def any_of(conditions: Sequence[IntExpr]) -> IntExpr:
 
 def unequal(a: IntExpr, b: IntExpr) -> IntExpr:
     """1 where they differ."""
-    return Int(0) if a == b else negated(binary(IntOp.EQ, a, b))
+    return Int(0) if a == b else negate(binary(IntOp.EQ, a, b))
 
 
-def reduced(e: IntExpr, ranges: Mapping[str, Range], bounds: Mapping[IntExpr, Range]) -> IntExpr:
+def reduce(e: IntExpr, ranges: Mapping[str, Range], bounds: Mapping[IntExpr, Range]) -> IntExpr:
     """An expression without the divisions by a constant that bounds show to be those of a smaller number.
 
     Sound: for 0 <= a < c, a / c = 0 and a % c = a, so wherever the bounds hold the value is the same.
     """
     if not isinstance(e, IntBin):
         return e
-    a, b = reduced(e.a, ranges, bounds), reduced(e.b, ranges, bounds)
+    a, b = reduce(e.a, ranges, bounds), reduce(e.b, ranges, bounds)
     if e.op in (IntOp.DIV, IntOp.MOD) and isinstance(e.b, Int):
         low, high = interval(e.a, ranges, bounds)
         if low >= 0 and high < e.b.value:
@@ -101,7 +101,7 @@ class Pairs:
         if access not in self._start:
             ranges = {name: (0, extent - 1) for name, extent in extents(self.program, access).items()}
             begin = access.address if self.whole else access.index
-            self._start[access] = reduced(begin, ranges, known(access.context.guards, ranges))
+            self._start[access] = reduce(begin, ranges, known(access.context.guards, ranges))
         return self._start[access]
 
     def width(self, access: Access) -> int:
@@ -157,7 +157,7 @@ class Pairs:
         if x is None or y is None:
             return None
         width = max(self.width(a), self.width(b))
-        if separate(x, y, width, given, other) or staggered(x, y, width, given, other):
+        if separate(x, y, width, given, other) or are_staggered(x, y, width, given, other):
             return Held(Means.RADIX)
         same = x == y and self._sizes(a) == self._sizes(b)
         given = given if given == other else NO_FACTS
@@ -167,7 +167,7 @@ class Pairs:
         targets = {name for name in self.private if sizes[name] > 1}
         if who & Who.SAME:
             targets |= {f"loop{position}" for position, (_, n) in enumerate(a.context.loops) if n > 1}
-        return Held(Means.RADIX) if targets <= determined(x, given) else None
+        return Held(Means.RADIX) if targets <= determined_variables(x, given) else None
 
     def exact(self, access: Access) -> bool:
         """Return whether no element is touched twice, by whichever thread, block or iteration."""
@@ -177,7 +177,7 @@ class Pairs:
         sizes = extents(self.program)
         targets = {name for name in self.private if sizes[name] > 1}
         targets |= {f"loop{position}" for position, (_, n) in enumerate(access.context.loops) if n > 1}
-        return targets <= determined(x, given)
+        return targets <= determined_variables(x, given)
 
     def _sizes(self, access: Access) -> tuple[int, ...]:
         return tuple(extent for _, extent in access.context.loops)
@@ -195,7 +195,7 @@ class Pairs:
         true = tuple(e for e in true if not (isinstance(e, Int) and e.value))
         names = set().union(*map(variables, true)) | {"tid"}
         show = (("index", x), (f"index{SECOND}", y))
-        return Query(declared(names.union(variables(x), variables(y)), sizes), true, show=show)
+        return Query(query_variables(names.union(variables(x), variables(y)), sizes), true, show=show)
 
     def _who(self, a: Access, b: Access, who: Who) -> list[IntExpr]:
         sizes = extents(self.program)
@@ -205,8 +205,8 @@ class Pairs:
             return []
         loops = [unequal(Var(name), Var(name + SECOND)) for name, extent in a.context.loops if extent > 1]
         if who & Who.SAME and a == b:
-            return [any_of([*threads, *loops])] if who & Who.OTHERS else [*map(negated, threads), any_of(loops)]
-        return [*map(negated, threads)] if who & Who.SAME else [others]
+            return [any_of([*threads, *loops])] if who & Who.OTHERS else [*map(negate, threads), any_of(loops)]
+        return [*map(negate, threads)] if who & Who.SAME else [others]
 
 
 def holds_nowhere(query: Query) -> bool:

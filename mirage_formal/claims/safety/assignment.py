@@ -14,12 +14,12 @@ from typing import Final, assert_never
 
 import numpy as np
 
-from mirage_formal.claims.safety.access_disjointness import declared, extents
+from mirage_formal.claims.safety.access_disjointness import extents, query_variables
 from mirage_formal.claims.safety.arith import Query
 from mirage_formal.claims.safety.enumerate import MAX_POINTS, Values, axes, values
 from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Kind, Means, Obligation, Undecided
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program.integers import add, binary, conjuncts, fold, less, negated, variables
+from mirage_formal.kernels.program.integers import add, binary, conjuncts, fold, less, negate, variables
 from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
@@ -221,7 +221,7 @@ class _Lister:
                 guards = self.guards
                 self.guards = (*guards, *conjuncts((condition,)))
                 self.value(a)
-                self.guards = (*guards, negated(condition))
+                self.guards = (*guards, negate(condition))
                 self.value(b)
                 self.guards = guards
             case Where(mask, a, b):
@@ -441,10 +441,10 @@ def _question(read: _Event, writes: Sequence[_Write], sizes: Mapping[str, int]) 
             happened: IntExpr = Int(1)
             for part in parts:
                 happened = binary(IntOp.AND, happened, part)
-            true.append(negated(happened))
+            true.append(negate(happened))
     kept = [e for e in dict.fromkeys(true) if not (isinstance(e, Int) and e.value)]
     names = frozenset().union(*map(variables, kept), variables(wanted))
-    return Query(declared(names, sizes), tuple(kept), show=(("index", wanted),))
+    return Query(query_variables(names, sizes), tuple(kept), show=(("index", wanted),))
 
 
 def _assignments(bound: Sequence[tuple[str, int]]) -> Iterator[dict[str, IntExpr]]:

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import combinations_with_replacement
 
 from mirage_formal.claims.safety.access_disjointness import Pairs, extents, holds_nowhere
-from mirage_formal.claims.safety.enumerate import count, covered, live
+from mirage_formal.claims.safety.enumerate import count, covers_all, live
 from mirage_formal.claims.safety.happens_before import Run, TimelineError, Who, copies_among_others, meetings, ways
 from mirage_formal.claims.safety.obligations import Finding, Held, Kind, Means, Obligation, Undecided
 from mirage_formal.kernels.program.access import GRID, Access, Listing, Mode
@@ -143,4 +143,4 @@ def _coverage(program: Program, param: Param, accesses: list[Access], exact: boo
         written = [number * access.count for number, access in zip(counts, accesses, strict=True) if number is not None]
         if len(written) == len(accesses) and sum(written) == param.elements:
             return Held(Means.RADIX)
-    return covered(accesses, extents(program), param.elements)
+    return covers_all(accesses, extents(program), param.elements)

@@ -344,7 +344,7 @@ class _Memory:
 # --- parameters ------------------------------------------------------------------------------------------------------
 
 
-def covered(accesses: Sequence[Access], extents: Mapping[str, int], elements: int) -> Finding:
+def covers_all(accesses: Sequence[Access], extents: Mapping[str, int], elements: int) -> Finding:
     """Return whether the accesses, all together, touch every element of a parameter."""
     seen = np.zeros(elements, dtype=bool)
     try:

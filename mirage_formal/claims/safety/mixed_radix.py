@@ -252,7 +252,7 @@ def _sums(x: Linear, width: int, given: Facts) -> list[int]:
     return below
 
 
-def determined(x: Linear, given: Facts = NO_FACTS) -> frozenset[str]:
+def determined_variables(x: Linear, given: Facts = NO_FACTS) -> frozenset[str]:
     """The variables that are known once all atoms are, and the digits that ``given`` fixes.
 
     Sound: a variable is known if known digits of a string cover its place; an exclusive or with one side known gives
@@ -364,7 +364,7 @@ def _constants_differ(x: Linear, y: Linear, width: int) -> bool:
     return True
 
 
-def staggered(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
+def are_staggered(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
     """Return whether two accesses never meet because they start at different offsets in units of one size.
 
     Sound: if both are a multiple of c plus something that stays below c with its width, they meet only where these

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import assert_never
 
-from mirage_formal.claims.safety.access_disjointness import SECOND, declared, extents, remainder, unequal
+from mirage_formal.claims.safety.access_disjointness import SECOND, extents, query_variables, remainder, unequal
 from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask
 from mirage_formal.claims.safety.assignment import assignments
 from mirage_formal.claims.safety.conflicts import conflicts, lives, writers
@@ -45,7 +45,7 @@ from mirage_formal.kernels.program.integers import (
     intermediates,
     interval,
     known,
-    negated,
+    negate,
     variables,
 )
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
@@ -129,7 +129,7 @@ def _arithmetic(program: Program, use: Use, e: IntExpr, guards: tuple[IntExpr, .
     true = conjuncts(guards)
     names = variables(e).union(*map(variables, true))
     show = ((f"value{n}", p) for n, p in enumerate(parts) if isinstance(p, IntBin))
-    query = Query(declared(names, sizes), true, parts, divisors, tuple(show))
+    query = Query(query_variables(names, sizes), true, parts, divisors, tuple(show))
     claim = f"the {use.role} is computed within 0..2^31-1"
     finding = Held(Means.INTERVAL) if held else None
     return Obligation(Kind.ARITHMETIC, use.context.path, use.role, claim, query, finding)
@@ -147,7 +147,7 @@ def _outside(program: Program, at: Context, index: IntExpr, used: int, size: int
     beyond = IntBin(IntOp.LT, Int(size - used), index)
     true = (*conjuncts(at.guards), beyond)
     names = variables(index).union(*map(variables, true))
-    query = Query(declared(names, sizes), true, show=(("index", index),))
+    query = Query(query_variables(names, sizes), true, show=(("index", index),))
     return replace(stated, query=query, finding=Held(Means.INTERVAL) if held else None)
 
 
@@ -182,7 +182,7 @@ def _aligned(program: Program, access: Access) -> Obligation:
     sizes = _sizes(program, at)
     true = (*conjuncts(at.guards), unequal(remainder(address, size), Int(0)))
     names = variables(address).union(*map(variables, true))
-    query = Query(declared(names, sizes), true, show=(("index", access.index), ("address", address)))
+    query = Query(query_variables(names, sizes), true, show=(("index", access.index), ("address", address)))
     finding = Held(Means.INTERVAL) if divisor(address) % size == 0 else None
     return Obligation(Kind.ALIGNMENT, at.path, name, claim, query, finding)
 
@@ -195,10 +195,10 @@ def _same_for_all(program: Program, use: Use) -> Obligation:
     conditions = (use.expression, *at.guards)
     true = (
         *conjuncts((*at.guards, *(fold(guard, other) for guard in at.guards))),
-        unequal(negated(use.expression), negated(fold(use.expression, other))),
+        unequal(negate(use.expression), negate(fold(use.expression, other))),
     )
     names = set().union(*map(variables, conditions), *map(variables, true))
-    query = Query(declared(names, sizes), true)
+    query = Query(query_variables(names, sizes), true)
     finding = None if "tid" in variables(use.expression) else Held(Means.FORM)
     return Obligation(Kind.UNIFORM, at.path, "condition", claim, query, finding)
 

@@ -23,7 +23,7 @@ is the package of the engines.
 """
 
 
-def refused(name: str, what: str = "") -> UnsupportedError:
+def refusal(name: str, what: str = "") -> UnsupportedError:
     """The error for the use of a name that is not offered.
 
     Args:
@@ -57,8 +57,8 @@ def missing(owner: str, name: str, here: str) -> Exception:
     if row is None or name.startswith("__"):
         return AttributeError(f"{here!r} has no attribute {name!r}")
     if row.offer is Offer.NO:
-        return refused(full)
-    return refused(full, f"expected a name that a {here} has, got {full}, which a graph has before it is searched")
+        return refusal(full)
+    return refusal(full, f"expected a name that a {here} has, got {full}, which a graph has before it is searched")
 
 
 def document() -> str:

@@ -27,7 +27,7 @@ def to_json(graph: KernelGraph) -> str:
     return pretty(msgspec.to_builtins(record_of(graph))) + "\n"
 
 
-def embedded(graph: KernelGraph) -> msgspec.Raw:
+def embed(graph: KernelGraph) -> msgspec.Raw:
     """The text of ``to_json`` as a field of a record."""
     return msgspec.Raw(to_json(graph).strip().encode())
 

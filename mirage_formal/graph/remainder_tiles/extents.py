@@ -15,7 +15,7 @@ from math import prod
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.split import Wrapping, apart
+from mirage_formal.graph.remainder_tiles.split import Wrapping, split
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.types import DTensor, Shape, row_major
 
@@ -42,11 +42,11 @@ def tails(program: KernelGraph, candidate: KernelGraph) -> Tails | None:
         program: A well-formed program.
         candidate: A well-formed graph with its inputs.
     """
-    found = apart(candidate)
+    found = split(candidate)
     if found is None or len(program.inputs) != len(candidate.inputs):
         return None
     wrapping, inner = found
-    own = resized(program, [item.tensor.shape for item in inner.inputs])
+    own = resize(program, [item.tensor.shape for item in inner.inputs])
     if own is None or (ends := _ends(wrapping, len(inner.outputs))) is None:
         return None
     own = replace(own, outputs=tuple(own.outputs[n] for n in ends))
@@ -79,7 +79,7 @@ def with_shape(item: Input, shape: Shape) -> Input:
     return Input(item.name, DTensor(shape, item.tensor.dtype), row_major(shape))
 
 
-def resized(program: KernelGraph, shapes: Sequence[Shape]) -> KernelGraph | None:
+def resize(program: KernelGraph, shapes: Sequence[Shape]) -> KernelGraph | None:
     """A program's operators on inputs of other shapes; None where they do not fit, or are not predefined.
 
     A mean keeps its divisor, so that zeros behind the end of what it runs over change nothing: where that has another
@@ -94,7 +94,7 @@ def resized(program: KernelGraph, shapes: Sequence[Shape]) -> KernelGraph | None
             return None
         old, new = before[op.operands[0]].shape, types[number[op.operands[0]]].shape
         if op.kind is OpKind.RESHAPE:
-            op = replace(op, attrs=replace(op.attrs, shape=reshaped(old, new, before[first].shape)))
+            op = replace(op, attrs=replace(op.attrs, shape=reshape(old, new, before[first].shape)))
         for step in _steps(op, old, new):
             # An operand below 0 is a step of this operator, counted from the last one.
             given = tuple(len(types) + n if n < 0 else number[n] for n in step.operands)
@@ -123,7 +123,7 @@ def _steps(op: Op, old: Shape, new: Shape) -> list[Op]:
     return [*found, Op(OpKind.MUL, (-1, weight[0]))] if weight else found
 
 
-def reshaped(before: Shape, given: Shape, target: Shape) -> Shape:
+def reshape(before: Shape, given: Shape, target: Shape) -> Shape:
     """The target of a reshape of other extents: dims that stay one dim have the new ones."""
     out = list(target)
     for old, new in same_dims(before, target):
@@ -141,4 +141,4 @@ def same_dims(before: Shape, target: Shape) -> list[tuple[int, int]]:
     return found
 
 
-__all__ = ["Tails", "reshaped", "resized", "same_dims", "tails", "with_shape"]
+__all__ = ["Tails", "reshape", "resize", "same_dims", "tails", "with_shape"]

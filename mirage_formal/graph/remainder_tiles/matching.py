@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import pruned, renumbered
+from mirage_formal.graph.edit import pruned, renumber
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import reshaped, resized, same_dims, tails, with_shape
+from mirage_formal.graph.remainder_tiles.extents import reshape, resize, same_dims, tails, with_shape
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.types import DTensor, Shape, row_major
 
@@ -23,7 +23,7 @@ _MOVES = frozenset({OpKind.PAD, OpKind.SLICE, OpKind.TRANSPOSE, OpKind.RESHAPE, 
 _ELEMENTWISE = frozenset(kind for kind, spec in SPECS.items() if spec.elementwise)
 
 
-def matched(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph]:
+def match(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph]:
     """The program and the candidate at the extents to which the candidate pads inputs; as they are where it does not.
 
     Pads of inputs that both have then are inputs of both, under one name for one pad.
@@ -42,14 +42,14 @@ def matched(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, 
 
 
 def readings(program: KernelGraph, candidate: KernelGraph) -> tuple[tuple[KernelGraph, KernelGraph], ...]:
-    """What certificates may be about: see ``matched``, and the same without the pads that stand behind common pads.
+    """What certificates may be about: see ``match``, and the same without the pads that stand behind common pads.
 
     Those of a concatenation are common, and a kernel may read them at longer extents. A proof log is about the first of
     these of which every tensor is part of an output's expression.
 
     Sound: see ``_longer``; it holds of every program and candidate that are equal where those that were given are.
     """
-    first = matched(program, candidate)
+    first = match(program, candidate)
     further = _longer(*first)
     return (first,) if further is None else (first, further)
 
@@ -146,7 +146,7 @@ def _longer(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, 
     table: dict[_How, int] = {}
     own, types = _made(program, table), kernel_types(candidate)
     found = _made(candidate, table, set(own.how.values()))
-    longer = resized(program, found.shapes) if found.tails else None
+    longer = resize(program, found.shapes) if found.tails else None
     if longer is None:
         return None
     now = [with_shape(*pair) for pair in zip(candidate.inputs, found.shapes, strict=True)]
@@ -159,14 +159,14 @@ def _longer(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, 
         results: Sequence[DTensor] | str = types[first : first + op.results]
         if isinstance(op, Op) and first in found.how:
             if op.kind is OpKind.RESHAPE:
-                shape = reshaped(types[op.operands[0]].shape, given[0].shape, types[first].shape)
+                shape = reshape(types[op.operands[0]].shape, given[0].shape, types[first].shape)
                 op = replace(op, attrs=replace(op.attrs, shape=shape))
             results = device_results(op.kind, op.attrs, given)
         elif given != tuple(types[n] for n in op.operands):
             return None
         if isinstance(results, str):
             return None
-        ops.append(renumbered(op, number))
+        ops.append(renumber(op, number))
         number += range(len(tensors), len(tensors) + op.results)
         tensors += results
     return longer, pruned(KernelGraph(inputs, tuple(ops), tuple(number[n] for n in candidate.outputs)))
@@ -179,7 +179,7 @@ def _only(graph: KernelGraph, inputs: Sequence[int]) -> KernelGraph:
     """The graph with some of its inputs; it reads no others."""
     count = len(graph.inputs)
     number = {n: i for i, n in enumerate((*inputs, *range(count, len(kernel_types(graph)))))}
-    ops = tuple(renumbered(op, number) for op in graph.ops)
+    ops = tuple(renumber(op, number) for op in graph.ops)
     return KernelGraph(tuple(graph.inputs[n] for n in inputs), ops, tuple(number[n] for n in graph.outputs))
 
 
@@ -210,8 +210,8 @@ def _named(graph: KernelGraph, pads: Mapping[int, _Chain], common: Sequence[_Cha
     number = [n if n < count else n + len(common) for n in range(len(types))]
     for n, one in pads.items():
         number[n] = place.get(one, number[n])
-    ops = tuple(renumbered(op, number) for op in graph.ops)
+    ops = tuple(renumber(op, number) for op in graph.ops)
     return pruned(KernelGraph((*graph.inputs, *added), ops, tuple(number[n] for n in graph.outputs)))
 
 
-__all__ = ["matched", "readings"]
+__all__ = ["match", "readings"]

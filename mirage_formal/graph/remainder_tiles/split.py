@@ -52,7 +52,7 @@ class Wrapping:
         return KernelGraph(inputs, ops, tuple(last[n] for n in self.outputs))
 
 
-def apart(graph: KernelGraph, *, moves: bool = False, joins: bool = True) -> tuple[Wrapping, KernelGraph] | None:
+def split(graph: KernelGraph, *, moves: bool = False, joins: bool = True) -> tuple[Wrapping, KernelGraph] | None:
     """The pads and slices around a graph, and what is between; None if there are none, or an input is read in two ways.
 
     Sound: every operator is a pad over inputs alone, or a slice that only slices and outputs follow, or in between;
@@ -137,4 +137,4 @@ def _renumbered(op: _AnyOp, number: Mapping[int, int] | Sequence[int]) -> _AnyOp
     return replace(op, operands=tuple(number[n] for n in op.operands))
 
 
-__all__ = ["Wrapping", "apart", "between"]
+__all__ = ["Wrapping", "between", "split"]

@@ -15,7 +15,7 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.lowering.context import TID, loop, when
-from mirage_formal.kernels.lowering.smem_transpose import transposed
+from mirage_formal.kernels.lowering.smem_transpose import transpose_in_shared_memory
 from mirage_formal.kernels.lowering.strided_regions import (
     VECTOR_BYTES,
     Box,
@@ -82,7 +82,7 @@ def pointwise(name: str, operation: Operation, tensors: Tensors, target: Target,
     op = operation.op
     operands, result, params = tensors
     layout = layout_of(op, operands, result).joined()
-    found = transposed(name, operation, layout, target, params, tile)
+    found = transpose_in_shared_memory(name, operation, layout, target, params, tile)
     if found is not None:
         return found
     if tile:

@@ -66,7 +66,7 @@ _RUNS: Final = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (2, 0.5), (0.5, 0.5))
 _GAPS: Final = (0, 1, 2, 4)
 
 
-def transposed(
+def transpose_in_shared_memory(
     name: str, operation: Operation, layout: Layout, target: Target, params: tuple[Param, ...], number: int = 0
 ) -> Program | None:
     """The kernel of an operator that maps or moves elements; None if nothing lies across, or too little.
@@ -447,4 +447,4 @@ class _Writer:
         yield from loop(u, self._each(self.out, self.order), when(ix.both((vector, inside)), found), unroll=True)
 
 
-__all__ = ["transposed"]
+__all__ = ["transpose_in_shared_memory"]

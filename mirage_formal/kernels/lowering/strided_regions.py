@@ -15,7 +15,7 @@ from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, MOVES, O
 from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.kernels.lowering.context import LOWEST, loop
 from mirage_formal.kernels.program.index import Indices
-from mirage_formal.kernels.program.integers import ONE, ZERO, negated
+from mirage_formal.kernels.program.integers import ONE, ZERO, negate
 from mirage_formal.kernels.program.program import (
     Apply,
     BinaryFn,
@@ -165,7 +165,7 @@ def place(ix: Indices, layout: Layout, box: Box, at: tuple[IntExpr, ...]) -> tup
     condition: IntExpr = ONE
     if layout.split is not None:
         dim = layout.split
-        after = ONE if box.low == 0 else negated(ix.less(at[dim], box.low))
+        after = ONE if box.low == 0 else negate(ix.less(at[dim], box.low))
         condition = ix.both((after, ix.less(at[dim], box.high)))
         at = (*at[:dim], ix.sub(at[dim], Int(box.low)), *at[dim + 1 :])
     return condition, ix.add(ix.ravel(at, box.strides), Int(box.offset))

@@ -10,7 +10,7 @@ from mirage_formal.logic.terms import Add, Const, Expr, Mul, Sum, Unary
 _MINUS_ONE = Const(Fraction(-1))
 
 
-def normalised(term: Hashable) -> bool:
+def normalize(term: Hashable) -> bool:
     """Return whether a tensor is scores less the logarithm of the sum of their exponentials: s - log sum exp(s).
 
     So is s - (m + log sum exp(s - m)), whatever m is. No element is above 0, for each is a term of its own sum.
@@ -46,4 +46,4 @@ def _summed(total: Expr) -> Expr:
     return total
 
 
-__all__ = ["normalised"]
+__all__ = ["normalize"]

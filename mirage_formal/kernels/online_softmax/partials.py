@@ -1,8 +1,8 @@
 """Graphs of the same meaning that lie better for a stable form.
 
 Partial sums of the keys of one row must be weighed before they are summed, one weight per part. Block graphs have no
-reshape, so the parts must lie along a dim of their own: ``moved`` lets blocks write them there, and rewrites the kernel
-that reads them. ``hoisted`` leaves an exponential to the kernels that read it.
+reshape, so the parts must lie along a dim of their own: ``move`` lets blocks write them there, and rewrites the kernel
+that reads them. ``hoist`` leaves an exponential to the kernels that read it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.edit import renumbered
+from mirage_formal.graph.edit import renumber
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -30,7 +30,7 @@ from mirage_formal.kernels.online_softmax.shapes import Stop
 # --- exponentials that leave a kernel --------------------------------------------------------------------------------
 
 
-def hoisted(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
+def hoist(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
     """The graph with an exponential formed where it is read; operators keep their places, needed or not.
 
     Args:
@@ -83,7 +83,7 @@ def _with_kernel_exp(graph: KernelGraph, kernel: int, results: Sequence[int]) ->
     number = {n: n if n < base else n + len(results) for n in range(last)}
     number |= {n: base + k for k, n in enumerate(results)}
     made = [Op(OpKind.EXP, (n,)) for n in results]
-    later = [renumbered(op, number) for op in graph.ops[kernel + 1 :]]
+    later = [renumber(op, number) for op in graph.ops[kernel + 1 :]]
     outputs = tuple(number[n] for n in graph.outputs)
     return replace(graph, ops=(*graph.ops[: kernel + 1], *made, *later), outputs=outputs)
 
@@ -95,7 +95,7 @@ def _with_exp(op: GraphDefined, iterators: Sequence[int]) -> GraphDefined:
     number = {n: n if n < base else n + more for n in range(base + sum(item.results for item in block.ops))}
     number |= {i: base + k for k, i in enumerate(iterators)}
     made: list[BlockOp] = [Op(OpKind.EXP, (i,)) for i in iterators]
-    made += [renumbered(item, number) for item in block.ops]
+    made += [renumber(item, number) for item in block.ops]
     savers = tuple(replace(saver, operand=number[saver.operand]) for saver in block.outputs)
     return replace(op, graph=replace(block, ops=tuple(made), outputs=savers))
 
@@ -118,7 +118,7 @@ class _Parts:
     new: int
 
 
-def moved(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> KernelGraph:
+def move(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> KernelGraph:
     """The graph with the partial results that a kernel reads laid out along a dim of their own.
 
     Args:

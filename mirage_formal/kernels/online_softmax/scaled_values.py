@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import KernelOp, Op
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.rules import device_results, shared_results
 from mirage_formal.graph.types import DTensor, DType, STensor, broadcast
-from mirage_formal.kernels.online_softmax.shapes import Stop, regrouped
+from mirage_formal.kernels.online_softmax.shapes import Stop, regroup
 
 #: Stands for the loop among the dims that a maximum is taken over.
 LOOP: Final = -1
@@ -464,7 +464,7 @@ class Level(Generic[_T]):
                 return replace(first.shift, tensor=self.emit(kind, first.shift.tensor, attrs=op.attrs))
             case OpKind.RESHAPE if first.shift is not None:
                 assert op.attrs.shape is not None
-                shape = regrouped(self.shape(first.number), self.shape(first.shift.tensor), op.attrs.shape)
+                shape = regroup(self.shape(first.number), self.shape(first.shift.tensor), op.attrs.shape)
                 return replace(first.shift, tensor=self.emit(kind, first.shift.tensor, attrs=Attrs(shape=shape)))
             case OpKind.SQUARE if first.shift is not None:
                 return self._squared(first.shift)

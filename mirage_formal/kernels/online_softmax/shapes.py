@@ -11,7 +11,7 @@ class Stop(Exception):
     """There is no stable form, as far as this rewriting goes; the text says why."""
 
 
-def regrouped(whole: Shape, part: Shape, target: Shape) -> Shape:
+def regroup(whole: Shape, part: Shape, target: Shape) -> Shape:
     """The shape of a shift when its value is reshaped.
 
     Along dims that are merged or split together, a shift must differ only between runs of consecutive elements.

@@ -19,7 +19,7 @@ from typing import Final
 from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import block_outputs, faults, kernel_types
-from mirage_formal.graph.edit import inlined, pruned
+from mirage_formal.graph.edit import inline_blocks, pruned
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -33,8 +33,8 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.rules import iterator_type
 from mirage_formal.graph.types import DimMap, DType, Shape, STensor
-from mirage_formal.kernels.online_softmax.normalization import normalised
-from mirage_formal.kernels.online_softmax.partials import hoisted, moved
+from mirage_formal.kernels.online_softmax.normalization import normalize
+from mirage_formal.kernels.online_softmax.partials import hoist, move
 from mirage_formal.kernels.online_softmax.rewrite_groups import Run, Together, makers, runs
 from mirage_formal.kernels.online_softmax.scaled_values import (
     Level,
@@ -117,8 +117,8 @@ def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
         GraphError: The graph is not well-formed.
     """
     kernel_types(graph)
-    before = {inlined(op.graph): op.graph for op in graph.ops if isinstance(op, GraphDefined)}
-    flat = (replace(op, graph=inlined(op.graph)) if isinstance(op, GraphDefined) else op for op in graph.ops)
+    before = {inline_blocks(op.graph): op.graph for op in graph.ops if isinstance(op, GraphDefined)}
+    flat = (replace(op, graph=inline_blocks(op.graph)) if isinstance(op, GraphDefined) else op for op in graph.ops)
     work = replace(graph, ops=tuple(flat))
     maxima: Maxima = {}
     # For each operator of the graph that is worked on, the given one that it comes from.
@@ -182,8 +182,8 @@ def _changed(graph: KernelGraph, change: _Hoist | _Move) -> KernelGraph | NotSta
     """Another graph of the same meaning, in which the walk gets further."""
     try:
         if isinstance(change, _Hoist):
-            return hoisted(graph, change.origin[1], change.origin[2])
-        return moved(graph, change.kernel, change.iterator, change.dim)
+            return hoist(graph, change.origin[1], change.origin[2])
+        return move(graph, change.kernel, change.iterator, change.dim)
     except Stop as reason:
         return NotStable(str(reason))
 
@@ -263,7 +263,7 @@ class _Walk:
             if self._crosses(need):
                 raise _Hoist(need.origin) from None
             raise
-        bounded = _bounded(len(self._graph.inputs), self._graph.ops, op) or (op.kind is OpKind.EXP and normalised(key))
+        bounded = _bounded(len(self._graph.inputs), self._graph.ops, op) or (op.kind is OpKind.EXP and normalize(key))
         if op.kind in _REARRANGED:
             found = (self._renamed(found[0], ("out", index, 0)),)
         return list(_plainly(found) if bounded else found)
@@ -368,7 +368,7 @@ class _Walk:
             if need.origin[0] == "exp" and need.origin[1] != index:
                 raise _Hoist(need.origin) from None
             raise
-        bounded = _bounded(len(block.inputs), block.ops, op) or (op.kind is OpKind.EXP and normalised(key))
+        bounded = _bounded(len(block.inputs), block.ops, op) or (op.kind is OpKind.EXP and normalize(key))
         return _plainly(found) if bounded else found
 
     def _saved(

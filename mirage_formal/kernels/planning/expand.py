@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.edit import inlined, needed
+from mirage_formal.graph.edit import inline_blocks, needed
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
 from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, SPECS, Family, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, broadcast
@@ -47,7 +47,7 @@ class Flat:
         outputs: For each output saver, the tensor that it writes.
         iterations: Iterations of the loop; 1 if there is none.
         makers: For each tensor the position of the operator that it is a part of, in the block graph with its thread
-            graphs opened (``graph.edit.inlined``); -1 for an input iterator's.
+            graphs opened (``graph.edit.inline_blocks``); -1 for an input iterator's.
     """
 
     tensors: tuple[PlanTensor, ...]
@@ -71,7 +71,7 @@ def expand(op: GraphDefined, operands: tuple[DTensor, ...], maxima: Set[int] = N
         GraphError: The block graph is not well-formed on these operands.
     """
     block_types(op.graph, operands)
-    block = inlined(op.graph)
+    block = inline_blocks(op.graph)
     types = block_types(block, operands)
     work = _Expansion(block)
     values: list[int] = []

@@ -326,7 +326,7 @@ def _odd(cols: int, size: int, *, across: bool) -> int:
     return (half - cols) % _CHUNK if across else (_CHUNK - cols) % (2 * _CHUNK)
 
 
-def unswizzled(
+def unswizzle(
     buffer: str, rows: int, cols: int, *, size: int = DType.FLOAT16.bytes, across: bool = False
 ) -> SharedPlacement:
     """The place of a matrix of which products read fragments, in rows of a length that never conflicts.

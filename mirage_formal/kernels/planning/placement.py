@@ -13,8 +13,8 @@ from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.batched_reductions import stack_of
 from mirage_formal.kernels.planning.distributions import Distributions
 from mirage_formal.kernels.planning.expand import Flat
-from mirage_formal.kernels.planning.layout import choose_swizzle, plain, unswizzled, whole_vectors
-from mirage_formal.kernels.planning.products import Products, padded
+from mirage_formal.kernels.planning.layout import choose_swizzle, plain, unswizzle, whole_vectors
+from mirage_formal.kernels.planning.products import Products, pad_operand
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
@@ -30,7 +30,7 @@ from mirage_formal.kernels.program.flat import (
     results_of,
 )
 from mirage_formal.kernels.program.plan import Phase, Placement, PlanTensor, Schedule, SharedPlacement, reads
-from mirage_formal.kernels.program.register_layout import Axis, Digit, Distribution, Fragment, Warps, folded, run_of
+from mirage_formal.kernels.program.register_layout import Axis, Digit, Distribution, Fragment, Warps, fold, run_of
 from mirage_formal.kernels.program.step import (
     Accumulation,
     Generic,
@@ -232,7 +232,7 @@ class _Chooser:
         """(over, distribution of the result, digits to add over) of a reduction."""
         for over in (self._held(number), self.over.hint(number, set()), self.over.fresh(number)):
             axis = None if over is None else self.over.fold_axis(number, dim, over)
-            if over is not None and axis is not None and (found := folded(over, axis, kept)) is not None:
+            if over is not None and axis is not None and (found := fold(over, axis, kept)) is not None:
                 return over, *found
         return None
 
@@ -396,13 +396,13 @@ class _Chooser:
     def _matrix(self, number: int) -> SharedPlacement:
         """That of a computed matrix of which products read fragments, in whichever order threads hold runs of it."""
         tensor, over = self.tensors[number], self._held(number)
-        rows, cols = padded(number, tensor, self.readers[number], self.placements.computes)
+        rows, cols = pad_operand(number, tensor, self.readers[number], self.placements.computes)
         whole, size = rows == tensor.rows and cols == tensor.cols, tensor.dtype.bytes
         if whole and rows % _VECTOR == 0 and over is not None and run_of(over)[0] is Axis.ROW:
             across = self._across(number, transposed=True)
             return choose_swizzle(f"s{number}", cols, rows, transposed=True, size=size, across=across)
         # Elements and the zeros beside them are told apart by columns, which a swizzle would mix.
-        place = choose_swizzle if whole and cols % _VECTOR == 0 else unswizzled
+        place = choose_swizzle if whole and cols % _VECTOR == 0 else unswizzle
         return place(f"s{number}", rows, cols, size=size, across=self._across(number, transposed=False))
 
     def _across(self, number: int, *, transposed: bool) -> bool:
@@ -414,7 +414,7 @@ class _Chooser:
         tensor, source = self.tensors[number], self.sources[number]
         rows, cols = tensor.rows, tensor.cols
         if matrix:
-            rows, cols = padded(number, tensor, self.readers[number], self.placements.computes)
+            rows, cols = pad_operand(number, tensor, self.readers[number], self.placements.computes)
         if source.transposed:
             rows, cols = cols, rows
         name, size, transposed = f"s{number}", tensor.dtype.bytes, source.transposed

@@ -182,7 +182,7 @@ def products_of(flat: Flat, inputs: int) -> Products:
     return Products(flat, inputs, readers, {n: op for op in flat.ops for n in results_of(op)})
 
 
-def padded(
+def pad_operand(
     number: int, tensor: PlanTensor, readers: Sequence[FlatOp], computes: Mapping[int, Operation]
 ) -> tuple[int, int]:
     """Rows and columns that a matrix which ldmatrix reads takes in shared memory, zeros up to whole steps included.

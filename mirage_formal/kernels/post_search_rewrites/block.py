@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from mirage_formal.errors import MirageError
-from mirage_formal.graph.edit import needed, renumbered
+from mirage_formal.graph.edit import needed, renumber
 from mirage_formal.graph.graph import BlockGraph, BlockOp, InputIterator, Op, OutputSaver, numbered
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.rules import iterator_type, shared_results
@@ -90,7 +90,7 @@ class Block:
         place = {n: i for i, n in enumerate(read)}
         ops: list[Op] = []
         for first, op in kept:
-            ops.append(renumbered(op, place))
+            ops.append(renumber(op, place))
             for n in range(first, first + op.results):
                 place[n] = len(place)
         return tuple(read), tuple(ops)

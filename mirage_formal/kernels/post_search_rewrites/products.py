@@ -33,7 +33,7 @@ _MOST_RESULTS: Final = 1 << 15
 _THREADS: Final = 128
 
 
-def tiled(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
+def tile(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
     """The operands of a predefined product, as it is or with a batch of one, and the kernel that computes it.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the graph.
@@ -168,4 +168,4 @@ def _dealt(block: BlockGraph, parts: int, rank: int) -> BlockGraph:
     )
 
 
-__all__ = ["tiled"]
+__all__ = ["tile"]

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import block_outputs, block_types
-from mirage_formal.graph.edit import inlined
+from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
 from mirage_formal.graph.ops import SPECS, Family
 from mirage_formal.graph.types import DTensor, Shape
@@ -38,7 +38,7 @@ _COLUMNS: Final = 8
 _LONGER: Final = (1, 2, 4)
 
 
-def retiled(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: Target, *, larger: bool) -> BlockGraph:
+def retile(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: Target, *, larger: bool) -> BlockGraph:
     """The kernel on ``factor`` times fewer or more blocks, along the grid axes for which it is estimated best.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
@@ -53,7 +53,7 @@ def retiled(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: 
     Raises:
         NoForm: It has products, or no axis of its grid can be cut otherwise.
     """
-    block = inlined(op.graph)
+    block = inline_blocks(op.graph)
     if any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
         raise NoForm("tiles of products are other candidates of a search")
     found: list[tuple[float, int, BlockGraph]] = []
@@ -88,7 +88,7 @@ def otherwise(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: 
     Raises:
         NoForm: It has no products, or there are fewer grids.
     """
-    block = inlined(op.graph)
+    block = inline_blocks(op.graph)
     if not any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
         raise NoForm("a kernel without products has fewer or more blocks")
     best: dict[tuple[tuple[int, int, int], int], tuple[float, int, BlockGraph]] = {}
@@ -176,4 +176,4 @@ def _put(axes: tuple[_T, _T, _T], axis: int, value: _T) -> tuple[_T, _T, _T]:
     return x, y, z
 
 
-__all__ = ["otherwise", "retiled"]
+__all__ = ["otherwise", "retile"]

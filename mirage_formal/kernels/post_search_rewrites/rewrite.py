@@ -12,9 +12,9 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.post_search_rewrites.block import NoForm
-from mirage_formal.kernels.post_search_rewrites.products import tiled
-from mirage_formal.kernels.post_search_rewrites.retile import otherwise, retiled
-from mirage_formal.kernels.post_search_rewrites.scale_hoisting import factored
+from mirage_formal.kernels.post_search_rewrites.products import tile
+from mirage_formal.kernels.post_search_rewrites.retile import otherwise, retile
+from mirage_formal.kernels.post_search_rewrites.scale_hoisting import hoist_scales
 from mirage_formal.kernels.post_search_rewrites.split_k import split
 from mirage_formal.kernels.target import Target
 
@@ -114,7 +114,7 @@ def rewritten(graph: KernelGraph, change: Change, target: Target, slack: float) 
         if change.grids:
             return _retiled(graph, change, target, slack)
         if change.factors is not Factors.NONE:
-            changed = factored(graph, target if change.factors is Factors.ALL else None)
+            changed = hoist_scales(graph, target if change.factors is Factors.ALL else None)
         return changed if change.parts == 1 else _split(changed, change.parts, target, slack)
     except NoForm:
         return graph
@@ -125,7 +125,7 @@ def _product(graph: KernelGraph, parts: int, target: Target, slack: float) -> Ke
     if len(graph.ops) > 1:
         return graph
     try:
-        made = tiled(graph, parts, target)
+        made = tile(graph, parts, target)
         made = made if parts == 1 else _split(made, parts, target, ANY)
     except NoForm:
         return graph
@@ -149,7 +149,7 @@ def _retiled(graph: KernelGraph, change: Change, target: Target, slack: float) -
     if change.tiles:
         block = otherwise(op, operands, change.tiles, target)
     else:
-        block = retiled(op, operands, max(change.fewer, change.more), target, larger=change.fewer > 1)
+        block = retile(op, operands, max(change.fewer, change.more), target, larger=change.fewer > 1)
     made = replace(graph, ops=(*before, replace(op, graph=block)))
     if estimate(made, target).us > slack * estimate(graph, target).us:
         raise NoForm("another grid is not estimated to pay")

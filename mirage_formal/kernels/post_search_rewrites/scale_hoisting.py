@@ -18,12 +18,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import inlined, pruned
+from mirage_formal.graph.edit import inline_blocks, pruned
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, numbered
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DType, broadcast
 from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm
-from mirage_formal.kernels.post_search_rewrites.transposed_factors import Exchanged, exchanged
+from mirage_formal.kernels.post_search_rewrites.transposed_factors import Exchanged, exchange_factors
 from mirage_formal.kernels.target import Target
 
 
@@ -53,7 +53,7 @@ class _More(Exception):
         self.wanted = wanted
 
 
-def factored(graph: KernelGraph, target: Target | None = None) -> KernelGraph:
+def hoist_scales(graph: KernelGraph, target: Target | None = None) -> KernelGraph:
     """A kernel with factors of its products' operands where they cost less; it is the last operator of the result.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the graph.
@@ -80,7 +80,7 @@ class _Factors:
         self, graph: KernelGraph, op: GraphDefined, wanted: tuple[Exchanged, ...], target: Target | None
     ) -> None:
         self._graph, self._op, self._wanted, self._target = graph, op, wanted, target
-        self._block = block = inlined(op.graph)
+        self._block = block = inline_blocks(op.graph)
         self._before = KernelGraph(graph.inputs, (), ())
         operands = list(op.operands)
         for one in wanted:
@@ -224,7 +224,7 @@ class _Factors:
         if len(read) != 1 or read[0] >= len(self._block.inputs):
             return None
         tensor = types[self._operands[read[0]]]
-        found = exchanged(self._block, read[0], ops, tensor.shape, summed)
+        found = exchange_factors(self._block, read[0], ops, tensor.shape, summed)
         if found is None:
             return None
         if found not in self._wanted:
@@ -259,4 +259,4 @@ class _Factors:
         return found
 
 
-__all__ = ["factored"]
+__all__ = ["hoist_scales"]

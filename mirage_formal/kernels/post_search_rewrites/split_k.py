@@ -21,7 +21,7 @@ from typing import Final
 
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import block_outputs, block_types
-from mirage_formal.graph.edit import inlined
+from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, InputIterator, Op, OutputSaver, numbered
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
@@ -85,7 +85,7 @@ def split(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Tar
     Raises:
         NoForm: There are none.
     """
-    block = inlined(op.graph)
+    block = inline_blocks(op.graph)
     if block.forloop_range % parts:
         raise NoForm(f"expected a loop of a multiple of {parts} iterations, got {block.forloop_range}")
     if sum(extent > 1 for extent in block.grid) > 2:

@@ -104,7 +104,7 @@ class Exchanged:
         return new.made([OutputSaver(total, dims)])
 
 
-def exchanged(block: BlockGraph, iterator: int, ops: Sequence[Op], shape: Shape, dim: int) -> Exchanged | None:
+def exchange_factors(block: BlockGraph, iterator: int, ops: Sequence[Op], shape: Shape, dim: int) -> Exchanged | None:
     """A factor with its last dims exchanged; None if it is none of a whole tensor.
 
     Args:
@@ -125,4 +125,4 @@ def exchanged(block: BlockGraph, iterator: int, ops: Sequence[Op], shape: Shape,
     return Exchanged(iterator, tuple(ops), dim, partner, tuple(sorted(cut)))
 
 
-__all__ = ["Exchanged", "exchanged"]
+__all__ = ["Exchanged", "exchange_factors"]

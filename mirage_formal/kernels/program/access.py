@@ -9,7 +9,7 @@ from enum import Enum, StrEnum
 from typing import assert_never
 
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program.integers import add, fold, less, negated, times, variables
+from mirage_formal.kernels.program.integers import add, fold, less, negate, times, variables
 from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
@@ -396,7 +396,7 @@ class _Walker:
             case Select(condition, a, b):
                 self.use(at, "condition", condition)
                 self.value(a, at.under(condition), scope)
-                self.value(b, at.under(negated(condition)), scope)
+                self.value(b, at.under(negate(condition)), scope)
             case Where(mask, a, b):
                 for part in (mask, a, b):
                     self.value(part, at, scope)

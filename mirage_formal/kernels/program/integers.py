@@ -82,7 +82,7 @@ def less(a: IntExpr, b: IntExpr) -> IntExpr:
     return binary(IntOp.LT, a, b)
 
 
-def negated(a: IntExpr) -> IntExpr:
+def negate(a: IntExpr) -> IntExpr:
     """1 where ``a`` is 0, else 0."""
     return binary(IntOp.EQ, a, ZERO)
 

@@ -196,7 +196,7 @@ def vector(
     return Distribution(threads, tuple(digits), tuple(slot for slot in slots if slot.extent > 1))
 
 
-def turned(threads: int, rows: int, cols: int, width: int, *, wide: bool = False) -> Distribution:
+def turn(threads: int, rows: int, cols: int, width: int, *, wide: bool = False) -> Distribution:
     """A matrix whose rows are neighbours in memory, dealt out in runs of ``width`` rows: ``vector`` with axes swapped.
 
     Args:
@@ -281,7 +281,7 @@ def _ceil_power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def folded(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tuple[Digit, ...]] | None:
+def fold(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tuple[Digit, ...]] | None:
     """What remains of a distribution when one axis is summed over positions equal modulo ``kept``.
 
     Returns:
@@ -309,7 +309,7 @@ def folded(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tup
 
 
 def folds(slot: Slot, axis: Axis, kept: int) -> bool:
-    """Return whether a reduction runs over a slot (see ``folded``)."""
+    """Return whether a reduction runs over a slot (see ``fold``)."""
     return slot.axis is axis and not (slot.stride * slot.extent <= kept and kept > 1)
 
 

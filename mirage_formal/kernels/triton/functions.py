@@ -95,7 +95,7 @@ HELPERS: Final = {"_tanh": TANH, "_round_bfloat": ROUND_BFLOAT, "_largest": LARG
 NEEDED: Final[dict[UnaryFn | BinaryFn | MapFn, str]] = {UnaryFn.TANH: "_tanh", UnaryFn.ROUND_BFLOAT: "_round_bfloat"}
 
 
-def applied(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool = False) -> str:
+def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool = False) -> str:
     """A function's value as text; operands are names or constants.
 
     Args:
@@ -105,7 +105,7 @@ def applied(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool = False
     """
     match fn:
         case BinaryFn.SUB if finite:
-            return f"{operands[0]} - {applied(BinaryFn.MAX, operands[1], real(LOWEST))}"
+            return f"{operands[0]} - {apply_function(BinaryFn.MAX, operands[1], real(LOWEST))}"
         case UnaryFn():
             return _UNARY[fn].format(*operands)
         case BinaryFn():

@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op, numb
 from mirage_formal.graph.memory.place import Place
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.graph.views import launched, places
+from mirage_formal.graph.views import launched_operators, places
 from mirage_formal.kernels.planning.expand import maxima_of, subtracts_maximum
 from mirage_formal.kernels.predefined import block_forms
 from mirage_formal.kernels.program.lines import About
@@ -117,7 +117,7 @@ class _Calls:
     names: dict[int, str] = field(default_factory=dict)
 
     def made(self) -> Host:
-        graph, needed = self.graph, set(launched(self.graph))
+        graph, needed = self.graph, set(launched_operators(self.graph))
         given = input_names(graph.inputs)
         self.names = dict(enumerate(given))
         for self.position, (first, op) in enumerate(numbered(len(graph.inputs), graph.ops)):

@@ -34,7 +34,7 @@ from mirage_formal.kernels.program.lines import Lines, joined, node_names
 from mirage_formal.kernels.program.plan import Phase
 from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 from mirage_formal.kernels.triton.address import PIDS, STEP, Tile
-from mirage_formal.kernels.triton.functions import LOWEST, NEEDED, STRICT, ZERO_AT_ZERO, applied, real
+from mirage_formal.kernels.triton.functions import LOWEST, NEEDED, STRICT, ZERO_AT_ZERO, apply_function, real
 from mirage_formal.kernels.triton.padding import on_tensor_cores, padding, power
 from mirage_formal.kernels.triton.writer import NEUTRAL, Operand, Writer, names
 
@@ -212,7 +212,7 @@ class _Kernel(Writer):
             operands.append(real(op.constant))
         if isinstance(op.fn, UnaryFn) and op.fn in NEEDED:
             self.helpers.add(NEEDED[op.fn])
-        text = applied(op.fn, *operands, finite=op.finite)
+        text = apply_function(op.fn, *operands, finite=op.finite)
         self._define(op.fn.value, op.result, text, zero=self._zero_elementwise(op))
 
     def _zero_elementwise(self, op: Elementwise) -> bool:
@@ -365,7 +365,7 @@ class _Kernel(Writer):
             given, zero = self._value(op.operand), op.operand in self.zeros
             if op.dim is not None and not late:
                 given = self._reduced(given, op, zero=zero)
-            text = applied(op.fn, so_far, given)
+            text = apply_function(op.fn, so_far, given)
         own = self.owner
         if product is not None and fused:
             self._begin((*self._computed(product), op.result), "")

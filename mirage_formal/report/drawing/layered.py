@@ -39,7 +39,7 @@ class Layout:
 
 
 @lru_cache(maxsize=1 << 11)  # many candidates have graphs of one form
-def layered(sizes: tuple[Size, ...], edges: tuple[tuple[int, int], ...]) -> Layout:
+def assign_layers(sizes: tuple[Size, ...], edges: tuple[tuple[int, int], ...]) -> Layout:
     """Lay out an acyclic graph from top to bottom.
 
     Args:

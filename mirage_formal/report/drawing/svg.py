@@ -14,7 +14,7 @@ from html import escape
 from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.drawing.layered import Layout, Size, layered
+from mirage_formal.report.drawing.layered import Layout, Size, assign_layers
 from mirage_formal.report.views.levels import Edge, Level, Node, levels
 from mirage_formal.terminal import plain
 
@@ -99,7 +99,7 @@ def _picture(level: Level, opened: bool) -> Picture:
     room = {} if opened else _room(level)
     sizes = tuple(_size(node, inside.get(n), room.get(node.id, 0.0)) for n, node in enumerate(level.nodes))
     numbers = {node.id: n for n, node in enumerate(level.nodes)}
-    layout = layered(sizes, tuple((numbers[edge.source], numbers[edge.target]) for edge in level.edges))
+    layout = assign_layers(sizes, tuple((numbers[edge.source], numbers[edge.target]) for edge in level.edges))
     parts = [_edge(edge, layout, n) for n, edge in enumerate(level.edges)]
     for n, node in enumerate(level.nodes):
         parts.append(_node(node, layout.nodes[n], sizes[n], inside.get(n)))

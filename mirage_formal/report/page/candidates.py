@@ -165,7 +165,7 @@ def special_values(found: Special) -> str:
     return f"{said}{removed}; recorded"
 
 
-def packed(fragment: str) -> str:
+def pack(fragment: str) -> str:
     """A fragment as base64 of raw deflate, which the browser unpacks by itself."""
     squeezed = zlib.compressobj(6, zlib.DEFLATED, -15)
     return base64.b64encode(squeezed.compress(fragment.encode()) + squeezed.flush()).decode()

@@ -38,7 +38,7 @@ _PYTHON: Final = re.compile(
 )
 
 
-def highlighted(source: str, token: re.Pattern[str] = _TOKEN) -> Markup:
+def highlight(source: str, token: re.Pattern[str] = _TOKEN) -> Markup:
     """Code with spans around what it is made of; a line at a time, so that spans never cross lines.
 
     Args:
@@ -57,14 +57,14 @@ def highlighted(source: str, token: re.Pattern[str] = _TOKEN) -> Markup:
 
 
 def numbered(source: str, token: re.Pattern[str] = _TOKEN, marks: Mapping[int, tuple[str, Markup]] = _NONE) -> Markup:
-    """Highlighted code with a number for each line; see ``highlighted``.
+    """Highlighted code with a number for each line; see ``highlight``.
 
     Args:
         source: The text.
         token: What it is made of.
         marks: By number of a line: a class of it, and what stands at its right.
     """
-    shown = highlighted(source, token).rstrip("\n").split("\n")
+    shown = highlight(source, token).rstrip("\n").split("\n")
     rows = []
     for n, line in enumerate(shown, 1):
         kind, beside = marks.get(n, ("", Markup("")))

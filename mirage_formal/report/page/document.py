@@ -10,7 +10,7 @@ from typing import Final
 
 from mirage_formal.report.drawing.svg import SHAPES
 from mirage_formal.report.model import Report, Table
-from mirage_formal.report.page.candidates import candidate_section, candidates_table, estimates, packed
+from mirage_formal.report.page.candidates import candidate_section, candidates_table, estimates, pack
 from mirage_formal.report.page.graphs import graph_section
 from mirage_formal.report.page.header import head, made
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
@@ -155,7 +155,7 @@ def _packed(report: Report) -> list[Markup]:
     return [
         Markup(
             f'<script type="application/octet-stream" id="packed-{one.rank}">'
-            f"{packed(candidate_section(one, report.program))}</script>"
+            f"{pack(candidate_section(one, report.program))}</script>"
         )
         for one in report.candidates[1:]
     ]

@@ -86,7 +86,7 @@ def _part(part: ProofPart, anchor: str) -> Markup:
             _steps(steps, anchor),
             attributes={"class": "group", "data-nodes": " ".join(f"{one.graph}:{one.node}" for one in places)},
         )
-        for places, steps in grouped(part.steps)
+        for places, steps in group(part.steps)
     ]
     return joined(
         [
@@ -103,7 +103,7 @@ def _part(part: ProofPart, anchor: str) -> Markup:
     )
 
 
-def grouped(steps: Iterable[Step]) -> list[tuple[tuple[Place, ...], list[Step]]]:
+def group(steps: Iterable[Step]) -> list[tuple[tuple[Place, ...], list[Step]]]:
     """Steps by the operators that make them, in the order of their first steps."""
     found: dict[tuple[Place, ...], list[Step]] = {}
     for step in steps:

@@ -15,7 +15,7 @@ from typing import Literal
 from mirage_formal.graph.check import block_types, kernel_types, thread_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, ThreadDefined, numbered
 from mirage_formal.graph.types import DTensor, RTensor, STensor, row_major
-from mirage_formal.graph.views import launched
+from mirage_formal.graph.views import launched_operators
 from mirage_formal.report.views import words
 
 Kind = Literal["input", "op", "view", "kernel", "iterator", "thread", "saver", "output"]
@@ -119,7 +119,7 @@ def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> 
     """
     types = kernel_types(graph)
     known = expressions or {}
-    own = set(launched(graph))
+    own = set(launched_operators(graph))
     nodes: list[Node] = []
     edges: list[Edge] = []
     made: dict[int, str] = {}

@@ -126,7 +126,7 @@ class _Kernels:
         return Answer(found.us, found.low)
 
 
-def judged(directory: Path, tuning: TuningRecord | None) -> Answer:
+def assess(directory: Path, tuning: TuningRecord | None) -> Answer:
     """Compare a candidate with float64, and time it if it is within tolerance; write both beside its kernels."""
     from mirage_formal.claims.numerics.numerics import where_computed
     from mirage_formal.device.runs import DeviceRuns
@@ -209,7 +209,7 @@ def main() -> int:
                 else:
                     files = None  # inputs that it holds
                     place = Path(job.directory)
-                    done = judged(place, job.tuning) if job.directory else kernels[order.plan].time(job)
+                    done = assess(place, job.tuning) if job.directory else kernels[order.plan].time(job)
             except Exception as error:  # whatever fails is this job's failure
                 lines = str(error).strip().splitlines()
                 done = Answer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")

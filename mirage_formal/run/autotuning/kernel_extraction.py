@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mirage_formal.check.partitioning.parts import taken_out
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
-from mirage_formal.graph.views import Place, launched, places
+from mirage_formal.graph.views import Place, launched_operators, places
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Piece:
 def pieces(graph: KernelGraph) -> list[Piece]:
     """The launched operators of a well-formed µGraph, in order."""
     known = places(graph)
-    return [_piece(graph, position, known) for position in launched(graph)]
+    return [_piece(graph, position, known) for position in launched_operators(graph)]
 
 
 def _piece(graph: KernelGraph, position: int, known: Sequence[Place]) -> Piece:

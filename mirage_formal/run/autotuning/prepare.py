@@ -224,11 +224,11 @@ def built(task: Finalist) -> Built | str:
 
 def written(task: Finalist) -> str:
     """The digest of what the kernels of a finalist are, none of which is proved or made; empty if there are none."""
-    from mirage_formal.run.build.code_digest import emitted
+    from mirage_formal.run.build.code_digest import emit_code
 
     schedules = {operator: schedule_of(record) for operator, record in task.schedules}
     try:
-        return emitted(form_of(task).graph, load_target(task.target), schedules, task.early)
+        return emit_code(form_of(task).graph, load_target(task.target), schedules, task.early)
     except MirageError:
         return ""
 
@@ -239,7 +239,7 @@ def _made(graph: KernelGraph, target: Target, name: str) -> Form:
     from mirage_formal.run.build import forms
 
     if name.startswith(MIXED):
-        return forms.mixed(graph, target, forms.parsed(name))
+        return forms.mixed(graph, target, forms.parse(name))
     return forms.form(graph, target, name or forms.OWN)
 
 

@@ -53,11 +53,11 @@ def text_of(asked: Asked) -> str:
     from mirage_formal.graph.formats.json import from_json
     from mirage_formal.kernels.generate import schedule_of
     from mirage_formal.kernels.target import load_target
-    from mirage_formal.run.build.code_digest import emitted
+    from mirage_formal.run.build.code_digest import emit_code
 
     chosen = {} if asked.schedule is None else {asked.position: schedule_of(asked.schedule)}
     try:
-        return emitted(from_json(asked.graph, "tuning plan"), load_target(asked.target), chosen)
+        return emit_code(from_json(asked.graph, "tuning plan"), load_target(asked.target), chosen)
     except MirageError:
         return ""
 

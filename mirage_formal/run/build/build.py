@@ -142,7 +142,7 @@ def _compiled(
             launches.append(step)
             continue
         lowered = step.program
-        settled = discharged(lowered)
+        settled = discharge(lowered)
         records += settled.records
         texts |= settled.texts
         text = emit(lowered)
@@ -179,7 +179,7 @@ def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compi
 
 
 @lru_cache(maxsize=64)
-def discharged(program: Program) -> Settled:
+def discharge(program: Program) -> Settled:
     """The obligations of a kernel, all of which hold.
 
     Tuning builds a candidate again and again with one kernel changed, and asks solvers about that one alone.

@@ -21,7 +21,7 @@ def text_digest(launches: Sequence[Launch], sources: Iterable[str]) -> str:
     return sha256(msgspec.json.encode([surroundings(sources), bare]))
 
 
-def emitted(
+def emit_code(
     graph: KernelGraph,
     target: Target,
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
@@ -45,4 +45,4 @@ def emitted(
     return text_digest(launches, texts)
 
 
-__all__ = ["emitted", "text_digest"]
+__all__ = ["emit_code", "text_digest"]

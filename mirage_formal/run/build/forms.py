@@ -144,7 +144,7 @@ def mixed(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, s
     return _form(f"{MIXED}{name}", stable(candidate, one), target, rewritten(candidate, one))
 
 
-def parsed(name: str) -> dict[int, str]:
+def parse(name: str) -> dict[int, str]:
     """The forms of operators that a mixed form's name says."""
     words = (part.split(" ", 1) for part in name.removeprefix(MIXED).split(", "))
     return {int(number): what for number, what in words}
@@ -189,4 +189,4 @@ def _us(graph: KernelGraph, target: Target) -> float:
     return estimate(fuse_threads(graph), target).us
 
 
-__all__ = ["MIXED", "OWN", "SLACK", "Form", "form", "forms", "mixed", "parsed"]
+__all__ = ["MIXED", "OWN", "SLACK", "Form", "form", "forms", "mixed", "parse"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mirage_formal.errors import GraphError, RunError, UnsupportedError
 from mirage_formal.frontend.arguments import fail, ignore
 from mirage_formal.frontend.builder import KernelBuilder
-from mirage_formal.frontend.mirage_api.table import refused
+from mirage_formal.frontend.mirage_api.table import refusal
 from mirage_formal.graph.graph import KernelGraph
 
 if TYPE_CHECKING:
@@ -92,9 +92,9 @@ def code_options(where: str, given: Mapping[str, Any], known: Sequence[str]) -> 
     """
     for name, value in given.items():
         if name == "profiling" and value:
-            raise refused("compile(profiling)", f"{where}: expected profiling=False, got {value!r}")
+            raise refusal("compile(profiling)", f"{where}: expected profiling=False, got {value!r}")
         if name == "rank":
-            raise refused("compile(rank)", f"{where}: expected no rank, got {value!r}")
+            raise refusal("compile(rank)", f"{where}: expected no rank, got {value!r}")
         if name not in (*known, "profiling", *_CODE_OPTIONS):
             hint = f"the options are {', '.join((*known, 'profiling', *_CODE_OPTIONS))}"
             raise fail(UnsupportedError, f"{where}: no option is called {name}", hint)

@@ -9,9 +9,9 @@ from functools import lru_cache
 import msgspec
 
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.check.partitioning.parts import Other, Piece, composed, partition, replaced, taken_out
+from mirage_formal.check.partitioning.parts import Other, Piece, composed, partition, replace_part, taken_out
 from mirage_formal.errors import MirageError
-from mirage_formal.graph.formats.json import embedded
+from mirage_formal.graph.formats.json import embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.online_softmax.stabilize import NotStable
@@ -71,10 +71,10 @@ def stable(graph: KernelGraph, rewriting: Rewriting = as_it_is) -> Stable:
     parts, note = _parts(graph, rewriting)
     if all(other is None for _, other in parts):
         return Stable(graph, note=note)
-    return assembled(graph, parts, note)
+    return assemble(graph, parts, note)
 
 
-def assembled(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stable:
+def assemble(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stable:
     """The form of a µGraph that has others in the places of parts.
 
     Sound: see ``stable``; nothing rests on where the parts come from.
@@ -90,7 +90,7 @@ def assembled(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Sta
     from mirage_formal.claims.counterexamples.definedness import unmet  # loads numerical packages
 
     try:
-        shown = replaced(graph, parts)
+        shown = replace_part(graph, parts)
     except ProofError as error:
         at = f"{error.where}: " if error.where else ""
         raise NotProved(f"the checker refuses the proof: {at}{error.what}", where="form") from error
@@ -204,11 +204,11 @@ def _record(graph: KernelGraph, parts: Sequence[_Part]) -> bytes:
     """The evidence, as a file."""
     return line(
         FormRecord(
-            candidate=embedded(graph),
+            candidate=embed(graph),
             parts=tuple(
                 FormPartRecord(
                     operators=operators,
-                    form=None if other is None else ProvedRecord(embedded(other.graph), msgspec.Raw(other.proof)),
+                    form=None if other is None else ProvedRecord(embed(other.graph), msgspec.Raw(other.proof)),
                 )
                 for operators, other in parts
             ),
@@ -234,7 +234,7 @@ __all__ = [
     "Rewritten",
     "Stable",
     "as_it_is",
-    "assembled",
+    "assemble",
     "proved",
     "rewritten",
     "singly",

@@ -13,13 +13,13 @@ from itertools import product
 from typing import Final
 
 from mirage_formal.check.partitioning.parts import Other, partition, taken_out
-from mirage_formal.graph.edit import inlined
+from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.online_softmax.rewrite_groups import Together, runs
 from mirage_formal.kernels.target import Target
-from mirage_formal.run.build.stable import NotProved, Stable, assembled, proved
-from mirage_formal.search.horizontal_fusion.union import Piece, turned, united_graph
+from mirage_formal.run.build.stable import NotProved, Stable, assemble, proved
+from mirage_formal.search.horizontal_fusion.union import Piece, turn, united_graph
 
 #: The name of the form.
 JOINED: Final = "joined"
@@ -28,7 +28,7 @@ JOINED: Final = "joined"
 def joined(graph: KernelGraph, target: Target) -> Stable | None:
     """The µGraph with kernels joined where that is estimated to be faster; None if none is, or one has no proof.
 
-    Sound: each part that changes has a proof that it equals what it was, see ``run.build.stable.assembled``.
+    Sound: each part that changes has a proof that it equals what it was, see ``run.build.stable.assemble``.
 
     Args:
         graph: A µGraph without sums of exponentials that need a maximum.
@@ -46,7 +46,7 @@ def joined(graph: KernelGraph, target: Target) -> Stable | None:
         for run, piece in zip(order, partition(graph, [run.operators for run in order]), strict=True):
             form = _one(piece.program, target) if run.changed else None
             parts.append((run.operators, None if form is None else proved(piece, form)))
-        return assembled(graph, parts)
+        return assemble(graph, parts)
     except NotProved:
         return None
 
@@ -78,7 +78,7 @@ def _one(graph: KernelGraph, target: Target) -> KernelGraph | None:
     """A graph of kernels, the last of which reads all others', as one kernel; None if that is none, or not faster."""
     count = len(graph.inputs)
     pieces = [
-        Piece(op.operands, inlined(op.graph), count + at, 0.0)
+        Piece(op.operands, inline_blocks(op.graph), count + at, 0.0)
         for at, op in enumerate(graph.ops)
         if isinstance(op, GraphDefined)
     ]
@@ -89,7 +89,7 @@ def _one(graph: KernelGraph, target: Target) -> KernelGraph | None:
     if any(piece.shape != last.shape and not last.behind(results, carry=True) for piece in others):
         return None
     most = target.limits.shared_bytes_per_block
-    turns = product(*([piece] if piece is pieces[0] else turned(piece, pieces[0].block.grid) for piece in pieces))
+    turns = product(*([piece] if piece is pieces[0] else turn(piece, pieces[0].block.grid) for piece in pieces))
     graphs = (united_graph(graph.inputs, each, graph.outputs, most, carry=True) for each in turns)
     made = [(estimate(one, target).us, one) for one in graphs if one is not None]
     us, best = min(made, key=lambda one: one[0], default=(0.0, None))

@@ -11,7 +11,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.guard import orderly
 from mirage_formal.records import KERNELS
 from mirage_formal.records.partition import WHOLE_FILE
-from mirage_formal.run.driver import About, searched, workers_of
+from mirage_formal.run.driver import About, search_program, workers_of
 from mirage_formal.run.partitioning.cover_search import NO_TIME_S, WholeReport, run_whole
 from mirage_formal.run.partitioning.partition import one_by_one
 from mirage_formal.run.partitioning.recall import keep_any, recall_any
@@ -68,7 +68,7 @@ def _searched_any(program: KernelGraph, settings: Settings, out: Path, **about: 
     if is_whole(program, settings):
         return run_whole(program, settings, out, **about)
     if settings.narrowed:
-        return searched(program, settings, out, **about)
+        return search_program(program, settings, out, **about)
     settings = replace(settings, longer=True)
     job = make_job(program, settings)
     with orderly(), writing(out), workers_of(settings, about, out) as workers:
@@ -86,7 +86,7 @@ def _searched_any(program: KernelGraph, settings: Settings, out: Path, **about: 
         alone = replace(settings, time_limit_s=None if limit is None else _AS_ONE * limit)
         if products and settings.max_states is None and one_by_one(plain, job.target):
             alone = replace(alone, max_states=_BESIDE)
-        report = searched(program, alone, out, **about)
+        report = search_program(program, alone, out, **about)
         # Views and maxima in between are where a cover may cut better.
         good = _good(report, 1.0 if job.sought.program == program else _CLEARLY)
         if report.summary.status == "interrupted" or good or (out / KERNELS).exists():

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, Unpack
 
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.formats.json import embedded, encode
+from mirage_formal.graph.formats.json import embed, encode
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import row_major
@@ -27,7 +27,7 @@ from mirage_formal.kernels.cost import estimate
 from mirage_formal.records import SUMMARY_FILE, UnitRecord, read, sealed, sha256, write_atomic
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.run.driver import About, run, workers_of
-from mirage_formal.run.partitioning.covers import Cover, WholePart, cover, cover_record, offers, replaced, reported
+from mirage_formal.run.partitioning.covers import Cover, WholePart, cover, cover_record, offers, replace_part, reported
 from mirage_formal.run.partitioning.merging import Merger
 from mirage_formal.run.partitioning.partition import (
     Offers,
@@ -49,7 +49,7 @@ from mirage_formal.run.run_directory.lock import writing
 from mirage_formal.run.settings import Job, Settings, identity, make_job, readable
 from mirage_formal.search.horizontal_fusion.slices import taken_out
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
-from mirage_formal.search.preprocess import sought
+from mirage_formal.search.preprocess import preprocess
 from mirage_formal.workers.dispatch import Executor
 
 #: Candidates that the run of a part reports, if the user does not say, beside the best of each number of kernels: these
@@ -312,14 +312,14 @@ class _Whole:
 
         Sound: such a search finds nothing. Kernels that are put together read more, see ``part_kernels``.
         """
-        plain = sought(part).program
+        plain = preprocess(part).program
         wide = len(plain.inputs) > most and len(plain.outputs) == 1 and not is_mirrored(plain)
         return wide and not self.settings.narrowed and one_by_one(part, self.target)
 
     def _look(self, part: KernelGraph) -> KernelGraph:
         """Return the graph that a part's search looks for: inputs named in order of first use, with default strides."""
         if part not in self.sought:
-            program = sought(part).program
+            program = preprocess(part).program
             if program.ops:
                 every = range(len(program.ops))
                 program = taken_out(program, kernel_types(program), every, program.outputs)[0]
@@ -335,7 +335,7 @@ class _Whole:
     def _filled(self, cut: Partition) -> tuple[WholePart, ...]:
         """Return every part of a partition with its replacement."""
         found = ((part, self.reports.get(part.program) if part.searched else None) for part in cut.parts)
-        return tuple(replaced(self.program, part, report, self.target) for part, report in found)
+        return tuple(replace_part(self.program, part, report, self.target) for part, report in found)
 
     def _searches(self) -> tuple[Report, ...]:
         return tuple(self.reports.values())
@@ -401,7 +401,7 @@ class _Whole:
             source=readable(self.source),
             config=self.settings.config and readable(self.settings.config),
             identity=self.identity,
-            graph_of_program=embedded(self.program),
+            graph_of_program=embed(self.program),
             status=status,
             unfused_kernels=kernel_count(self.program),
             unfused_us=estimate(self.program, self.target).us,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.formats.json import embedded
+from mirage_formal.graph.formats.json import embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import is_view, kernel_count
@@ -17,7 +17,7 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.records import CANDIDATES
 from mirage_formal.records.partition import CoverRecord, PartRecord
 from mirage_formal.run.partitioning.partition import Offers, Part
-from mirage_formal.run.partitioning.stitch import stitched
+from mirage_formal.run.partitioning.stitch import stitch
 from mirage_formal.run.ranking import library_products, one_by_one
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
@@ -70,7 +70,7 @@ def cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Target) ->
 
     Sound: see ``stitched``.
     """
-    graph = stitched(program, [(one.part, one.graph) for one in parts])
+    graph = stitch(program, [(one.part, one.graph) for one in parts])
     return Cover(parts, graph, estimate(graph, target).us, kernel_count(graph))
 
 
@@ -95,7 +95,7 @@ def proved(report: Report) -> list[Result]:
     return [result for result in report.results if isinstance(result.verdict, Equivalent)]
 
 
-def replaced(program: KernelGraph, part: Part, report: Report | None, target: Target) -> WholePart:
+def replace_part(program: KernelGraph, part: Part, report: Report | None, target: Target) -> WholePart:
     """A part with what takes its place: the cheapest candidate that is proved, or its operators where they cost less.
 
     Where the part is to have a number of kernels, the cheapest of those that have it, if any has.
@@ -151,7 +151,7 @@ def cover_record(one: Cover, root: Path, target: Target) -> CoverRecord:
     parts = tuple(_part_record(part, root, target) for part in one.parts)
     return CoverRecord(
         parts=parts,
-        graph=embedded(one.graph),
+        graph=embed(one.graph),
         graph_digest=digest(one.graph),
         kernels=one.kernels,
         estimated_us=one.us,
@@ -190,4 +190,4 @@ def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
 
 
-__all__ = ["Cover", "WholePart", "cover", "cover_record", "offers", "proved", "replaced", "reported"]
+__all__ = ["Cover", "WholePart", "cover", "cover_record", "offers", "proved", "replace_part", "reported"]

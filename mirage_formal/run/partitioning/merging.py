@@ -26,7 +26,7 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.run.partitioning.partition import Offers, Part, Partition, PartLimits, Prices, extract
 from mirage_formal.search.horizontal_fusion.slices import slices
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
-from mirage_formal.search.preprocess import sought
+from mirage_formal.search.preprocess import preprocess
 
 #: Results that one part has at most.
 _RESULTS: Final = 8
@@ -140,7 +140,7 @@ class Merger:
         most = self._limits
         if len(part.ops) > _LONGEST * most.operators:
             return False
-        return is_mirrored(sought(part).program) or all(
+        return is_mirrored(preprocess(part).program) or all(
             any(len(one.program.ops) <= most.operators and len(one.reads) <= most.inputs for one in ways)
             for ways in slices(part)
         )

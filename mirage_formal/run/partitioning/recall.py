@@ -20,7 +20,7 @@ from mirage_formal.run.partitioning.covers import Cover, WholePart
 from mirage_formal.run.partitioning.partition import Part
 from mirage_formal.run.partitioning.store import open_whole
 from mirage_formal.run.result_cache.recall import Claim, Recalled
-from mirage_formal.run.result_cache.reports import moved, results_of
+from mirage_formal.run.result_cache.reports import move, results_of
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, readable
@@ -50,7 +50,7 @@ def recall_any(
     named = {"program": about.get("name", "program"), "source": readable(about.get("source", ""))}
     record = msgspec.structs.replace(earlier, **named, wall_s=round(time.monotonic() - begin, 3))
     write_atomic(out / WHOLE_FILE, sealed(record))
-    return whole_report(moved(found.replayed, found.entry.evidence, out), record, out, job.target)
+    return whole_report(move(found.replayed, found.entry.evidence, out), record, out, job.target)
 
 
 def whole_report(found: Replayed, record: WholeRecord, root: Path, target: Target) -> WholeReport:

@@ -11,7 +11,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.run.settings import Job, Settings, choose_config
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
-from mirage_formal.search.preprocess import sought
+from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import SearchSpace, load_space
 
 #: Operators that only rename or move elements: a space has to list them before a search can propose them.
@@ -23,7 +23,7 @@ def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
 
     Sound: a part that is refused stays as it is.
     """
-    plain = sought(part).program
+    plain = preprocess(part).program
     kinds = _kinds(plain)
     listed = _operators(job.space) if settings.config is not None else _listed(part_config(part, settings))
     if job.engine == "guided" and not settings.narrowed and is_mirrored(plain):
@@ -56,10 +56,10 @@ def part_config(part: KernelGraph, settings: Settings) -> str:
     The default one has two graph-defined kernels and more: parts that are no attention gain little by it, so they get
     the smaller one, unless that lacks an operator of theirs.
     """
-    config = settings.config or choose_config(sought(part).program)
+    config = settings.config or choose_config(preprocess(part).program)
     if config != "default" or settings.config is not None:
         return config
-    return "default" if _kinds(sought(part).program) & (_listed("default") - _listed("mlp")) else "mlp"
+    return "default" if _kinds(preprocess(part).program) & (_listed("default") - _listed("mlp")) else "mlp"
 
 
 def part_kernels(part: KernelGraph, settings: Settings, *, single: bool) -> int | None:
@@ -81,7 +81,7 @@ def part_kernels(part: KernelGraph, settings: Settings, *, single: bool) -> int 
 
 def is_long(part: KernelGraph, settings: Settings) -> bool:
     """Return whether a part is too large for one kernel of its space, and its own operators can be one."""
-    plain = sought(part).program
+    plain = preprocess(part).program
     most = settings.max_block_ops or load_space(part_config(part, settings)).max_block_ops
     return len(plain.ops) + len(plain.outputs) > most and is_mirrored(plain)
 

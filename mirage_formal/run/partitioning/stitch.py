@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import renumbered
+from mirage_formal.graph.edit import renumber
 from mirage_formal.graph.graph import KernelGraph, KernelOp, numbered
 from mirage_formal.run.partitioning.partition import Part
 
 
-def stitched(program: KernelGraph, pieces: Sequence[tuple[Part, KernelGraph]]) -> KernelGraph:
+def stitch(program: KernelGraph, pieces: Sequence[tuple[Part, KernelGraph]]) -> KernelGraph:
     """The graphs of all parts one after another, over the program's inputs.
 
     Args:
@@ -31,7 +31,7 @@ def stitched(program: KernelGraph, pieces: Sequence[tuple[Part, KernelGraph]]) -
         place = [stands[tensor] for tensor in part.reads]
         for first, op in numbered(len(graph.inputs), graph.ops):
             assert first == len(place)
-            ops.append(renumbered(op, place))
+            ops.append(renumber(op, place))
             place += range(count, count + op.results)
             count += op.results
         stands |= {tensor: place[number] for tensor, number in zip(part.results, graph.outputs, strict=True)}

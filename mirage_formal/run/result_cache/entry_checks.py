@@ -12,9 +12,9 @@ from mirage_formal.errors import FormatError, MirageError, RunError, TargetError
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import sha256
 from mirage_formal.records.store_entry import EntryKey, EntryRecord
-from mirage_formal.run.result_cache.keys import installed
+from mirage_formal.run.result_cache.keys import installed_code
 from mirage_formal.run.result_cache.recall import established, reason
-from mirage_formal.store.archive import accept, unpacked
+from mirage_formal.store.archive import accept, unpack
 from mirage_formal.store.entry import Entry, expect_place, read_entry, read_record
 from mirage_formal.store.location import Place
 from mirage_formal.store.replay import Replayed
@@ -63,7 +63,7 @@ def listed(path: Path) -> Judged:
         return Judged(path, None, None, reason(error))
 
 
-def judged(path: Path) -> Judged:
+def assess(path: Path) -> Judged:
     """An entry with its evidence replayed."""
     record = None
     try:
@@ -104,23 +104,23 @@ def taken_in(place: Place, file: Path, *, migrate: bool) -> tuple[Path, Replayed
     """
     try:
         with place.building() as building:
-            entry = unpacked(file, building / "entry")
+            entry = unpack(file, building / "entry")
             found = _shown(entry)
             other = _other(entry.record.key)
             if other and not migrate:
                 hint = "--migrate takes it as this version's; or search again"
                 raise RunError(f"expected an entry of this code, got {other}", where=str(file), hint=hint)
-            return accept(place, entry, *installed()), found
+            return accept(place, entry, *installed_code()), found
     except CheckFailed as failure:
         raise FormatError(reason(failure), where=str(file), hint="get it again, or search again") from None
 
 
 def _other(key: EntryKey) -> str:
     """Return why a key is not one that is looked up here."""
-    package, code = installed()
+    package, code = installed_code()
     if key.package != package:
         return f"one of version {key.package}, not {package}"
     return "" if key.code == code else f"one of other code ({key.code[:12]}, not {code[:12]})"
 
 
-__all__ = ["Judged", "found_entry", "judged", "listed", "taken_in"]
+__all__ = ["Judged", "assess", "found_entry", "listed", "taken_in"]

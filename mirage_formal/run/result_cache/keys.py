@@ -24,7 +24,7 @@ def entry_key(kind: Kind, job: Job, settings: Settings) -> EntryKey | None:
     """
     if not settings.cache or switched_off() or job.engine not in ENGINES:
         return None
-    package, code = installed()
+    package, code = installed_code()
     return EntryKey(
         kind=kind,
         identity=identity(job),
@@ -41,7 +41,7 @@ def entry_key(kind: Kind, job: Job, settings: Settings) -> EntryKey | None:
 
 
 @lru_cache(maxsize=1)
-def installed() -> tuple[str, str]:
+def installed_code() -> tuple[str, str]:
     """Version of this package, and a digest of all of its code and data: whatever can change a candidate or kernel.
 
     Other packages are not part of it. Solvers decide whether a proof is accepted, and what was accepted is replayed.
@@ -51,4 +51,4 @@ def installed() -> tuple[str, str]:
     return found["mirage_formal"], sha256("\n".join(found[name] for name in names).encode())
 
 
-__all__ = ["Kind", "entry_key", "installed"]
+__all__ = ["Kind", "entry_key", "installed_code"]

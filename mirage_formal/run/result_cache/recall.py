@@ -111,14 +111,14 @@ def claimed(kind: Kind, job: Job, settings: Settings) -> Iterator[Claim]:
     if settings.resume:
         yield Claim(job, limit, key, None)
         return
-    if (found := recalled(key, job, limit)) is not None:
+    if (found := recall(key, job, limit)) is not None:
         yield Claim(job, limit, key, found)
         return
     with Place().making(key, limit):  # whoever had it may have left what is asked for
-        yield Claim(job, limit, key, recalled(key, job, limit, last=True))
+        yield Claim(job, limit, key, recall(key, job, limit, last=True))
 
 
-def recalled(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False) -> Recalled | None:
+def recall(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False) -> Recalled | None:
     """The entry of a key, established again; None if there is none of use.
 
     Sound: every file is as it was written; the program is the one that is asked for; the checker has replayed the
@@ -164,7 +164,7 @@ _replayed: Final[dict[str, Replayed]] = {}
 
 
 def _asked(entry: Entry, key: EntryKey, job: Job) -> Replayed:
-    """Establish an entry again, and check that it has the key and program that are asked for; see ``recalled``."""
+    """Establish an entry again, and check that it has the key and program that are asked for; see ``recall``."""
     expect_key(entry.path, entry.record, key)
     found = established(entry, job.target)
     if found.program != job.program:
@@ -227,4 +227,4 @@ def reason(error: Exception) -> str:
     return str(error)
 
 
-__all__ = ["Claim", "Recalled", "StoreWarning", "claimed", "established", "reason", "recalled"]
+__all__ = ["Claim", "Recalled", "StoreWarning", "claimed", "established", "reason", "recall"]

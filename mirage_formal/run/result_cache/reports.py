@@ -45,7 +45,7 @@ def results_of(found: Replayed, target: Target) -> tuple[Result, ...]:
     )
 
 
-def moved(found: Replayed, old: Path, new: Path) -> Replayed:
+def move(found: Replayed, old: Path, new: Path) -> Replayed:
     """Return a replay for a copy of its directory: every path below ``old`` is then below ``new``."""
     parts = {name: _moved(one, old, new) for name, one in found.parts.items()}
     return dataclasses.replace(found, shown=tuple(_moved(one, old, new) for one in found.shown), parts=parts)
@@ -71,4 +71,4 @@ def report_of(
     return Report(summary, results_of(found, target), root, (), unfused, tuple(remarks))
 
 
-__all__ = ["moved", "report_of", "results_of"]
+__all__ = ["move", "report_of", "results_of"]

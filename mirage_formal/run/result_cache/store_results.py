@@ -13,7 +13,7 @@ from typing import Final
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.result_cache.keys import entry_key
-from mirage_formal.run.result_cache.recall import Recalled, recalled
+from mirage_formal.run.result_cache.recall import Recalled, recall
 from mirage_formal.run.result_cache.reports import results_of
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, make_job
@@ -27,7 +27,7 @@ _RUNS: Final = Path("runs")
 def stored(program: KernelGraph, settings: Settings) -> list[Result] | None:
     """Return the store's results for a call of ``superoptimize``, without a search; None if it has none of use.
 
-    Sound: see ``recall.recalled``.
+    Sound: see ``recall.recall``.
 
     Args:
         program: The program.
@@ -43,7 +43,7 @@ def stored(program: KernelGraph, settings: Settings) -> list[Result] | None:
 
 def _found(job: Job, settings: Settings) -> Recalled | None:
     key = None if settings.resume else entry_key("answer", job, settings)
-    return None if key is None else recalled(key, job, settings.time_limit_s)
+    return None if key is None else recall(key, job, settings.time_limit_s)
 
 
 @contextmanager

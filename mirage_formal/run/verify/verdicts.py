@@ -364,10 +364,10 @@ def _decided(program: KernelGraph, graph: KernelGraph, seed: int, where: str) ->
     # The prover is loaded by the first graph: a file at fault is refused without it.
     from mirage_formal.run.verify.decide import decide
 
-    return replayed(program, matched, decide(program, matched, seed=seed), seed)
+    return replay(program, matched, decide(program, matched, seed=seed), seed)
 
 
-def replayed(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: int = 0) -> Verdict:
+def replay(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: int = 0) -> Verdict:
     """A verdict whose proof, if it has one, the checker's kernel has replayed, with the conditions that it read.
 
     Sound: a proof that the kernel refuses is believed by nobody; the verdict is Unknown then, and where no input is

@@ -26,7 +26,7 @@ from mirage_formal.search.bounds import IN_PARTS
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, mask, unsplit
-from mirage_formal.search.guided.algebra.operators import binary, compared, function, rms_norm, selected, shift
+from mirage_formal.search.guided.algebra.operators import binary, compared, function, rms_norm, select, shift
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, whole
 from mirage_formal.search.guided.index_renaming import Dims, Views
 
@@ -379,7 +379,7 @@ class _Walk:
                 for operand in operands[1:]:
                     y, dims = self._views.joined(dims, *operand)
                     values.append(y)
-                return selected(algebra, x, values, op.attrs.value), dims
+                return select(algebra, x, values, op.attrs.value), dims
             case OpKind.SQUARE:
                 return algebra.mul(x, x), dims
             case OpKind.SCALE:

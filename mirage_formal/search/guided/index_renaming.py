@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Substitution, full_mask
-from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Parts, axis_of, renamed
+from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Parts, axis_of, rename
 
 #: Dims of a tensor, each a list of parts, most significant first.
 Dims = tuple[Parts, ...]
@@ -124,7 +124,7 @@ class Views:
         free = self._algebra.free[form]
         if any(full_mask(name) & free for _, name in pairs if name not in names):
             raise ValueError
-        viewed = tuple(tuple(renamed(p, names[axis_of(p)]) for p in dim) for dim in dims)
+        viewed = tuple(tuple(rename(p, names[axis_of(p)]) for p in dim) for dim in dims)
         return self._algebra.substitute(form, pairs), viewed
 
 

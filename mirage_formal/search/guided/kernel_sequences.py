@@ -16,7 +16,7 @@ from mirage_formal.search.guided.algebra.operators import (
     compared,
     function,
     rms_norm,
-    selected,
+    select,
     shift,
 )
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, is_whole, whole
@@ -199,7 +199,7 @@ class PathFinder:
                         forms.append(joined[0])
                     dims = None if joined is None else joined[1]
                 if dims is not None:
-                    form = selected(algebra, mask.form, forms, number)
+                    form = select(algebra, mask.form, forms, number)
                     yield OpKind.SELECT, (m, *(i for i, _ in chosen)), Attrs(value=number), form, dims
 
     def _beside(self, dims: Dims, tensor: KTensor, frame: Frame) -> tuple[Form, Dims] | None:

@@ -27,7 +27,7 @@ from mirage_formal.search.guided.algebra.operators import (
     function,
     layer_norm,
     rms_norm,
-    selected,
+    select,
     selected_part,
     shift,
 )
@@ -373,7 +373,7 @@ class Closer:
             if any(masks) and not all(masks):
                 (chooses, m), (other, x) = ((form, a), (form2, b)) if masks[0] else ((form2, b), (form, a))
                 for number in self._selections:
-                    chosen = selected(self._algebra, chooses, (other,), number)
+                    chosen = select(self._algebra, chooses, (other,), number)
                     yield (chosen, dims, after), Producer(OpKind.SELECT, (m, x), Attrs(value=number))
                 return
             pairs = self._of_two_masks if all(masks) else pairs
@@ -429,7 +429,7 @@ class Closer:
                 return
             values.append(joined[0])
             dims = joined[1]
-        yield (selected(self._algebra, chooses, values, None), dims, after), Producer(OpKind.SELECT, operands)
+        yield (select(self._algebra, chooses, values, None), dims, after), Producer(OpKind.SELECT, operands)
 
     def _matmul(
         self,

@@ -29,7 +29,7 @@ from mirage_formal.search.guided.algebra.parts import (
     axis_of,
     child,
     is_whole,
-    renamed,
+    rename,
     whole,
 )
 from mirage_formal.search.guided.index_renaming import Dims
@@ -94,7 +94,7 @@ class Names:
 
     def first(self, part: Part) -> Part:
         """The same part of the first twin."""
-        return renamed(part, Axis(axis_of(part) % (self.width * self.ways)))
+        return rename(part, Axis(axis_of(part) % (self.width * self.ways)))
 
     def twin_parts(self, part: Part) -> Parts:
         """The same part of every twin of an axis, given that of the first one."""
@@ -370,7 +370,7 @@ class Reader:
                         return None
                     new_names[axis] = Axis(first + twin * names.width * names.ways)
             pairs = tuple((a, b) for a, b in new_names.items() if a != b)
-            dims = tuple(tuple(renamed(p, new_names.get(axis_of(p), axis_of(p))) for p in dim) for dim in tensor.dims)
+            dims = tuple(tuple(rename(p, new_names.get(axis_of(p), axis_of(p))) for p in dim) for dim in tensor.dims)
             out.append(KTensor(algebra.substitute(tensor.form, pairs), dims))
         return tuple(out)
 

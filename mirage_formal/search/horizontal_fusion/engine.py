@@ -21,7 +21,7 @@ from typing import Final
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import inlined
+from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Candidate
@@ -30,8 +30,8 @@ from mirage_formal.search.guided.axes import require_normal_form
 from mirage_formal.search.horizontal_fusion.decompose_norms import WrittenOutEngine
 from mirage_formal.search.horizontal_fusion.outputs import require_outputs
 from mirage_formal.search.horizontal_fusion.slices import Slice, slices
-from mirage_formal.search.horizontal_fusion.union import Piece, turned, united_graph
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored, mirrored
+from mirage_formal.search.horizontal_fusion.union import Piece, turn, united_graph
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_mirrored
 from mirage_formal.search.space import SearchSpace
 
 #: Kernels of one output that are tried on one grid and loop range, and unions that are extended by them.
@@ -82,7 +82,7 @@ class UnitedEngine:
         """Run one unit; of unions those of least estimate, canonical, each once."""
         cost = options.cost or _bytes_read
         if unit.payload == _MIRRORED:
-            return self._best(mirrored(program, space, cost), Stats(), _TILINGS)
+            return self._best(fuse_whole_program(program, space, cost), Stats(), _TILINGS)
         if options.longer and is_mirrored(program):
             space = replace(space, max_states=min(_BESIDE, space.max_states or _BESIDE))
         if unit.payload != _UNITED:
@@ -136,7 +136,7 @@ class _Slices:
             require_normal_form(program)
         except UnsupportedError:
             if is_mirrored(program):
-                yield from (_piece(graph, us) for us, graph in mirrored(program, self._space, self._cost))
+                yield from (_piece(graph, us) for us, graph in fuse_whole_program(program, self._space, self._cost))
             return
         engine, seen = WrittenOutEngine(_ASSIGNMENTS), set[KernelGraph]()
         for unit in engine.units(program, self._space, self._options):
@@ -152,7 +152,7 @@ def _piece(graph: KernelGraph, us: float) -> Piece:
     """The one kernel of a graph."""
     (kernel,) = graph.ops
     assert isinstance(kernel, GraphDefined)
-    return Piece(kernel.operands, inlined(kernel.graph), 0, us)
+    return Piece(kernel.operands, inline_blocks(kernel.graph), 0, us)
 
 
 def _of_slice(stats: Stats) -> Stats:
@@ -187,7 +187,7 @@ def _unions(
             grown: dict[KernelGraph, tuple[float, tuple[Piece, ...], KernelGraph]] = {}
             for _, sofar, _ in unions:
                 for piece in _several(pieces):
-                    for one in turned(piece, sofar[0].block.grid if sofar else piece.block.grid):
+                    for one in turn(piece, sofar[0].block.grid if sofar else piece.block.grid):
                         made = (*sofar, one)
                         graph = _graph(program, made, space, [piece.result for piece in made])
                         if graph is not None and graph not in grown:

@@ -66,7 +66,7 @@ class Piece:
         return (x, y, z), self.block.block, self.block.forloop_range, self.block.reduction_dimx
 
 
-def turned(piece: Piece, grid: Dim3) -> Iterator[Piece]:
+def turn(piece: Piece, grid: Dim3) -> Iterator[Piece]:
     """The piece with its grid axes in every order that gives the grid.
 
     Where two axes split one dim their order has a meaning, and only the piece as it is has it.
@@ -82,7 +82,7 @@ def turned(piece: Piece, grid: Dim3) -> Iterator[Piece]:
         yield replace(piece, block=replace(block, grid=grid, inputs=inputs, outputs=outputs))
 
 
-def united(pieces: Sequence[Piece], outputs: Sequence[int], *, carry: bool = False) -> GraphDefined | None:
+def fuse_horizontally(pieces: Sequence[Piece], outputs: Sequence[int], *, carry: bool = False) -> GraphDefined | None:
     """One kernel that does what the pieces do, or None if they do not fit together.
 
     Args:
@@ -104,12 +104,12 @@ def united_graph(
 
     Args:
         inputs: Of the program, which is all that the kernel may read.
-        pieces: See ``united``.
-        outputs: See ``united``.
+        pieces: See ``fuse_horizontally``.
+        outputs: See ``fuse_horizontally``.
         most_bytes: Shared memory that a block has.
-        carry: See ``united``.
+        carry: See ``fuse_horizontally``.
     """
-    kernel = united(pieces, outputs, carry=carry)
+    kernel = fuse_horizontally(pieces, outputs, carry=carry)
     if kernel is None or any(tensor >= len(inputs) for tensor in kernel.operands):
         return None
     kernel = replace(kernel, graph=_with_masks(kernel.graph, [inputs[n].tensor.dtype for n in kernel.operands]))
@@ -275,4 +275,4 @@ class _Maker:
         return GraphDefined(tuple(self._reads), block)
 
 
-__all__ = ["Piece", "turned", "united", "united_graph"]
+__all__ = ["Piece", "fuse_horizontally", "turn", "united_graph"]

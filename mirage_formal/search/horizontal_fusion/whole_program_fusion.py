@@ -48,7 +48,7 @@ def is_mirrored(program: KernelGraph) -> bool:
     return (computed or not program.ops) and next(_tilings(program, Ties(program)), None) is not None
 
 
-def mirrored(
+def fuse_whole_program(
     program: KernelGraph, space: SearchSpace, cost: Callable[[KernelGraph], float]
 ) -> list[tuple[float, KernelGraph]]:
     """The kernels, with their costs: one for each grid that leaves tiles of a sensible size.
@@ -218,4 +218,4 @@ def _fits(graph: KernelGraph, space: SearchSpace) -> bool:
     return fits and kernel.graph.blocks <= space.limits.max_blocks
 
 
-__all__ = ["is_mirrored", "mirrored"]
+__all__ = ["fuse_whole_program", "is_mirrored"]

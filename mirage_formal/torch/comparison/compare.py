@@ -36,7 +36,7 @@ from mirage_formal.torch.capture import Captured, called, lines
 from mirage_formal.torch.comparison.contract import Difference, Expected, difference
 from mirage_formal.torch.comparison.reference import Reference, between
 from mirage_formal.torch.comparison.samples import SETS, draw
-from mirage_formal.torch.convert import imported as import_of
+from mirage_formal.torch.convert import import_captured as import_of
 from mirage_formal.torch.import_result import Imported, Region
 
 #: Elements that one evaluation of a region may compute, and multiplications of its products.
@@ -175,7 +175,7 @@ def _compare(found: Comparison, number: int, piece: Piece, name: str, leaves: Ma
         return
     found.sets[number] = found.sets.get(number, 0) + 1
     for node, how in piece.differences(leaves, expected):
-        found.faults[number] = located(piece, leaves, name) or _fault(piece, node, name, how, alone=False)
+        found.faults[number] = locate(piece, leaves, name) or _fault(piece, node, name, how, alone=False)
         return
 
 
@@ -377,7 +377,7 @@ def _has_values(x: Any) -> bool:
 # --- the smallest operator that differs ------------------------------------------------------------------------------
 
 
-def located(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
+def locate(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
     """Return the smallest operator of a region that differs on these tensors.
 
     Args:
@@ -448,4 +448,4 @@ def cut_out(nodes: Sequence[Node], values: Mapping[str, Any]) -> Captured:
     return Captured(GraphModule(torch.nn.Module(), graph), arguments, given, {}, tuple(results), ())
 
 
-__all__ = ["GIVEN", "Comparison", "Fault", "Piece", "arguments_of", "compare_with_torch", "cut_out", "located"]
+__all__ = ["GIVEN", "Comparison", "Fault", "Piece", "arguments_of", "compare_with_torch", "cut_out", "locate"]

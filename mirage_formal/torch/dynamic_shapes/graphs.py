@@ -14,8 +14,8 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.torch.capture import Captured, capture
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, hint
 from mirage_formal.torch.dynamic_shapes.guards import handed_on
-from mirage_formal.torch.dynamic_shapes.parts import divided
-from mirage_formal.torch.dynamic_shapes.prepare import Searches, ShapesReport, hosted
+from mirage_formal.torch.dynamic_shapes.parts import divide
+from mirage_formal.torch.dynamic_shapes.prepare import Searches, ShapesReport, host_graph
 from mirage_formal.torch.modules.rewrite import rewrite
 
 
@@ -35,7 +35,7 @@ def _symbolic(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
     return [x if value is None else value for value, x in zip(found, inputs, strict=True)]
 
 
-def replaced(
+def replace_part(
     module: GraphModule, inputs: Sequence[Any], asked: Mapping[str, Any], buckets: Buckets, rounding: str
 ) -> tuple[GraphModule | None, ShapesReport]:
     """A graph with operators that choose buckets.
@@ -57,16 +57,16 @@ def replaced(
         UnsupportedError: The graph reads numbers that are no extents, or torch cannot trace it.
         MirageError: An option is at fault.
     """
-    found = divided(_captured(module, inputs), buckets)
+    found = divide(_captured(module, inputs), buckets)
     report = ShapesReport()
     searches = Searches(found, asked, report, rounding)
-    rewrite(hosted(found, [None] * len(found.parts)), {})  # what cannot be rewritten is not searched
+    rewrite(host_graph(found, [None] * len(found.parts)), {})  # what cannot be rewritten is not searched
     operators = [searches.operator(part) for part in found.parts]
     used = [
         item if item.ready(part.example(found.lengths)) else None
         for part, item in zip(found.parts, operators, strict=True)
     ]
-    host = hosted(found, used)
+    host = host_graph(found, used)
     report.left = host.left
     if not any(used):
         return None, report
@@ -171,4 +171,4 @@ def _module(captured: Captured, graph: Graph, original: GraphModule, inputs: Seq
     return GraphModule(root, graph)
 
 
-__all__ = ["replaced", "varies"]
+__all__ = ["replace_part", "varies"]

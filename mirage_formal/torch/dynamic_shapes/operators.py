@@ -176,7 +176,7 @@ class BucketOperator:
         if entry is None or not self._fit(tensors, at):
             return self._torch(*given)
         tops = dict(zip(self.call.lengths, uppers, strict=True))
-        padded = [continued(x, form, at, tops) for x, form in zip(tensors, self.call.forms, strict=True)]
+        padded = [continue_padding(x, form, at, tops) for x, form in zip(tensors, self.call.forms, strict=True)]
         with torch.no_grad():
             found = entry.function(*(_fed(item, padded, lengths, uppers) for item in entry.feed))
         results = [_cut(x, extents, at) for x, extents in zip(found, self.call.results, strict=True)]
@@ -254,7 +254,7 @@ def name_of(part: Part, asked: Mapping[str, Any]) -> str:
     return f"b{sha256(text.encode()).hexdigest()[:24]}"
 
 
-def continued(tensor: Any, form: Form, at: Mapping[Length, int], uppers: Mapping[Length, int]) -> Any:
+def continue_padding(tensor: Any, form: Form, at: Mapping[Length, int], uppers: Mapping[Length, int]) -> Any:
     """A tensor at a bucket's largest extents, continued behind the lengths by copies of its last positions.
 
     Args:
@@ -326,4 +326,14 @@ def kept(length: int, upper: int, device: Any) -> Any:
     return _ones[key].narrow(0, upper - length, upper)
 
 
-__all__ = ["BucketOperator", "Call", "Entry", "Text", "bucket_operator", "call_of", "continued", "kept", "name_of"]
+__all__ = [
+    "BucketOperator",
+    "Call",
+    "Entry",
+    "Text",
+    "bucket_operator",
+    "call_of",
+    "continue_padding",
+    "kept",
+    "name_of",
+]

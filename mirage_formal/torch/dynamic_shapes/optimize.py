@@ -11,8 +11,8 @@ from typing import Any
 import mirage_formal.torch.modules.trace as trace
 from mirage_formal.torch.dynamic_shapes.arguments import Traced, VaryingPlan, traced
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, Length
-from mirage_formal.torch.dynamic_shapes.parts import Part, divided
-from mirage_formal.torch.dynamic_shapes.prepare import Searches, ShapesReport, deadline_of, hosted
+from mirage_formal.torch.dynamic_shapes.parts import Part, divide
+from mirage_formal.torch.dynamic_shapes.prepare import Searches, ShapesReport, deadline_of, host_graph
 from mirage_formal.torch.modules.plan import Plan, make_plan
 from mirage_formal.torch.modules.rewrite import rewrite
 
@@ -36,7 +36,7 @@ def plan_for(
         MirageError: Shapes or options are at fault, or torch.export has no graph of the module.
     """
     found = traced(module, given, shapes)
-    apart = divided(found.captured, found.buckets)
+    apart = divide(found.captured, found.buckets)
     report = ShapesReport()
     searches = Searches(apart, asked, report, rounding)
     operators = [searches.operator(part) for part in apart.parts]
@@ -49,7 +49,7 @@ def plan_for(
         item.ready(at)
     searches.share = None
     used = [item if any(item.entries.values()) else None for item in operators]
-    host = hosted(apart, used)
+    host = host_graph(apart, used)
     report.left = host.left
     kept = tuple(dict.fromkeys(item for item in used if item is not None))
     if not kept:

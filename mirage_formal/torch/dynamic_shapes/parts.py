@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.torch.analysis.regions import convex
 from mirage_formal.torch.capture import Captured
-from mirage_formal.torch.convert import imported
+from mirage_formal.torch.convert import import_captured
 from mirage_formal.torch.dynamic_shapes.extents import (
     Buckets,
     Extent,
@@ -103,7 +103,7 @@ class Part:
         (output,) = (node for node in bucket.graph.nodes if node.op == "output")
         results = tuple(node.name for node in output.args[0])
         module = GraphModule(torch.nn.Module(), bucket.graph)
-        return imported(Captured(module, arguments, given, {}, results, ()), rounding)
+        return import_captured(Captured(module, arguments, given, {}, results, ()), rounding)
 
     def example(self, lengths: Lengths) -> tuple[int, ...]:
         """Its lengths in the call that the graph was made from."""
@@ -175,7 +175,7 @@ class Divided:
     left: Mapping[str, str]
 
 
-def divided(captured: Captured, buckets: Mapping[str, Buckets] | Buckets) -> Divided:
+def divide(captured: Captured, buckets: Mapping[str, Buckets] | Buckets) -> Divided:
     """Divide a graph into parts.
 
     Args:
@@ -336,4 +336,4 @@ def _form(lengths: Lengths, tensor: Any) -> Form:
     return Form(extents, order, tuple(hint(s) for s in tensor.stride()) if known else None)
 
 
-__all__ = ["Divided", "Form", "Part", "divided"]
+__all__ = ["Divided", "Form", "Part", "divide"]

@@ -117,7 +117,7 @@ def _feed(part: Part, bucket: Bucket, found: Imported, graph: Graph) -> tuple[An
     return tuple(known[name] if name in known else found.given[name].detach().to(device) for name in names)
 
 
-def hosted(found: Divided, operators: Sequence[BucketOperator | None]) -> Imported:
+def host_graph(found: Divided, operators: Sequence[BucketOperator | None]) -> Imported:
     """The graph in which operators compute parts, as an import without programs.
 
     Args:
@@ -201,4 +201,4 @@ def deadline_of(asked: Mapping[str, Any]) -> float | None:
     return None if not isinstance(limit, int | float) else time.monotonic() + limit
 
 
-__all__ = ["BucketReport", "Searches", "ShapesReport", "deadline_of", "hosted"]
+__all__ = ["BucketReport", "Searches", "ShapesReport", "deadline_of", "host_graph"]

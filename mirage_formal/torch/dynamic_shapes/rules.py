@@ -110,7 +110,7 @@ def _segments(extents: Sequence[Extent]) -> list[Any]:
     return found
 
 
-def permuted(step: Step) -> Result:
+def permute(step: Step) -> Result:
     """Apply a permutation of dims.
 
     Sound: an index along a dim stays that index.
@@ -214,7 +214,7 @@ RULES: Final[dict[str, Rule]] = {
     **_named("div.Tensor", over),
     **_named(_SAME, same),
     **_named(f"{_RESHAPES} flatten.using_ints unflatten.int", reshape),
-    **_named("transpose.int t mT numpy_T permute", permuted),
+    **_named("transpose.int t mT numpy_T permute", permute),
     **_named("expand expand_as broadcast_to", expand),
     **_named("narrow select.int chunk split.Tensor split.sizes split_with_sizes unsafe_split.Tensor", beside("dim")),
     **_named("unsafe_chunk unbind.int repeat_interleave.self_int", beside("dim")),

@@ -19,7 +19,7 @@ from mirage_formal.torch.convert import parse_rounding
 from mirage_formal.torch.dynamic_shapes.optimize import plan_for
 from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport
 from mirage_formal.torch.modules.choose import choose
-from mirage_formal.torch.modules.plan import Plan, hooked, make_plan
+from mirage_formal.torch.modules.plan import Plan, has_hooks, make_plan
 from mirage_formal.torch.modules.profitability import as_it_is, faster_regions, on_this_gpu
 from mirage_formal.torch.modules.report import FallbackWarning, Report
 from mirage_formal.torch.modules.rewrite import rewrite
@@ -74,7 +74,7 @@ def optimized(
         text = f"optimize: expected the arguments as a tuple, got {type(args).__name__}"
         raise fail(UnsupportedError, text, "write optimize(module, (x,))")
     for path, inner in module.named_modules():
-        if path and hooked(inner):
+        if path and has_hooks(inner):
             text = f"optimize: expected modules without hooks, got one with some: {path}"
             raise fail(UnsupportedError, text, "remove its hooks; those of the module itself may stay")
     flat = (tuple(args), dict(kwargs))

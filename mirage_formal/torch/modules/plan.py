@@ -252,7 +252,7 @@ class Plan:
                 return f"{part.path}: expected {part.kind.__name__}, got {type(inner).__name__}"
             if inner.training is not part.training:
                 return _mode(part.path, inner.training)
-            if hooked(inner):
+            if has_hooks(inner):
                 return f"{part.path}: a hook"
             found.append(inner)
         for item in self.state:
@@ -362,7 +362,7 @@ def _by_methods(graph: Graph) -> None:
             node.op, node.target = "call_method", method
 
 
-def hooked(module: Any) -> bool:
+def has_hooks(module: Any) -> bool:
     """Return whether a module has hooks, which no graph has."""
     return any(getattr(module, name) for name in _HOOKS)
 
@@ -403,4 +403,4 @@ def _said(value: Any) -> str:
     return str(Form.of(value)) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-__all__ = ["Form", "Part", "Plan", "State", "constant_on", "hooked", "make_plan"]
+__all__ = ["Form", "Part", "Plan", "State", "constant_on", "has_hooks", "make_plan"]

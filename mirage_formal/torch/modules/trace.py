@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from mirage_formal.torch.capture import Captured, _module, capture
-from mirage_formal.torch.convert import imported
+from mirage_formal.torch.convert import import_captured
 from mirage_formal.torch.import_result import Imported
 
 _DETACHED: Final = frozenset({torch.Tensor.detach, torch.Tensor.detach_, torch.detach, torch.Tensor.data.__get__})
@@ -65,7 +65,7 @@ def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rounding:
         UnsupportedError: torch.export has no graph of it.
     """
     captured, out, stops = captured_with(module, args, kwargs)
-    return Traced(imported(captured, rounding), out, stops)
+    return Traced(import_captured(captured, rounding), out, stops)
 
 
 def captured_with(

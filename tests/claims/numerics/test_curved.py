@@ -13,7 +13,7 @@ import pytest
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.claims.numerics import nonlinear_error
 from mirage_formal.claims.numerics.numerics import Inputs, Runner, check, compare, draw_all, expected
-from mirage_formal.claims.numerics.rounding import quantised, unit_roundoff
+from mirage_formal.claims.numerics.rounding import quantize, unit_roundoff
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
@@ -41,7 +41,7 @@ def test_no_value_within_six_deviations_leaves_the_tolerance(x: float, deviation
         (np.sqrt, nonlinear_error.root(at, error, least, np)),
     ):
         assert np.abs(function(values) - function(at)).max() <= 6 * bound[0] * (1 + 1e-9)
-    deviations, lowest = nonlinear_error.squared(at, error, np)
+    deviations, lowest = nonlinear_error.square(at, error, np)
     signed = np.linspace(x - 6 * deviation, x + 6 * deviation, 999)
     assert np.abs(signed**2 - x * x).max() <= 6 * deviations[0] * (1 + 1e-9)
     assert (signed**2 >= lowest * (1 - 1e-9)).all()
@@ -70,9 +70,9 @@ def _stored(function: Callable[[Any], Any], offset: float, wrong: float = 0.0) -
     """The function of what float16 holds of X A, of which a share is left out."""
 
     def run(arrays: Sequence[Any]) -> list[Any]:
-        t = quantised((arrays[0] @ arrays[1]) * (1 - wrong), DType.FLOAT16, np)
+        t = quantize((arrays[0] @ arrays[1]) * (1 - wrong), DType.FLOAT16, np)
         for step in (np.square, lambda x: x + offset, function):
-            t = quantised(step(t), DType.FLOAT16, np)
+            t = quantize(step(t), DType.FLOAT16, np)
         return [t]
 
     return run
@@ -122,10 +122,10 @@ def test_roundings_of_equal_values_are_not_independent(missing: int, answer: str
 
     def run(arrays: Sequence[Any]) -> list[Any]:
         def log(x: Any) -> Any:
-            return quantised(np.log(np.exp(x).sum(axis=0, keepdims=True)), DType.FLOAT16, np)
+            return quantize(np.log(np.exp(x).sum(axis=0, keepdims=True)), DType.FLOAT16, np)
 
         (x,) = arrays
-        return [log(quantised(x - log(x), DType.FLOAT16, np)[missing:])]
+        return [log(quantize(x - log(x), DType.FLOAT16, np)[missing:])]
 
     at = Inputs(scales=(1e-4,))
     record = check(graph, graph, "", run, device="x", inputs=at)
@@ -145,7 +145,7 @@ def test_what_roundings_do_together_excuses_no_kernel_that_leaves_something_out(
         def run(arrays: Sequence[Any], keep: Any = keep) -> list[Any]:
             q, k, v = arrays
             p = np.exp(q @ k) * keep
-            return [quantised(p @ v / p.sum(axis=2, keepdims=True), DType.FLOAT16, np)]
+            return [quantize(p @ v / p.sum(axis=2, keepdims=True), DType.FLOAT16, np)]
 
         record = check(program, candidate, "", run, device="x", inputs=Inputs(scales=(0.1,)))
         assert record.answer == "outside", key
@@ -159,7 +159,7 @@ def test_what_a_candidate_computes_instead_of_its_program_is_not_tolerated(scale
     candidate = program_of(inputs, lambda g, x, w: x @ w)
 
     def run(arrays: Sequence[Any]) -> list[Any]:
-        return [quantised(arrays[0] @ arrays[1], DType.FLOAT16, np)]
+        return [quantize(arrays[0] @ arrays[1], DType.FLOAT16, np)]
 
     record = check(program, candidate, "", run, device="x", inputs=Inputs(scales=(scale,)))
     assert record.answer == "outside"

@@ -12,7 +12,7 @@ import mirage_formal as mf
 from mirage_formal import Graph, Tensor
 from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.claims.numerics.rounding import LARGEST
-from mirage_formal.claims.numerics.rounding_simulation import MAX_ELEMENTS, executed, foresee, held
+from mirage_formal.claims.numerics.rounding_simulation import MAX_ELEMENTS, foresee, held, simulate
 from mirage_formal.claims.numerics.values import Foreseen
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
@@ -42,7 +42,7 @@ def test_each_kernel_stores_its_results() -> None:
     graph = mf.new_kernel_graph()
     x = graph.new_input((1, 8))
     graph.mark_output(graph.sub(graph.scale(graph.add(x, graph.scale(x, 2**-11)), 2048), graph.scale(x, 2048)))
-    assert executed(graph.freeze(), [np.ones((1, 8))])[0].tolist() == [[0.0] * 8]
+    assert simulate(graph.freeze(), [np.ones((1, 8))])[0].tolist() == [[0.0] * 8]
     one = mf.new_kernel_graph()
     x = one.new_input((1, 8))
     block = mf.new_threadblock_graph(grid_dim=(1, 1, 1), block_dim=(128, 1, 1), forloop_range=1)
@@ -50,7 +50,7 @@ def test_each_kernel_stores_its_results() -> None:
     late = block.sub(block.mul_scalar(block.add(b, block.mul_scalar(b, 2**-11)), 2048), block.mul_scalar(b, 2048))
     block.new_output(block.forloop_accum(late), (-1, -1, -1))
     one.mark_output(one.customized([x], block)[0])
-    assert executed(one.freeze(), [np.ones((1, 8))])[0].tolist() == [[1.0] * 8]
+    assert simulate(one.freeze(), [np.ones((1, 8))])[0].tolist() == [[1.0] * 8]
 
 
 @pytest.mark.parametrize("case", TINY)
@@ -139,7 +139,7 @@ def test_near_the_largest_number_rounding_makes_nobody_overflow(monkeypatch: pyt
     monkeypatch.setattr("mirage_formal.claims.numerics.rounding_simulation.MAX_ESTIMATED", 1024)
     plain, fused = w.gated_mlp(64, 128, 512), w.gated_mlp_fused(64, 128, 512, grid=8, loop=2)
     arrays = draw_all(plain, 0, 8.0)
-    (one,), (other,) = executed(plain, arrays), executed(fused, arrays)
+    (one,), (other,) = simulate(plain, arrays), simulate(fused, arrays)
     assert (np.isfinite(one) != np.isfinite(other)).any()
     assert foresee(plain, fused) == Foreseen((), None)
 
@@ -183,7 +183,7 @@ def test_an_element_that_the_program_loses_excuses_no_other() -> None:
     wanted = program({"X": (64, 64), "Y": (64, 1)}, lambda g, x, y: body(g, x, g.scale(y, 2**-20), early=False))
     early = program({"X": (64, 64), "Y": (64, 1)}, lambda g, x, y: body(g, x, g.scale(y, 2**-20), early=True))
     arrays = draw_all(wanted, 0, 1.0)
-    (plain,), (other,) = executed(wanted, arrays), executed(early, arrays)
+    (plain,), (other,) = simulate(wanted, arrays), simulate(early, arrays)
     assert not np.isfinite(plain).all()
     assert (np.isfinite(plain) & ~np.isfinite(other)).any()
     found = foresee(wanted, early)

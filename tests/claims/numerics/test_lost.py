@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mirage_formal.claims.numerics.numerics import Inputs, Runner, check, draw_all, exact, lost, where_computed
-from mirage_formal.claims.numerics.rounding import quantised
+from mirage_formal.claims.numerics.rounding import quantize
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
@@ -41,8 +41,8 @@ def _times(factor: float, graph: KernelGraph) -> Runner:
 
     def run(arrays: Sequence[Any]) -> list[Any]:
         x, a, b = arrays
-        found = quantised(x @ a, DType.FLOAT16, np) @ b
-        value = quantised(found / 1024, DType.FLOAT16, np) * factor
+        found = quantize(x @ a, DType.FLOAT16, np) @ b
+        value = quantize(found / 1024, DType.FLOAT16, np) * factor
         return [np.where(np.abs(found) > 65504, np.inf, value)]
 
     return run
@@ -116,7 +116,7 @@ def _product_and(kind: K, factor: float) -> tuple[KernelGraph, Runner]:
     def run(arrays: Sequence[Any]) -> list[Any]:
         (first,) = _times(1.0, product)(arrays[:3])
         with np.errstate(all="ignore"):
-            return [first, quantised(np.sqrt(arrays[3]), DType.FLOAT16, np) * factor]
+            return [first, quantize(np.sqrt(arrays[3]), DType.FLOAT16, np) * factor]
 
     return graph, run
 
@@ -165,8 +165,8 @@ def _as_stored(factor: float) -> Runner:
     def run(arrays: Sequence[Any]) -> list[Any]:
         x, a, b = arrays
         with np.errstate(all="ignore"):
-            powers = quantised(np.exp(quantised(x @ a, DType.FLOAT16, np)), DType.FLOAT16, np)
-            return [quantised(np.where(powers > 65504, np.inf, powers) @ b * factor, DType.FLOAT16, np)]
+            powers = quantize(np.exp(quantize(x @ a, DType.FLOAT16, np)), DType.FLOAT16, np)
+            return [quantize(np.where(powers > 65504, np.inf, powers) @ b * factor, DType.FLOAT16, np)]
 
     return run
 

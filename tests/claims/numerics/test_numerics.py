@@ -19,7 +19,7 @@ from mirage_formal.claims.numerics.numerics import (
     draw_all,
     expected,
 )
-from mirage_formal.claims.numerics.rounding import quantised, quantum, unit_roundoff
+from mirage_formal.claims.numerics.rounding import quantize, quantum, unit_roundoff
 from mirage_formal.device.emulate import run as emulate
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -73,11 +73,11 @@ def test_rounding_to_element_types(dtype: DType) -> None:
     x = rng.standard_normal(4000) * 10.0 ** rng.integers(-9, 4, 4000)
     grid = x[:500].astype(kind).astype(np.float64)
     x = np.concatenate([x, grid, grid + 0.5 * quantum(grid, dtype, np), [0.0, -0.0]])
-    assert np.array_equal(quantised(x, dtype, np), x.astype(kind).astype(np.float64))
+    assert np.array_equal(quantize(x, dtype, np), x.astype(kind).astype(np.float64))
 
 
 def test_rounding_to_bfloat16() -> None:
-    assert quantised(np.array([1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 257.0]), DType.BFLOAT16, np).tolist() == [
+    assert quantize(np.array([1.0, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 257.0]), DType.BFLOAT16, np).tolist() == [
         1.0,
         1.0,
         1 + 2.0**-6,

@@ -8,9 +8,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.claims.safety.access_disjointness import reduced
+from mirage_formal.claims.safety.access_disjointness import reduce
 from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask, to_smt2
-from mirage_formal.claims.safety.mixed_radix import Digit, Xor, decodes, determined, facts, linear, separate, staggered
+from mirage_formal.claims.safety.mixed_radix import (
+    Digit,
+    Xor,
+    are_staggered,
+    decodes,
+    determined_variables,
+    facts,
+    linear,
+    separate,
+)
 from mirage_formal.kernels.program.integers import (
     conjuncts,
     contradictory,
@@ -137,7 +146,7 @@ def test_digits_say_what_is_determined(e: IntExpr, guard: IntExpr, width: int) -
     given_facts = facts(conjuncts((guard,)), SIZES)
     if not decodes(x, width, given_facts):
         return
-    names = sorted(determined(x, given_facts))
+    names = sorted(determined_variables(x, given_facts))
     seen: dict[int, tuple[int, ...]] = {}
     for at, value in zip(EVERYWHERE, values, strict=True):
         if evaluate(guard, at):
@@ -162,7 +171,7 @@ def test_separate_accesses_never_meet(e: IntExpr, f: IntExpr, shift: int, width:
 @given(EXPRESSIONS | COUNTERS, CONDITIONS)
 def test_an_expression_that_is_reduced_keeps_its_values(e: IntExpr, guard: IntExpr) -> None:
     ranges = {name: (0, size - 1) for name, size in SIZES.items()}
-    found = reduced(e, ranges, known((guard,), ranges))
+    found = reduce(e, ranges, known((guard,), ranges))
     for at in EVERYWHERE:
         if evaluate(guard, at):
             assert evaluate(found, at) == evaluate(e, at)
@@ -184,7 +193,7 @@ def test_staggered_accesses_never_meet(
         x, y = linear(e, SIZES), linear(other, SIZES)
         if x is None or y is None:
             continue
-        if not staggered(x, y, width, facts(conjuncts((first,)), SIZES), facts(conjuncts((second,)), SIZES)):
+        if not are_staggered(x, y, width, facts(conjuncts((first,)), SIZES), facts(conjuncts((second,)), SIZES)):
             continue
         one = {evaluate(e, at) for at in EVERYWHERE if evaluate(first, at)}
         two = {evaluate(other, at) for at in EVERYWHERE if evaluate(second, at)}
@@ -200,9 +209,9 @@ def test_columns_of_odd_rows_are_staggered(shift: int, width: int, apart: bool) 
     assert x is not None
     assert y is not None
     here, there = (facts(conjuncts((less(at, 13),)), SIZES) for at in (column, add(column, shift)))
-    assert staggered(x, y, width, here, there) == apart
+    assert are_staggered(x, y, width, here, there) == apart
     assert not separate(x, y, width)
-    assert not staggered(x, y, width)
+    assert not are_staggered(x, y, width)
 
 
 ROW, COLUMN = div(tid, 8), mod(tid, 8)
@@ -225,7 +234,7 @@ def test_usual_indices_are_decided(e: IntExpr, width: int, names: set[str]) -> N
     x = linear(e, {"tid": 128, "k": 6})
     assert x is not None
     assert decodes(x, width)
-    assert determined(x) == names
+    assert determined_variables(x) == names
 
 
 @pytest.mark.parametrize(
@@ -240,7 +249,7 @@ def test_usual_indices_are_decided(e: IntExpr, width: int, names: set[str]) -> N
 )
 def test_clashing_indices_are_not(e: IntExpr, width: int) -> None:
     x = linear(e, {"tid": 128, "k": 6})
-    assert x is None or not decodes(x, width) or "tid" not in determined(x)
+    assert x is None or not decodes(x, width) or "tid" not in determined_variables(x)
 
 
 # --- queries ---------------------------------------------------------------------------------------------------------

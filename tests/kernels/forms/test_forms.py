@@ -23,7 +23,7 @@ from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.post_search_rewrites.block import NoForm
 from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, Factors, rewritten
-from mirage_formal.kernels.post_search_rewrites.scale_hoisting import factored
+from mirage_formal.kernels.post_search_rewrites.scale_hoisting import hoist_scales
 from mirage_formal.kernels.target import load_target
 from mirage_formal.semantics import reference
 from tests.kit.fuzz.looped import mutants, products_with_factors, sums_over_the_loop
@@ -147,8 +147,8 @@ def norm_of_values(n: int = 64, loop: int = 4) -> KernelGraph:
 def test_a_norm_of_values_is_computed_first_and_goes_to_the_other_operand() -> None:
     graph = norm_of_values()
     with pytest.raises(NoForm):
-        factored(graph)
-    form = factored(graph, H200)
+        hoist_scales(graph)
+    form = hoist_scales(graph, H200)
     first, turned, op = form.ops
     assert isinstance(first, GraphDefined)
     assert isinstance(turned, Op)
@@ -168,7 +168,7 @@ def test_a_norm_across_tiles_is_no_factor_of_a_whole_tensor() -> None:
     ops[2] = w.op(OpKind.RMS_NORM, 2, dim=1)
     other = replace(graph, ops=(replace(op, graph=replace(op.graph, ops=tuple(ops))),))
     with pytest.raises(NoForm):
-        factored(other, H200)
+        hoist_scales(other, H200)
 
 
 def test_parts_are_float32_and_what_follows_the_loop_follows_their_sum() -> None:

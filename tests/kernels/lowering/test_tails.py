@@ -14,7 +14,7 @@ from mirage_formal.emulate.runner import Emulated
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import Place, launched, places
+from mirage_formal.graph.views import Place, launched_operators, places
 from mirage_formal.kernels import executable
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.lowering.context import Context
@@ -84,7 +84,7 @@ def test_a_padded_tensor_is_never_stored() -> None:
     program, graph = product(19, 37, 45, (16, 16, 16))
     made = build(graph, program, H200)
     known = places(graph)
-    assert launched(graph) == (len(graph.ops) - 3,)
+    assert launched_operators(graph) == (len(graph.ops) - 3,)
     assert {place.base for place in known} == {0, 1, len(known) - 1}
     assert executable.workspace(made.executable)[1] == 0
     cost = estimate(graph, H200).kernels[0]
@@ -97,7 +97,7 @@ def test_what_a_predefined_operator_reads_is_padded_for_it() -> None:
     x = g.new_input(dims=(5, 7), name="x")
     g.mark_output(g.exp(g.pad(x, 1, 0, 3)))
     program = g.freeze()
-    assert launched(program) == (0, 1)
+    assert launched_operators(program) == (0, 1)
     assert checked(build(program, program, H200), scales=(1.0,)).answer == "within"
 
 

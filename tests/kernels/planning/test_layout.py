@@ -14,7 +14,7 @@ from mirage_formal.kernels.planning.layout import (
     conflicts,
     packs,
     product_cost,
-    unswizzled,
+    unswizzle,
     warp_options,
 )
 from mirage_formal.kernels.program.plan import SharedPlacement
@@ -23,7 +23,7 @@ from mirage_formal.kernels.program.register_layout import (
     Distribution,
     Warps,
     by_warp,
-    folded,
+    fold,
     fragment,
     replicas,
     tiles,
@@ -51,7 +51,7 @@ def test_matrices_without_bank_conflicts(chunks: int) -> None:
 
 @pytest.mark.parametrize("cols", range(1, 200, 7))
 def test_longer_rows_have_no_bank_conflicts(cols: int) -> None:
-    placement = unswizzled("s", 64, cols)
+    placement = unswizzle("s", 64, cols)
     assert conflicts(placement) == placement.mask == 0
     assert cols <= placement.cols <= placement.pitch <= cols + 15
     assert placement.cols % 8 == placement.pitch % 8 == 0
@@ -71,7 +71,7 @@ def banks(placement: SharedPlacement, row: int, col: int, *, across: bool) -> li
 @pytest.mark.parametrize("chunks", range(1, 40))
 def test_matrices_of_float32_without_bank_conflicts(chunks: int, across: bool) -> None:
     """Of every row and column at which a fragment may begin; both kinds of place, and copies of 16 bytes stay whole."""
-    for place in (choose_swizzle, unswizzled):
+    for place in (choose_swizzle, unswizzle):
         placement = place("s", 64, 4 * chunks, size=4, across=across)
         assert conflicts(placement, size=4, across=across) == 0
         assert placement.cols == 4 * chunks <= placement.pitch <= 4 * chunks + 12
@@ -190,12 +190,12 @@ def test_vectors_cover_every_element_once(threads: int, rows: int, cols: int, wi
     assert {(r, c) for r, c in every(range(rows), range(cols))} <= set(seen)
     assert all(len(tids) == copies for tids in seen.values())
     if kept is not None and kept & (kept - 1) == 0:
-        assert folded(over, Axis.COL, kept) is not None
+        assert fold(over, Axis.COL, kept) is not None
 
 
 def test_digits_are_cut_at_warps() -> None:
     over = vector(512, 1, 4096, 8)
-    found = folded(over, Axis.COL, 1)
+    found = fold(over, Axis.COL, 1)
     assert found is not None
     low, high = by_warp(found[1])
     assert [(d.div, d.extent) for d in (*low, *high)] == [(1, 32), (32, 16)]

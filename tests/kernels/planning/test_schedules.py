@@ -16,7 +16,7 @@ from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan, schedules
 from mirage_formal.kernels.program.register_layout import Warps
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import discharged
+from mirage_formal.run.build.build import discharge
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.example_kernels import kernels
 from tests.kit.kernels.lowering_kit import inputs_for, laid_out
@@ -51,7 +51,7 @@ def test_every_schedule_computes_the_same(name: str) -> None:
     wanted = numerics.expected(graph, graph, arrays)
     for one in found[:: max(1, len(found) // 9)]:
         program = lower(make_plan(graph, 0, H200, one))
-        discharged(program)
+        discharge(program)
         (result,) = emulate.run(program, [laid_out(a, i) for a, i in zip(arrays, graph.inputs, strict=True)])
         off = np.abs(result.reshape(wanted.values[0].shape).astype(np.float64) - wanted.values[0])
         assert (off <= np.maximum(wanted.tolerances[0], 4e-3 * np.abs(wanted.values[0]).max())).all(), one

@@ -24,7 +24,7 @@ from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.flat import Product
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
-from mirage_formal.kernels.program.register_layout import Axis, Distribution, by_warp, folded, replicas, stacked
+from mirage_formal.kernels.program.register_layout import Axis, Distribution, by_warp, fold, replicas, stacked
 from mirage_formal.kernels.program.step import Generic
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels import example_kernels, program_interpreter
@@ -263,7 +263,7 @@ def test_stacks_are_dealt_out_once(threads: int, extents: tuple[int, int, int], 
         copies *= extent
     assert set(every(*(range(n) for n in extents))) <= set(found)
     assert Counter(len(tids) for tids in found.values()).keys() == {copies}
-    kept = folded(over, Axis.PLANE, 1)
+    kept = fold(over, Axis.PLANE, 1)
     assert kept is not None
     inside = by_warp(kept[1])[1] == ()
     assert inside or extents[0] > 512, "planes lie in one warp, unless there are many"

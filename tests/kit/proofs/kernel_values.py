@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.check.proof.elaborate import elaborated
+from mirage_formal.check.proof.elaborate import elaborate
 from mirage_formal.check.proof.laws import lemma
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.reader import Reader, integer
@@ -33,7 +33,7 @@ def at(index: Index, env: Env) -> int:
 def replayed(program: KernelGraph, candidate: KernelGraph, tables: Mapping[str, Any]) -> Steps:
     """The steps of a proof, after its lemmas."""
     terms = Terms()
-    graphs, atoms = elaborated(terms, (program, candidate), tables["atoms"])
+    graphs, atoms = elaborate(terms, (program, candidate), tables["atoms"])
     reader = Reader(Ring(tuple(tables["digits"]), tuple(tables["bases"])))
     sources = [terms.input(i, x.tensor.shape) for i, x in enumerate(program.inputs)]
     sources += [graphs[integer(graph, 0, 1)].piece(*place) for graph, *place in atoms]

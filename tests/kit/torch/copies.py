@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Family, OpKind
-from mirage_formal.graph.views import launched
+from mirage_formal.graph.views import launched_operators
 
 
 def copies(graph: KernelGraph) -> list[OpKind]:
     """What the kernels of a graph move that compute nothing: the operator, or the last one of a block graph."""
     found = []
-    for position in launched(graph):
+    for position in launched_operators(graph):
         op = graph.ops[position]
         inside = op.graph.ops if isinstance(op, GraphDefined) else (op,)
         kinds = [one.kind for one in inside if isinstance(one, Op)]

@@ -14,7 +14,7 @@ from mirage_formal.torch.dynamic_shapes.arguments import Traced, traced
 from mirage_formal.torch.dynamic_shapes.extents import Length
 from mirage_formal.torch.dynamic_shapes.operators import BucketOperator, Entry, Text, call_of
 from mirage_formal.torch.dynamic_shapes.padding import Behind, Written
-from mirage_formal.torch.dynamic_shapes.parts import Divided, Part, divided
+from mirage_formal.torch.dynamic_shapes.parts import Divided, Part, divide
 from mirage_formal.torch.dynamic_shapes.prepare import _feed, _Host
 from mirage_formal.torch.modules.trace import Function
 
@@ -182,7 +182,7 @@ def traced_function(function: Any, shapes: Any, dtype: Any, length: int = EXAMPL
     """A function's graph and parts."""
     given = tuple(example(name, length, 0, dtype) for name in GIVEN)
     found = traced(Function(function), (given, {}), shapes)
-    return found, divided(found.captured, found.buckets)
+    return found, divide(found.captured, found.buckets)
 
 
 def hosted_by_torch(found: Divided, names: str) -> tuple[Any, list[BucketOperator]]:

@@ -75,7 +75,7 @@ def main() -> int:
     )
     machine = child.Machine("Interpreter", "sm_90a", 1, "torch and Triton, interpreted")
     child.machine = lambda: machine
-    child.judged = judged
+    child.assess = judged
     child._Kernels = Kernels  # type: ignore[assignment, misc]
     return child.main()
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import mirage_formal as mf
-from mirage_formal.claims.numerics.rounding import quantised
+from mirage_formal.claims.numerics.rounding import quantize
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 
@@ -61,4 +61,4 @@ def arrays(drawn: list[Any], dtype: DType) -> list[Any]:
     s[9, :4] = 1 + 2.0**-8, 1 + 3 * 2.0**-8, 1.0, 0.0
     m[9] = 0.0
     m[9, 0] = 1.0
-    return [m, quantised(s, dtype, np), v]
+    return [m, quantize(s, dtype, np), v]

@@ -27,10 +27,10 @@ from mirage_formal.kernels.lowering import assemble
 from mirage_formal.kernels.program.program import Barrier, For, If, Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import KERNELS
-from mirage_formal.run.autotuning.child import Answer, Job, Machine, judged
+from mirage_formal.run.autotuning.child import Answer, Job, Machine, assess
 from mirage_formal.run.build import __main__ as build_command
 from mirage_formal.run.build.alternatives import Alternatives
-from mirage_formal.run.build.build import KernelWarning, build, build_run, discharged
+from mirage_formal.run.build.build import KernelWarning, build, build_run, discharge
 from mirage_formal.run.build.values import KernelRefused
 from mirage_formal.run.run_directory.directory import DirectoryWarning
 from tests.kit.graphs import workloads as w
@@ -65,7 +65,7 @@ def test_a_broken_obligation_is_refused() -> None:
     (kernel,) = built.programs.values()
     assert {record.finding for record in built.obligations} == {"held"}
     with pytest.raises(KernelRefused, match="an obligation is"):
-        discharged(replace(kernel, body=without_barriers(kernel.body)))
+        discharge(replace(kernel, body=without_barriers(kernel.body)))
 
 
 def test_the_next_candidate_takes_the_place_of_a_refused_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -298,7 +298,7 @@ class InProcess:
 
     def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
         for job in jobs:
-            yield job, judged(Path(job.directory), job.tuning) if job.directory else Answer(1.0, 1.0)
+            yield job, assess(Path(job.directory), job.tuning) if job.directory else Answer(1.0, 1.0)
 
 
 @pytest.fixture

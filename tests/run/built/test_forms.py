@@ -25,7 +25,7 @@ from mirage_formal.revalidate.command import main as check
 from mirage_formal.run.build import forms as module
 from mirage_formal.run.build.__main__ import main as build_command
 from mirage_formal.run.build.build import ARCHS, build, build_form
-from mirage_formal.run.build.forms import OWN, Form, forms, mixed, parsed
+from mirage_formal.run.build.forms import OWN, Form, forms, mixed, parse
 from mirage_formal.run.build.save import save_built
 from mirage_formal.run.build.stable import stable
 from mirage_formal.run.driver import run
@@ -160,7 +160,7 @@ def test_operators_of_a_candidate_have_forms_of_their_own_each() -> None:
     assert halves.sources == quarters.sources == (0, 0, 1, 2, 2)
     made = mixed(graph, H200, {0: "split-2", 2: "split-4"}, slack=ANY)
     assert (made.name, made.sources) == ("mixed: 0 split-2, 2 split-4", (0, 0, 1, 2, 2))
-    assert parsed(made.name) == {0: "split-2", 2: "split-4"}
+    assert parse(made.name) == {0: "split-2", 2: "split-4"}
     assert made.graph.ops == (*halves.graph.ops[:3], *quarters.graph.ops[3:])
     assert build(graph, graph, H200, form=made).executable.graph == made.graph
     one = mixed(graph, H200, {2: "split-4"}, slack=ANY)

@@ -13,14 +13,14 @@ import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.cuda.manifest import check_kernels
-from mirage_formal.check.partitioning.parts import Other, partition, replaced, taken_out
+from mirage_formal.check.partitioning.parts import Other, partition, replace_part, taken_out
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.edit import renumbered
-from mirage_formal.graph.formats.json import embedded, from_json
+from mirage_formal.graph.edit import renumber
+from mirage_formal.graph.formats.json import embed, from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
@@ -55,7 +55,7 @@ def layers(count: int, attention: KernelGraph) -> KernelGraph:
     for n in range(count):
         number = [x, 1 + 2 * n, 2 + 2 * n]
         for op in attention.ops:
-            ops.append(renumbered(op, number))
+            ops.append(renumber(op, number))
             number += range(tensors, tensors + op.results)
             tensors += op.results
         out = number[attention.outputs[0]]
@@ -206,7 +206,7 @@ REST = (tuple(range(2, 12)), None)
 
 
 def test_the_checker_takes_the_right_one() -> None:
-    found = replaced(WHOLE, [((0, 1), FIRST), REST]).graph
+    found = replace_part(WHOLE, [((0, 1), FIRST), REST]).graph
     assert kernels_of(found)[:2] == kernels_of(FIRST.graph)
     assert kernels_of(found)[2:] == kernels_of(WHOLE)[2:]
 
@@ -228,7 +228,7 @@ def kernels_of(graph: KernelGraph) -> list[object]:
 )
 def test_parts_that_do_not_fit_are_refused(parts: list[Any]) -> None:
     with pytest.raises((FormatError, ProofError)):
-        replaced(WHOLE, parts)
+        replace_part(WHOLE, parts)
 
 
 def test_a_form_that_reads_its_inputs_in_another_order_is_refused() -> None:
@@ -236,11 +236,11 @@ def test_a_form_that_reads_its_inputs_in_another_order_is_refused() -> None:
     assert isinstance(first, GraphDefined)
     wrong = replace(FIRST.graph, ops=(swapped(first), *FIRST.graph.ops[1:]))
     with pytest.raises(ProofError, match="part 1"):
-        replaced(WHOLE, [((0, 1), Other(wrong, FIRST.proof)), REST])
+        replace_part(WHOLE, [((0, 1), Other(wrong, FIRST.proof)), REST])
     inputs = FIRST.graph.inputs
     renamed = replace(FIRST.graph, inputs=(inputs[0], inputs[2], inputs[1]))
     with pytest.raises(FormatError, match="inputs"):
-        replaced(WHOLE, [((0, 1), Other(renamed, FIRST.proof)), REST])
+        replace_part(WHOLE, [((0, 1), Other(renamed, FIRST.proof)), REST])
 
 
 # --- and when they are checked ---------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ def test_the_kernels_of_three_layers_are_established(kernels: Path) -> None:
 def graphs(root: Path, change: Callable[[KernelGraph], KernelGraph]) -> None:
     """Another µGraph for the kernels, in every file that names it."""
     graph = change(from_json((root / "stabilized.json").read_bytes()))
-    text = json.loads(bytes(embedded(graph)))
+    text = json.loads(bytes(embed(graph)))
     (root / "stabilized.json").write_text(json.dumps(text))
     edit(root / "launch.json", lambda record: record.update(graph=text, digest=digest(graph)))
     edit(root / "manifest.json", lambda record: record.update(graph=digest(graph)))
@@ -292,7 +292,7 @@ def in_the_part(root: Path) -> None:
     def change(record: dict[str, Any]) -> None:
         form = record["parts"][0]["form"]
         wrong = changed(from_json(json.dumps(form["graph"])), 0, not_rescaled)
-        form["graph"] = json.loads(bytes(embedded(wrong)))
+        form["graph"] = json.loads(bytes(embed(wrong)))
 
     edit(root / "equivalence.json", change)
 
@@ -302,7 +302,7 @@ def of_another_candidate(root: Path) -> None:
     graphs(root, outside)
 
     def change(record: dict[str, Any]) -> None:
-        record["candidate"] = json.loads(bytes(embedded(outside(from_json(json.dumps(record["candidate"]))))))
+        record["candidate"] = json.loads(bytes(embed(outside(from_json(json.dumps(record["candidate"]))))))
 
     edit(root / "equivalence.json", change)
 

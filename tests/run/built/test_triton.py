@@ -19,7 +19,7 @@ from mirage_formal.run import request
 from mirage_formal.run.build import __main__ as command
 from mirage_formal.run.build.alternatives import Alternatives
 from mirage_formal.run.build.triton import program as triton
-from mirage_formal.run.build.triton.calls import TritonOptimized, loaded
+from mirage_formal.run.build.triton.calls import TritonOptimized, load_module
 
 
 def attention() -> mf.Graph:
@@ -200,7 +200,7 @@ class _Named:
 
 def test_without_triton_it_says_what_to_install() -> None:
     with pytest.raises(mf.UnsupportedError, match=r"expected torch and Triton, got: .*none_such"):
-        loaded("import none_such\n")
+        load_module("import none_such\n")
 
 
 def test_a_candidate_without_a_file_is_passed_over() -> None:

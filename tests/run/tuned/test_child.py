@@ -138,7 +138,7 @@ def test_orders_about_triton_files_reach_them_and_no_other_does(
     made: list[Files] = []
     monkeypatch.setattr(child_module, "machine", lambda: Machine("Test", "sm_90a", 1))
     monkeypatch.setattr(child_module, "_files", lambda: made.append(Files()) or made[-1])  # type: ignore[func-returns-value]
-    monkeypatch.setattr(child_module, "judged", lambda directory, tuning: Answer(5.0, 5.0, answer="within"))
+    monkeypatch.setattr(child_module, "assess", lambda directory, tuning: Answer(5.0, 5.0, answer="within"))
     monkeypatch.setattr(child_module, "_healthy", lambda: True)
 
     def order(*jobs: Job) -> bytes:

@@ -74,7 +74,7 @@ class FakeProver(ModuleType):
 def prover(monkeypatch: pytest.MonkeyPatch) -> FakeProver:
     fake = FakeProver()
     monkeypatch.setitem(sys.modules, "mirage_formal.run.verify.decide", fake)
-    monkeypatch.setattr(verdicts, "replayed", lambda program, graph, verdict, seed: verdict)  # its proofs are none
+    monkeypatch.setattr(verdicts, "replay", lambda program, graph, verdict, seed: verdict)  # its proofs are none
     # A process of its own would not know this one.
     monkeypatch.setattr(verdicts.Deciding, "call", lambda self, function, task: function(*task))
     return fake
@@ -394,7 +394,7 @@ def test_mistakes_of_the_function(prover: FakeProver) -> None:
 
 
 def test_a_proof_that_the_checker_refuses_is_believed_by_nobody() -> None:
-    verdict = verdicts.replayed(PROGRAM, RIGHT, Equivalent(b"{}", ()))
+    verdict = verdicts.replay(PROGRAM, RIGHT, Equivalent(b"{}", ()))
     assert isinstance(verdict, Unknown)
     assert "refuses" in verdict.reason
 

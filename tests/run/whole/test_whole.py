@@ -39,7 +39,7 @@ from mirage_formal.run.partitioning.spaces import part_config, takes
 from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.search.preprocess import sought
+from mirage_formal.search.preprocess import preprocess
 from mirage_formal.semantics import reference
 from mirage_formal.workers.dispatch import Failed
 from mirage_formal.workers.pool import Pool
@@ -250,7 +250,7 @@ def test_parts_that_differ_in_views_are_searched_once(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr("mirage_formal.run.partitioning.cover_search.run", recorded)
     report = run_whole(graph.freeze(), Settings(**TINY), tmp_path / "out")
-    kinds = [tuple(op.kind for op in operators(sought(program).program)) for program in found]
+    kinds = [tuple(op.kind for op in operators(preprocess(program).program)) for program in found]
     assert kinds
     assert len(set(kinds)) == len(kinds)
     assert report.result is not None

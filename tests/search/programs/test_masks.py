@@ -19,9 +19,9 @@ from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
 from mirage_formal.search.known_incompleteness import points
-from mirage_formal.search.normalize_layout_ops import normal
-from mirage_formal.search.pad_extents import rounded
-from mirage_formal.search.preprocess import sought
+from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
+from mirage_formal.search.pad_extents import round_extents
+from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics.reference import run
 from tests.kit.graphs.workloads import K, op, tensor
@@ -129,7 +129,7 @@ def less_the_largest(g: Graph, q: Tensor, k: Tensor, v: Tensor, m: Tensor) -> Te
 @pytest.mark.parametrize("of_mask", [(1, 12, 40), (2, 1, 40), (2, 12, 40)])
 def test_the_largest_score_that_a_mask_keeps_is_not_sought(of_mask: tuple[int, ...]) -> None:
     source = built({"Q": (2, 12, 8), "K": (2, 40, 8), "V": (2, 40, 8), "M": Mask(*of_mask)}, less_the_largest)
-    found = sought(source)
+    found = preprocess(source)
     assert operators(found.program) == [K.MATMUL, K.EXP, K.SELECT, K.SUM, K.DIV_NO_NAN, K.MATMUL]
     arrays = next(points(source))
     np.testing.assert_allclose(run(found.wrapped(found.program), arrays)[0], run(source, arrays)[0], rtol=1e-9)
@@ -137,7 +137,7 @@ def test_the_largest_score_that_a_mask_keeps_is_not_sought(of_mask: tuple[int, .
 
 def test_keys_behind_the_end_are_not_selected() -> None:
     source = built({**shapes(q=18, n=42), "M": Mask(1, 18, 42)}, chosen)
-    found = rounded(source)
+    found = round_extents(source)
     assert found is not None
     assert [item.tensor.shape for item in found.program.inputs] == [(2, 32, 16), (2, 16, 48), (2, 48, 16), (1, 32, 48)]
     whole = found.wrapped(found.program)
@@ -155,7 +155,7 @@ def test_keys_behind_the_end_of_a_mask_that_is_negated_are_not_added() -> None:
         return chosen(g, q, k, v, g.logical_not(m))
 
     source = built({**shapes(q=16, n=42), "M": Mask(1, 16, 42)}, body)
-    assert rounded(source) is None
+    assert round_extents(source) is None
 
 
 def test_slices_and_transposes_pass_selections() -> None:
@@ -163,7 +163,7 @@ def test_slices_and_transposes_pass_selections() -> None:
         return g.slice(g.transpose(g.select(m, x @ w, 0), 0, 1), 0, 8, 32)
 
     source = built({"X": (16, 8), "W": (8, 32), "M": Mask(16, 32)}, body)
-    anew = normal(source)
+    anew = normalize_layout_ops(source)
     assert anew is not None
     assert operators(anew)[-1] is K.SELECT
     assert isinstance(prove(source, anew), Equivalent)
@@ -173,7 +173,7 @@ def test_masks_that_are_put_together_stay() -> None:
     source = program(
         (tensor("X", 2, 8), M, N), op(K.CONCAT, 1, 2, dim=1), op(K.SELECT, 3, 0, value=Fraction(0)), op(K.SQUARE, 4)
     )
-    assert normal(source) is None
+    assert normalize_layout_ops(source) is None
 
 
 def test_one_kernel_computes_several_results_of_one_mask() -> None:

@@ -13,7 +13,7 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.search.pad_extents import rounded
+from mirage_formal.search.pad_extents import round_extents
 from mirage_formal.semantics import reference
 from tests.kit.paths import REPOSITORY
 
@@ -70,7 +70,7 @@ CASES: dict[str, tuple[KernelGraph, list[Shape] | None]] = {
 @pytest.mark.parametrize("name", CASES)
 def test_extents_that_are_rounded(name: str) -> None:
     given, wanted = CASES[name]
-    found = rounded(given)
+    found = round_extents(given)
     if wanted is None:
         assert found is None
         return
@@ -81,7 +81,7 @@ def test_extents_that_are_rounded(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name, (_, wanted) in CASES.items() if wanted is not None])
 def test_the_wrapped_program_is_the_program(name: str) -> None:
     given, _ = CASES[name]
-    found = rounded(given)
+    found = round_extents(given)
     assert found is not None
     whole = found.wrapped(found.program)
     assert isinstance(prove(given, whole), Equivalent)
@@ -99,7 +99,7 @@ def test_outputs_of_two_extents() -> None:
     y = g.matmul(x, w)
     g.mark_output(g.exp(y))
     g.mark_output(g.sum(y, 1))
-    found = rounded(g.freeze())
+    found = round_extents(g.freeze())
     assert found is not None
     assert [item.tensor.shape for item in found.program.inputs] == [(64, 64), (64, 80)]
     assert [len(found.wrapping.front), len(found.wrapping.back)] == [2, 3]
@@ -111,4 +111,4 @@ def test_the_examples_are_searched_as_they_are(path: object) -> None:
     graphs = [value for value in names.values() if isinstance(value, mf.Graph)]
     for graph in graphs:
         if graph.outputs:
-            assert rounded(graph.freeze()) is None
+            assert round_extents(graph.freeze()) is None

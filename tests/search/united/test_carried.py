@@ -28,7 +28,7 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.logic.terms import unary, var
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.horizontal_fusion.union import Piece, united
+from mirage_formal.search.horizontal_fusion.union import Piece, fuse_horizontally
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics.reference import run
 from tests.kit.runs.differential_kit import K, compare, op, program, search, tensor, tiny
@@ -161,10 +161,10 @@ def test_kernels_that_read_inputs_as_well_are_united_behind_a_loop() -> None:
         outputs=(OutputSaver(3, COLUMNS),),
     )
     pieces = [Piece((0, 1), looped, 3, 1.0), Piece((3, 2), adding, 4, 1.0)]
-    made = united(pieces, (3, 4), carry=True)
+    made = fuse_horizontally(pieces, (3, 4), carry=True)
     assert made is not None
     source = residual()
     both = replace(source, outputs=(3, 4))
     assert isinstance(prove(both, KernelGraph(source.inputs, (made,), (3, 4))), Equivalent)
-    assert united(pieces, (3, 4)) is None
+    assert fuse_horizontally(pieces, (3, 4)) is None
     assert made.graph.forloop_range == 4

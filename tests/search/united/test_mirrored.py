@@ -15,8 +15,8 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored, mirrored
-from mirage_formal.search.preprocess import sought
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_mirrored
+from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics import reference
 from tests.kit.fuzz.programs import program as random_program
@@ -32,7 +32,7 @@ def values(graph: KernelGraph) -> list[np.ndarray]:
 
 
 def kernels(graph: KernelGraph) -> list[KernelGraph]:
-    return [made for _, made in mirrored(graph, SPACE, lambda one: 0.0)]
+    return [made for _, made in fuse_whole_program(graph, SPACE, lambda one: 0.0)]
 
 
 def given(g: mf.Graph, *shape: int) -> mf.Tensor:
@@ -140,7 +140,7 @@ def test_random_programs() -> None:
     for seed in range(120):
         names: dict[str, Any] = {}
         exec(random_program(seed).text, names)
-        one = sought(next(value for value in names.values() if isinstance(value, mf.Graph)).freeze()).program
+        one = preprocess(next(value for value in names.values() if isinstance(value, mf.Graph)).freeze()).program
         if is_mirrored(one):
             tried += 1
             want = values(one)

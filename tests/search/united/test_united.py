@@ -29,7 +29,7 @@ from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
 from mirage_formal.search.horizontal_fusion.outputs import require_outputs
 from mirage_formal.search.horizontal_fusion.slices import slices
-from mirage_formal.search.horizontal_fusion.union import Piece, turned, united
+from mirage_formal.search.horizontal_fusion.union import Piece, fuse_horizontally, turn
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics import reference
 from tests.kit.graphs.whole_programs import gates, projections, sum_and_norm
@@ -175,7 +175,7 @@ def kernel(read: int, result: int, kind: OpKind, grid: Dim3 = (4, 1, 1), dim: in
 
 def test_a_tile_is_handed_on_where_it_is_the_one_that_is_read() -> None:
     exp, silu = kernel(0, 1, OpKind.EXP), kernel(1, 2, OpKind.SILU)
-    made = united([exp, silu], (2, 1))
+    made = fuse_horizontally([exp, silu], (2, 1))
     assert made is not None
     assert made.operands == (0,)
     assert [op.kind for op in made.graph.ops if isinstance(op, Op)] == [
@@ -184,18 +184,20 @@ def test_a_tile_is_handed_on_where_it_is_the_one_that_is_read() -> None:
         OpKind.ACCUM_SUM,
         OpKind.ACCUM_SUM,
     ]
-    assert united([exp, kernel(1, 2, OpKind.SILU, dim=1)], (2, 1)) is None  # it reads columns, and rows are there
+    assert (
+        fuse_horizontally([exp, kernel(1, 2, OpKind.SILU, dim=1)], (2, 1)) is None
+    )  # it reads columns, and rows are there
     looped = [kernel(0, 1, OpKind.EXP, loop=2), kernel(1, 2, OpKind.SILU, loop=2)]
-    assert united(looped, (2, 1)) is None  # the tile is there behind the loop only
+    assert fuse_horizontally(looped, (2, 1)) is None  # the tile is there behind the loop only
 
 
 def test_behind_a_loop_stands_what_reads_nothing_but_results() -> None:
     (looped, silu) = kernel(0, 1, OpKind.EXP, loop=2), kernel(1, 2, OpKind.SILU)
-    made = united([looped, silu], (2, 1))
+    made = fuse_horizontally([looped, silu], (2, 1))
     assert made is not None
     assert made.graph.forloop_range == 2
     assert [op.kind for op in made.graph.ops if isinstance(op, Op)] == [OpKind.EXP, OpKind.ACCUM_SUM, OpKind.SILU]
-    assert united([looped, kernel(1, 2, OpKind.SILU, dim=1)], (2, 1)) is None
+    assert fuse_horizontally([looped, kernel(1, 2, OpKind.SILU, dim=1)], (2, 1)) is None
     assert silu.behind({1}, carry=False)
     assert not silu.behind({2}, carry=True)
     assert not replace(silu, reads=(1, 0)).behind({1}, carry=False)  # an input's tile would be inside the loop
@@ -208,21 +210,21 @@ def test_what_accumulates_behind_an_accumulator_does_not_fit() -> None:
     ops = (Op(OpKind.ACCUM_SUM_LAST, (0,)), Op(OpKind.EXP, (1,)))
     reduced = replace(total, block=replace(total.block, ops=ops, outputs=(OutputSaver(2, (0, None, None)),)))
     again = replace(reduced, reads=(1,), result=2)
-    assert united([reduced], (1,)) is not None
-    assert united([reduced, again], (1, 2)) is None
+    assert fuse_horizontally([reduced], (1,)) is not None
+    assert fuse_horizontally([reduced, again], (1, 2)) is None
 
 
 def test_axes_are_turned_to_the_grid_of_the_first() -> None:
     piece = kernel(0, 1, OpKind.EXP, grid=(4, 2, 1))
-    (one,) = turned(piece, (2, 4, 1))
+    (one,) = turn(piece, (2, 4, 1))
     assert one.block.inputs[0].imap == (1, 0, None)
     assert one.block.outputs[0].omap == (1, 0, None)
-    assert list(turned(piece, (8, 1, 1))) == []
+    assert list(turn(piece, (8, 1, 1))) == []
     assert piece.shape == one.shape
     same = kernel(0, 1, OpKind.EXP, grid=(4, 4, 1))
-    assert {p.block.inputs[0].imap for p in turned(same, (4, 4, 1))} == {(0, 1, None), (1, 0, None)}
+    assert {p.block.inputs[0].imap for p in turn(same, (4, 4, 1))} == {(0, 1, None), (1, 0, None)}
     twice = replace(same, block=replace(same.block, inputs=(InputIterator((0, 0, None), None),)))
-    assert len(list(turned(twice, (4, 4, 1)))) == 1  # the order of its axes has a meaning
+    assert len(list(turn(twice, (4, 4, 1)))) == 1  # the order of its axes has a meaning
 
 
 def test_short_programs_keep_the_guided_units() -> None:

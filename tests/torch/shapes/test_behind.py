@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
 
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, Length
-from mirage_formal.torch.dynamic_shapes.operators import continued, kept
+from mirage_formal.torch.dynamic_shapes.operators import continue_padding, kept
 from mirage_formal.torch.dynamic_shapes.parts import Form
 from tests.kit.torch.varying import GIVEN, Random, example, functions, hosted_by_torch, traced_function
 
@@ -105,7 +105,7 @@ def test_copies_of_the_last_position_along_two_dims() -> None:
     first, second = Length("a"), Length("b", 1)
     form = Form((first, 2, second), (0, 1, 2), None)
     tensor = torch.arange(12.0).view(2, 2, 3)
-    found = continued(tensor, form, {first: 2, second: 3}, {first: 4, second: 5})
+    found = continue_padding(tensor, form, {first: 2, second: 3}, {first: 4, second: 5})
     places = [min(i, 1) for i in range(4)], [min(i, 2) for i in range(5)]
     assert torch.equal(found, tensor[places[0]][:, :, places[1]])
 

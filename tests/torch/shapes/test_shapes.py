@@ -119,14 +119,14 @@ def test_the_report_has_each_bucket(decode: tuple[Any, Any, list[str]]) -> None:
 
 
 def test_no_copy_of_what_fills_its_bucket(decode: tuple[Any, Any, list[str]]) -> None:
-    from mirage_formal.torch.dynamic_shapes.operators import continued
+    from mirage_formal.torch.dynamic_shapes.operators import continue_padding
 
     (operator,) = decode[1]._mirage_plan.operators
     form = next(form for form in operator.call.forms if form.strides is None)
     (length,) = operator.call.lengths
     full = torch.randn(1, 2, 16, 8)
-    assert continued(full, form, {length: 16}, {length: 16}) is full
-    made = continued(full[:, :, :11].contiguous(), form, {length: 11}, {length: 16})
+    assert continue_padding(full, form, {length: 16}, {length: 16}) is full
+    made = continue_padding(full[:, :, :11].contiguous(), form, {length: 11}, {length: 16})
     assert torch.equal(made[:, :, :11], full[:, :, :11])
     assert torch.equal(made[:, :, 11:], full[:, :, 10:11].expand(1, 2, 5, 8))
 
@@ -163,7 +163,7 @@ def test_a_buckets_kernels_at_several_lengths(decode: tuple[Any, Any, list[str]]
     (candidate,) = entry.operators
     result = candidate.result
     made = build(result.graph, result.optimized.program, load_target("h200"))
-    from mirage_formal.torch.dynamic_shapes.operators import _fed, continued
+    from mirage_formal.torch.dynamic_shapes.operators import _fed, continue_padding
 
     (length,) = operator.call.lengths
     seen = []
@@ -181,7 +181,8 @@ def test_a_buckets_kernels_at_several_lengths(decode: tuple[Any, Any, list[str]]
         tensors = dict(zip(("x", "k", "v"), (x, k, v), strict=True))
         order = _order(operator, tensors, module.q.weight.detach())
         padded = [
-            continued(t, form, {length: at}, {length: 16}) for t, form in zip(order, operator.call.forms, strict=True)
+            continue_padding(t, form, {length: at}, {length: 16})
+            for t, form in zip(order, operator.call.forms, strict=True)
         ]
         (found,) = names["forward"](*(_fed(item, padded, (at,), (16,)) for item in entry.feed))
         wanted = copy.deepcopy(module).double()(x.double(), k.double(), v.double()).detach()

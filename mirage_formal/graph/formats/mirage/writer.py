@@ -10,7 +10,7 @@ from typing import Any, Final, assert_never
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.edit import inlined
+from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.formats.mirage.names import LAST, RANK, SAVED, Dialect, Row, block_name, kernel_name
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Family, OpKind
@@ -95,7 +95,7 @@ class _Writer:
             if isinstance(op, Op):
                 self._name(op, len(given[0].shape), at)
                 continue
-            plain = inlined(op.graph)
+            plain = inline_blocks(op.graph)
             ranks = [len(tile.shape) for tile in block_types(plain, given)]
             for number, inner in enumerate(plain.ops):
                 assert isinstance(inner, Op)
@@ -137,7 +137,7 @@ class _Writer:
     def _block(
         self, block: BlockGraph, types: tuple[DTensor, ...], operands: list[_Json], results: list[_Json], at: str
     ) -> _Json:
-        plain = inlined(block)
+        plain = inline_blocks(block)
         memory = _Memory()
         tensors: list[_Json] = []
         operators: list[_Json] = []

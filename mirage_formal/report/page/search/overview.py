@@ -7,7 +7,7 @@ from typing import Final
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.views import launched
+from mirage_formal.graph.views import launched_operators
 from mirage_formal.report.model import READ_ONLY, Floor, Report
 from mirage_formal.report.page.charts import Dot, figure, logarithmic, scatter
 from mirage_formal.report.page.markup import Markup, details, element, joined, table
@@ -111,7 +111,7 @@ def _moved(graph: KernelGraph | None) -> int:
     if graph is None:
         return 0
     try:
-        types, own = kernel_types(graph), set(launched(graph))
+        types, own = kernel_types(graph), set(launched_operators(graph))
     except GraphError:
         return 0
     total, number = 0, len(graph.inputs)

@@ -24,7 +24,7 @@ from mirage_formal.run.autotuning.child import Answer, Job
 from mirage_formal.run.autotuning.timing import FIRST, SECOND, Device
 from mirage_formal.run.autotuning.triton.cache import Kept, Said
 from mirage_formal.run.autotuning.triton.files import DEEP, NARROW, STAGES, WARPS, TritonText, texts
-from mirage_formal.run.autotuning.triton.precompile import Task, compiled
+from mirage_formal.run.autotuning.triton.precompile import Task, compile_file
 from mirage_formal.run.autotuning.triton.results import Beside, TritonRow
 from mirage_formal.workers.dispatch import Done, Failed
 
@@ -181,7 +181,7 @@ class _Trials:
         limit = min(_COMPILE_S, max(1.0, self._deadline - time.monotonic()))
         tasks = [Task(one.text.text, self._device.machine.arch) for one in trials]
         done: set[int] = set()
-        for event in self._bench.executor.run(compiled, tasks, limit_s=limit, deadline=self._deadline, once=True):
+        for event in self._bench.executor.run(compile_file, tasks, limit_s=limit, deadline=self._deadline, once=True):
             if isinstance(event, Done):
                 done.add(event.index)
             elif isinstance(event, Failed):

@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.run.build.triton.calls import loaded
+from mirage_formal.run.build.triton.calls import load_module
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Task:
     arch: str
 
 
-def compiled(task: Task) -> str:
+def compile_file(task: Task) -> str:
     """Compile the functions of a file; why that did not work, or nothing.
 
     A launch then compiles what is not there, or fails in its turn: what is said here decides nothing.
@@ -37,7 +37,7 @@ def compiled(task: Task) -> str:
     try:
         torch, driver = import_module("torch"), import_module("triton").runtime.driver
         driver.set_active(_Driver(task.arch))
-        module = loaded(task.text)
+        module = load_module(task.text)
         for name, value in list(vars(module).items()):
             if re.fullmatch(r"kernel\d+", name):
                 setattr(module, name, _Compiling(value))
@@ -85,4 +85,4 @@ class _Driver:
         return 0
 
 
-__all__ = ["Task", "compiled"]
+__all__ = ["Task", "compile_file"]

@@ -20,7 +20,7 @@ from mirage_formal.graph.graph import Input
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.executable import load
 from mirage_formal.records import NumericsRecord
-from mirage_formal.run.build.triton.calls import loaded
+from mirage_formal.run.build.triton.calls import load_module
 
 Array = Any
 Tensor = Any
@@ -116,7 +116,7 @@ class Files:
             self._sets = InputSets(self._elements)
             self._directory = directory
         if file not in self._modules:
-            self._modules[file] = loaded(file.read_text(encoding="utf-8"))
+            self._modules[file] = load_module(file.read_text(encoding="utf-8"))
         return TritonRuns(self._elements, self._modules[file])
 
 

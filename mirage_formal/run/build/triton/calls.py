@@ -55,7 +55,7 @@ class TritonOptimized(Optimized):
     def _file(self) -> ModuleType:
         with self._loading:
             if self._module is None:
-                self._module = loaded(self._write())
+                self._module = load_module(self._write())
             return self._module
 
     def _on_device(self, given: Sequence[Any], kind: Kind, out: list[Any] | None) -> list[Any]:
@@ -83,7 +83,7 @@ class TritonOptimized(Optimized):
         raise TensorError(f"{_KIND}, got some in host memory", where="inputs", hint="move them there")
 
 
-def loaded(text: str) -> ModuleType:
+def load_module(text: str) -> ModuleType:
     """A Triton file as a module; Triton reads the text of functions from a file, which is removed again.
 
     Raises:

@@ -86,7 +86,7 @@ def compared(algebra: Algebra, kind: OpKind, a: Form, value: Fraction) -> Form:
     return algebra.apply(f"{MASKS}{kind.value} {value}", a)
 
 
-def selected(algebra: Algebra, mask: Form, values: Sequence[Form], value: Fraction | None) -> Form:
+def select(algebra: Algebra, mask: Form, values: Sequence[Form], value: Fraction | None) -> Form:
     """Return the normal form of a selection: opaque, so that nothing moves into or out of what it selects from.
 
     Args:

@@ -78,7 +78,7 @@ def child(part: Part, kind: Kind) -> Part:
     return Part(axis * SLOTS + 1 + CARRIED + slot * len(Kind) + kind)
 
 
-def renamed(part: Part, axis: Axis) -> Part:
+def rename(part: Part, axis: Axis) -> Part:
     """The part of another axis that is cut from it as this one is from its own.
 
     Args:

@@ -14,7 +14,7 @@ import msgspec
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.formats.json import embedded
+from mirage_formal.graph.formats.json import embed
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import row_major
 from mirage_formal.kernels.executable import LAUNCH_FILE, SCHEMA, VERSION, Executable
@@ -165,9 +165,7 @@ def solution(given: Named, made: Executable, target: str, said: str, op_type: st
         msgspec.structs.replace(one, cubins={}) if isinstance(one, KernelLaunch) else one for one in made.launches
     )
     made = replace(made, launches=launches, files={name: text.encode() for name, text in made.sources.items()})
-    record = LaunchRecord(
-        SCHEMA, VERSION, made.digest, embedded(made.graph), embedded(made.program), launches, made.outputs
-    )
+    record = LaunchRecord(SCHEMA, VERSION, made.digest, embed(made.graph), embed(made.program), launches, made.outputs)
     main = _MAIN.format(kernels=_KERNELS, names=", ".join(given.names), given=", ".join(given.views))
     files = {_ENTRY: main, f"{_KERNELS}/{LAUNCH_FILE}": msgspec.json.encode(record).decode()}
     files |= {f"{_KERNELS}/{name}": text for name, text in made.sources.items()}
