@@ -58,7 +58,7 @@ _NAMES = frozenset({GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, EQUIVALENCE_FILE}
 
 @dataclass(frozen=True, slots=True)
 class Established:
-    """What holds about a candidate.
+    """Facts that the check established about a candidate.
 
     Attributes:
         name: Name of its directory.
@@ -320,7 +320,7 @@ def _check_certificate(text: str, e: Expr, target: Expr) -> None:
 
 
 def _check_equivalence(root: Path, files: _Files) -> Replayed | None:
-    """What the proof shows, if the verdict needs one.
+    """Return the theorem of the proof, if the verdict needs one.
 
     Sound: ``equal`` reads both graphs and the proof from the files itself, and the kernel replays it for these graphs;
     they are the ones that everything else here is about. The obligations are those that the kernel names, written anew

@@ -35,7 +35,7 @@ class Obligation:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What a replayed proof shows, given that its obligations are unsatisfiable.
+    """Theorem of a replayed proof, given that its obligations are unsatisfiable.
 
     Attributes:
         theorem: What the kernel says.
@@ -65,7 +65,7 @@ def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Repl
 
 
 def described(theorem: Theorem) -> Replayed:
-    """What a theorem of the kernel needs of the solvers, and what its conditions say.
+    """Return the obligations of a theorem for the solvers, and its side conditions.
 
     Raises:
         ProofError: A condition beyond the end of a padded input does not follow from the others.
@@ -85,7 +85,7 @@ def described(theorem: Theorem) -> Replayed:
 
 
 def own_conditions(program: KernelGraph) -> tuple[str, ...]:
-    """What operators that stay as they are need to be defined, by the kernel's reading of each alone.
+    """Return the definedness conditions of unchanged operators, by the kernel's reading of each alone.
 
     Raises:
         ProofError: An operator has no meaning there.
@@ -102,7 +102,7 @@ def own_conditions(program: KernelGraph) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Opinions:
-    """What sympy says about a proof's closing identities; it makes no identity hold, it can only object.
+    """Return sympy's verdict on a proof's closing identities; it makes no identity hold, it can only object.
 
     Attributes:
         confirmed: Identities that it decides as the kernel does.

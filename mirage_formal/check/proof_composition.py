@@ -24,7 +24,7 @@ _MOVES: Final = "moves"
 
 @dataclass(frozen=True, slots=True)
 class Composed(Theorem):
-    """What two proofs show together.
+    """Conclusion of two proofs, one after the other.
 
     Attributes:
         kernels: P' = C', see ``replay``.

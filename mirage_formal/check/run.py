@@ -119,7 +119,7 @@ def _check_kernel_names(run: Run) -> None:
 
 
 def _check_identity(run: Run) -> None:
-    """What was asked for: program, space and key belong together."""
+    """Check that program, space and key of a request belong together."""
     who = run.record.identity
     with step(run.root / RUN_FILE, "program"):
         if found := faults(run.program):
@@ -242,7 +242,7 @@ def _check_none_lost(run: Run, missing: set[str]) -> None:
 
 
 def check_members(run: Run, results: Sequence[Established]) -> None:
-    """What was established about each candidate is what the summary says about it.
+    """Check that the summary states of each candidate what was established.
 
     Raises:
         CheckFailed: Names the first file and step that fails.
@@ -265,7 +265,7 @@ def check_members(run: Run, results: Sequence[Established]) -> None:
 
 
 def _check_version(package: str, version: str, versions: Mapping[str, str]) -> None:
-    """What answered for a candidate is what the run says that it was made with; a package may have one part more."""
+    """Check that a candidate's solver versions are those of the run; a package may have one part more."""
     installed = versions.get(package, "none")
     if installed != "not installed" and installed != version and not installed.startswith(f"{version}."):
         raise FormatError(f"version of {package}: expected {installed} as in {RUN_FILE}, got {version}")

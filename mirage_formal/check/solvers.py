@@ -1,4 +1,4 @@
-"""What z3 and cvc5 say about questions of the evidence, within a total time for each directory and for all of them.
+"""Answers of z3 and cvc5 to the questions of the evidence, within a total time for each directory and for all of them.
 
 Bounds: limits.py. Time is the processor's for the questions, so that neither many of them nor hard ones make a check
 endless, and a busy machine gets the same answers as an idle one.
@@ -24,7 +24,7 @@ UNSAT: Final = {"z3": "unsat", "cvc5": "unsat"}
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What each solver said, and why where one said nothing.
+    """Answers of both solvers to one question, with a reason where one gave none.
 
     Attributes:
         said: "sat", "unsat" or "unknown", by the solver's name.
@@ -82,7 +82,7 @@ def directory() -> Iterator[None]:
 
 
 def unconfined_solvers() -> list[str]:
-    """What a report says where solvers' processes could not give up everything; nothing where they could."""
+    """Return what a report says about solver processes that kept a privilege; nothing if none did."""
     try:
         kept = solvers().kept()
     except RuntimeError as error:
@@ -107,7 +107,7 @@ def take_part(value: Any) -> None:
 
 
 def answers(script: Script) -> Answers:
-    """What z3 and cvc5 say about a question; an answer holds wherever this very question is asked.
+    """Ask z3 and cvc5 a question; an answer holds wherever this very question is asked.
 
     Sound: it is never a guess: what was not asked, for want of time, is unknown.
     """

@@ -82,7 +82,7 @@ class Within(Generic[R]):
         self._steps = _Steps()
 
     def result(self) -> R:
-        """What the check returns.
+        """Return the result of the check.
 
         Raises:
             OutOfTime: It took too long.

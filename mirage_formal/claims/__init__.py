@@ -1,1 +1,1 @@
-"""What is claimed of a candidate, a room for each claim, with what proves it."""
+"""Claims about a candidate: one package for each, with its decision procedure."""

@@ -1,4 +1,4 @@
-"""What the front end shares: the user's line, names of tensors, element types, exact numbers, dims and maps."""
+"""Helpers of the front end: the user's line, names of tensors, element types, exact numbers, dims and maps."""
 
 from __future__ import annotations
 

@@ -328,7 +328,7 @@ class Functions(Masks[H]):
         return parts[0] if len(parts) == 1 else self._pair(OpKind.ADD, *parts)
 
     def _chosen(self, weight: H | None, value: H | Number) -> H | None:
-        """What one of the two values adds to the result; None for nothing."""
+        """Return the summand of one of the two values; None for nothing."""
         return None if weight is None or self._is_zero(value) else self.mul(weight, value)
 
     @staticmethod

@@ -14,7 +14,7 @@ _LONGEST_LABEL = 24
 
 
 class Arithmetic(Protocol):
-    """What a tensor asks of its graph for Python's operators; see ``operators.Operators``."""
+    """Interface of graphs for Python's operators on tensors; see ``operators.Operators``."""
 
     def add(self, A: Any, B: Any) -> Any:
         """A + B."""
@@ -126,7 +126,7 @@ def describe(kind: OpKind, operands: tuple[Handle, ...], number: int) -> str:
 
 
 def matmul_fault(a: Handle, b: Handle) -> tuple[str, str] | None:
-    """What is wrong with the inner dimensions of a product, and what to do about it."""
+    """Return the message for unequal inner dimensions of a product, with a hint."""
     if a.num_dims < 2 or b.num_dims < 2 or a.shape[-1] == b.shape[-2]:
         return None
     text = f"inner dimensions differ: {a!r} has {a.shape[-1]}, {b!r} has {b.shape[-2]}"

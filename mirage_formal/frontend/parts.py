@@ -89,7 +89,7 @@ class Parts(Shapes):
         return self._one(OpKind.SLICE, (a,), Attrs(dim=axis, start=start, stop=stop))
 
     def index(self, A: Tensor, key: Part | tuple[Part, ...]) -> Tensor:
-        """What ``A[key]`` stands for: parts along dims, from the first, as numpy reads them.
+        """Return the parts along dims that ``A[key]`` selects, from the first, as numpy reads them.
 
         Args:
             A: The tensor.

@@ -155,7 +155,7 @@ class Tensor(Handle):
         return self._call("clamp", min, max)
 
     def where(self, A: Tensor | Number, B: Tensor | Number) -> Tensor:
-        """See ``Graph.where``; this tensor is the mask."""
+        """Apply ``Graph.where``; this tensor is the mask."""
         return self._call("where", A, B)
 
     def eq(self, B: Tensor | Number) -> Tensor:
@@ -195,7 +195,7 @@ class Tensor(Handle):
         return self._call("logical_not")
 
     def select(self, A: Tensor | Number, B: Tensor | Number) -> Tensor:
-        """See ``Graph.select``; this tensor is the mask."""
+        """Apply ``Graph.select``; this tensor is the mask."""
         return self._call("select", A, B)
 
     def div_no_nan(self, B: Tensor) -> Tensor:
@@ -243,7 +243,7 @@ class Tensor(Handle):
         return self._call("linear", w, b)
 
     def addmm(self, x: Tensor, w: Tensor) -> Tensor:
-        """See ``Graph.addmm``; this tensor is the summand."""
+        """Apply ``Graph.addmm``; this tensor is the summand."""
         return self._call("addmm", x, w)
 
     def rms_norm(

@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a device offers.
+    """Limits of a device.
 
     Attributes:
         shared_bytes: Shared memory of one thread block.
@@ -181,7 +181,7 @@ def _known(types: tuple[_T | None, ...]) -> tuple[_T, ...]:
 
 
 def _references(operands: tuple[int, ...], number: int) -> str | None:
-    """What is wrong with operand numbers of an operator whose first result has this number."""
+    """Return the faults in operand numbers of an operator whose first result has this number."""
     for operand in operands:
         if not 0 <= operand < number:
             return f"expected operands numbered 0..{number - 1}, got {operand}"
@@ -355,7 +355,7 @@ def _thread(graph: ThreadGraph, operands: tuple[STensor, ...], out: list[str]) -
 
 
 def _over(block: BlockGraph, operands: tuple[DTensor | None, ...], limits: Limits) -> Iterator[str]:
-    """What a block graph asks beyond the limits."""
+    """Return the demands of a block graph that exceed the limits."""
     if block.threads > limits.threads:
         yield f"expected at most {limits.threads} threads in a block, got {block.threads}"
     if block.blocks > limits.blocks:

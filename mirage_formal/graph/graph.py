@@ -90,7 +90,7 @@ class BlockGraph:
 
     @property
     def context(self) -> BlockContext:
-        """What shape rules may depend on."""
+        """Return the attributes that shape rules may depend on."""
         return BlockContext(self.forloop_range, self.reduction_dimx)
 
     @property

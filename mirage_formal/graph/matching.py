@@ -1,4 +1,4 @@
-"""Whether a graph from anywhere stands for a program: the same inputs, in the same places, and the same outputs."""
+"""Matching of a graph from another source with a program: the same inputs, in the same places, and the same outputs."""
 
 from __future__ import annotations
 

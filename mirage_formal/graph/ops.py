@@ -101,7 +101,7 @@ class Lax(Enum):
 
 
 class Family(Enum):
-    """What operators do with the elements of their operands."""
+    """Family of operators, by what they do with the elements of their operands."""
 
     PRODUCT = "product"
     #: Of one element; those with an attribute (scale, shift, cast) need more than the operand.
@@ -167,7 +167,7 @@ NO_ATTRS: Final = Attrs()
 
 @dataclass(frozen=True, slots=True)
 class BlockContext:
-    """What a block-level shape rule may depend on besides the operand shapes."""
+    """Context of a block-level shape rule besides the operand shapes."""
 
     forloop_range: int
     reduction_dimx: int

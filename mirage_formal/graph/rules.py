@@ -31,7 +31,7 @@ _AXES: Final = "xyz"
 
 
 def shape_fault(shape: Shape) -> str | None:
-    """What is wrong with a shape itself: its rank, an extent, or the number of elements."""
+    """Return the faults of a shape: its rank, an extent, or the number of elements."""
     if not 1 <= len(shape) <= MAX_RANK:
         return f"expected a rank in 1..{MAX_RANK}, got {len(shape)}"
     for extent in shape:
@@ -43,7 +43,7 @@ def shape_fault(shape: Shape) -> str | None:
 
 
 def signature_fault(kind: OpKind, attrs: Attrs, arity: int, level: Level) -> str | None:
-    """What is wrong with an operator before any type is known: level, number of operands, attributes."""
+    """Return the faults of an operator that need no types: level, number of operands, attributes."""
     spec = SPECS[kind]
     if level not in spec.levels:
         return f"expected an operator of the {level.value} level, got {kind.value}"
@@ -109,7 +109,7 @@ def device_results(kind: OpKind, attrs: Attrs, operands: tuple[DTensor, ...]) ->
 
 
 def stage_fault(kind: OpKind, after: tuple[bool, ...]) -> str | None:
-    """What is wrong with the stages of the operands: behind an accumulator (True) or inside the loop (False).
+    """Return the faults in the stages of the operands: behind an accumulator (True) or inside the loop (False).
 
     Sound: with one stage per tensor, accumulators leading from the loop to behind it, and output savers reading only
     behind it, every path from an input iterator to an output saver crosses exactly one accumulator (paper, section 2).

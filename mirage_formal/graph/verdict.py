@@ -1,4 +1,4 @@
-"""What is known about a candidate: a closed union of values, never a bool."""
+"""Verdict about a candidate: a closed union of values, never a bool."""
 
 from __future__ import annotations
 

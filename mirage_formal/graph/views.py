@@ -171,7 +171,7 @@ def _far(graph: KernelGraph, found: Sequence[Place], *, kernels: bool) -> set[in
 
 
 def _in_vectors(place: Place, tensor: DTensor) -> bool:
-    """Whether rows or columns of the last two dims are read in whole vectors, as products' operands are copied."""
+    """Return whether rows or columns of the last two dims can be copied in whole vectors."""
     return any(
         place.strides[dim] == 1 and place.aligned(tensor.shape, max(1, _VECTOR // tensor.dtype.bytes), dim)
         for dim in range(max(0, len(tensor.shape) - 2), len(tensor.shape))
@@ -328,7 +328,7 @@ def kernel_count(graph: KernelGraph) -> int:
 
 
 def addressable(shape: Shape, strides: tuple[int, ...]) -> bool:
-    """Whether the matrices of the last two dims have rows or columns of neighbouring elements that do not overlap."""
+    """Return whether matrices of the last two dims have contiguous, disjoint rows or columns."""
     (rows, columns), (by_row, by_column) = ((1, 1, *shape)[-2:], (1, 1, *strides)[-2:])
     return _neighbours(rows, columns, by_row, by_column) or _neighbours(columns, rows, by_column, by_row)
 

@@ -1,4 +1,4 @@
-"""What a µGraph looks like in a file: bounded, typed records, and the way from and to the frozen values.
+"""Schema of a µGraph in a file: bounded, typed records, and the way from and to the frozen values.
 
 The JSON schema in docs/schemas is generated from these records. Bounds here only keep a hostile file from costing
 time or memory; whether a graph makes sense is said by graph/check.py.

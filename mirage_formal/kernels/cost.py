@@ -72,7 +72,7 @@ _CHUNK: Final = 32 << 10  # a predefined operator keeps one SM busy per this man
 
 @dataclass(frozen=True, slots=True)
 class KernelCost:
-    """What one kernel is estimated to take and need.
+    """Estimated time and resources of one kernel.
 
     Attributes:
         us: Microseconds in all.
@@ -389,7 +389,7 @@ def _kept(sizes: Sequence[float], target: Target) -> float:
 
 
 def _latency_us(read: float, target: Target) -> float:
-    """What a kernel waits for its first data, if it reads so many bytes from device memory."""
+    """Return the latency of a kernel's first data, for a number of bytes from device memory."""
     return target.model.latency_us * (1.0 if read else _L2_LATENCY)
 
 

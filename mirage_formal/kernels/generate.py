@@ -84,7 +84,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What is launched for a µGraph.
+    """Launches of a µGraph.
 
     Attributes:
         steps: Generated kernels and predefined products, in order.
@@ -342,7 +342,7 @@ def _outputs(
 
 
 def plan_record(kernel: Kernel, compiled: Mapping[str, Compiled]) -> KernelPlanRecord:
-    """What was planned for a kernel, and what the compiler reported about it.
+    """Plan of a kernel, and the compiler's report about it.
 
     Args:
         kernel: The kernel.
@@ -380,7 +380,7 @@ def schedule_record(schedule: Schedule) -> ScheduleRecord:
 
 
 def asked_of(plans: Sequence[KernelPlanRecord]) -> tuple[dict[int, Schedule], Set[int]]:
-    """What ``generate`` was asked for, by what was planned: schedules, and which kernels are early."""
+    """Return the options of ``generate`` that give the same plans: schedules, and which kernels are early."""
     schedules = {one.operator: schedule_of(one.schedule) for one in plans if one.schedule is not None}
     return schedules, frozenset(one.operator for one in plans if one.early)
 
@@ -391,7 +391,7 @@ def schedule_of(record: ScheduleRecord) -> Schedule:
 
 
 def compiled_record(code: Compiled) -> CompiledRecord:
-    """What the compiler reported about a kernel for one architecture."""
+    """Return the compiler's report about a kernel for one architecture."""
     return CompiledRecord(
         registers=code.registers,
         spill_bytes=code.spill_bytes,

@@ -209,7 +209,7 @@ def _forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: Targe
 
 
 def _chunks(kind: OpKind, whole: int, across: int, *, along: bool) -> Iterator[int]:
-    """What an iteration may take of the dim that is reduced, if there is a loop.
+    """Return the tile extents of an iteration along the reduced dim, if there is a loop.
 
     Zeros behind the end add nothing to a sum, but may be the largest of what is there.
 

@@ -145,7 +145,7 @@ class _About:
                 yield from self._inline(operands_of(step.op))
 
     def _inline(self, tensors: Iterable[int]) -> Iterator[str]:
-        """What is computed by whoever reads it, with what that reads in turn."""
+        """Return the values that their readers compute, with the operands of these."""
         makers = {result: op for op in self.plan.ops for result in results_of(op)}
         left = list(tensors)
         while left:

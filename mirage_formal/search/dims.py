@@ -31,7 +31,7 @@ class Ties:
         return dim
 
     def of(self, tensor: int) -> tuple[Dim, ...]:
-        """What the dims of a tensor are tied to."""
+        """Return the axes that the dims of a tensor are tied to."""
         return tuple(self.root((tensor, dim)) for dim in range(len(self._shapes[tensor])))
 
     def changeable(self) -> set[Dim]:

@@ -1,4 +1,4 @@
-"""What every search engine offers: deterministic units of work, each run on its own, and countable results.
+"""Interface of a search engine: deterministic units of work, each run on its own, and countable results.
 
 An engine is a function of (program, space, options): the same three give the same units, in the same order, and each
 unit the same candidates and counts, in whatever process and order the units run.
@@ -222,7 +222,7 @@ def counted() -> Iterator[Callable[[], Stats]]:
 
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """What one unit found: canonical candidates, each once, in a deterministic order, and the counts.
+    """Results of one unit: canonical candidates, each once, in a deterministic order, and the counts.
 
     Attributes:
         candidates: The candidates.

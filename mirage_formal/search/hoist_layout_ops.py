@@ -68,7 +68,7 @@ class _Maker:
         self._made: dict[tuple[int, _Moves], int] = {}
 
     def moved(self, tensor: int, moves: _Moves) -> int:
-        """What moves make of a tensor of the program, in the new graph."""
+        """Return a tensor of the program after its moves, in the new graph."""
         if (tensor, moves) not in self._made:
             self._made[tensor, moves] = self._moved(tensor, moves)
         return self._made[tensor, moves]

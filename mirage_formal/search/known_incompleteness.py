@@ -1,4 +1,4 @@
-"""What the guided engine leaves out on purpose, as predicates on a candidate that is equal to its program.
+"""Known incompleteness of the guided engine, as predicates on a candidate that is equal to its program.
 
 Each is decided by float64 evaluation at random points; a predicate holds only if it holds at every one of them. Values
 are compared to a relative 1e-9. They excuse a difference between the engines and nothing else: no candidate is pruned

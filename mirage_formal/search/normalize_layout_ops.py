@@ -251,7 +251,7 @@ class _Maker:
         return _plain(result, self._types[result].shape)
 
     def _of_inputs(self, tensor: int) -> bool:
-        """Whether a tensor is made of one input by views and functions that turn zeros into zeros, or of such pads."""
+        """Return whether a tensor is one input under views and zero-preserving functions, or pads of such."""
         op = self._maker(tensor)
         if op is None:
             return True

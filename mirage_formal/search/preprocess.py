@@ -1,4 +1,4 @@
-"""What a search looks for: the program without what would only stand in its way.
+"""Preprocessing of a program for the search: the program without what would only stand in its way.
 
 Maxima that do not matter. Programs subtract the largest element of a row before they take exponentials, so that these
 stay in range: softmax(x) = e^(x - m) / sum of e^(x - m), and log of the sum of e^x = m + log of the sum of e^(x - m),
@@ -57,7 +57,7 @@ class Sought:
 
     @property
     def whole(self) -> KernelGraph:
-        """What is searched, on the inputs of the program as it was given."""
+        """Return the searched program on the inputs of the given one."""
         return self.around(self.program)
 
     def around(self, graph: KernelGraph) -> KernelGraph:
@@ -264,7 +264,7 @@ def _peeled(program: KernelGraph, *, kernels: bool = False) -> Sought | None:
 
 
 def _first(tensor: int, back: Sequence[int], makers: Mapping[int, KernelOp]) -> int:
-    """What moves that come last begin with."""
+    """Return the operands of trailing moves."""
     while tensor in back:
         tensor = makers[tensor].operands[0]
     return tensor

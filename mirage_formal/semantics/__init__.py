@@ -1,1 +1,1 @@
-"""What a µGraph computes, for any domain of values; and the float64 reference."""
+"""Semantics of a µGraph for any domain of values; and the float64 reference."""

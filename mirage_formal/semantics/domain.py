@@ -1,4 +1,4 @@
-"""What a domain of values must supply to give a µGraph a meaning (see walk)."""
+"""Interface of a domain of values, in which a µGraph is interpreted (see interpreter)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEEPABLE: Final = frozenset({OpKind.SILU, OpKind.ABS, OpKind.SOFTMAX})
 
 
 class Domain(Protocol[T]):
-    """What a domain of values must supply; axes count the leading axes too.
+    """Interface of a domain of values; axes count the leading axes too.
 
     In elementwise operators and matmul, an axis of extent 1 stands for equal slices along it (broadcast).
     """

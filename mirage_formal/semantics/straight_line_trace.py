@@ -257,7 +257,7 @@ class TapeDomain(Untiled[int]):
         return self.add(Sum(a, axis, extent, kept, (*shape[:axis], kept, *shape[axis + 1 :])))
 
     def ordered(self, kind: OpKind, operands: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
-        """See ``Domain.ordered``; only the shapes matter, since a tape that needs such a value is not LAX."""
+        """Implement ``Domain.ordered``; only the shapes matter, since a tape that needs such a value is not LAX."""
         shape = self.shape(operands[0])
         for other in operands[1:]:
             shape = _broadcast(shape, self.shape(other))

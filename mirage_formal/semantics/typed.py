@@ -1,4 +1,4 @@
-"""What a µGraph computes in its own element types: arithmetic in float32, every tensor rounded to its type.
+"""Evaluation of a µGraph in its own element types: arithmetic in float32, every tensor rounded to its type.
 
 The float64 reference says what a program computes up to rounding, and hides what leaves the range of an element type.
 Here each primitive operator gives float32, which is what registers of kernels hold, so what is too large for float32 is

@@ -1,4 +1,4 @@
-"""What machine code says about itself: registers and stack frame of the one kernel in a cubin (an ELF file)."""
+"""Resource usage that machine code states: registers and stack frame of the one kernel in a cubin (an ELF file)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Resources:
 
 
 def resources(data: bytes, kernel: str) -> Resources:
-    """What a cubin states about its only kernel.
+    """Resource usage of the only kernel of a cubin.
 
     Raises:
         FormatError: Not a cubin with this kernel alone.

@@ -30,7 +30,7 @@ LAMBDA: Final = 6.0
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """What a comparison with float64 said: its answer, the largest error over its tolerance, and the device."""
+    """Result of a comparison with float64: its answer, the largest error over its tolerance, and the device."""
 
     answer: Answer
     ratio: float

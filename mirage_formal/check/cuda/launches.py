@@ -1,4 +1,4 @@
-"""What kernels are launched for a µGraph: every operator once, in order, on its own values; plans and machine code."""
+"""The kernel launches of a µGraph: every operator once, in order, on its own values; plans and machine code."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
 
 
 def _copies(record: LaunchRecord, graph: KernelGraph) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """What copies read and write: outputs that are inputs, or that are listed a second time.
+    """Return the reads and writes of copies: outputs that are inputs, or that are listed a second time.
 
     Raises:
         FormatError: The values of the outputs are not those of the µGraph.

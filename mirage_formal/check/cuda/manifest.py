@@ -61,7 +61,7 @@ SOLVERS: Final = "z3 and cvc5"
 
 @dataclass(frozen=True, slots=True)
 class EstablishedKernels:
-    """What holds about the kernels of a candidate.
+    """Facts that the check established about the kernels of a candidate.
 
     Attributes:
         name: Name of their directory.
@@ -206,7 +206,7 @@ def _check_graphs(
 
 
 def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph, *, solvers: bool) -> Replaced | None:
-    """What the proofs of the kernels' µGraph show, where that is not the candidate's own.
+    """Return the theorem of the kernels' µGraph, where that is not the candidate's own.
 
     Sound: the µGraph of the launches is put together here from the parts of the candidate that the manifest names and
     from what takes the place of some, of each of which the kernel of the checker replays the proof; both solvers refute

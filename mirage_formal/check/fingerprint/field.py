@@ -454,7 +454,7 @@ class _Block:
     def _accumulate(
         self, op: Op, number: int, values: list[Value], states: dict[tuple[int, int], list[Residues]]
     ) -> None:
-        """What one iteration adds to an accumulator."""
+        """Return the value that one iteration adds to an accumulator."""
         for part in self.wanted[number]:
             m = self.point.prime(part)
             x = _known(values[op.operands[0]][part])

@@ -164,7 +164,7 @@ def _multiplications(op: KernelOp | BlockOp, first: int, types: Sequence[DTensor
 
 
 def _counted(op: Op, elements: int, rows: int) -> int:
-    """What an operator's quotients, functions and roots count as; none has more than two for an element."""
+    """Return the number of quotients, functions and roots of an operator; none has more than two for an element."""
     match SPECS[op.kind].lax:
         case Lax.DIVISION | Lax.EXPONENTIAL | Lax.OPAQUE:
             return 2 * FUNCTION * elements

@@ -62,7 +62,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class EstablishedWhole:
-    """What holds about a cover of a whole program.
+    """Facts that the check established about a cover of a whole program.
 
     Attributes:
         name: Name of its directory.
@@ -233,7 +233,7 @@ def _check_search(record: WholeRecord, run: Run) -> None:
 def _replacement(
     whole: Whole, at: str, part: PartRecord, piece: Piece, found: Mapping[str, tuple[Run, Sequence[Established]]]
 ) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
-    """What takes a part's place, what it needs to be defined, and which of that the part's operators do not need."""
+    """Return a part's replacement, its definedness conditions, and those that the part's operators lack."""
     path = whole.root / WHOLE_FILE
     if part.run:
         with step(whole.root / part.run / RUN_FILE, f"program of {at}"):

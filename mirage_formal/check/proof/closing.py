@@ -1,4 +1,4 @@
-"""What a replayed proof compared at the outputs, for a second opinion; nothing here accepts."""
+"""Closing identities of a replayed proof, for a second opinion; nothing here accepts."""
 
 from __future__ import annotations
 

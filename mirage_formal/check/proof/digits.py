@@ -43,5 +43,5 @@ def obligations(extents: tuple[int, ...]) -> Mapping[str, str]:
 
 
 def decide(extents: tuple[int, ...], timeout_ms: int = QUESTION_MS) -> Mapping[str, tuple[SolverResult, ...]]:
-    """What z3 and cvc5 say about each obligation; only unsat is a proof."""
+    """Return the answers of z3 and cvc5 to each obligation; only unsat is a proof."""
     return {name: discharge(parse(text), timeout_ms) for name, text in obligations(extents).items()}

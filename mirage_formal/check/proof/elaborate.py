@@ -291,7 +291,7 @@ class Elaboration(Pieces):
 
     @property
     def conditions(self) -> list[str]:
-        """What the graph needs to be defined, in the order of its operators."""
+        """Return the graph's definedness conditions, in the order of its operators."""
         return [text for text, _, _ in self.needs]
 
 

@@ -150,7 +150,7 @@ def _pmax(reader: Reader, index: object, u: object, bound: object, poly: object,
 
 
 def _content(reader: Reader, poly: object, e2: object, mono: object, q: object, rest: object) -> Filed:
-    """What may be taken out of a power: poly = mono * q * rest.
+    """Check a factor that is taken out of a power: poly = mono * q * rest.
 
     Sound: the equation is compared after multiplication with mono's divisors, which are divisors of poly and so not 0.
     The inverse of a product is the product of inverses, and sqrt(a b) = sqrt(a) sqrt(b) for a >= 0. Where rest is

@@ -37,7 +37,7 @@ class Terms:
         return number
 
     def _known(self, kind: str, *rest: Any) -> tuple[bool, int]:  # noqa: C901 (one row per term)
-        """What follows from the operator and what is known of its operands.
+        """Return the facts that follow from the operator and from the facts of its operands.
 
         Sound: a quotient has a value where its divisor is above 0, a root where its radicand is not negative, a
         logarithm where its argument is above 0, all others where their operands have; a product with 0 is 0. Signs are

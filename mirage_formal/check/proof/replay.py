@@ -20,7 +20,7 @@ MAX_BASES = 500
 
 @dataclass(frozen=True, slots=True)
 class Theorem:
-    """What was proved: on all real inputs where the conditions hold, the two graphs have the same outputs.
+    """Theorem: on all real inputs where the conditions hold, the two graphs have the same outputs.
 
     Attributes:
         conditions: Divisors that must not be zero and radicands that must not be negative, by graph and operator.

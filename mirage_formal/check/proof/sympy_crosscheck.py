@@ -25,7 +25,7 @@ MAX_WORK: Final = 2_000_000
 
 
 class Answer(Enum):
-    """What sympy says. Sound: CONFIRMED accepts nothing by itself; REFUTED makes a check fail."""
+    """Verdict of sympy. Sound: CONFIRMED accepts nothing by itself; REFUTED makes a check fail."""
 
     CONFIRMED = "confirmed"
     REFUTED = "refuted"
@@ -52,12 +52,12 @@ class _Root(tuple[str, int]):
 
 
 def second_opinion(theorem: Theorem) -> tuple[Opinion, ...]:
-    """What sympy says about each closing identity of a theorem, in their order."""
+    """Return sympy's verdict on each closing identity of a theorem, in their order."""
     return tuple(opinion(closing) for closing in theorem.closings)
 
 
 def opinion(closing: Closing) -> Opinion:
-    """What sympy says about one closing identity."""
+    """Return sympy's verdict on one closing identity."""
     try:
         field = _Field(closing)
         equal = field.equal(closing.left, closing.right)

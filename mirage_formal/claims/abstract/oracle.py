@@ -45,7 +45,7 @@ MAX_MONOMIALS: Final = 4096
 
 
 class Oracle(Protocol):
-    """What search asks of an oracle.
+    """Interface of a pruning oracle.
 
     Attributes:
         calls: Questions asked.

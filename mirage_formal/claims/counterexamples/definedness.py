@@ -1,4 +1,4 @@
-"""Whether two graphs are defined at some input: a proof that holds where nothing is defined says nothing.
+"""Search for an input at which two graphs are defined: a proof that holds where nothing is defined says nothing.
 
 Inputs are kept by classes of equal elements (grouped), so that real extents cost no more than small ones.
 """
@@ -103,7 +103,7 @@ def _points(inputs: Sequence[DTensor], seed: int) -> Iterator[list[Grouped]]:
 
 
 def _fitting(drawn: Grouped, tensor: DTensor) -> Grouped:
-    """What is drawn, as zeros and ones for a mask."""
+    """Return the drawn values, as zeros and ones for a mask."""
     if tensor.dtype.floating:
         return drawn
     return Grouped(drawn.shape, drawn.labels, exactly((drawn.values[0] > 0).astype(np.float64)))

@@ -98,7 +98,7 @@ def _needed(tape: Tape, root: int, index: tuple[int, ...]) -> dict[int, Box] | N
 
 
 def _back(step: Step, tape: Tape, box: Box) -> list[Box]:
-    """What a step reads of its operands for a box of its result."""
+    """Return the regions of its operands that a step reads for a region of its result."""
     shapes = [tape.steps[operand].shape for operand in operands(step)]
     match step:
         case Load():

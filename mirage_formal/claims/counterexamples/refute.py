@@ -221,7 +221,7 @@ def _reductions(arena: Arena, trial: Trial, rng: random.Random) -> list[Trial]:
 
 
 def _joined(trial: Trial, smaller: Sequence[Trial]) -> Trial | None:
-    """What is left if everything that single removals spare is removed together; None if one removal is as good."""
+    """Return the graph without all operators that single removals spare; None if one removal is as good."""
     left = set(trial.cells)
     single = [item for item in smaller if len(item.cells) == len(trial.cells) - 1]
     if len(single) < 2 or len(smaller[0].cells) < len(trial.cells) - len(single):

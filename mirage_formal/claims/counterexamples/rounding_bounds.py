@@ -197,7 +197,7 @@ def _selected(mask: NDArray[Any], a: NDArray[Any]) -> NDArray[Any]:
 
 
 def _lost(y: NDArray[Any], nonzero: NDArray[np.bool_]) -> NDArray[Any]:
-    """What is lost where a result is too small, though it is not 0."""
+    """Return the absolute error of underflow."""
     return np.where(nonzero & (np.abs(y) < _LEAST), _LEAST, 0.0)
 
 

@@ -208,12 +208,12 @@ class WrittenOut(Arena):
         ]
 
     def sizes(self, trials: Sequence[Trial]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """See ``Arena``."""
+        """Implement ``Arena``."""
         arrays = self.inputs(trials)
         yield from map(_sizes, *(run_many(graph, arrays) for graph in self.graphs))
 
     def settled(self, trial: Trial) -> Counterexample | None:
-        """See ``Arena``."""
+        """Implement ``Arena``."""
         arrays, second = self.inputs([trial]), self.inputs([trial], np.longdouble)
         given = [array[0] for array in arrays]
         sides = [
@@ -266,7 +266,7 @@ class Grouped(Arena):
         self.budget = _TRIALS // 2
 
     def sizes(self, trials: Sequence[Trial]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """See ``Arena``; what has too many classes counts as not finite."""
+        """Implement ``Arena``; what has too many classes counts as not finite."""
         try:
             for side in plain(self.graphs, inputs_of(self.places, trials, np.float64)):
                 yield _sizes(side.program, side.candidate)
@@ -281,7 +281,7 @@ class Grouped(Arena):
                 yield np.where(bad, np.nan, sizes), gaps
 
     def settled(self, trial: Trial) -> Counterexample | None:
-        """See ``Arena``; the reference computes what the element that differs depends on."""
+        """Implement ``Arena``; the reference computes what the element that differs depends on."""
         try:
             inputs = inputs_of(self.places, [trial], np.float64)
             seen = bounded(self.graphs, inputs)

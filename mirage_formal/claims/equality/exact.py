@@ -120,7 +120,7 @@ class Exact(Untiled[Pieces]):
     def _results_of(
         self, op: Op | GraphDefined, operands: list[Pieces], number: int, at: int
     ) -> tuple[tuple[Pieces, ...], list[int]]:
-        """What an operator of the kernel graph gives; pieces without exact terms are atoms from here on.
+        """Return the result of an operator of the kernel graph; pieces without exact terms are atoms from here on.
 
         Returns:
             The results, and which of them had several pieces.
@@ -146,7 +146,7 @@ class Exact(Untiled[Pieces]):
         return Pieces(value.lengths, tuple(parts))
 
     def _made(self, body: Body, make: Callable[..., Tensor], *operands: Tensor | Missing) -> Tensor | Missing:
-        """What a step gives, by its name and attributes, which is missing where an operand is or terms fail."""
+        """Return a step's result by its name and attributes; missing where an operand is, or where terms fail."""
         if not any(isinstance(x, Missing) for x in operands):
             try:
                 return make(*operands)
@@ -159,7 +159,7 @@ class Exact(Untiled[Pieces]):
     # --- the domain --------------------------------------------------------------------------------------------
 
     def unary(self, kind: OpKind, a: Pieces) -> Pieces:
-        """See ``Domain.unary``; 1 / x is a quotient, and tanh(x) is 1 - 2 / (1 + exp(2 x))."""
+        """Implement ``Domain.unary``; 1 / x is a quotient, and tanh(x) is 1 - 2 / (1 + exp(2 x))."""
         if kind is OpKind.RECIPROCAL:
             return self.binary(OpKind.DIV, self.offset(self.scale(a, Fraction(0)), Fraction(1)), a)
         if kind is OpKind.TANH:
@@ -169,7 +169,7 @@ class Exact(Untiled[Pieces]):
         return self._each(("unary", kind.value), a, lambda x: self.tensors.unary(kind, x))
 
     def binary(self, kind: OpKind, a: Pieces, b: Pieces) -> Pieces:
-        """See ``Domain.binary``; the smaller of two values is minus the larger of their negatives."""
+        """Implement ``Domain.binary``; the smaller of two values is minus the larger of their negatives."""
         if kind is OpKind.MINIMUM:
             a, b = (self.scale(x, Fraction(-1)) for x in (a, b))
             return self.scale(self.binary(OpKind.MAXIMUM, a, b), Fraction(-1))

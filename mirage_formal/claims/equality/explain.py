@@ -20,7 +20,7 @@ _LAWS: Final = {
 
 
 def explain(program: KernelGraph, candidate: KernelGraph, *, latex: bool = False) -> str:
-    """What the prover did with a pair of programs, readable.
+    """Readable trace of the prover's steps on a pair of programs.
 
     The formulas are those of the proof object that ``prove`` returns; nothing is proved by printing them.
 

@@ -1,4 +1,4 @@
-"""What is known of a tensor from the operators that compute it: whether it always has a value, and its sign.
+"""Facts about a tensor from the operators that compute it: whether it always has a value, and its sign.
 
 A selection discards what it does not choose, also where that has no value. So it is a product with its mask only where
 the value that it chooses from exists for all inputs, and otherwise a function of which nothing else is known.
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 
 class Sign(IntEnum):
-    """What is known of the sign of all elements, where they have values."""
+    """Sign of all elements, where they have values."""
 
     UNKNOWN = 0
     NONNEGATIVE = 1
@@ -22,7 +22,7 @@ class Sign(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What is known of a tensor.
+    """Facts about a tensor.
 
     Attributes:
         total: Whether each element has a value for all inputs: no divisor on the way to it can be 0, no radicand be

@@ -34,7 +34,7 @@ Folds = tuple[tuple[int, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happens to digits: either each is replaced by an index, or chains of them are folded into one."""
+    """Substitution of digits: either each is replaced by an index, or chains of them are folded into one."""
 
     affine: Affine = ()
     folds: Folds = ()
@@ -185,7 +185,7 @@ class Changes(Terms, ABC):
         return out
 
     def _change_factor(self, f: int, change: Change) -> Polynomial:
-        """What factor^1 becomes."""
+        """Return the image of factor^1."""
         key = (f, change)
         found = self._changed.get(key)
         if found is None:

@@ -53,7 +53,7 @@ class Closing:
 
     @property
     def line(self) -> tuple[int, int, Monomial] | None:
-        """What the proof says."""
+        """Return the text of the proof."""
         if self.same or self.program is None or self.candidate is None or self.multiplier is None:
             return None
         return self.program, self.candidate, self.multiplier
@@ -130,7 +130,7 @@ Half = tuple[str, KernelGraph, KernelGraph]
 
 
 def halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
-    """What has to be proved of a candidate with tails, see ``graph.remainder_tiles``; nothing, if it has none."""
+    """Return the proof obligations of a candidate with tails (``graph.remainder_tiles``); none without tails."""
     found = tails(program, candidate)
     if found is None:
         return ()

@@ -1,4 +1,4 @@
-"""What galois says about the prime fields of fingerprints, kept so that no run has to load it.
+"""Table of galois's answers about the prime fields of fingerprints, so that no run has to load it.
 
 Written by ``python -m mirage_formal.claims.identity_testing.confirmation``, which asks galois about every pair that
 ``primes.field_pair`` gives; tests ask it again.

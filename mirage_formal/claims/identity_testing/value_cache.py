@@ -1,4 +1,4 @@
-"""What tapes have computed at one point of the fields, for others that compute the same there.
+"""Cache of values that traces computed at one point of the fields, for traces with the same steps.
 
 Candidates for one program often have kernels in common, or differ only behind a product. At a program's real extents
 products and sums are nearly all of an evaluation's work, so their values are kept, and a tape is evaluated from its
@@ -47,7 +47,7 @@ class Kept:
         self._values: OrderedDict[tuple[int, Part], Residues] = OrderedDict()
 
     def begin(self, tape: Tape, wanted: Needs) -> tuple[Values, Todo]:
-        """What is known of a tape's values, and what its outputs need beside that.
+        """Return a trace's known values, and the steps that its outputs need besides.
 
         Args:
             tape: The program.

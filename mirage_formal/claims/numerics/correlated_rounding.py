@@ -1,4 +1,4 @@
-"""What the roundings of a µGraph do together at given inputs, computed and not estimated.
+"""Combined effect of a µGraph's roundings at given inputs, computed and not estimated.
 
 That errors of different roundings are independent fails where values are equal: they are all rounded in the same
 direction, and the error of their sum grows with their number, not with its root. A row of log-softmax whose 156

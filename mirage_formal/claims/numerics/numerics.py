@@ -67,7 +67,7 @@ _LOST: Final = "the program's own operators leave the range of their element typ
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a kernel should compute on some inputs.
+    """Reference results of a kernel on some inputs.
 
     Attributes:
         values: The program's outputs in float64; infinite where float64 cannot hold them.
@@ -365,7 +365,7 @@ def _answer(worst: float, bad: bool, vague: bool, missing: bool) -> tuple[Answer
 
 
 class Inputs(NamedTuple):
-    """What inputs are drawn.
+    """Distribution of the drawn inputs.
 
     Attributes:
         seed: Seed of the draws.

@@ -161,7 +161,7 @@ class RoundingDomain(Untiled[Estimate]):
         return self.xp.where((least == 0) | self.xp.isinf(least), least, least * factor)
 
     def _lowest(self, a: Estimate) -> Array:
-        """What a kernel's values are not below; exact ones are what they are."""
+        """Return a lower bound on a kernel's values; exact ones are their own bound."""
         if a.variance is None:
             return a.mantissa
         return self.xp.where(a.variance == 0, a.mantissa, -self.xp.inf if a.least is None else a.least)

@@ -146,7 +146,7 @@ def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
 
 @lru_cache(maxsize=3)
 def _plain(program: KernelGraph, scale: float) -> list[Array]:
-    """What the program's own operators compute, each a kernel."""
+    """Return the results of the program's own operators, each as a kernel."""
     return simulate(program, draw_all(program, _SEED, scale))
 
 
@@ -159,7 +159,7 @@ def _exact(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array
 
 @lru_cache(maxsize=3)
 def _own(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
-    """What the program's own operators compute, each a kernel, and their tolerances."""
+    """Return the results of the program's own operators, each as a kernel, and their tolerances."""
     return _plain(program, scale), tolerated(program, _exact(program, scale)[0])[0]
 
 

@@ -230,7 +230,7 @@ def _moved(a: STensor | str, b: STensor | str) -> int:
 
 
 def _less(extent: int) -> list[int]:
-    """What a grid extent or a loop range may become."""
+    """Return the values that a grid extent or a loop range may shrink to."""
     return [1] if extent == 1 else [d for d in _divisors(extent) if d > 1]
 
 
@@ -246,7 +246,7 @@ def _agree(found: Smaller) -> bool:
 
 
 def _close(a: NDArray[np.float64], b: NDArray[np.float64]) -> bool:
-    """Whether results are as good as equal; where one has no value, as a root of what is negative, both have none."""
+    """Return whether results are nearly equal; NaN must stand at the same places in both."""
     finite = np.isfinite(a)
     most = float(np.abs(a[finite]).max(initial=0.0))
     return bool(finite.any()) and np.allclose(a, b, rtol=_CLOSE, atol=_CLOSE * most, equal_nan=True)

@@ -47,7 +47,7 @@ _MOST: Final = "largest"
 
 
 class _Draw(NamedTuple):
-    """What one set of inputs has besides ordinary numbers.
+    """Special values of one set of inputs.
 
     Attributes:
         name: What it is called in a message.
@@ -186,13 +186,13 @@ def _arrays(inputs: tuple[Input, ...], number: int) -> list[Array]:
 
 @lru_cache(maxsize=2 * _KEPT)
 def _values(graph: KernelGraph, number: int) -> tuple[Array, ...]:
-    """What the program or its stable form computes in float64."""
+    """Return the float64 results of the program or its stable form."""
     return reference.run(graph, _arrays(graph.inputs, number))
 
 
 @lru_cache(maxsize=_KEPT)
 def _typed(graph: KernelGraph, number: int) -> list[Array]:
-    """What the program's own operators compute in their element types."""
+    """Return the results of the program's own operators in their element types."""
     return simulate(graph, _arrays(graph.inputs, number))
 
 

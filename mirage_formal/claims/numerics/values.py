@@ -1,4 +1,4 @@
-"""What is said about numerics, apart from the code that finds it out."""
+"""Values that describe a candidate's numerics; the code that computes them is elsewhere."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """What is to be expected of a candidate's numerics.
+    """Predicted numerics of a candidate.
 
     Attributes:
         outside: Scales at which its results are outside of the tolerances and the program's own, operator by operator,

@@ -129,7 +129,7 @@ class Pairs:
         return x is None or y is None or x[1] < y[0] or y[1] < x[0]
 
     def linear(self, access: Access) -> tuple[Linear | None, Facts]:
-        """What it touches first, as digits, and what its conditions say about them.
+        """Return the first index that it touches, as digits, and their bounds.
 
         Its loops are named by position, so that equal accesses are equal.
         """

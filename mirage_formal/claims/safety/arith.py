@@ -41,7 +41,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What solvers said about a query.
+    """Answers of solvers to a query.
 
     Attributes:
         results: One per solver that was asked; the first is z3.

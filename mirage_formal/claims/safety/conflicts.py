@@ -61,7 +61,7 @@ def _numbered(pairs: Pairs, distinct: list[Access]) -> Callable[[int, int], bool
 
 
 def _pair(pairs: Pairs, a: Access, b: Access, who: Who, stated: Obligation) -> Obligation:
-    """What is stated of two accesses, with its question and what is known without a solver."""
+    """Return the obligation of two accesses: its question, and the answer if no solver is needed."""
     query = pairs.query(a, b, who)
     finding: Finding | None = pairs.settled(a, b, who)
     if finding is None and holds_nowhere(query):
@@ -92,7 +92,7 @@ def writers(program: Program, listing: Listing) -> Iterator[Obligation]:
 
 @dataclass(slots=True)
 class _Exact:
-    """Whether all writes seen so far are of different elements."""
+    """Return whether all writes so far are to different elements."""
 
     so_far: bool = True
 

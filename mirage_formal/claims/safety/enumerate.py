@@ -266,7 +266,7 @@ def _readers(listing: Listing) -> Iterator[str]:
 
 
 def _reads_and_writes(node: Node) -> bool:
-    """Whether it is a loop with reads and writes of buffers that share bytes: its iterations depend on one another."""
+    """Return whether a loop reads and writes buffers that alias, so that its iterations depend on each other."""
     match node:
         case Loop() | Branch():
             found = [access for leaf in leaves(node) for access in leaf.accesses]

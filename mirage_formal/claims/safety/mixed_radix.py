@@ -175,7 +175,7 @@ def _shrunk(x: Linear, unit: int) -> Linear:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What conditions say about digits, wherever they hold.
+    """Return the bounds on digits that conditions imply.
 
     Attributes:
         bounds: Sums of terms with the largest value that they take together.
@@ -209,7 +209,7 @@ NO_FACTS = Facts()
 
 
 def facts(guards: Iterable[IntExpr], extents: Extents) -> Facts:
-    """What some conditions say.
+    """Facts that conditions imply.
 
     Sound: ``a < c`` bounds the digits of a together, by a multiple of what divides all of them, and makes those 0 whose
     coefficient is c or more, and ``a == c`` fixes them where that decodes.
@@ -383,7 +383,7 @@ def are_staggered(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, oth
 
 
 def _units(x: Linear, c: int, width: int, given: Facts) -> int | None:
-    """What divides the terms below c, if all others are multiples of c and those stay below c; 0 if there are none."""
+    """Return the divisor of the terms below c, if all others are multiples of c and these stay below c; else 0."""
     low = [k for k, _ in x.terms if k < c]
     if any(k % c for k, _ in x.terms[len(low) :]) or x.constant % c + _sums(x, width, given)[len(low)] >= c:
         return None

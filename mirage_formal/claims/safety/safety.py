@@ -136,7 +136,7 @@ def _arithmetic(program: Program, use: Use, e: IntExpr, guards: tuple[IntExpr, .
 
 
 def _outside(program: Program, at: Context, index: IntExpr, used: int, size: int, stated: Obligation) -> Obligation:
-    """What is stated of ``used`` elements from an index on, which must lie within ``size``."""
+    """Return the obligation that ``used`` elements from an index on lie within ``size``."""
     sizes = _sizes(program, at)
     ranges = {name: (0, extent - 1) for name, extent in sizes.items()}
     facts = known(at.guards, ranges)

@@ -1,4 +1,4 @@
-"""What of the reference system's Python interface is offered here: one row for each name.
+"""The part of the reference system's Python interface that is offered: one row for each name.
 
 docs/mirage_api.md is printed from these rows, errors name them, and tests try every one. A name without a row is not
 known here.
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class Offer(StrEnum):
-    """Whether a name does here what it does there."""
+    """How far a name of the reference system is supported."""
 
     YES = "yes"
     #: Its use raises UnsupportedError, with the row's name.

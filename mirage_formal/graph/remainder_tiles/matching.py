@@ -80,7 +80,7 @@ class _Made:
 
 
 def _made(graph: KernelGraph, table: dict[_How, int], own: Collection[int] | None = None) -> _Made:
-    """What is made of a graph's inputs, and which of it are tails.
+    """Return the tensors computed from a graph's inputs, and those of them that are tails.
 
     Args:
         graph: A well-formed graph.
@@ -115,7 +115,7 @@ def _made(graph: KernelGraph, table: dict[_How, int], own: Collection[int] | Non
 
 
 def _dims_of(op: Op, before: Sequence[Shape], after: Shape, dims: Sequence[tuple[_Dim, ...]]) -> tuple[_Dim, ...]:
-    """What the dims of an operator's result are, from those of its operands."""
+    """Return the dims of an operator's result from those of its operands."""
     (shape, *_), (given, *_) = before, dims
     if op.kind is OpKind.TRANSPOSE and op.attrs.perm is not None:
         return tuple(given[n] for n in op.attrs.perm)

@@ -104,7 +104,7 @@ def between(
     back: tuple[Sequence[int], Sequence[int]],
     inputs: Sequence[Input],
 ) -> tuple[Wrapping, KernelGraph]:
-    """What stands between some operators over inputs and some over results, and these.
+    """Split a program into operators on inputs, a core, and operators on results.
 
     Args:
         graph: The whole.

@@ -1,4 +1,4 @@
-"""What every part of lowering shares: names, addresses, and the value of one element of a tensor."""
+"""Context that all parts of lowering share: names, addresses, and the value of one element of a tensor."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class Context:
         return IntBin(IntOp.LT, column, row)
 
     def input_tile(self, number: int) -> Tile:
-        """What a block sees of an input."""
+        """Return the tile of an input that a block reads."""
         return self.plan.inputs[number]
 
     # --- shared memory
@@ -270,7 +270,7 @@ LOWEST = -3.4028234663852886e38
 
 
 def neutral(cx: Context, op: Reduce | Accumulate | Running) -> float:
-    """What leaves a sum or maximum as it is, at which it begins."""
+    """Return the identity element of a sum or maximum, at which it begins."""
     if isinstance(op, Running):
         return LOWEST
     if op.fn is BinaryFn.ADD or not cx.tensor(op.result).dtype.floating:

@@ -155,7 +155,7 @@ def _concat(cx: Context, op: Concat) -> tuple[Stmt, ...]:
 
 
 def initialize(cx: Context, op: Accumulate | Running) -> tuple[Stmt, ...]:
-    """What is carried through the loop, in shared memory, before its first iteration."""
+    """Return the initial values of loop-carried tensors in shared memory."""
     number = op.largest if isinstance(op, Running) else op.result
     return over_elements(cx, cx.tensor(number).shape, lambda at: (store(cx, number, at, Real(neutral(cx, op))),))
 

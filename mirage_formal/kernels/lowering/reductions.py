@@ -166,7 +166,7 @@ def _cleared(cx: Context, op: Reduce | Accumulate | Running) -> tuple[Stmt, ...]
 
 
 def initialize(cx: Context, op: Accumulate | Running) -> tuple[Stmt, ...]:
-    """What is carried through the loop, in registers, before its first iteration."""
+    """Return the initial values of loop-carried tensors in registers."""
     return _cleared(cx, op)
 
 

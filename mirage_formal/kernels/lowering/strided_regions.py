@@ -1,4 +1,4 @@
-"""What operators that map or move elements read: for each operand a box of the result, at fixed strides.
+"""Regions that elementwise and data-movement operators read: for each operand a box of the result, at fixed strides.
 
 Dims of the result that lie one behind another for all operands are one dim, so that a place costs few divisions.
 """

@@ -28,7 +28,7 @@ def normalize(term: Hashable) -> bool:
 
 
 def _totals(scores: Expr, below: Expr) -> Iterator[tuple[Expr, Expr]]:
-    """What is summed below the logarithms in what is subtracted, and the scores of which it should be exponentials."""
+    """Return the sums under subtracted logarithms, with the scores whose exponentials they should be."""
     match below:
         case Unary("log", total):
             yield _summed(total), scores

@@ -54,7 +54,7 @@ class Need(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """What was taken out of a value's exponent.
+    """Scale that was taken out of a value's exponent.
 
     Attributes:
         tensor: The shift.
@@ -316,7 +316,7 @@ class Level(Generic[_T]):
         return number in self.plain and not self.plain[number].masks
 
     def _selected(self, op: Op, operands: tuple[Value, ...], origin: Origin, mask: Hashable) -> Value:
-        """What a mask selects of plain exponentials, or of a value that is linear in one.
+        """Return the selection by a mask of exponentials, or of a value that is linear in one.
 
         Scores of what is not selected must not influence the maximum: they may be infinite or NaN.
 
@@ -338,7 +338,7 @@ class Level(Generic[_T]):
         return self._chosen(op, operands, origin, mask)
 
     def _chosen(self, op: Op, operands: tuple[Value, ...], origin: Origin, mask: Hashable) -> Value:
-        """What a mask selects of a value, without a shift; see ``_selected``."""
+        """Return the selection by a mask of a value without a shift; see ``_selected``."""
         chooses, value = operands
         moving = chooses.moving or value.moving
         exponent = self.exponents.get(value.number)

@@ -193,7 +193,7 @@ _Terms = tuple[tuple[Hashable, ...], dict[int, tuple[Hashable, ...]]]
 
 
 def _terms(graph: KernelGraph) -> _Terms:
-    """What every tensor is, for comparing; empty where it cannot be said."""
+    """Return a comparable description of every tensor; empty where there is none."""
     try:
         trace = expressions(graph)
     except MirageError:
@@ -432,7 +432,7 @@ def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
         return item if isinstance(item, Op) and item.kind in kinds and not result else None
 
     def uncast(number: int) -> int:
-        """What a tensor is a cast of, if it is one."""
+        """Return the operand of a cast; None for other tensors."""
         cast = maker(number, OpKind.CAST)
         return number if cast is None else uncast(cast.operands[0])
 

@@ -150,7 +150,7 @@ class Distributions:
         )
 
     def _kept(self, number: int, seen: set[int]) -> int | None:
-        """What a later reduction over columns keeps."""
+        """Return the columns that a later reduction keeps."""
         seen.add(number)
         for op in self.products.readers.get(number, []):
             last = len(self.tensors[number].shape) - 1

@@ -37,7 +37,7 @@ class _Fixed:
 
 @dataclass(frozen=True, slots=True)
 class _Along:
-    """What the pieces of an iteration hold, one behind another along a dim.
+    """Contents of an iteration's pieces, one after another along a dim.
 
     Attributes:
         dim: The dim.

@@ -67,7 +67,7 @@ def tiles_of(shape: ProductShape, warps: Warps) -> tuple[int, int, int]:
 
 
 def pads_less(shape: ProductShape) -> bool:
-    """Whether a product is padded to fewer elements if it is computed transposed: few rows, say, of many columns."""
+    """Return whether a product needs less padding if it is computed transposed: few rows of many columns."""
     own, other = (prod(_padded(shape, transposed)) for transposed in (False, True))
     return other < own
 
@@ -319,7 +319,7 @@ def _skips(size: int, *, across: bool) -> bool:
 
 
 def _odd(cols: int, size: int, *, across: bool) -> int:
-    """What rows of whole vectors lack to a length at which what is read at once never conflicts."""
+    """Return the padding of rows that avoids bank conflicts of vector reads."""
     if size == DType.FLOAT16.bytes:
         return _CHUNK
     half = _CHUNK // 2  # every other row: an odd number of these; neighbours: an odd number of chunks

@@ -49,7 +49,7 @@ _WIDEST = 16
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What an input tile allows.
+    """Layouts that an input tile allows.
 
     Attributes:
         transposed: It is contiguous along rows instead of columns.

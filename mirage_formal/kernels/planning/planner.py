@@ -135,7 +135,7 @@ def _chosen(kernel: _Kernel, *, generic: bool) -> _Attempt | None:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """What is planned: a graph-defined kernel of a µGraph, and where the tensors of the µGraph lie."""
+    """Subject of a plan: a graph-defined kernel of a µGraph, and where the tensors of the µGraph lie."""
 
     graph: KernelGraph
     position: int
@@ -198,7 +198,7 @@ class _Loop:
 
     @property
     def lines(self) -> bool:
-        """Whether the loop leaves cache lines together: few bytes are in runs of neighbours that it cuts to less."""
+        """Return whether the loop keeps cache lines whole: few bytes are in runs of neighbours that it cuts to less."""
         moving = [(self.flat.tensors[tile.tensor], tile) for tile in self.inputs if tile.loop is not None]
         sizes = [prod(tensor.shape) * tensor.dtype.bytes for tensor, _ in moving]
         cut = sum(
@@ -299,7 +299,7 @@ class _Attempt:
 
     @property
     def good(self) -> bool:
-        """Whether operators are in registers, and another copy is on its way whenever the loop waits for a stage.
+        """Return whether operators are in registers, and a copy is in flight whenever the loop waits for a stage.
 
         Where a multiprocessor gets several blocks, it has to hold two: one's copies fill the time in which the other
         ends and the next one begins.

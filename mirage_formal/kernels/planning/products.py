@@ -86,7 +86,7 @@ class Products:
 
     @property
     def shapes(self) -> list[ProductShape]:
-        """What the choice of warps needs to know of the eligible products."""
+        """Return the properties of eligible products for the choice of warps."""
         ops = self.eligible
         numbers = {op.result: position for position, op in enumerate(ops)}
         return [self.shape(op, numbers, ops[:at]) for at, op in enumerate(ops)]
@@ -141,7 +141,7 @@ class Products:
         )
 
     def shape(self, op: Product, numbers: Mapping[int, int], before: Sequence[Product]) -> ProductShape:
-        """What the choice of warps needs to know.
+        """Properties of a product for the choice of warps.
 
         Args:
             op: The product.

@@ -75,7 +75,7 @@ class Block:
         return self.emit(OpKind.CAST, number, attrs=Attrs(dtype=dtype))
 
     def behind(self, number: int) -> tuple[tuple[int, ...], tuple[Op, ...]]:
-        """What a tensor is computed from, and how.
+        """Return the operands of a tensor, and how it is computed from them.
 
         Returns:
             The input iterators that it needs, and the operators, which number those first and then their own results.
@@ -105,7 +105,7 @@ class Block:
 
 
 def apart(ops: Sequence[BlockOp], dim: int) -> bool:
-    """Whether what stands at one index of a dim depends on nothing at another, in operators without thread graphs."""
+    """Return whether results at one index of a dim depend on that index alone, without thread graphs."""
     for op in ops:
         assert isinstance(op, Op)
         spec, family = SPECS[op.kind], SPECS[op.kind].family

@@ -45,7 +45,7 @@ class Factors(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is done to kernels.
+    """Rewrites of kernels.
 
     Attributes:
         factors: Which factors move.

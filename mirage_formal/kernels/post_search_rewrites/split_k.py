@@ -209,7 +209,7 @@ class _Split:
 
     @staticmethod
     def _part(new: Block, item: Op, given: Sequence[int]) -> int:
-        """What a block's iterations yield of an accumulator."""
+        """Return the result of a block's iterations for an accumulator."""
         match item.kind:
             case OpKind.ACCUM_RMS_LAST:
                 return new.emit(OpKind.ACCUM_MEAN_LAST, new.emit(OpKind.SQUARE, *given))

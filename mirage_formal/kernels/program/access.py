@@ -175,7 +175,7 @@ Node = Leaf | Sync | Loop | Branch
 
 
 class Content(Enum):
-    """What a register array holds."""
+    """Contents of a register array."""
 
     FLOATS = "floats"
     WORDS = "words"

@@ -9,7 +9,7 @@ from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 
 
 class MapFn(Enum):
-    """What an elementwise operator does that is no function of one or two numbers."""
+    """Elementwise operations that are no functions of one or two numbers."""
 
     #: The second operand where the first, a mask, is not 0, and the last elsewhere.
     SELECT = "select"

@@ -282,7 +282,7 @@ def _ceil_power(n: int) -> int:
 
 
 def fold(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tuple[Digit, ...]] | None:
-    """What remains of a distribution when one axis is summed over positions equal modulo ``kept``.
+    """Return the distribution that remains when one axis is summed over positions equal modulo ``kept``.
 
     Returns:
         The distribution of the result once the threads that differ in the returned digits have added up; None if a

@@ -87,7 +87,7 @@ class MultiplyAccumulate(Multiplication):
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """What an iteration does to an accumulator in registers: each thread adds the elements that it holds.
+    """Update of an accumulator in registers by an iteration: each thread adds the elements that it holds.
 
     Attributes:
         op: The accumulator.
@@ -102,7 +102,7 @@ class Accumulation:
 
 @dataclass(frozen=True, slots=True)
 class RunningMaximum:
-    """What an iteration does to a running maximum in registers; ``over`` is the distribution of its operand."""
+    """Update of a running maximum in registers by an iteration; ``over`` is the distribution of its operand."""
 
     op: Running
     over: Distribution

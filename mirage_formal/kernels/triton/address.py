@@ -58,11 +58,11 @@ class Text:
     """``graph.memory.place.Arithmetic`` on expressions."""
 
     def number(self, value: int) -> Index:
-        """See ``Arithmetic.number``."""
+        """Implement ``Arithmetic.number``."""
         return number(value)
 
     def add(self, *terms: Index) -> Index:
-        """See ``Arithmetic.add``."""
+        """Implement ``Arithmetic.add``."""
         constant = sum(term.value for term in terms if term.value is not None)
         rest = [term for term in terms if term.value is None]
         if not rest:
@@ -97,7 +97,7 @@ class Text:
         return e if n == 1 else Index(f"({_inner(e)} // {n})", block=e.block, bound=bound)
 
     def mod(self, e: Index, n: int) -> Index:
-        """See ``Arithmetic.mod``."""
+        """Implement ``Arithmetic.mod``."""
         if e.value is not None:
             return number(e.value % n)
         if e.bound is not None and e.bound <= n:
@@ -105,7 +105,7 @@ class Text:
         return Index(f"({_inner(e)} % {n})", block=e.block, bound=n)
 
     def less(self, e: Index, n: int) -> Index:
-        """See ``Arithmetic.less``."""
+        """Implement ``Arithmetic.less``."""
         if e.value is not None:
             return number(int(e.value < n))
         if e.bound is not None and e.bound <= n:
@@ -113,11 +113,11 @@ class Text:
         return Index(f"({e.text} < {n})", block=e.block)
 
     def ravel(self, coordinates: Iterable[Index], strides: Iterable[int]) -> Index:
-        """See ``Arithmetic.ravel``."""
+        """Implement ``Arithmetic.ravel``."""
         return self.add(*(self.mul(c, s) for c, s in zip(coordinates, strides, strict=True)))
 
     def unravel(self, e: Index, shape: tuple[int, ...]) -> tuple[Index, ...]:
-        """See ``Arithmetic.unravel``."""
+        """Implement ``Arithmetic.unravel``."""
         return tuple(self.mod(self.div(e, step), extent) for step, extent in zip(row_major(shape), shape, strict=True))
 
 
@@ -130,7 +130,7 @@ TEXT: Final = Text()
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What a block has of a device tensor.
+    """Tile of a device tensor in a block.
 
     Attributes:
         place: Where the tensor lies.

@@ -1,4 +1,4 @@
-"""What launches the functions of a file, as lines of Python: memory, views, launches, and calls of torch.
+"""Host code that launches the functions of a file, as lines of Python: memory, views, launches, and calls of torch.
 
 Products outside of block graphs are torch.matmul, as they are cuBLAS's beside CUDA C++. Reductions and norms are block
 graphs of one operator (``kernels.predefined``), so functions of Triton as well. What maps or moves elements outside of
@@ -64,7 +64,7 @@ _INFIX: Final = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a µGraph's calls do.
+    """Host calls of a µGraph.
 
     Attributes:
         names: Names of the inputs.

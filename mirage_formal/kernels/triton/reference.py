@@ -1,4 +1,4 @@
-"""What a program computes, in float64, as lines of plain torch: the meaning of its operators in one more domain."""
+"""Reference of a program in float64, as lines of plain torch: the meaning of its operators in one more domain."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class Writer:
         self.owners[phase].append((self.owner[0], does or self.owner[1]))
 
     def _begin(self, numbers: Iterable[int], does: str) -> None:
-        """What is written from here on computes tensors, or does something else with them."""
+        """Start a section of the text: computation of tensors, or other uses of them."""
         self.owner = (tuple(dict.fromkeys(self.nodes[number] for number in numbers)), does)
 
     def _phase(self, number: int) -> Phase:

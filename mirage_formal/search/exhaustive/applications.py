@@ -61,7 +61,7 @@ class Tensors:
         return found
 
     def loaded(self, source: Tensor, grid: Dim3, imap: DimMap, loop: int, fmap: int | None) -> Tensor:
-        """What an input iterator yields: the tile of one block and iteration, with the axes it depends on."""
+        """Return the result of an input iterator: the tile of one block and iteration, with the axes it depends on."""
         tile, lead = list(source.shape), [1, 1, 1, 1]
         for axis, (extent, dim) in enumerate(zip((*grid, loop), (*imap, fmap), strict=True)):
             if dim is not None:
@@ -70,7 +70,7 @@ class Tensors:
         return self.tensor(source.term, tuple(lead), tuple(tile), source.mask)
 
     def saved(self, source: Tensor, grid: Dim3, omap: DimMap) -> Tensor:
-        """What an output saver writes: the results of all blocks put together; the expression stays."""
+        """Return the result of an output saver: the results of all blocks put together; the expression stays."""
         whole = list(source.shape)
         for extent, dim in zip(grid, omap, strict=True):
             if dim is not None:

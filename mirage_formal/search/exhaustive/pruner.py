@@ -1,4 +1,4 @@
-"""What the abstract expression of a tensor decides during the enumeration."""
+"""Pruning of the enumeration by the abstract expression of a tensor."""
 
 from __future__ import annotations
 

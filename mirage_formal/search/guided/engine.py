@@ -141,7 +141,7 @@ class _Best:
             heapq.heapreplace(self._kept, item)
 
     def ordered(self) -> Iterator[tuple[int, tuple[_Choice | None, ...]]]:
-        """What was kept, by ascending weight."""
+        """Return the kept items by ascending weight."""
         for _, _, path, choices in sorted(self._kept, key=lambda item: (-item[0], -item[1])):
             yield path, choices
 

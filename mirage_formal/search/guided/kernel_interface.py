@@ -31,7 +31,7 @@ Origins = tuple[tuple[Part, Parts], ...]
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What kernels behind one see of it.
+    """Interface of a kernel to those after it.
 
     Attributes:
         outputs: Its outputs.

@@ -389,7 +389,7 @@ class PathFinder:
             )
 
     def _handovers(self, state: _State, tensors: tuple[KTensor, ...]) -> list[tuple[Handover, list[Kernel]]]:
-        """What one more kernel can hand over; of a first kernel only this share's.
+        """Return the interfaces that one more kernel can have; of a first kernel only this share's.
 
         Sound: every handover of a first kernel belongs to exactly one share. Solving a first kernel is cheap next to
         what is behind it where the program has few inputs; with many there are enough sets of operands to share out.

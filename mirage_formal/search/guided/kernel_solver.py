@@ -310,7 +310,7 @@ class KernelSolver:
     # --- an earlier kernel -------------------------------------------------------------------------------------
 
     def earlier(self, tensors: tuple[KTensor, ...], frame: Frame) -> dict[Handover, list[Kernel]]:
-        """What one kernel can hand over, with the ways to compute it.
+        """Return the interfaces that one kernel can have, with the ways to compute them.
 
         Args:
             tensors: Its inputs in device memory.
@@ -339,7 +339,7 @@ class KernelSolver:
                     out.setdefault(handover, []).append(complete)
 
     def _written(self, kernel: _Earlier, chosen: tuple[_Export, ...]) -> tuple[Handover, Kernel] | None:
-        """What the kernel hands over if it writes these classes, and the kernel; None if it may not write them."""
+        """Return the interface of the kernel that writes these classes, and the kernel; None if it may not."""
         solved = kernel.solved
         numbers = [number for number, _, _ in chosen]
         used = 0

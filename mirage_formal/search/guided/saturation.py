@@ -57,7 +57,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What the closure of one kernel depends on beside its inputs.
+    """Parameters of one kernel's saturation besides its inputs.
 
     Attributes:
         frame: The parts of each axis inside the kernel.

@@ -207,7 +207,7 @@ def leaves_of(tensors: tuple[KTensor, ...]) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class StructureRules:
-    """What structures may contain.
+    """Limits of symbolic tilings.
 
     Attributes:
         free: Base axes of the program's output.

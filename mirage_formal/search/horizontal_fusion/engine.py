@@ -51,7 +51,7 @@ _ASSIGNMENTS: Final = 16
 
 
 class UnitedEngine:
-    """What is built on the guided engine: several outputs, norms written out, programs without products.
+    """Extensions of the guided engine: several outputs, norms written out, programs without products.
 
     A program with one output has the guided engine's units, if its operators fit into a candidate, and a unit for its
     norms written out (``WrittenOutEngine``). A program with several outputs has one unit. Where that is allowed, there

@@ -13,7 +13,7 @@ from mirage_formal.graph.types import DTensor, row_major
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """What one output of a program is made of.
+    """Backward slice of one output of a program.
 
     Attributes:
         program: Operators of the given program as a program with one output.

@@ -61,7 +61,7 @@ class Piece:
 
     @property
     def shape(self) -> tuple[Dim3, Dim3, int, int]:
-        """What the pieces of a union have in common; the grid up to the order of its axes."""
+        """Return the common launch parameters of a union's pieces; the grid up to the order of its axes."""
         x, y, z = sorted(self.block.grid, reverse=True)
         return (x, y, z), self.block.block, self.block.forloop_range, self.block.reduction_dimx
 

@@ -39,7 +39,7 @@ _TOGETHER: Final = 8
 
 @lru_cache(maxsize=4096)
 def is_mirrored(program: KernelGraph) -> bool:
-    """Whether there are such kernels of a program: its operators are there in blocks, and tiles can have a fit size."""
+    """Return whether a program has such kernels: its operators are there in blocks, and tiles can have a fit size."""
     kinds = [op.kind if isinstance(op, Op) else OpKind.MATMUL for op in program.ops]
     if any(kind is not OpKind.SOFTMAX and not _in_blocks(kind) for kind in kinds):
         return False
@@ -136,7 +136,7 @@ def _repeats_rows(program: KernelGraph, ties: Ties, tiles: dict[Dim, int]) -> bo
 
 
 def _extents(extent: int, *, last: bool) -> list[int]:
-    """What tiles may have of a dim, less than all of it: powers of 2 that divide it, or 1."""
+    """Return the tile extents of a dim, less than all of it: powers of 2 that divide it, or 1."""
     found = [1 << n for n in range(extent.bit_length()) if extent % (1 << n) == 0 and 1 << n < extent]
     return [n for n in found if n >= _TOGETHER] or found[-1:] if last else found
 

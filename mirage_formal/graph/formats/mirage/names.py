@@ -1,4 +1,4 @@
-"""What the reader and the writer of Mirage's checkpoints share: names of operators, codes of element types."""
+"""Tables of the reader and the writer of Mirage's checkpoints: names of operators, codes of element types."""
 
 from __future__ import annotations
 

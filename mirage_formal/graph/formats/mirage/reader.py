@@ -116,7 +116,7 @@ def graphs_of(
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What a file said about a tensor where it is defined."""
+    """Definition of a tensor in a file."""
 
     number: int
     shape: Shape

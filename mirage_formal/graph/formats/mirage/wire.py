@@ -1,4 +1,4 @@
-"""What an operator of Mirage's checkpoint JSON looks like: bounded, typed records, one for each kind of operator.
+"""Schema of an operator in Mirage's checkpoint JSON: bounded, typed records, one for each kind of operator.
 
 Fields that are not listed are refused: a meaning that is not understood must not be dropped.
 """

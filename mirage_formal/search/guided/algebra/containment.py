@@ -56,7 +56,7 @@ class Algebra(Forms):
         self.misses = 0
 
     def root_mean_square(self, parts: PartMask, argument: Form, eps: Fraction | None, frame: Frame) -> Form | None:
-        """See ``Forms.root_mean_square``; closures ask for the same norms again and again."""
+        """Implement ``Forms.root_mean_square``; closures ask for the same norms again and again."""
         key = (parts, argument, eps, frame)
         if key not in self._norms:
             self._norms[key] = super().root_mean_square(parts, argument, eps, frame)
@@ -279,7 +279,7 @@ class Algebra(Forms):
     def _context(
         self, monomial: MonomialId, bound: PartMask, atoms: Atoms, denominators: Denominators
     ) -> Monomial | None:
-        """What remains of a target's monomial next to a factor; None if it is no factor or depends on its sums."""
+        """Return the cofactor of a factor in a target's monomial; None if it is no factor or depends on its sums."""
         t_bound, t_atoms, t_denominators = self.monomials[monomial]
         if bound & ~t_bound:
             return None
