@@ -195,7 +195,7 @@ def test_code_generation_knows_no_workload() -> None:
     names = {path.stem for path in (REPOSITORY / "examples").rglob("*.py")} | {"attention", "llama", "transformer"}
     wanted = sorted(names - {"decode", "transposition"})  # those are words of ours as well
     words = re.compile(rf"\b({'|'.join(map(re.escape, wanted))})\b", re.IGNORECASE)
-    folders = [PACKAGE / "kernels", PACKAGE / "device", PACKAGE / "run" / "tuned", REPOSITORY / "gpu" / "include"]
+    folders = [PACKAGE / "kernels", PACKAGE / "device", PACKAGE / "run" / "autotuning", REPOSITORY / "gpu" / "include"]
     files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".cuh", ".h")]
     assert len(files) > 60
     found = [f"{path.name}: {hit[0]}" for path in files for hit in words.finditer(path.read_text())]

@@ -442,9 +442,9 @@ def test_the_checker_loads_nothing_of_what_it_checks(runs: dict[str, Path]) -> N
     parts = {name.split(".")[1] for name in loaded if "." in name}
     # The command is loaded (and the API, by the package itself), and without kernels nothing that derives them.
     derive = "mirage_formal.revalidate"
-    assert {name for name in loaded if ".derive." in name} == {f"{derive}.command", f"{derive}.processes"}
+    assert {name for name in loaded if ".revalidate." in name} == {f"{derive}.command", f"{derive}.processes"}
     # Of reports, the package itself loads how its values print, and that loads nothing before something is printed.
     reports = {name for name in loaded if name.startswith("mirage_formal.report")}
     assert reports <= {"mirage_formal.report", "mirage_formal.report.display"}
-    assert parts - {"api", "frontend", "options", "derive", "report"} <= {"check", *BELOW}
+    assert parts - {"api", "frontend", "options", "revalidate", "report"} <= {"check", *BELOW}
     assert "galois" not in loaded

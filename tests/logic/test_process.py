@@ -43,7 +43,7 @@ def instead(body: str) -> str:
     )
 
 
-NO_LANDLOCK = "from mirage_formal.logic import confine; confine._landlock = lambda: False\n"
+NO_LANDLOCK = "from mirage_formal.logic import sandbox; sandbox._landlock = lambda: False\n"
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def test_nothing_is_established_without_check(small: Path, monkeypatch: pytest.M
     assert "not checked here" in header.who(report)
     for held, basis in ((True, Basis.CHECKED), (False, Basis.RECORDED)):
         said = Checked(held, "what it printed", 1.0, "2026-01-01 00:00 UTC")
-        monkeypatch.setattr("mirage_formal.report.reading.check_process", lambda path, said=said: said)
+        monkeypatch.setattr("mirage_formal.report.reading.checked", lambda path, said=said: said)
         asked = read_report(small, check=True)
         assert {one.basis for one in asked.candidates} == {basis}
         assert ("did NOT establish" in header.who(asked)) is not held
@@ -80,7 +80,7 @@ def test_what_does_not_hold_is_never_shown_as_established(
     (directory, *_) = sorted((root / "candidates").iterdir())
     (directory / "proof" / "equivalence.json").write_text("{}")
     said = Checked(True, "", 1.0, "")
-    monkeypatch.setattr("mirage_formal.report.reading.check_process", lambda path: said)
+    monkeypatch.setattr("mirage_formal.report.reading.checked", lambda path: said)
     report = read_report(root, check=True)
     assert report.candidates[0].basis is Basis.FAILS
     assert report.candidates[0].proof is None

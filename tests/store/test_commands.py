@@ -137,7 +137,7 @@ def test_an_entry_of_other_code_is_refused_or_migrated(
 ) -> None:
     with using(tmp_path / "store"):
         monkeypatch.setattr(keys, "installed_code", lambda: ("0.2.0", "a" * 64))
-        monkeypatch.setattr("mirage_formal.run.result_cache.entry_checks.installed", lambda: ("0.2.0", "a" * 64))
+        monkeypatch.setattr("mirage_formal.run.result_cache.entry_checks.installed_code", lambda: ("0.2.0", "a" * 64))
         code, text = command("import", str(one.entry))
         assert code == 2
         assert f"one of version {mf.__version__}, not 0.2.0" in text

@@ -122,7 +122,7 @@ def test_calls_run_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
     made: list[str] = []
     optimized = TritonOptimized(program, lambda: made.append("text") or "text")  # type: ignore[func-returns-value]
-    monkeypatch.setattr("mirage_formal.run.build.triton.calls.loaded", lambda text: SimpleNamespace(run=run))
+    monkeypatch.setattr("mirage_formal.run.build.triton.calls.load_module", lambda text: SimpleNamespace(run=run))
     kind = SimpleNamespace(
         device=lambda value: 0, specs=lambda slots: (), addresses=lambda values, specs, device: [0] * len(values)
     )
