@@ -153,7 +153,7 @@ def test_what_is_prepared_was_launched_once(gpu: bool, monkeypatch: pytest.Monke
     cuda = SimpleNamespace(is_available=lambda: gpu, current_device=lambda: 3, device=device)
     torch = SimpleNamespace(cuda=cuda, empty_strided=lambda *given, **more: (*given, more["dtype"], more["device"]))
     module = SimpleNamespace(run=lambda *given: seen.append(given), INPUTS=(((4, 8), (8, 1), "half"),))
-    monkeypatch.setattr("mirage_formal.run.build.triton.calls.loaded", lambda text: module)
+    monkeypatch.setattr("mirage_formal.run.build.triton.calls.load_module", lambda text: module)
     monkeypatch.setattr("mirage_formal.run.build.triton.calls.import_module", lambda name: torch)
     optimized = TritonOptimized(attention().freeze(), lambda: "text")
     optimized.prepare()
