@@ -294,17 +294,22 @@ def _known(side: Linear, digits: set[Digit]) -> bool:
 
 
 def _covered(string: tuple[tuple[str, int], ...], start: int, end: int, digits: set[Digit]) -> bool:
-    """Return whether the string's places from ``start`` to ``end`` are known."""
+    """Return whether the string's places from ``start`` to ``end`` are known.
+
+    Sound: a digit that ends at a place p says what the string is modulo p. That tells it modulo ``end`` only if ``end``
+    divides p, or if p is not below the string's size.
+    """
     size = prod(extent for _, extent in string)
     own = [digit for digit in digits if digit.string == string]
-    here = start
-    while here < min(end, size):
+    here, end = start, min(end, size)
+    while here < end:
         after = [
-            digit.div * digit.mod
+            place
             for digit in own
             if here % digit.div == 0
-            and digit.div * digit.mod > here
-            and (digit.div * digit.mod % here == 0 or _is_top(digit))
+            and (place := digit.div * digit.mod) > here
+            and (place % here == 0 or _is_top(digit))
+            and (place <= end or place % end == 0 or place >= size)
         ]
         if not after:
             return False

@@ -252,6 +252,13 @@ def test_clashing_indices_are_not(e: IntExpr, width: int) -> None:
     assert x is None or not decodes(x, width) or "tid" not in determined_variables(x)
 
 
+def test_a_digit_that_ends_inside_a_variable_does_not_determine_it() -> None:
+    """Of tid + 8 k modulo 9, 8 is (0, 1) as well as (1, 2)."""
+    x = linear(mod(add(tid, mul(Var("k"), 8)), 9), SIZES)
+    assert x is not None
+    assert determined_variables(x, facts(conjuncts((IntBin(IntOp.LT, tid, Int(2)),)), SIZES)) == set()
+
+
 # --- queries ---------------------------------------------------------------------------------------------------------
 
 
