@@ -41,7 +41,7 @@ def build(runs: Path, out: Path, top: int) -> int:
     from mirage_formal.kernels.target import load_target
     from mirage_formal.options import DEFAULT_TARGET
     from mirage_formal.records.partition import cover_name
-    from mirage_formal.run.build.build import build as build_kernels
+    from mirage_formal.run.kernel_build.build import build as build_kernels
 
     refused = 0
     for place in sorted(path for path in runs.iterdir() if path.is_dir()):

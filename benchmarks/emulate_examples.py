@@ -22,7 +22,7 @@ from mirage_formal.claims.numerics.numerics import SCALES
 from mirage_formal.device import emulate
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.executable import KernelLaunch
-from mirage_formal.run.build.values import Built
+from mirage_formal.run.kernel_build.values import Built
 from tests.kit.kernels import example_kernels as kit
 
 

@@ -112,7 +112,7 @@ def numerics(directory: Path) -> Result:
     """A candidate's numerics at all scales, and what is to be said of its kernels."""
     from mirage_formal.device.runs import DeviceRuns
     from mirage_formal.kernels.executable import KernelLaunch, describe, load
-    from mirage_formal.run.build.device_records import compared
+    from mirage_formal.run.kernel_build.device_records import compared
 
     executable = load(directory)
     launches = executable.launches
@@ -317,7 +317,7 @@ class _Triton:
         from mirage_formal.device.measure import TorchRecorder
         from mirage_formal.kernels.triton.options import LaunchOptions
         from mirage_formal.run.autotuning.triton.files import texts
-        from mirage_formal.run.build.triton.calls import load_module
+        from mirage_formal.run.kernel_build.triton.calls import load_module
 
         (one,) = texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
         if one.digest != chosen["sha256"]:

@@ -87,7 +87,7 @@ def main() -> int:
         ]
         return subprocess.run(command, check=False).returncode
     archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]
-    command = [sys.executable, "-m", "mirage_formal.run.build", *map(str, runs), "--count", str(given.count)]
+    command = [sys.executable, "-m", "mirage_formal.run.kernel_build", *map(str, runs), "--count", str(given.count)]
     return subprocess.run([*command, *archs, "--force"], check=False).returncode
 
 

@@ -54,7 +54,7 @@ def made(out: Path, only: list[str]) -> dict[str, str]:
         command.append(str(out / example.stem))
         subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
     runs = sorted({path.parent for path in out.rglob("run.json")})
-    command = [sys.executable, "-m", "mirage_formal.run.build", *map(str, runs), "--count", str(COUNT)]
+    command = [sys.executable, "-m", "mirage_formal.run.kernel_build", *map(str, runs), "--count", str(COUNT)]
     subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
     return digests(out)
 

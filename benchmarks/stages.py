@@ -175,8 +175,8 @@ def built(place: Path) -> str:
     from mirage_formal.kernels.target import load_target
     from mirage_formal.options import DEFAULT_TARGET
     from mirage_formal.records import RUN_FILE
-    from mirage_formal.run.build.build import ARCHS, build, build_run
-    from mirage_formal.run.build.values import KernelRefused
+    from mirage_formal.run.kernel_build.build import ARCHS, build, build_run
+    from mirage_formal.run.kernel_build.values import KernelRefused
 
     if (place / RUN_FILE).is_file():
         outcomes = [outcome for _, outcome in build_run(place, 1, ARCHS)]
@@ -202,8 +202,8 @@ def emulated(place: Path) -> str:
     from mirage_formal.device.emulate import EmulationFault
     from mirage_formal.kernels.target import load_target
     from mirage_formal.options import DEFAULT_TARGET
-    from mirage_formal.run.build.build import build
-    from mirage_formal.run.build.values import KernelRefused
+    from mirage_formal.run.kernel_build.build import build
+    from mirage_formal.run.kernel_build.values import KernelRefused
     from tests.kit.kernels.example_kernels import checked as held
 
     program, graph = best_of(place)

@@ -30,7 +30,7 @@ from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
-from mirage_formal.run.build.forms import forms
+from mirage_formal.run.kernel_build.forms import forms
 from tests.kit.corpus import programs as corpus
 from tests.kit.triton import files as kit
 

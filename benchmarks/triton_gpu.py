@@ -65,7 +65,7 @@ def _file(job: Job, turn: Any) -> Result:
     import contextlib
     import io
 
-    from mirage_formal.run.build.triton.calls import load_module
+    from mirage_formal.run.kernel_build.triton.calls import load_module
 
     said = io.StringIO()
     module = load_module(Path(job["file"]).read_text(encoding="utf-8"))
@@ -165,8 +165,8 @@ def _texts(executable: Any, directory: Path, target: str) -> Iterator[tuple[str,
 def _own_form(directory: Path) -> Any:
     """The candidate of a directory of kernels with running maxima and nothing else; None if the run is not there."""
     from mirage_formal.errors import MirageError
-    from mirage_formal.run.build.build import candidates_of
-    from mirage_formal.run.build.stable import stable
+    from mirage_formal.run.kernel_build.build import candidates_of
+    from mirage_formal.run.kernel_build.stable import stable
 
     try:
         graph = dict(candidates_of(directory.parents[1])[2])[directory.name]()
@@ -176,7 +176,7 @@ def _own_form(directory: Path) -> Any:
 
 
 def _loaded(text: str) -> Any:
-    from mirage_formal.run.build.triton.calls import load_module
+    from mirage_formal.run.kernel_build.triton.calls import load_module
 
     return load_module(text)
 
@@ -241,8 +241,8 @@ def write(root: Path, runs: list[Path], most: int, target: str) -> int:
     """Files of every kind of candidate of runs, at most so many of each run; how many."""
     from mirage_formal.errors import MirageError
     from mirage_formal.kernels.target import load_target
-    from mirage_formal.run.build.build import candidates_of
-    from mirage_formal.run.build.triton.program import triton_program
+    from mirage_formal.run.kernel_build.build import candidates_of
+    from mirage_formal.run.kernel_build.triton.program import triton_program
 
     count = 0
     for run in runs:

@@ -54,7 +54,7 @@ from mirage_formal.report.display import install  # noqa: E402
 install()
 
 if TYPE_CHECKING:
-    from mirage_formal.run.build.generated_text import generate_cuda_program, generate_triton_program
+    from mirage_formal.run.kernel_build.generated_text import generate_cuda_program, generate_triton_program
     from mirage_formal.run.request import Options
     from mirage_formal.run.result_cache.loading import load
     from mirage_formal.run.results.result import Result
@@ -121,7 +121,7 @@ def __getattr__(name: str) -> object:
 
         return Result
     if name in ("generate_cuda_program", "generate_triton_program"):
-        from mirage_formal.run.build import generated_text
+        from mirage_formal.run.kernel_build import generated_text
 
         return getattr(generated_text, name)
     if name == "Options":

@@ -27,7 +27,7 @@ from mirage_formal.report.display import ShownProgram
 
 if TYPE_CHECKING:
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.run.build.triton.program import TritonProgram
+    from mirage_formal.run.kernel_build.triton.program import TritonProgram
     from mirage_formal.run.progress import Progress
     from mirage_formal.run.request import Options
     from mirage_formal.run.results.result import Result
@@ -91,7 +91,7 @@ class Graph(ShownProgram, KernelBuilder):
             MirageError: The graph has no output or no kernel that may run, or a tensor does not fit.
             UnsupportedError: ``profiling`` or ``rank`` is set, or there is no such option.
         """
-        from mirage_formal.run.build.generated_text import code_options
+        from mirage_formal.run.kernel_build.generated_text import code_options
 
         code_options("a call", more, ("target_cc",))
         if outputs is not None and any(isinstance(tensor, Handle) for tensor in outputs):
@@ -126,7 +126,7 @@ class Graph(ShownProgram, KernelBuilder):
             MirageError: The graph has no output or no kernel that may run.
             UnsupportedError: ``profiling`` is set, or there is no such option.
         """
-        from mirage_formal.run.build.generated_text import code_options
+        from mirage_formal.run.kernel_build.generated_text import code_options
 
         code_options("compile", {"async_": async_, **more}, ("async_", "inputs", "target_cc"))
         found = self._optimized()
@@ -161,7 +161,7 @@ class Graph(ShownProgram, KernelBuilder):
             GraphError: The graph has no output.
             RunError: The file cannot be written.
         """
-        from mirage_formal.run.build.generated_text import written
+        from mirage_formal.run.kernel_build.generated_text import written
 
         written(file_name, ".dot", to_dot(self.freeze()))
 
@@ -177,7 +177,7 @@ class Graph(ShownProgram, KernelBuilder):
             RunError: The file cannot be written.
         """
         from mirage_formal.graph.formats.mirage.writer import to_mirage
-        from mirage_formal.run.build.generated_text import written
+        from mirage_formal.run.kernel_build.generated_text import written
 
         written(filename, "", to_mirage([self.freeze()]))
 
@@ -194,7 +194,7 @@ class Graph(ShownProgram, KernelBuilder):
         Raises:
             MirageError: See there; or the file cannot be written.
         """
-        from mirage_formal.run.build.generated_text import generate_triton_program, written
+        from mirage_formal.run.kernel_build.generated_text import generate_triton_program, written
 
         made = generate_triton_program(self, target_cc=target_cc)
         if path is not None:
@@ -204,7 +204,7 @@ class Graph(ShownProgram, KernelBuilder):
     def _optimized(self) -> Optimized:
         made_of = (self._count, tuple(tensor.number for tensor in self.outputs))
         if self._called is None or self._called[0] != made_of:
-            from mirage_formal.run.build.compile_unsearched import optimized
+            from mirage_formal.run.kernel_build.compile_unsearched import optimized
 
             self._called = (made_of, optimized(self.freeze()))
         return self._called[1]

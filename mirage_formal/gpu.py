@@ -22,7 +22,7 @@ from mirage_formal.guard import guarded
 from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaunch, describe
 from mirage_formal.records import KERNELS
 from mirage_formal.records.answer import answer_text
-from mirage_formal.run.build.device_records import record_numerics, record_time
+from mirage_formal.run.kernel_build.device_records import record_numerics, record_time
 from mirage_formal.terminal import plain
 
 _OFF: Final = "[default: off]"

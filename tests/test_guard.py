@@ -276,7 +276,7 @@ def stopped(place: Path, arguments: list[str], cwd: Path, moment: int, number: s
 COMMANDS = {
     "search": ["mirage_formal.search", "one.py", *FAKE],
     "check": ["mirage_formal.check", "run", "--jobs", "2"],
-    "build": ["mirage_formal.run.build", "run", "--count", "1", "--arch", "none"],
+    "build": ["mirage_formal.run.kernel_build", "run", "--count", "1", "--arch", "none"],
     "verify": ["mirage_formal.verify", "one.py", "graph.json"],
 }
 

@@ -21,7 +21,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("search",): ("mirage_formal.search", ("FILE",)),
     ("check",): ("mirage_formal.check", ("PATH",)),
     ("verify",): ("mirage_formal.verify", ("PROGRAM", "GRAPH")),
-    ("build",): ("mirage_formal.run.build", ("RUN_DIR",)),
+    ("build",): ("mirage_formal.run.kernel_build", ("RUN_DIR",)),
     ("tune",): ("mirage_formal.cli.tune", ("RUN_DIR",)),
     ("export",): ("mirage_formal.cli.export", ("RUN_DIR",)),
     ("kernelbench",): ("mirage_formal.cli.kernelbench", ("DIR",)),

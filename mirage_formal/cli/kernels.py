@@ -90,8 +90,8 @@ def build_command(
 ) -> None:
     """Write the kernels of a run's best candidates; exit code 1 if a run gets none."""
     from mirage_formal.device.compile import NVRTC_HINT, available
-    from mirage_formal.run.build.build import ARCHS, build_run
-    from mirage_formal.run.build.triton.files import runs_among, write_run
+    from mirage_formal.run.kernel_build.build import ARCHS, build_run
+    from mirage_formal.run.kernel_build.triton.files import runs_among, write_run
     from mirage_formal.run.progress.choice import display
 
     triton = backend == "triton"
@@ -242,10 +242,10 @@ def execute_command(
 
 
 def build_main(arguments: Sequence[str]) -> int:
-    """What ``python -m mirage_formal.run.build`` does."""
+    """What ``python -m mirage_formal.run.kernel_build`` does."""
     alone = typer.Typer(**STYLE)
     alone.command()(build_command)
-    return called(alone, arguments, "build", "python -m mirage_formal.run.build")
+    return called(alone, arguments, "build", "python -m mirage_formal.run.kernel_build")
 
 
 def emulate_main(arguments: Sequence[str]) -> int:

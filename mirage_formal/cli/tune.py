@@ -85,7 +85,7 @@ def tune_command(
     from mirage_formal.run.autotuning.prepare import PRELOAD
     from mirage_formal.run.autotuning.timing import Child
     from mirage_formal.run.autotuning.tune import NoTimes, tune
-    from mirage_formal.run.build.triton.files import runs_among
+    from mirage_formal.run.kernel_build.triton.files import runs_among
     from mirage_formal.run.progress.choice import display
     from mirage_formal.workers.pool import Pool, default_workers
 
@@ -174,7 +174,7 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
 def _written(root: Path, triton: Any) -> str:
     """Where the Triton file is that was taken: beside the run, as those of ``build --backend triton``."""
     from mirage_formal.errors import RunError
-    from mirage_formal.run.build.triton.files import default_out, save
+    from mirage_formal.run.kernel_build.triton.files import default_out, save
 
     if triton.backend != "triton":
         return ""

@@ -36,7 +36,7 @@ def manifest_digest(directory: Path) -> str:
         FormatError: A file is not what the manifest lists.
     """
     path = directory / MANIFEST_FILE
-    hint = "python -m mirage_formal.run.build RUN_DIR makes kernels, where the solvers are installed"
+    hint = "python -m mirage_formal.run.kernel_build RUN_DIR makes kernels, where the solvers are installed"
     if not path.is_file():
         raise RunError("expected kernels with a manifest, got none", where=str(path), hint=hint)
     data = read(path)

@@ -15,8 +15,8 @@ from mirage_formal.emulate.cases import Case
 from mirage_formal.emulate.runner import checked, work
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import NumericsRecord
-from mirage_formal.run.build.build import build
-from mirage_formal.run.build.values import Built, KernelRefused
+from mirage_formal.run.kernel_build.build import build
+from mirage_formal.run.kernel_build.values import Built, KernelRefused
 from mirage_formal.workers.dispatch import Done, Failed
 from mirage_formal.workers.pool import Pool
 

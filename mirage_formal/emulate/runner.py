@@ -15,7 +15,7 @@ from mirage_formal.device.elements import to_bits, to_floats
 from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.kernels.executable import KernelLaunch
 from mirage_formal.kernels.program.instruction_count import amount
-from mirage_formal.run.build.values import Built
+from mirage_formal.run.kernel_build.values import Built
 
 
 @dataclass(frozen=True, slots=True)

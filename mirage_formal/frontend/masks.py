@@ -35,23 +35,88 @@ class Masks(Operators[H]):
         return self._compared(OpKind.EQ, OpKind.EQ, A, B)
 
     def ne(self, A: H | Number, B: H | Number) -> H:
-        """Return the negation of ``eq``: 1 also where an operand is NaN."""
+        """Return the mask of A ≠ B, element by element, with broadcast; one of them may be a number.
+
+        Args:
+            A: The first tensor or an exact number.
+            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
+
+        Returns:
+            A mask of the broadcast shape: 1 where the comparison holds, and 0 elsewhere, also where an operand is NaN.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: Extents differ and none is 1.
+            UnsupportedError: A number is not finite.
+        """
         return self.logical_not(self.eq(A, B))
 
     def lt(self, A: H | Number, B: H | Number) -> H:
-        """Return the mask of A < B; operands, shape and errors are those of ``eq``."""
+        """Return the mask of A < B, element by element, with broadcast; one of them may be a number.
+
+        Args:
+            A: The first tensor or an exact number.
+            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
+
+        Returns:
+            A mask of the broadcast shape: 1 where the comparison holds, and 0 elsewhere, also where an operand is NaN.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: Extents differ and none is 1.
+            UnsupportedError: A number is not finite.
+        """
         return self._compared(OpKind.LT, OpKind.GT, A, B)
 
     def le(self, A: H | Number, B: H | Number) -> H:
-        """Return the mask of A ≤ B; operands, shape and errors are those of ``eq``."""
+        """Return the mask of A ≤ B, element by element, with broadcast; one of them may be a number.
+
+        Args:
+            A: The first tensor or an exact number.
+            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
+
+        Returns:
+            A mask of the broadcast shape: 1 where the comparison holds, and 0 elsewhere, also where an operand is NaN.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: Extents differ and none is 1.
+            UnsupportedError: A number is not finite.
+        """
         return self._compared(OpKind.LE, OpKind.GE, A, B)
 
     def gt(self, A: H | Number, B: H | Number) -> H:
-        """Return the mask of A > B; operands, shape and errors are those of ``eq``."""
+        """Return the mask of A > B, element by element, with broadcast; one of them may be a number.
+
+        Args:
+            A: The first tensor or an exact number.
+            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
+
+        Returns:
+            A mask of the broadcast shape: 1 where the comparison holds, and 0 elsewhere, also where an operand is NaN.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: Extents differ and none is 1.
+            UnsupportedError: A number is not finite.
+        """
         return self._compared(OpKind.GT, OpKind.LT, A, B)
 
     def ge(self, A: H | Number, B: H | Number) -> H:
-        """Return the mask of A ≥ B; operands, shape and errors are those of ``eq``."""
+        """Return the mask of A ≥ B, element by element, with broadcast; one of them may be a number.
+
+        Args:
+            A: The first tensor or an exact number.
+            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
+
+        Returns:
+            A mask of the broadcast shape: 1 where the comparison holds, and 0 elsewhere, also where an operand is NaN.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: Extents differ and none is 1.
+            UnsupportedError: A number is not finite.
+        """
         return self._compared(OpKind.GE, OpKind.LE, A, B)
 
     def _compared(self, kind: OpKind, turned: OpKind, A: H | Number, B: H | Number) -> H:

@@ -165,7 +165,7 @@ def load(directory: Path) -> Executable:
     """
     path = directory / LAUNCH_FILE
     if not path.is_file():
-        hint = "python -m mirage_formal.run.build RUN_DIR makes them, where the solvers are installed"
+        hint = "python -m mirage_formal.run.kernel_build RUN_DIR makes them, where the solvers are installed"
         raise RunError("expected generated kernels (launch.json), got none", where=str(directory), hint=hint)
     where = str(path)
     try:

@@ -315,8 +315,8 @@ class _Run:
         return Report(written, results, self.store.root, failed, self.unfused_us, remarks, evidence.lost)
 
     def _reported(self, verified: Sequence[Verified]) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
-        from mirage_formal.run.build.alternatives import Alternatives  # not needed before there are results
-        from mirage_formal.run.build.build import COUNT
+        from mirage_formal.run.kernel_build.alternatives import Alternatives  # not needed before there are results
+        from mirage_formal.run.kernel_build.build import COUNT
 
         results: list[Result] = []
         items: list[CandidateRecord] = []

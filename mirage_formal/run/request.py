@@ -246,7 +246,7 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
             return Results(_as_asked(results, backend))
         from mirage_formal.run.autotuning.measured_order import Wanted, fastest
         from mirage_formal.run.autotuning.timing import Child
-        from mirage_formal.run.build.build import KernelWarning
+        from mirage_formal.run.kernel_build.build import KernelWarning
 
         limit = settings.time_limit_s
         left = None if limit is None else max(limit - (time.monotonic() - begin), _TUNING * limit)

@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, PARTS, Change, rewritten
 from mirage_formal.kernels.target import Target
-from mirage_formal.run.build.stable import rewritten as each_rewritten
+from mirage_formal.run.kernel_build.stable import rewritten as each_rewritten
 from mirage_formal.run.ranking import operators
 
 #: Candidates that are tried: those of the fewest kernels, of each such pattern in turns the cheapest.

@@ -17,7 +17,7 @@ from mirage_formal.report.page.document import page
 from mirage_formal.report.page.gallery import compared, index
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE
-from mirage_formal.run.build.triton.files import write_run
+from mirage_formal.run.kernel_build.triton.files import write_run
 from mirage_formal.run.partitioning.answer import run_any
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import judge, written

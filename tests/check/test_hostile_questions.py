@@ -18,8 +18,8 @@ from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
 from mirage_formal.revalidate import command
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.run.build.build import build_run
 from mirage_formal.run.driver import run
+from mirage_formal.run.kernel_build.build import build_run
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.known_engine import PROGRAMS
 from tests.kit.runs.tampering import InProcess, copy, read_lines, sign_kernels, write_lines

@@ -16,8 +16,8 @@ from mirage_formal.kernels.program import program as ir
 from mirage_formal.kernels.program.serialization import programs_of, programs_text
 from mirage_formal.records import sha256
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.run.build.build import build_run
 from mirage_formal.run.driver import run
+from mirage_formal.run.kernel_build.build import build_run
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.known_engine import PROGRAMS
 from tests.kit.runs.tampering import copy, edit, sign_kernels

@@ -22,8 +22,8 @@ from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.executable import in_order
 from mirage_formal.kernels.generate import Kernel, generate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
-from mirage_formal.run.build.values import Built
+from mirage_formal.run.kernel_build.build import build
+from mirage_formal.run.kernel_build.values import Built
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.device_kernels import chain, predefined

@@ -21,7 +21,7 @@ from mirage_formal.device.tensors import TensorError
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
+from mirage_formal.run.kernel_build.build import build
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.runs.fake_cupy import FakeCupy, aligned, with_code

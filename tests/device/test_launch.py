@@ -24,9 +24,9 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.executable import KernelLaunch
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
-from mirage_formal.run.build.save import save_built
-from mirage_formal.run.build.values import Built
+from mirage_formal.run.kernel_build.build import build
+from mirage_formal.run.kernel_build.save import save_built
+from mirage_formal.run.kernel_build.values import Built
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.paths import REPOSITORY

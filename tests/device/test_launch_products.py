@@ -24,7 +24,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.executable import Binary, Executable, KernelLaunch
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
+from mirage_formal.run.kernel_build.build import build
 from mirage_formal.semantics import reference
 from tests.kit.kernels.device_kernels import predefined
 from tests.kit.runs.fake_cupy import FakeCupy, aligned, ndarray

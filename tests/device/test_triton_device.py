@@ -16,7 +16,7 @@ from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.run.autotuning.child import machine
 from mirage_formal.run.autotuning.triton.files import TritonText, texts
 from mirage_formal.run.autotuning.triton.precompile import Task, compile_file
-from mirage_formal.run.build.triton.calls import TritonOptimized
+from mirage_formal.run.kernel_build.triton.calls import TritonOptimized
 from tests.device.test_launch_device import KERNELS, NAMES
 
 pytestmark = [

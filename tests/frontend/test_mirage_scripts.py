@@ -15,7 +15,7 @@ from mirage_formal.cli.app import app
 from mirage_formal.frontend.builder import KernelBuilder
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run import request
-from mirage_formal.run.build.compile_unsearched import optimized
+from mirage_formal.run.kernel_build.compile_unsearched import optimized
 from tests.kit.paths import REPOSITORY
 from tests.kit.sampled import share
 from tests.kit.scripts import SCRIPTS, Array, Entry, refused, searched, written

@@ -16,7 +16,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import addressable, kernel_count, places
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
+from mirage_formal.run.kernel_build.build import build
 from mirage_formal.semantics import reference
 from tests.kit.kernels.example_kernels import checked
 

@@ -17,8 +17,8 @@ from mirage_formal.kernels.executable import KernelLaunch
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import For, GlobalVector, If, Int, IntBin, IntOp, Program, Stmt
-from mirage_formal.run.build.build import ARCHS
-from mirage_formal.run.build.values import Built
+from mirage_formal.run.kernel_build.build import ARCHS
+from mirage_formal.run.kernel_build.values import Built
 from tests.kit.kernels import example_kernels as kit
 from tests.kit.torch.copies import copies
 

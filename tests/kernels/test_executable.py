@@ -27,8 +27,8 @@ from mirage_formal.kernels.executable import (
 )
 from mirage_formal.kernels.program.program import LaunchDependents, Program
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
-from mirage_formal.run.build.values import Built
+from mirage_formal.run.kernel_build.build import build
+from mirage_formal.run.kernel_build.values import Built
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.device_kernels import predefined
 

@@ -16,7 +16,7 @@ COMPUTING = {
     "z3",
     "cvc5",
     "mirage_formal.run.tasks",
-    "mirage_formal.run.build.build",
+    "mirage_formal.run.kernel_build.build",
     "mirage_formal.check.equivalence",
     "mirage_formal.search.guided.engine",
     "mirage_formal.claims.identity_testing.fingerprint",

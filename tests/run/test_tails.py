@@ -16,8 +16,8 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
 from mirage_formal.run.driver import run
+from mirage_formal.run.kernel_build.build import build
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.tasks import PADDED, plan

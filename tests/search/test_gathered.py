@@ -15,7 +15,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count, moved
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
+from mirage_formal.run.kernel_build.build import build
 from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_mirrored
 from mirage_formal.search.preprocess import preprocess

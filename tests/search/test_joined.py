@@ -16,7 +16,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
+from mirage_formal.run.kernel_build.build import build
 from mirage_formal.search.concatenated_inputs import absorb_concatenations, joined
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 from mirage_formal.search.preprocess import preprocess

@@ -105,7 +105,7 @@ def _kernels(one: Subject) -> Optimized:
         from mirage_formal.run.result_cache.kernels import stored_kernels
 
         return Optimized.of(stored_kernels(one.kernels, arch_of(current_device())).executable)
-    from mirage_formal.run.build.compile_unsearched import optimized
+    from mirage_formal.run.kernel_build.compile_unsearched import optimized
 
     return optimized(one.graph)
 

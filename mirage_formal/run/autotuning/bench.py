@@ -12,7 +12,7 @@ from mirage_formal.run.autotuning.triton.results import Beside
 from mirage_formal.workers.dispatch import Executor
 
 if TYPE_CHECKING:
-    from mirage_formal.run.build.values import Built
+    from mirage_formal.run.kernel_build.values import Built
 
 #: Kernels of a run that are made and timed, and candidates that are built and compared, if nobody says otherwise.
 MOST_KERNELS: Final = 128

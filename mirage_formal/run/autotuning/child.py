@@ -132,7 +132,7 @@ def assess(directory: Path, tuning: TuningRecord | None) -> Answer:
     from mirage_formal.device.runs import DeviceRuns
     from mirage_formal.device.sealed_records import manifest_digest
     from mirage_formal.kernels.executable import load
-    from mirage_formal.run.build.device_records import record_numerics, record_time
+    from mirage_formal.run.kernel_build.device_records import record_numerics, record_time
 
     executable = load(directory)
     manifest_digest(directory)  # what is measured is what the manifest lists

@@ -13,7 +13,7 @@ from typing import Final
 from mirage_formal.kernels.post_search_rewrites.rewrite import Factors
 from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.autotuning.plans import At, CandidatePlan, TuningPlan
-from mirage_formal.run.build.values import MIXED
+from mirage_formal.run.kernel_build.values import MIXED
 
 #: What one place further back in the order of schedules counts, beside the ratio of two estimates.
 _PLACE: Final = 0.06
@@ -241,7 +241,7 @@ def mixed(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:
     """Combine forms: for each operator of a candidate, take the fastest kernel among all forms.
 
     Those alone that are expected to be faster than each form by itself. Nothing rests on it: a form that is put
-    together is proved equal to its candidate as all are (``run.build.forms.mixed``).
+    together is proved equal to its candidate as all are (``run.kernel_build.forms.mixed``).
 
     Args:
         plan: The plan.

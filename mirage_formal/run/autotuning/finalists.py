@@ -27,7 +27,7 @@ from mirage_formal.workers.dispatch import Done, Failed
 
 if TYPE_CHECKING:
     from mirage_formal.run.autotuning.prepare import Source
-    from mirage_formal.run.build.values import Built
+    from mirage_formal.run.kernel_build.values import Built
 
 #: Seconds that building finalists has at least, and that comparing and timing them has.
 _BUILT_S: Final = 10.0
@@ -94,7 +94,7 @@ class Finalists:
 
     def build(self, chosen: Sequence[Composed], deadline: float) -> None:
         """Write kernels of candidates, side by side: of the first one at least, of others until the deadline."""
-        from mirage_formal.run.build.save import save_built
+        from mirage_formal.run.kernel_build.save import save_built
 
         # At a deadline what is not finished is lost, so there is time for each to be, on as many processors.
         made = dict(self._made(chosen, max(deadline, time.monotonic() + _BUILT_S)))
@@ -136,7 +136,7 @@ class Finalists:
             for name in ready.values():
                 self._judge(name, self._known(self._chosen[name]))
             return
-        from mirage_formal.run.build.code_digest import text_digest
+        from mirage_formal.run.kernel_build.code_digest import text_digest
 
         machine = device.machine
         jobs = [job_of(Path(directory), place) for directory in ready]
@@ -161,7 +161,7 @@ class Finalists:
         Returns:
             Whether it was taken.
         """
-        from mirage_formal.run.build.save import move_built
+        from mirage_formal.run.kernel_build.save import move_built
 
         name, known = self.facts.plan.candidates[one.candidate].name, self._known(one)
         before = self.rows.get(name)

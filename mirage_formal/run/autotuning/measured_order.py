@@ -16,7 +16,7 @@ from mirage_formal.run.autotuning.prepare import PRELOAD
 from mirage_formal.run.autotuning.timing import Device
 from mirage_formal.run.autotuning.triton.results import Beside
 from mirage_formal.run.autotuning.tune import NoTimes, tune
-from mirage_formal.run.build.build import KernelWarning
+from mirage_formal.run.kernel_build.build import KernelWarning
 from mirage_formal.run.results.result import Result
 from mirage_formal.workers.pool import Pool, default_workers
 

@@ -122,10 +122,9 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inputs that determine how a kernel of some µGraph, schedule and target runs.
 
-    Attributes:
-        text: Digest of its CUDA C++ and launch; of a whole candidate, of all of them (``run.build.code_digest``).
-        compiler: Version of the compiler that made its machine code.
-        code: Digest of our code that wrote the text; the same code writes the same text.
+    Attributes: text: Digest of its CUDA C++ and launch; of a whole candidate, of all of them
+        (``run.kernel_build.code_digest``). compiler: Version of the compiler that made its machine code. code: Digest
+        of our code that wrote the text; the same code writes the same text.
     """
 
     text: str = ""

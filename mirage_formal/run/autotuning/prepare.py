@@ -32,14 +32,14 @@ from mirage_formal.run.autotuning.plans import (
     Watch,
 )
 from mirage_formal.run.autotuning.timing_cache import Asked, asked_of, code
-from mirage_formal.run.build.build import build_form, candidates_of
-from mirage_formal.run.build.values import MIXED, KernelRefused
+from mirage_formal.run.kernel_build.build import build_form, candidates_of
+from mirage_formal.run.kernel_build.values import MIXED, KernelRefused
 from mirage_formal.run.settings import environment
 from mirage_formal.workers.dispatch import Done, Executor, Failed
 
 if TYPE_CHECKING:
-    from mirage_formal.run.build.forms import Form
-    from mirage_formal.run.build.values import Built
+    from mirage_formal.run.kernel_build.forms import Form
+    from mirage_formal.run.kernel_build.values import Built
 
 #: What workers load once.
 PRELOAD: Final = ("mirage_formal.run.autotuning.prepare", "mirage_formal.claims.safety.safety")
@@ -126,7 +126,7 @@ def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Form]]:
     Raises:
         MirageError: Its own form is not proved.
     """
-    from mirage_formal.run.build.forms import OWN, forms  # loads numerical packages
+    from mirage_formal.run.kernel_build.forms import OWN, forms  # loads numerical packages
 
     found = forms(graph, target)
     kinds = ((False, False, MOST_FORMS), (True, False, MOST_GRIDS), (True, True, MOST_TILES))
@@ -224,7 +224,7 @@ def built(task: Finalist) -> Built | str:
 
 def written(task: Finalist) -> str:
     """The digest of what the kernels of a finalist are, none of which is proved or made; empty if there are none."""
-    from mirage_formal.run.build.code_digest import emit_code
+    from mirage_formal.run.kernel_build.code_digest import emit_code
 
     schedules = {operator: schedule_of(record) for operator, record in task.schedules}
     try:
@@ -236,7 +236,7 @@ def written(task: Finalist) -> str:
 @lru_cache(maxsize=32)
 def _made(graph: KernelGraph, target: Target, name: str) -> Form:
     """A form by its name, or as it was put together; finalists are often several of few forms."""
-    from mirage_formal.run.build import forms
+    from mirage_formal.run.kernel_build import forms
 
     if name.startswith(MIXED):
         return forms.mixed(graph, target, forms.parse(name))
@@ -334,8 +334,8 @@ def made(task: tuple[Asked, str]) -> Prepared:
 
     Sound: it is made by ``build_form``, which refuses a kernel with an obligation that does not hold.
     """
-    from mirage_formal.run.build.code_digest import text_digest
-    from mirage_formal.run.build.stable import Stable
+    from mirage_formal.run.kernel_build.code_digest import text_digest
+    from mirage_formal.run.kernel_build.stable import Stable
 
     one, arch = task
     graph = from_json(one.graph, "tuning plan")

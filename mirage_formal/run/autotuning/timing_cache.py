@@ -53,7 +53,7 @@ def text_of(asked: Asked) -> str:
     from mirage_formal.graph.formats.json import from_json
     from mirage_formal.kernels.generate import schedule_of
     from mirage_formal.kernels.target import load_target
-    from mirage_formal.run.build.code_digest import emit_code
+    from mirage_formal.run.kernel_build.code_digest import emit_code
 
     chosen = {} if asked.schedule is None else {asked.position: schedule_of(asked.schedule)}
     try:

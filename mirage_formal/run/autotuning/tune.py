@@ -49,8 +49,8 @@ def tune(root: Path, bench: Bench) -> Tuned:
     """Tune one run as far as this machine can.
 
     Sound: of what is timed every CUDA kernel has had all its obligations discharged; what is written is built again
-    from a proved candidate by ``run.build.build.build_form``, which refuses a kernel that may not run. Triton files,
-    which have no obligations, are timed with other back ends alone (``run.autotuning.triton.compare_backends``).
+    from a proved candidate by ``run.kernel_build.build.build_form``, which refuses a kernel that may not run. Triton
+    files, which have no obligations, are timed with other back ends alone (``run.autotuning.triton.compare_backends``).
 
     Args:
         root: The run's directory.

@@ -413,7 +413,7 @@ class _Whole:
         return record
 
     def _results(self, covers: Sequence[Cover], record: WholeRecord) -> tuple[Result, ...]:
-        from mirage_formal.run.build.alternatives import (
+        from mirage_formal.run.kernel_build.alternatives import (
             Alternatives,  # as in a single run, not before there is a result
         )
 

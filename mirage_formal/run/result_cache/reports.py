@@ -26,8 +26,8 @@ def results_of(found: Replayed, target: Target) -> tuple[Result, ...]:
         found: What was replayed.
         target: What kernels are planned for.
     """
-    from mirage_formal.run.build.alternatives import Alternatives
-    from mirage_formal.run.build.build import COUNT
+    from mirage_formal.run.kernel_build.alternatives import Alternatives
+    from mirage_formal.run.kernel_build.build import COUNT
 
     encoded = [(one.digest[:12], encode(one.graph)) for one in found.shown]
     most = len(encoded) if isinstance(found.record, WholeRecord) else COUNT

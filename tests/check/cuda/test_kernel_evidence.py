@@ -25,8 +25,8 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.kernels.executable import load
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.run.build.build import build_run
 from mirage_formal.run.driver import run
+from mirage_formal.run.kernel_build.build import build_run
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.kernel_runs import first, kernel_runs
 from tests.kit.runs.known_engine import PROGRAMS

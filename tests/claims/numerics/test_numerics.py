@@ -26,8 +26,8 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build, build_form
-from mirage_formal.run.build.stable import Stable
+from mirage_formal.run.kernel_build.build import build, build_form
+from mirage_formal.run.kernel_build.stable import Stable
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.program_interpreter import run as interpret

@@ -19,7 +19,7 @@ from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.run.build.build import build
+from mirage_formal.run.kernel_build.build import build
 from mirage_formal.semantics import reference
 from mirage_formal.semantics.working_set import footprint
 from tests.kit.graphs import workloads as w

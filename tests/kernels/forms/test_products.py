@@ -17,10 +17,10 @@ from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, CHANGES, Change, rewritten
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build_form
-from mirage_formal.run.build.forms import forms
-from mirage_formal.run.build.stable import Stable, stable
-from mirage_formal.run.build.stable import rewritten as operators_rewritten
+from mirage_formal.run.kernel_build.build import build_form
+from mirage_formal.run.kernel_build.forms import forms
+from mirage_formal.run.kernel_build.stable import Stable, stable
+from mirage_formal.run.kernel_build.stable import rewritten as operators_rewritten
 from mirage_formal.semantics import reference
 
 H200 = load_target("h200")

@@ -15,8 +15,8 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, CHANGES, Change, rewritten
 from mirage_formal.run.autotuning.prepare import _Named, described
-from mirage_formal.run.build.forms import form as again
-from mirage_formal.run.build.forms import forms
+from mirage_formal.run.kernel_build.forms import form as again
+from mirage_formal.run.kernel_build.forms import forms
 from tests.kernels.forms.test_forms import H200, proof_of, values
 from tests.kit.fuzz.looped import products_with_factors
 from tests.kit.proofs.claims import Saved, kernel, on, program

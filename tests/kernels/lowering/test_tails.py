@@ -21,8 +21,8 @@ from mirage_formal.kernels.lowering.context import Context
 from mirage_formal.kernels.planning import planner
 from mirage_formal.kernels.program.program import CopyAsync
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
-from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.run.kernel_build.build import build
+from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.semantics import reference
 from tests.kernels.lowering.test_lower import statements
 from tests.kit.kernels.example_kernels import checked

@@ -17,8 +17,8 @@ from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.kernels.generate import Kernel, generate, other_tiles, schedule_of, schedule_record
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build_form
-from mirage_formal.run.build.stable import Stable
+from mirage_formal.run.kernel_build.build import build_form
+from mirage_formal.run.kernel_build.stable import Stable
 from mirage_formal.semantics import reference
 from tests.kit.kernels.program_interpreter import from_storage, to_storage
 from tests.kit.kernels.program_interpreter import run as interpret

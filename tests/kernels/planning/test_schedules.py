@@ -16,7 +16,7 @@ from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan, schedules
 from mirage_formal.kernels.program.register_layout import Warps
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import discharge
+from mirage_formal.run.kernel_build.build import discharge
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.example_kernels import kernels
 from tests.kit.kernels.lowering_kit import inputs_for, laid_out

@@ -9,8 +9,8 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
-from mirage_formal.run.build.save import save_built
+from mirage_formal.run.kernel_build.build import build
+from mirage_formal.run.kernel_build.save import save_built
 from tests.kit.graphs import workloads as w
 
 K = OpKind

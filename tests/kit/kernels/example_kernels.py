@@ -24,8 +24,8 @@ from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
-from mirage_formal.run.build.values import Built
+from mirage_formal.run.kernel_build.build import build
+from mirage_formal.run.kernel_build.values import Built
 from tests.kit.kernels.lowering_kit import ROUND, inputs_for, laid_out, shrunk
 from tests.kit.paths import REPOSITORY
 

@@ -13,7 +13,7 @@ from mirage_formal.kernels.planning.memory import Memory, Request, allocate
 from mirage_formal.kernels.planning.steps import Steps
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
-from mirage_formal.run.build.stable import stable
+from mirage_formal.run.kernel_build.stable import stable
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.lowering_kit import TARGET, alone
 

@@ -21,7 +21,7 @@ from mirage_formal.device.emulate import run as emulate
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.executable import Binary, KernelLaunch
 from mirage_formal.kernels.program.program import Program
-from mirage_formal.run.build.values import Built
+from mirage_formal.run.kernel_build.values import Built
 
 _RAW: dict[DType, Any] = {
     DType.FLOAT16: np.float16,

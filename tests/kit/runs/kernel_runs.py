@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mirage_formal.run.build.build import build_run
 from mirage_formal.run.driver import run
+from mirage_formal.run.kernel_build.build import build_run
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.known_engine import PROGRAMS
 

@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefin
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.target import load_target
 from mirage_formal.kernels.triton.file import TritonFile, triton_file
-from mirage_formal.run.build.stable import stable
+from mirage_formal.run.kernel_build.stable import stable
 
 H200: Final = load_target("h200")
 ARCHS: Final = (80, 90, 100)

@@ -8,8 +8,8 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.device import compile as compiler
-from mirage_formal.run.build import __main__ as command
 from mirage_formal.run.driver import run
+from mirage_formal.run.kernel_build import __main__ as command
 from mirage_formal.run.settings import Settings
 
 

@@ -13,8 +13,8 @@ from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.program import GridWait, Program
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import discharge
-from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.run.kernel_build.build import discharge
+from mirage_formal.run.kernel_build.values import KernelRefused
 from tests.kit.graphs import workloads as w
 
 

@@ -28,10 +28,10 @@ from mirage_formal.kernels.program.program import Barrier, For, If, Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import KERNELS
 from mirage_formal.run.autotuning.child import Answer, Job, Machine, assess
-from mirage_formal.run.build import __main__ as build_command
-from mirage_formal.run.build.alternatives import Alternatives
-from mirage_formal.run.build.build import KernelWarning, build, build_run, discharge
-from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.run.kernel_build import __main__ as build_command
+from mirage_formal.run.kernel_build.alternatives import Alternatives
+from mirage_formal.run.kernel_build.build import KernelWarning, build, build_run, discharge
+from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.run.run_directory.directory import DirectoryWarning
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.program_interpreter import run as interpret
@@ -177,7 +177,7 @@ def device(monkeypatch: pytest.MonkeyPatch, results: list[Any]) -> Any:
     monkeypatch.setattr(np, "get_default_memory_pool", lambda: np_pool, raising=False)
     module = SimpleNamespace(DeviceRuns=Runs)
     monkeypatch.setitem(sys.modules, "mirage_formal.device.runs", module)
-    monkeypatch.setattr("mirage_formal.run.build.device_records.device_name", lambda: "Interpreter")
+    monkeypatch.setattr("mirage_formal.run.kernel_build.device_records.device_name", lambda: "Interpreter")
     for name, answer in (("device_count", 1), ("current_device", 0)):
         monkeypatch.setattr(command, name, lambda answer=answer: answer)
     monkeypatch.setattr(command, "arch_of", lambda device: "sm_90a")

@@ -22,13 +22,13 @@ from mirage_formal.kernels.post_search_rewrites.split_k import Split, split
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import FormRecord, decode
 from mirage_formal.revalidate.command import main as check
-from mirage_formal.run.build import forms as module
-from mirage_formal.run.build.__main__ import main as build_command
-from mirage_formal.run.build.build import ARCHS, build, build_form
-from mirage_formal.run.build.forms import OWN, Form, forms, mixed, parse
-from mirage_formal.run.build.save import save_built
-from mirage_formal.run.build.stable import stable
 from mirage_formal.run.driver import run
+from mirage_formal.run.kernel_build import forms as module
+from mirage_formal.run.kernel_build.__main__ import main as build_command
+from mirage_formal.run.kernel_build.build import ARCHS, build, build_form
+from mirage_formal.run.kernel_build.forms import OWN, Form, forms, mixed, parse
+from mirage_formal.run.kernel_build.save import save_built
+from mirage_formal.run.kernel_build.stable import stable
 from mirage_formal.run.settings import Settings
 from mirage_formal.search.thread import fuse_threads
 from tests.kit.graphs import workloads as w

@@ -13,9 +13,9 @@ from mirage_formal.emulate.runner import Emulated
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build_form
-from mirage_formal.run.build.forms import forms
-from mirage_formal.run.build.vertical_fusion import JOINED, joined
+from mirage_formal.run.kernel_build.build import build_form
+from mirage_formal.run.kernel_build.forms import forms
+from mirage_formal.run.kernel_build.vertical_fusion import JOINED, joined
 from mirage_formal.semantics import reference
 from tests.kit.proofs.claims import Saved, kernel, on, program
 

@@ -26,11 +26,11 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.logic import session
 from mirage_formal.logic.script import parse
 from mirage_formal.records import FormRecord, decode
-from mirage_formal.run.build.alternatives import Alternatives
-from mirage_formal.run.build.build import KernelWarning, build
-from mirage_formal.run.build.save import save_built
-from mirage_formal.run.build.stable import NotProved, stable
-from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.run.kernel_build.alternatives import Alternatives
+from mirage_formal.run.kernel_build.build import KernelWarning, build
+from mirage_formal.run.kernel_build.save import save_built
+from mirage_formal.run.kernel_build.stable import NotProved, stable
+from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.runs.fake_cupy import FakeCupy
@@ -124,7 +124,7 @@ def wrong_digits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("fault", [unproved, wrong_form, wrong_proof, wrong_digits])
 def test_without_a_proof_it_is_refused(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
     fault(monkeypatch)
-    from mirage_formal.run.build import stable as module
+    from mirage_formal.run.kernel_build import stable as module
 
     module._answers.cache_clear()
     with pytest.raises(NotProved):

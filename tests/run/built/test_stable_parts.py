@@ -28,10 +28,10 @@ from mirage_formal.kernels.online_softmax import stabilize as stabilizer
 from mirage_formal.kernels.online_softmax.stabilize import NotStable, stabilize, stabilized
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import FormRecord, decode
-from mirage_formal.run.build.build import build
-from mirage_formal.run.build.save import save_built
-from mirage_formal.run.build.stable import NotProved, stable
-from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.run.kernel_build.build import build
+from mirage_formal.run.kernel_build.save import save_built
+from mirage_formal.run.kernel_build.stable import NotProved, stable
+from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.softmax_forms import built, candidates

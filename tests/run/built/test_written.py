@@ -16,10 +16,10 @@ from mirage_formal.emulate.runner import checked
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.target import Target, load_target
-from mirage_formal.run.build import build as builder
-from mirage_formal.run.build import compile_unsearched
-from mirage_formal.run.build.build import KernelWarning
-from mirage_formal.run.build.values import Built, KernelRefused
+from mirage_formal.run.kernel_build import build as builder
+from mirage_formal.run.kernel_build import compile_unsearched
+from mirage_formal.run.kernel_build.build import KernelWarning
+from mirage_formal.run.kernel_build.values import Built, KernelRefused
 from tests.kit.graphs.mirage_programs import CASES, WRITTEN, inputs_of
 from tests.kit.runs.fake_cupy import FakeCupy, aligned, ndarray, with_code
 

@@ -23,8 +23,8 @@ from mirage_formal.records import RunRecord, SummaryRecord
 from mirage_formal.records.partition import WholeRecord
 from mirage_formal.records.reproduction import Row, Workloads
 from mirage_formal.reproduce.book import Lines, claim
-from mirage_formal.run.build.build import build_run
 from mirage_formal.run.driver import run
+from mirage_formal.run.kernel_build.build import build_run
 from mirage_formal.run.partitioning.answer import run_any
 from mirage_formal.run.partitioning.store import drop_others, open_whole
 from mirage_formal.run.request import superoptimize

@@ -18,10 +18,10 @@ from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
-from mirage_formal.run.build.save import save_built
 from mirage_formal.run.driver import run
 from mirage_formal.run.executors import make_executor
+from mirage_formal.run.kernel_build.build import build
+from mirage_formal.run.kernel_build.save import save_built
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import Judged, written

@@ -19,7 +19,7 @@ from mirage_formal.run.autotuning.choose import (
     whole_key,
 )
 from mirage_formal.run.autotuning.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
-from mirage_formal.run.build.values import MIXED
+from mirage_formal.run.kernel_build.values import MIXED
 
 
 def test_the_best_of_each_number_of_kernels_are_tried() -> None:

@@ -16,7 +16,7 @@ from mirage_formal.run.autotuning.bench import Limits, Tuned
 from mirage_formal.run.autotuning.plans import Origin, Place, Timed, holds
 from mirage_formal.run.autotuning.timing import FIRST
 from mirage_formal.run.autotuning.tune import NoTimes
-from mirage_formal.run.build import code_digest
+from mirage_formal.run.kernel_build import code_digest
 from tests.kit.runs import small_run
 from tests.kit.tuned.table import KERNELS, Table, answers, last_is_best, plan_in, tuned
 

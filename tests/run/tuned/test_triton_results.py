@@ -18,8 +18,8 @@ from mirage_formal.run.autotuning.measured_order import Wanted, fastest
 from mirage_formal.run.autotuning.plans import Place
 from mirage_formal.run.autotuning.triton import compare_backends as beside_module
 from mirage_formal.run.autotuning.triton.results import Beside
-from mirage_formal.run.build.alternatives import Alternatives
-from mirage_formal.run.build.build import KernelWarning, candidates_of
+from mirage_formal.run.kernel_build.alternatives import Alternatives
+from mirage_formal.run.kernel_build.build import KernelWarning, candidates_of
 from mirage_formal.run.results.result import Result
 from tests.kit.triton.answers import Compiler, Gpu, first_is, names, rows
 
@@ -54,7 +54,7 @@ def told(run: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Beside | None]
         asked: list[str] = []
 
         def tune(root: Path, bench: Bench) -> Tuned:
-            from mirage_formal.run.build.build import build
+            from mirage_formal.run.kernel_build.build import build
 
             asked.append(bench.backend)
             built = {}

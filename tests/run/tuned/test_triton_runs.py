@@ -38,7 +38,7 @@ sys.modules["cupy"] = np
 from mirage_formal.claims.numerics.numerics import where_computed, check
 from mirage_formal.device.runs import Elements
 from mirage_formal.kernels.executable import load
-from mirage_formal.run.build.triton.calls import loaded
+from mirage_formal.run.kernel_build.triton.calls import loaded
 from mirage_formal.run.autotuning.triton.runs import TritonRuns
 executable, text = load(Path(sys.argv[1])), Path(sys.argv[2]).read_text()
 head, found, tail = text.partition("    tl.store(")
@@ -55,7 +55,7 @@ _AHEAD = """
 import os, re, sys
 from pathlib import Path
 import torch
-from mirage_formal.run.build.triton.calls import loaded
+from mirage_formal.run.kernel_build.triton.calls import loaded
 from mirage_formal.run.autotuning.triton.precompile import Task, _Compiling, compiled
 cache = Path(os.environ["TRITON_CACHE_DIR"])
 text = Path(sys.argv[1]).read_text()

@@ -19,7 +19,7 @@ from mirage_formal.check.__main__ import main as check_main
 from mirage_formal.device import runtime
 from mirage_formal.run.autotuning import timing
 from mirage_formal.run.autotuning.timing import Child
-from mirage_formal.run.build.build import KernelWarning
+from mirage_formal.run.kernel_build.build import KernelWarning
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.commands import Command
 

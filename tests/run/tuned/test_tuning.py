@@ -35,7 +35,7 @@ from mirage_formal.run.autotuning.plans import (
 from mirage_formal.run.autotuning.prepare import Maker, Source, _Described, plan_of
 from mirage_formal.run.autotuning.timing import FIRST, SECOND, time_kernels
 from mirage_formal.run.autotuning.tune import NoTimes, on_device
-from mirage_formal.run.build.build import KernelWarning
+from mirage_formal.run.kernel_build.build import KernelWarning
 from mirage_formal.run.results.listing import Results
 from mirage_formal.workers.dispatch import Done
 from tests.kit.runs import small_run, tampering

@@ -17,7 +17,7 @@ from mirage_formal.run.autotuning import finalists
 from mirage_formal.run.autotuning.bench import Limits
 from mirage_formal.run.autotuning.choose import Composed, whole_key
 from mirage_formal.run.autotuning.plans import Place
-from mirage_formal.run.build.save import move_built
+from mirage_formal.run.kernel_build.save import move_built
 from tests.kit.runs import small_run
 from tests.kit.tuned.table import KERNELS, Table, answers, last_is_best, plan_in, shorter, tuned
 

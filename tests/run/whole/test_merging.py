@@ -16,7 +16,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.views import is_view, kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import build
+from mirage_formal.run.kernel_build.build import build
 from mirage_formal.run.partitioning.cover_search import run_whole
 from mirage_formal.run.partitioning.covers import Cover, reported
 from mirage_formal.run.partitioning.merging import Merger

@@ -29,9 +29,9 @@ from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import decode
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run.build.build import build, build_run
 from mirage_formal.run.calls import search_unit
 from mirage_formal.run.driver import run
+from mirage_formal.run.kernel_build.build import build, build_run
 from mirage_formal.run.partitioning.answer import is_whole, run_any
 from mirage_formal.run.partitioning.cover_search import WholeReport, run_whole
 from mirage_formal.run.partitioning.show import notes, print_any, reports_values

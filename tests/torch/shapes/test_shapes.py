@@ -19,7 +19,7 @@ import torch.nn.functional as F  # noqa: E402
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.emulate.runner import Emulated  # noqa: E402
 from mirage_formal.kernels.target import load_target  # noqa: E402
-from mirage_formal.run.build.build import build  # noqa: E402
+from mirage_formal.run.kernel_build.build import build  # noqa: E402
 from mirage_formal.torch.modules import choose  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 

@@ -1,7 +1,7 @@
 """The Triton files of a candidate: one text for each choice of launch options, of the µGraph that its kernels compute.
 
 Sound: that µGraph is the one of ``launch.json``, whose proof lies beside it. Nothing of a text is proved: see
-``run.build.triton``.
+``run.kernel_build.triton``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.kernels.triton.file import triton_file
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import MANIFEST_FILE, KernelManifestRecord, read, sha256, unsealed
-from mirage_formal.run.build.triton.program import TITLE
-from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.run.kernel_build.triton.program import TITLE
+from mirage_formal.run.kernel_build.values import KernelRefused
 
 #: Factors of warps, and stages, that are tried.
 WARPS: Final = (1.0, 0.5, 2.0)

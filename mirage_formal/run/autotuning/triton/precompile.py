@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.run.build.triton.calls import load_module
+from mirage_formal.run.kernel_build.triton.calls import load_module
 
 
 @dataclass(frozen=True, slots=True)

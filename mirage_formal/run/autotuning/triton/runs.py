@@ -20,7 +20,7 @@ from mirage_formal.graph.graph import Input
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.executable import load
 from mirage_formal.records import NumericsRecord
-from mirage_formal.run.build.triton.calls import load_module
+from mirage_formal.run.kernel_build.triton.calls import load_module
 
 Array = Any
 Tensor = Any

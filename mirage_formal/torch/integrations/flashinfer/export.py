@@ -26,8 +26,8 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.measurement import MEASURE_FILE, NUMERICS_FILE
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
-from mirage_formal.run.build.build import build, candidates_of
-from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.run.kernel_build.build import build, candidates_of
+from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.run.settings import versions
 from mirage_formal.torch.integrations.flashinfer.records import Solution, Trace
 from mirage_formal.torch.integrations.flashinfer.write import AUTHOR, definition, named, solution, trace, workload

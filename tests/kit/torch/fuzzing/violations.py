@@ -97,8 +97,8 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
     from mirage_formal.device.emulate import EmulationFault
     from mirage_formal.emulate.runner import Emulated
     from mirage_formal.kernels.target import load_target
-    from mirage_formal.run.build.build import build
-    from mirage_formal.run.build.values import KernelRefused
+    from mirage_formal.run.kernel_build.build import build
+    from mirage_formal.run.kernel_build.values import KernelRefused
 
     module = random_module(seed)
     try:

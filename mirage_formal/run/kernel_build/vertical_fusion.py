@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.online_softmax.rewrite_groups import Together, runs
 from mirage_formal.kernels.target import Target
-from mirage_formal.run.build.stable import NotProved, Stable, assemble, proved
+from mirage_formal.run.kernel_build.stable import NotProved, Stable, assemble, proved
 from mirage_formal.search.horizontal_fusion.union import Piece, turn, united_graph
 
 #: The name of the form.
@@ -28,7 +28,7 @@ JOINED: Final = "joined"
 def joined(graph: KernelGraph, target: Target) -> Stable | None:
     """The µGraph with kernels joined where that is estimated to be faster; None if none is, or one has no proof.
 
-    Sound: each part that changes has a proof that it equals what it was, see ``run.build.stable.assemble``.
+    Sound: each part that changes has a proof that it equals what it was, see ``run.kernel_build.stable.assemble``.
 
     Args:
         graph: A µGraph without sums of exponentials that need a maximum.

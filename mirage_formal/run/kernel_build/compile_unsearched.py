@@ -15,8 +15,8 @@ from mirage_formal.graph.types import row_major
 from mirage_formal.kernels.executable import Executable, workspace
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import Target, load_target
-from mirage_formal.run.build.build import KernelWarning, build
-from mirage_formal.run.build.values import Built
+from mirage_formal.run.kernel_build.build import KernelWarning, build
+from mirage_formal.run.kernel_build.values import Built
 
 #: The target that kernels are planned for, by the architecture that they are compiled for. A device with less shared
 #: memory than its target's refuses a kernel that needs more when it is loaded.
@@ -29,7 +29,7 @@ def optimized(graph: KernelGraph) -> Optimized:
     """A graph that can be called; its kernels are built at the first call on a GPU.
 
     Sound: the kernels are of the graph itself, or of its running-maximum form, which is proved equal to it; their
-    obligations are discharged, see ``run.build.build.build``.
+    obligations are discharged, see ``run.kernel_build.build.build``.
 
     Args:
         graph: A program or a µGraph.

@@ -14,11 +14,11 @@ from mirage_formal.graph.formats.json import decode as graph_of
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.target import Target
-from mirage_formal.run.build.build import KernelWarning, build
-from mirage_formal.run.build.values import Built, KernelRefused
+from mirage_formal.run.kernel_build.build import KernelWarning, build
+from mirage_formal.run.kernel_build.values import Built, KernelRefused
 
 if TYPE_CHECKING:
-    from mirage_formal.run.build.triton.program import TritonProgram
+    from mirage_formal.run.kernel_build.triton.program import TritonProgram
 
 #: Name of the program itself behind the candidates.
 UNFUSED: Final = "unfused"
@@ -48,7 +48,7 @@ class Alternatives:
     @cached_property
     def in_triton(self) -> Optimized:
         """The program as the Triton file computes it."""
-        from mirage_formal.run.build.triton.calls import TritonOptimized
+        from mirage_formal.run.kernel_build.triton.calls import TritonOptimized
 
         otherwise = None if self._file is None else self.optimized
         return TritonOptimized(self._program, self.triton_source, otherwise)
@@ -58,8 +58,8 @@ class Alternatives:
         return self.triton().code if self._file is None else self._file
 
     def triton(self) -> TritonProgram:
-        """The Triton file of the first candidate that has one; see ``run.build.triton.first_program``."""
-        from mirage_formal.run.build.triton.program import first_program
+        """The Triton file of the first candidate that has one; see ``run.kernel_build.triton.first_program``."""
+        from mirage_formal.run.kernel_build.triton.program import first_program
 
         return first_program([(n, graph_of(data)) for n, data in self._candidates], self._program, self._target)
 

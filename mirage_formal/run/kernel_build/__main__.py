@@ -1,4 +1,5 @@
-"""``python -m mirage_formal.run.build RUN_DIR``: the kernels of a run's best candidates, for mirage_formal.device."""
+"""``python -m mirage_formal.run.kernel_build RUN_DIR``: the kernels of a run's best candidates, for
+mirage_formal.device."""
 
 from __future__ import annotations
 

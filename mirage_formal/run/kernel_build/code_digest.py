@@ -27,7 +27,7 @@ def emit_code(
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
     early: Set[int] = NONE_EARLY,
 ) -> str:
-    """The digest of the launches that ``run.build.build`` makes, without proving or compiling anything.
+    """The digest of the launches that ``run.kernel_build.build`` makes, without proving or compiling anything.
 
     Raises:
         UnsupportedError: It has no kernels.

@@ -14,11 +14,11 @@ from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.generate import first_line
 from mirage_formal.kernels.target import Target
-from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.run.kernel_build.values import KernelRefused
 
 if TYPE_CHECKING:
     from mirage_formal.kernels.triton.file import TritonFile
-    from mirage_formal.run.build.stable import Stable
+    from mirage_formal.run.kernel_build.stable import Stable
 
 #: What the first line of a file says behind the name of what it computes.
 TITLE: Final = (
@@ -64,7 +64,7 @@ def triton_program(graph: KernelGraph, program: KernelGraph, target: Target, nam
         KernelRefused: A kernel has no function of Triton, or the running-maximum form is not proved; says why.
     """
     from mirage_formal.kernels.triton.file import triton_file
-    from mirage_formal.run.build.stable import stable  # loads numerical packages
+    from mirage_formal.run.kernel_build.stable import stable  # loads numerical packages
 
     try:
         form = stable(graph)

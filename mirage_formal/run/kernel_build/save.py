@@ -34,7 +34,7 @@ from mirage_formal.records import (
     sealed,
     sha256,
 )
-from mirage_formal.run.build.values import Built
+from mirage_formal.run.kernel_build.values import Built
 from mirage_formal.run.run_directory.directory import KERNELS_OF_ONE, remove, survey
 
 

@@ -17,9 +17,9 @@ from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, Factors
 from mirage_formal.kernels.post_search_rewrites.rewrite import rewritten as changed
 from mirage_formal.kernels.target import Target
-from mirage_formal.run.build.vertical_fusion import JOINED, joined
-from mirage_formal.run.build.stable import Rewriting, Rewritten, Stable, as_it_is, rewritten, singly, stable
-from mirage_formal.run.build.values import MIXED
+from mirage_formal.run.kernel_build.stable import Rewriting, Rewritten, Stable, as_it_is, rewritten, singly, stable
+from mirage_formal.run.kernel_build.values import MIXED
+from mirage_formal.run.kernel_build.vertical_fusion import JOINED, joined
 from mirage_formal.search.thread import fuse_threads
 
 #: The name of a candidate's own form.
@@ -30,7 +30,7 @@ SLACK: Final = 1.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form(Stable):
-    """A form of a candidate; ``run.build.build.build_form`` makes its kernels.
+    """A form of a candidate; ``run.kernel_build.build.build_form`` makes its kernels.
 
     Attributes:
         name: What was done to its kernels: "own", or as ``kernels.post_search_rewrites.rewrite.Change`` says.
@@ -52,7 +52,7 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
 
     The same for the same arguments. Forms that are equal are listed once; one without a proof is left out.
 
-    Sound: each has a proof, see ``run.build.stable.stable``.
+    Sound: each has a proof, see ``run.kernel_build.stable.stable``.
 
     Args:
         candidate: A µGraph.
@@ -93,7 +93,7 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
 def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SLACK) -> Form:
     """Return the form called ``name`` of a candidate, without making the others.
 
-    Sound: it has a proof, see ``run.build.stable.stable``.
+    Sound: it has a proof, see ``run.kernel_build.stable.stable``.
 
     Args:
         candidate: A µGraph.
@@ -119,7 +119,7 @@ def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SL
 def mixed(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, slack: float = SLACK) -> Form:
     """The form in which operators are each rewritten in a way of their own.
 
-    Sound: it has a proof, see ``run.build.stable.stable``.
+    Sound: it has a proof, see ``run.kernel_build.stable.stable``.
 
     Args:
         candidate: A µGraph.

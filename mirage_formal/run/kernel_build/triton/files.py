@@ -7,9 +7,9 @@ from pathlib import Path
 
 from mirage_formal.errors import RunError
 from mirage_formal.kernels.target import load_target
-from mirage_formal.run.build.build import candidates_of
-from mirage_formal.run.build.triton.program import triton_program
-from mirage_formal.run.build.values import KernelRefused
+from mirage_formal.run.kernel_build.build import candidates_of
+from mirage_formal.run.kernel_build.triton.program import triton_program
+from mirage_formal.run.kernel_build.values import KernelRefused
 
 
 def default_out(root: Path) -> Path:

@@ -8,14 +8,14 @@ from functools import lru_cache
 
 import msgspec
 
-from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.check.partitioning.parts import Other, Piece, composed, partition, replace_part, taken_out
+from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.online_softmax.stabilize import NotStable
 from mirage_formal.kernels.online_softmax.rewrite_groups import Together, runs
+from mirage_formal.kernels.online_softmax.stabilize import NotStable
 from mirage_formal.records import FormPartRecord, FormRecord, ProvedRecord, line
 
 #: Another graph of the same interface for a graph of one operator; the given one where there is none.

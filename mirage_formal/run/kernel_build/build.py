@@ -3,7 +3,8 @@
 A kernel with an obligation that is broken or undecided is never returned: building its µGraph raises KernelRefused, and
 whoever has a list of candidates takes the next one.
 
-    python -m mirage_formal.run.build RUN_DIR     writes RUN_DIR/kernels, which mirage_formal.device runs anywhere
+    python -m mirage_formal.run.kernel_build RUN_DIR     writes RUN_DIR/kernels, which mirage_formal.device runs
+    anywhere
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord, cover_name
-from mirage_formal.run.build.save import save_built
-from mirage_formal.run.build.values import Built, KernelRefused
+from mirage_formal.run.kernel_build.save import save_built
+from mirage_formal.run.kernel_build.values import Built, KernelRefused
 from mirage_formal.run.run_directory.directory import KERNELS_OF_ONE, remove, replaceable_kernels
 from mirage_formal.run.run_directory.lock import writing
 
 if TYPE_CHECKING:
     from mirage_formal.claims.safety.obligations import Discharged
     from mirage_formal.device.compile import Compiled
-    from mirage_formal.run.build.stable import Stable
+    from mirage_formal.run.kernel_build.stable import Stable
 
 ARCHS: Final = ("sm_80", "sm_90a")
 #: How many candidates get kernels if nobody says otherwise.
@@ -92,7 +93,7 @@ def build(
     Raises:
         KernelRefused: It has no kernel that may run.
     """
-    from mirage_formal.run.build.stable import stable  # loads numerical packages
+    from mirage_formal.run.kernel_build.stable import stable  # loads numerical packages
 
     try:
         form = stable(graph) if form is None else form
@@ -307,7 +308,7 @@ def _best(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
     Raises:
         KernelRefused: The own form has none.
     """
-    from mirage_formal.run.build.forms import OWN, forms  # loads numerical packages
+    from mirage_formal.run.kernel_build.forms import OWN, forms  # loads numerical packages
 
     try:
         found = forms(graph, target)

@@ -14,8 +14,8 @@ from mirage_formal.frontend.mirage_api.table import refusal
 from mirage_formal.graph.graph import KernelGraph
 
 if TYPE_CHECKING:
-    from mirage_formal.run.build.triton.program import TritonProgram
-    from mirage_formal.run.build.compile_unsearched import CudaProgram
+    from mirage_formal.run.kernel_build.compile_unsearched import CudaProgram
+    from mirage_formal.run.kernel_build.triton.program import TritonProgram
 
 #: Options of the reference system's code generator that have no meaning here.
 _CODE_OPTIONS: Final = ("num_warp_groups", "pipeline_stages", "enable_online_softmax", "file_id", "output_tensors")
@@ -48,7 +48,7 @@ def generate_cuda_program(
         text = f"generate_cuda_program: expected a kernel graph, got {type(graph).__name__}"
         raise fail(GraphError, text, "give the graph itself, or result.graph for a result")
     code_options("generate_cuda_program", more, ())
-    from mirage_formal.run.build.compile_unsearched import cuda_program
+    from mirage_formal.run.kernel_build.compile_unsearched import cuda_program
 
     program = graph.freeze() if isinstance(graph, KernelBuilder) else graph
     return cuda_program(program, "sm_90a" if target_cc == 90 else f"sm_{target_cc}", input_strides)
@@ -72,8 +72,8 @@ def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: in
     if not isinstance(graph, KernelBuilder | KernelGraph):
         text = f"generate_triton_program: expected a kernel graph, got {type(graph).__name__}"
         raise fail(GraphError, text, "give the graph itself, or result.graph for a result")
-    from mirage_formal.run.build.triton.program import triton_program
-    from mirage_formal.run.build.compile_unsearched import target_of
+    from mirage_formal.run.kernel_build.compile_unsearched import target_of
+    from mirage_formal.run.kernel_build.triton.program import triton_program
 
     program = graph.freeze() if isinstance(graph, KernelBuilder) else graph
     return triton_program(program, program, target_of("sm_90a" if target_cc == 90 else f"sm_{target_cc}"))
