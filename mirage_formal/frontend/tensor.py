@@ -51,199 +51,199 @@ class Tensor(Handle):
         return (self[i] for i in range(self.shape[0]))
 
     def tanh(self) -> Tensor:
-        """Apply ``Graph.tanh``."""
+        """See ``Graph.tanh``."""
         return self._call("tanh")
 
     def erf(self) -> Tensor:
-        """Apply ``Graph.erf``."""
+        """See ``Graph.erf``."""
         return self._call("erf")
 
     def exp(self) -> Tensor:
-        """Apply ``Graph.exp``."""
+        """See ``Graph.exp``."""
         return self._call("exp")
 
     def log(self) -> Tensor:
-        """Apply ``Graph.log``."""
+        """See ``Graph.log``."""
         return self._call("log")
 
     def sqrt(self) -> Tensor:
-        """Apply ``Graph.sqrt``."""
+        """See ``Graph.sqrt``."""
         return self._call("sqrt")
 
     def rsqrt(self) -> Tensor:
-        """Apply ``Graph.rsqrt``."""
+        """See ``Graph.rsqrt``."""
         return self._call("rsqrt")
 
     def square(self) -> Tensor:
-        """Apply ``Graph.square``."""
+        """See ``Graph.square``."""
         return self._call("square")
 
     def abs(self) -> Tensor:
-        """Apply ``Graph.abs``."""
+        """See ``Graph.abs``."""
         return self._call("abs")
 
     def neg(self) -> Tensor:
-        """Apply ``Graph.neg``."""
+        """See ``Graph.neg``."""
         return self._call("neg")
 
     def reciprocal(self) -> Tensor:
-        """Apply ``Graph.reciprocal``."""
+        """See ``Graph.reciprocal``."""
         return self._call("reciprocal")
 
     def relu(self) -> Tensor:
-        """Apply ``Graph.relu``."""
+        """See ``Graph.relu``."""
         return self._call("relu")
 
     def sigmoid(self) -> Tensor:
-        """Apply ``Graph.sigmoid``."""
+        """See ``Graph.sigmoid``."""
         return self._call("sigmoid")
 
     def silu(self) -> Tensor:
-        """Apply ``Graph.silu``."""
+        """See ``Graph.silu``."""
         return self._call("silu")
 
     def gelu(self, approximate: str = "none") -> Tensor:
-        """Apply ``Graph.gelu``."""
+        """See ``Graph.gelu``."""
         return self._call("gelu", approximate)
 
     def leaky_relu(self, negative_slope: Number = 0.01) -> Tensor:
-        """Apply ``Graph.leaky_relu``."""
+        """See ``Graph.leaky_relu``."""
         return self._call("leaky_relu", negative_slope)
 
     def pow(self, c: Number) -> Tensor:
-        """Apply ``Graph.pow``."""
+        """See ``Graph.pow``."""
         return self._call("pow", c)
 
     def scale(self, c: Number) -> Tensor:
-        """Apply ``Graph.scale``."""
+        """See ``Graph.scale``."""
         return self._call("scale", c)
 
     def shift(self, c: Number) -> Tensor:
-        """Apply ``Graph.shift``."""
+        """See ``Graph.shift``."""
         return self._call("shift", c)
 
     def full_like(self, c: Number) -> Tensor:
-        """Apply ``Graph.full_like``."""
+        """See ``Graph.full_like``."""
         return self._call("full_like", c)
 
     def add(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.add``."""
+        """See ``Graph.add``."""
         return self._call("add", B)
 
     def sub(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.sub``."""
+        """See ``Graph.sub``."""
         return self._call("sub", B)
 
     def mul(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.mul``."""
+        """See ``Graph.mul``."""
         return self._call("mul", B)
 
     def div(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.div``."""
+        """See ``Graph.div``."""
         return self._call("div", B)
 
     def maximum(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.maximum``."""
+        """See ``Graph.maximum``."""
         return self._call("maximum", B)
 
     def minimum(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.minimum``."""
+        """See ``Graph.minimum``."""
         return self._call("minimum", B)
 
     def clamp(self, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
-        """Apply ``Graph.clamp``."""
+        """See ``Graph.clamp``."""
         return self._call("clamp", min, max)
 
     def where(self, A: Tensor | Number, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.where``; this tensor is the mask."""
+        """See ``Graph.where``; this tensor is the mask."""
         return self._call("where", A, B)
 
     def eq(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.eq``."""
+        """See ``Graph.eq``."""
         return self._call("eq", B)
 
     def ne(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.ne``."""
+        """See ``Graph.ne``."""
         return self._call("ne", B)
 
     def lt(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.lt``."""
+        """See ``Graph.lt``."""
         return self._call("lt", B)
 
     def le(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.le``."""
+        """See ``Graph.le``."""
         return self._call("le", B)
 
     def gt(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.gt``."""
+        """See ``Graph.gt``."""
         return self._call("gt", B)
 
     def ge(self, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.ge``."""
+        """See ``Graph.ge``."""
         return self._call("ge", B)
 
     def logical_and(self, B: Tensor) -> Tensor:
-        """Apply ``Graph.logical_and``."""
+        """See ``Graph.logical_and``."""
         return self._call("logical_and", B)
 
     def logical_or(self, B: Tensor) -> Tensor:
-        """Apply ``Graph.logical_or``."""
+        """See ``Graph.logical_or``."""
         return self._call("logical_or", B)
 
     def logical_not(self) -> Tensor:
-        """Apply ``Graph.logical_not``."""
+        """See ``Graph.logical_not``."""
         return self._call("logical_not")
 
     def select(self, A: Tensor | Number, B: Tensor | Number) -> Tensor:
-        """Apply ``Graph.select``; this tensor is the mask."""
+        """See ``Graph.select``; this tensor is the mask."""
         return self._call("select", A, B)
 
     def div_no_nan(self, B: Tensor) -> Tensor:
-        """Apply ``Graph.div_no_nan``."""
+        """See ``Graph.div_no_nan``."""
         return self._call("div_no_nan", B)
 
     def round_to(self, dtype: object) -> Tensor:
-        """Apply ``Graph.round_to``."""
+        """See ``Graph.round_to``."""
         return self._call("round_to", dtype)
 
     def sum(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """Apply ``Graph.sum``."""
+        """See ``Graph.sum``."""
         return self._call("sum", dim, keepdim)
 
     def mean(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """Apply ``Graph.mean``."""
+        """See ``Graph.mean``."""
         return self._call("mean", dim, keepdim)
 
     def max(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """Apply ``Graph.max``."""
+        """See ``Graph.max``."""
         return self._call("max", dim, keepdim)
 
     def min(self, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """Apply ``Graph.min``."""
+        """See ``Graph.min``."""
         return self._call("min", dim, keepdim)
 
     def logsumexp(self, dim: Dims = -1, keepdim: bool = True) -> Tensor:
-        """Apply ``Graph.logsumexp``."""
+        """See ``Graph.logsumexp``."""
         return self._call("logsumexp", dim, keepdim)
 
     def softmax(self, dim: int = -1) -> Tensor:
-        """Apply ``Graph.softmax``."""
+        """See ``Graph.softmax``."""
         return self._call("softmax", dim)
 
     def log_softmax(self, dim: int = -1) -> Tensor:
-        """Apply ``Graph.log_softmax``."""
+        """See ``Graph.log_softmax``."""
         return self._call("log_softmax", dim)
 
     def matmul(self, B: Tensor) -> Tensor:
-        """Apply ``Graph.matmul``."""
+        """See ``Graph.matmul``."""
         return self._call("matmul", B)
 
     def linear(self, w: Tensor, b: Tensor | None = None) -> Tensor:
-        """Apply ``Graph.linear``."""
+        """See ``Graph.linear``."""
         return self._call("linear", w, b)
 
     def addmm(self, x: Tensor, w: Tensor) -> Tensor:
-        """Apply ``Graph.addmm``; this tensor is the summand."""
+        """See ``Graph.addmm``; this tensor is the summand."""
         return self._call("addmm", x, w)
 
     def rms_norm(
@@ -253,7 +253,7 @@ class Tensor(Handle):
         eps: Number | None = None,
         dim: int = -1,
     ) -> Tensor:
-        """Apply ``Graph.rms_norm``."""
+        """See ``Graph.rms_norm``."""
         return self._call("rms_norm", normalized_shape, weight, eps, dim)
 
     def layer_norm(
@@ -263,57 +263,57 @@ class Tensor(Handle):
         bias: Tensor | None = None,
         eps: Number | None = None,
     ) -> Tensor:
-        """Apply ``Graph.layer_norm``."""
+        """See ``Graph.layer_norm``."""
         return self._call("layer_norm", dim, weight, bias, eps)
 
     def transpose(self, d0: int | Sequence[int] = -2, d1: int | None = None) -> Tensor:
-        """Apply ``Graph.transpose``."""
+        """See ``Graph.transpose``."""
         return self._call("transpose", d0, d1)
 
     def permute(self, *dims: int | Sequence[int]) -> Tensor:
-        """Apply ``Graph.permute``."""
+        """See ``Graph.permute``."""
         return self._call("permute", *dims)
 
     def reshape(self, shape: Sequence[int] | int, *more: int) -> Tensor:
-        """Apply ``Graph.reshape``."""
+        """See ``Graph.reshape``."""
         return self._call("reshape", shape, *more)
 
     def expand(self, *shape: int | Sequence[int]) -> Tensor:
-        """Apply ``Graph.expand``."""
+        """See ``Graph.expand``."""
         return self._call("expand", *shape)
 
     def squeeze(self, dim: int | Sequence[int] | None = None) -> Tensor:
-        """Apply ``Graph.squeeze``."""
+        """See ``Graph.squeeze``."""
         return self._call("squeeze", dim)
 
     def unsqueeze(self, dim: int) -> Tensor:
-        """Apply ``Graph.unsqueeze``."""
+        """See ``Graph.unsqueeze``."""
         return self._call("unsqueeze", dim)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-        """Apply ``Graph.flatten``."""
+        """See ``Graph.flatten``."""
         return self._call("flatten", start_dim, end_dim)
 
     def repeat_interleave(self, repeats: int, dim: int) -> Tensor:
-        """Apply ``Graph.repeat_interleave``."""
+        """See ``Graph.repeat_interleave``."""
         return self._call("repeat_interleave", repeats, dim)
 
     def slice(self, dim: int, start: int = 0, stop: int | None = None, step: int = 1) -> Tensor:
-        """Apply ``Graph.slice``."""
+        """See ``Graph.slice``."""
         return self._call("slice", dim, start, stop, step)
 
     def pad(self, dim: int, before: int, after: int, value: Number = 0) -> Tensor:
-        """Apply ``Graph.pad``."""
+        """See ``Graph.pad``."""
         return self._call("pad", dim, before, after, value)
 
     def cast(self, dtype: DType | str | object) -> Tensor:
-        """Apply ``Graph.cast``."""
+        """See ``Graph.cast``."""
         return self._call("cast", dtype)
 
     def split(self, size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
-        """Apply ``Graph.split``."""
+        """See ``Graph.split``."""
         return self._list("split", size, dim)
 
     def chunk(self, chunks: int, dim: int = 0) -> list[Tensor]:
-        """Apply ``Graph.chunk``."""
+        """See ``Graph.chunk``."""
         return self._list("chunk", chunks, dim)

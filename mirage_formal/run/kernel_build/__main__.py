@@ -1,5 +1,4 @@
-"""``python -m mirage_formal.run.kernel_build RUN_DIR``: the kernels of a run's best candidates, for
-mirage_formal.device."""
+"""``python -m mirage_formal.run.kernel_build RUN_DIR``: the kernels of a run's best candidates."""
 
 from __future__ import annotations
 
