@@ -77,7 +77,7 @@ def build(
     archs: Sequence[str] = (),
     form: Stable | None = None,
 ) -> Built:
-    """The kernels of a µGraph, with running maxima under the exponentials that it sums (run.build.stable).
+    """The kernels of a µGraph, with running maxima under the exponentials that it sums (run.kernel_build.stable).
 
     Sound: the form that kernels are made of is proved equal to the µGraph, which the checker replays; every generated
     kernel, those of predefined operators included, is discharged by claims.safety.safety; only if all its obligations
@@ -88,7 +88,7 @@ def build(
         program: The program.
         target: What kernels are planned for.
         archs: Architectures to compile for; what is missing is compiled when the executable is loaded.
-        form: Another form of the µGraph (run.build.forms), with its proof; its own, if left out.
+        form: Another form of the µGraph (run.kernel_build.forms), with its proof; its own, if left out.
 
     Raises:
         KernelRefused: It has no kernel that may run.
@@ -245,13 +245,10 @@ def build_run(
 
     Candidates that are refused don't count. Earlier kernels are replaced; results of a device only with ``force``.
 
-    Args:
-        root: The run's directory.
-        count: How many candidates get kernels.
-        archs: Architectures to compile for.
-        force: Whether kernels are replaced that have results of a device.
-        other_forms: Whether kernels are those of the form with the best estimate (run.build.forms), not of the own one.
-        step: Told how many candidates have kernels, after each that was tried.
+    Args: root: The run's directory. count: How many candidates get kernels. archs: Architectures to compile for. force:
+        Whether kernels are replaced that have results of a device. other_forms: Whether kernels are those of the form
+        with the best estimate (run.kernel_build.forms), not of the own one. step: Told how many candidates have
+        kernels, after each that was tried.
 
     Returns:
         For each candidate that was tried, its directory's name and what became of it: "built", with the name of a form

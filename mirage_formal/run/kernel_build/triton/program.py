@@ -1,7 +1,8 @@
 """Generator of Triton files from µGraphs.
 
-Sound: a file is of the graph itself, or of its running-maximum form, which is proved equal to it (run.build.stable).
-Nothing of the file is proved, and no safety obligation is discharged: docs/kernels.md says what is believed.
+Sound: a file is of the graph itself, or of its running-maximum form, which is proved equal to it
+(run.kernel_build.stable). Nothing of the file is proved, and no safety obligation is discharged: docs/kernels.md says
+what is believed.
 """
 
 from __future__ import annotations
