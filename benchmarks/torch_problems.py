@@ -50,10 +50,10 @@ def problems(levels: list[int]) -> Iterator[tuple[str, str]]:
 
 def names_of(name: str, text: str, *, small: bool) -> dict[str, Any]:
     """What a problem's file defines."""
-    from mirage_formal.torch.integrations.kernelbench.sizes import reduce
+    from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers
 
     names: dict[str, Any] = {"__name__": f"problem_{re.sub(r'[^0-9a-zA-Z]', '_', name)}"}
-    source = reduce(text, 64)[0] if small else text
+    source = halve_numbers(text, 64)[0] if small else text
     exec(compile(source, name, "exec"), names)
     return names
 

@@ -102,7 +102,7 @@ def own_conditions(program: KernelGraph) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Opinions:
-    """Return sympy's verdict on a proof's closing identities; it makes no identity hold, it can only object.
+    """Verdict of sympy on a proof's closing identities; it makes no identity hold, it can only object.
 
     Attributes:
         confirmed: Identities that it decides as the kernel does.

@@ -342,7 +342,7 @@ def _outputs(
 
 
 def plan_record(kernel: Kernel, compiled: Mapping[str, Compiled]) -> KernelPlanRecord:
-    """Plan of a kernel, and the compiler's report about it.
+    """Return the plan of a kernel, and the compiler's report about it.
 
     Args:
         kernel: The kernel.

@@ -72,7 +72,7 @@ def _single(values: Any) -> Singles:
     return np.asarray(values, np.float32)
 
 
-def round_extents(values: Array, dtype: DType) -> Singles:
+def round_to_dtype(values: Array, dtype: DType) -> Singles:
     """Return values rounded to the nearest number of an element type, ties to even, as float32.
 
     Args:
@@ -117,7 +117,7 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
     last.update(dict.fromkeys(graph.outputs, len(graph.ops)))
     domain = SingleDomain()
     with np.errstate(all="ignore"):
-        held = {n: round_extents(array, types[n].dtype) for n, array in enumerate(arrays)}
+        held = {n: round_to_dtype(array, types[n].dtype) for n, array in enumerate(arrays)}
         number = len(held)
         for index, op in enumerate(graph.ops):
             operands = [held[n] for n in op.operands]
@@ -126,12 +126,12 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
             else:
                 results = evaluate(_alone(op, types), operands, domain)
             for found in results:
-                held[number] = round_extents(found, types[number].dtype) if stored else found
+                held[number] = round_to_dtype(found, types[number].dtype) if stored else found
                 number += 1
             for read in set(op.operands):
                 if last[read] == index:
                     del held[read]
-        return tuple(round_extents(held[number], types[number].dtype) for number in graph.outputs)
+        return tuple(round_to_dtype(held[number], types[number].dtype) for number in graph.outputs)
 
 
 def _chosen(op: Op, operands: Sequence[Array]) -> Array:
@@ -148,4 +148,4 @@ def _alone(op: KernelOp, types: Sequence[DTensor]) -> KernelGraph:
     return KernelGraph(inputs, (own,), tuple(range(len(read), len(read) + op.results)))
 
 
-__all__ = ["LARGEST", "Singles", "round_extents", "run_typed"]
+__all__ = ["LARGEST", "Singles", "round_to_dtype", "run_typed"]

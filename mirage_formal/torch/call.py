@@ -179,7 +179,7 @@ class Call:
     def cast(self, value: Value, dtype: DType) -> Value:
         """Convert a value to another element type."""
         if value.number is not None:
-            return Value(Constant(round_extents(value.number, dtype), dtype), value.view)
+            return Value(Constant(round_number(value.number, dtype), dtype), value.view)
         return cast(self.program, value, dtype)
 
     def map(self, make: Make, *operands: Operand) -> Value:
@@ -271,10 +271,10 @@ class Call:
 def filled(number: Fraction, shape: Shape, dtype: DType) -> Value:
     """Return a constant tensor with the same number everywhere."""
     digits = tuple(((n, 0),) if n > 1 else () for n in shape)
-    return Value(Constant(round_extents(number, dtype), dtype), View(digits))
+    return Value(Constant(round_number(number, dtype), dtype), View(digits))
 
 
-def round_extents(number: Fraction, dtype: DType) -> Fraction:
+def round_number(number: Fraction, dtype: DType) -> Fraction:
     """Return a number rounded to an element type.
 
     Raises:

@@ -275,7 +275,7 @@ _COMPARISONS: Final = (
         for name, kind, given, when in rows
     ),
     *(
-        _masks(f"{name}.{kind}", f"torch.where({given}, a, b)", means, along.quantify(every=name == "all"), ("self",))
+        _masks(f"{name}.{kind}", f"torch.where({given}, a, b)", means, along.any_or_all(every=name == "all"), ("self",))
         for name, means in (("any", "max"), ("all", "max of the negation"))
         for kind, given in (
             ("default", f"torch.{name}(ma)"),

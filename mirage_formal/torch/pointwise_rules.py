@@ -9,7 +9,7 @@ from typing import Any, Final
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.call import LARGEST, TYPES, Call, Operand, Written, filled, minus_infinity
-from mirage_formal.torch.call import round_extents as rounded_number
+from mirage_formal.torch.call import round_number as rounded_number
 from mirage_formal.torch.values import ImportedGraph, Value, stuck
 from mirage_formal.torch.views import View
 

@@ -20,7 +20,7 @@ from mirage_formal.torch.views import View
 NO_CONVOLUTION: Final = "programs have no convolution, but for one that looks at one place at a time"
 
 
-def turn(value: Value) -> Value:
+def swap_last_dims(value: Value) -> Value:
     """The last two dims swapped."""
     return seen(value, View((*value.view.dims[:-2], value.view.dims[-1], value.view.dims[-2]), value.view.offset))
 
@@ -48,7 +48,7 @@ def matmul(call: Call) -> Written:
 def linear(call: Call) -> Written:
     """x w^T + b; the weight is read through its strides."""
     weight = call.value("weight")
-    found = _times(call, call.value("input"), turn(weight) if len(weight.shape) > 1 else weight)
+    found = _times(call, call.value("input"), swap_last_dims(weight) if len(weight.shape) > 1 else weight)
     bias = call.optional("bias")
     return found if bias is None else call.map(lambda graph, x, b: graph.add(x, b), found, bias)
 
@@ -80,7 +80,7 @@ def attention(call: Call) -> Written:
     if call.given.get("enable_gqa"):
         k, v = (_shared(call, item, q.shape[-3]) for item in (k, v))
     scale = Fraction(repr(1 / sqrt(q.shape[-1]))) if call.given.get("scale") is None else call.factor("scale")
-    scores = call.map(lambda graph, x: graph.scale(x, scale), _times(call, q, turn(k)))
+    scores = call.map(lambda graph, x: graph.scale(x, scale), _times(call, q, swap_last_dims(k)))
     mask = call.optional("attn_mask")
     if call.given["is_causal"]:
         if mask is not None:
@@ -194,7 +194,7 @@ def reduction(name: str) -> Callable[[Call], Written]:
     return rule
 
 
-def quantify(*, every: bool) -> Callable[[Call], Written]:
+def any_or_all(*, every: bool) -> Callable[[Call], Written]:
     """Return whether a mask has a 1, or no 0, along dims."""
 
     def rule(call: Call) -> Written:

@@ -8,7 +8,7 @@ from math import prod
 
 import mirage_formal.torch.views as views
 from mirage_formal.frontend.tensor import Tensor
-from mirage_formal.torch.call import Call, Written, round_extents
+from mirage_formal.torch.call import Call, Written, round_number
 from mirage_formal.torch.values import Program, Value, stuck
 from mirage_formal.torch.view_propagation import concatenate, full
 from mirage_formal.torch.views import View
@@ -265,7 +265,7 @@ def pad(call: Call) -> Written:
     found = full(call.program, value).base
     assert isinstance(found, Tensor)
     for axis, before, after in pairs:
-        found = call.program.graph.pad(found, axis, max(before, 0), max(after, 0), round_extents(number, value.dtype))
+        found = call.program.graph.pad(found, axis, max(before, 0), max(after, 0), round_number(number, value.dtype))
     return Value(found, views.dense(call.shape))
 
 

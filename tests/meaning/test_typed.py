@@ -13,7 +13,7 @@ from mirage_formal.errors import ShapeError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.semantics.reference import run
-from mirage_formal.semantics.typed import LARGEST, round_extents, run_typed
+from mirage_formal.semantics.typed import LARGEST, round_to_dtype, run_typed
 
 INF, NAN = float("inf"), float("nan")
 
@@ -46,9 +46,9 @@ def program(write: Callable[..., Any], *inputs: tuple[tuple[int, ...], Any]) -> 
 )
 def test_rounding_to_a_type(dtype: DType, value: float, wanted: float) -> None:
     with np.errstate(all="ignore"):
-        assert round_extents(np.array([value, -value, NAN, INF]), dtype).tolist()[:2] == [wanted, -wanted]
-        assert np.isnan(round_extents(np.array([NAN]), dtype)).all()
-    assert round_extents(np.array([LARGEST[dtype]]), dtype).tolist() == [LARGEST[dtype]]
+        assert round_to_dtype(np.array([value, -value, NAN, INF]), dtype).tolist()[:2] == [wanted, -wanted]
+        assert np.isnan(round_to_dtype(np.array([NAN]), dtype)).all()
+    assert round_to_dtype(np.array([LARGEST[dtype]]), dtype).tolist() == [LARGEST[dtype]]
 
 
 def test_each_result_is_rounded_and_overflows_where_its_type_does() -> None:

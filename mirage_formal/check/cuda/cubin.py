@@ -25,7 +25,7 @@ class Resources:
 
 
 def resources(data: bytes, kernel: str) -> Resources:
-    """Resource usage of the only kernel of a cubin.
+    """Return the resource usage of the only kernel of a cubin.
 
     Raises:
         FormatError: Not a cubin with this kernel alone.

@@ -19,7 +19,7 @@ import msgspec
 from mirage_formal.check.cuda.cubin import Resources
 from mirage_formal.check.cuda.device import Numerics, check_measure, check_numerics
 from mirage_formal.check.cuda.launches import check_launches, check_plans
-from mirage_formal.check.partitioning.parts import Other, Replaced, replace_part
+from mirage_formal.check.partitioning.parts import Other, Replaced, replace_parts
 from mirage_formal.check.report import check_manifest, expect, step
 from mirage_formal.check.solvers import directory, expect_unsat
 from mirage_formal.errors import FormatError
@@ -230,7 +230,7 @@ def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph, 
             raise FormatError("; ".join(wrong)[:600])
         expect("digest of the candidate", manifest.candidate, digest(candidate))
     with step(path, "replay the proofs of parts"):
-        found = replace_part(candidate, parts)
+        found = replace_parts(candidate, parts)
         for one in found.obligations if solvers else ():
             expect_unsat(f"answers to digits {one.extents}, {one.lemma}", one.text)
     with step(path, "the form is put together from the parts"):

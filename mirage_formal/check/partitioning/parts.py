@@ -151,7 +151,7 @@ class Replaced:
     obligations: tuple[Obligation, ...]
 
 
-def replace_part(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Other | None]]) -> Replaced:
+def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Other | None]]) -> Replaced:
     """A graph with others in the places of some parts.
 
     Sound: by induction over the parts, see ``partition`` and ``composed``. A part without another graph stays as it is;
@@ -197,4 +197,4 @@ def _outputs(graph: KernelGraph) -> list[DTensor]:
     return [types[number] for number in graph.outputs]
 
 
-__all__ = ["Other", "Piece", "Replaced", "composed", "partition", "replace_part", "taken_out"]
+__all__ = ["Other", "Piece", "Replaced", "composed", "partition", "replace_parts", "taken_out"]

@@ -128,14 +128,14 @@ def folding(ring: Ring, chains: Iterable[tuple[int, tuple[int, ...]]], free: Dig
     for new, chain in pairs:
         good = ring.extents[new] == prod(ring.extents[d] for d in chain)
         need(good, f"expected digit {new} to have the extents of {chain} multiplied")
-        note(ring, chain)
+        require_lemma(ring, chain)
     good = len(set(olds)) == len(olds) and len(set(news)) == len(news)
     need(good, "expected each digit in one chain, and distinct new digits")
     need(free.difference(olds).isdisjoint(news), f"expected new digits, got some of {news} that occur already")
     return Move(ring, [(chain, (0, ((new, 1),))) for new, chain in pairs])
 
 
-def note(ring: Ring, string: Sequence[int]) -> None:
+def require_lemma(ring: Ring, string: Sequence[int]) -> None:
     """Notes that the mixed-radix lemma of these digits is needed."""
     if len(string) > 1:
         ring.facts.add(tuple(ring.extents[d] for d in string))

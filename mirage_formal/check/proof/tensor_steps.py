@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from mirage_formal.check.proof.index_substitution import Move, folding, note, value
+from mirage_formal.check.proof.index_substitution import Move, folding, require_lemma, value
 from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, Terms
 from mirage_formal.check.proof.reader import MAX_EXTENT, Reader, entries, integer, rational, word
 from mirage_formal.check.proof.ring import Poly, ProofError, need
@@ -94,7 +94,7 @@ class Steps:
         hi, lo = pair = self.reader.digits([high, low])
         good = self._size(pair) == self.ring.extents[d] and not any({hi, lo} & {*string} for string in a.strings)
         need(good, f"expected new digits whose extents multiply to {self.ring.extents[d]}")
-        note(self.ring, pair)
+        require_lemma(self.ring, pair)
         return self._replaced(a, ((d,),), (pair,), Move(self.ring, [((d,), value(self.ring, pair))]))
 
     def _fold(self, raw: object, chains: object) -> Tensor:
@@ -141,7 +141,7 @@ class Steps:
             places.append(((d,), (shift, by)))
         good = not strides and (offset, tuple(sorted(total.items()))) == (first, value(self.ring, new)[1])
         need(good, f"expected the digits of axis {at} to make up {first} and the new number")
-        note(self.ring, a.strings[at])
+        require_lemma(self.ring, a.strings[at])
         return Tensor(term, _put(a.strings, at, new), Move(self.ring, places).polynomial(a.poly))
 
     def _reshape(self, raw: object, shape: object) -> Tensor:

@@ -20,7 +20,7 @@ _LAWS: Final = {
 
 
 def explain(program: KernelGraph, candidate: KernelGraph, *, latex: bool = False) -> str:
-    """Readable trace of the prover's steps on a pair of programs.
+    """Return a readable trace of the prover's steps on a pair of programs.
 
     The formulas are those of the proof object that ``prove`` returns; nothing is proved by printing them.
 

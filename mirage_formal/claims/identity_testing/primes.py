@@ -80,7 +80,7 @@ def field_pair(bits: int) -> FieldPair:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Return galois's answer about a pair: its version and the least primitive root of Z_p.
+    """Answer of galois about a pair: its version and the least primitive root of Z_p.
 
     The primitive root g makes g^((p-1)/q) an element of order q, so exp has a picture.
     """

@@ -64,14 +64,14 @@ def unequal(a: IntExpr, b: IntExpr) -> IntExpr:
     return Int(0) if a == b else negate(binary(IntOp.EQ, a, b))
 
 
-def reduce(e: IntExpr, ranges: Mapping[str, Range], bounds: Mapping[IntExpr, Range]) -> IntExpr:
+def simplify_divisions(e: IntExpr, ranges: Mapping[str, Range], bounds: Mapping[IntExpr, Range]) -> IntExpr:
     """An expression without the divisions by a constant that bounds show to be those of a smaller number.
 
     Sound: for 0 <= a < c, a / c = 0 and a % c = a, so wherever the bounds hold the value is the same.
     """
     if not isinstance(e, IntBin):
         return e
-    a, b = reduce(e.a, ranges, bounds), reduce(e.b, ranges, bounds)
+    a, b = simplify_divisions(e.a, ranges, bounds), simplify_divisions(e.b, ranges, bounds)
     if e.op in (IntOp.DIV, IntOp.MOD) and isinstance(e.b, Int):
         low, high = interval(e.a, ranges, bounds)
         if low >= 0 and high < e.b.value:
@@ -101,7 +101,7 @@ class Pairs:
         if access not in self._start:
             ranges = {name: (0, extent - 1) for name, extent in extents(self.program, access).items()}
             begin = access.address if self.whole else access.index
-            self._start[access] = reduce(begin, ranges, known(access.context.guards, ranges))
+            self._start[access] = simplify_divisions(begin, ranges, known(access.context.guards, ranges))
         return self._start[access]
 
     def width(self, access: Access) -> int:

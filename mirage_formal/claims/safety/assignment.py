@@ -245,7 +245,7 @@ class _Lister:
 
 
 def _settled(program: Program, array: _Array, read: _Event) -> tuple[Query | None, Finding | None]:
-    """Result of the analysis of a read, or the question that is left.
+    """Return the finding about a read, or the question that is left.
 
     Sound: see ``_same`` and ``_bits``, which look at writes further up only, and ``_looked``, which looks at all.
     """

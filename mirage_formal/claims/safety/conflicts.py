@@ -92,7 +92,7 @@ def writers(program: Program, listing: Listing) -> Iterator[Obligation]:
 
 @dataclass(slots=True)
 class _Exact:
-    """Return whether all writes so far are to different elements."""
+    """State of the analysis: whether all writes so far are to different elements."""
 
     so_far: bool = True
 

@@ -175,7 +175,7 @@ def _shrunk(x: Linear, unit: int) -> Linear:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Return the bounds on digits that conditions imply.
+    """Bounds on digits that conditions imply.
 
     Attributes:
         bounds: Sums of terms with the largest value that they take together.
@@ -209,7 +209,7 @@ NO_FACTS = Facts()
 
 
 def facts(guards: Iterable[IntExpr], extents: Extents) -> Facts:
-    """Facts that conditions imply.
+    """Return the bounds on digits that conditions imply.
 
     Sound: ``a < c`` bounds the digits of a together, by a multiple of what divides all of them, and makes those 0 whose
     coefficient is c or more, and ``a == c`` fixes them where that decodes.

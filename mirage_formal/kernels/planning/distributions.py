@@ -10,7 +10,14 @@ from mirage_formal.kernels.planning.batched_reductions import Stack, run
 from mirage_formal.kernels.planning.products import Products
 from mirage_formal.kernels.program.flat import Accumulate, Elementwise, Reduce
 from mirage_formal.kernels.program.plan import PlanTensor, reads
-from mirage_formal.kernels.program.register_layout import Axis, Distribution, Fragment, fragment, turn, vector
+from mirage_formal.kernels.program.register_layout import (
+    Axis,
+    Distribution,
+    Fragment,
+    fragment,
+    transposed_vector,
+    vector,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,9 @@ class Distributions:
         kept = self._kept(number, set())
         if kept is None and self._in_columns(number):
             width = run(tensor.rows, self.products.run)
-            return turn(self.threads, tensor.rows, tensor.cols, width, wide=self._reduced(number, Axis.COL, set()))
+            return transposed_vector(
+                self.threads, tensor.rows, tensor.cols, width, wide=self._reduced(number, Axis.COL, set())
+            )
         down = self._apart or (kept is None and self._reduced(number, Axis.ROW, set()))
         width = self._width(number, kept)
         return vector(self.threads, tensor.rows, tensor.cols, width, kept=kept, wide=down)

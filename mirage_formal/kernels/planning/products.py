@@ -141,7 +141,7 @@ class Products:
         )
 
     def shape(self, op: Product, numbers: Mapping[int, int], before: Sequence[Product]) -> ProductShape:
-        """Properties of a product for the choice of warps.
+        """Return the properties of a product for the choice of warps.
 
         Args:
             op: The product.

@@ -196,7 +196,7 @@ def vector(
     return Distribution(threads, tuple(digits), tuple(slot for slot in slots if slot.extent > 1))
 
 
-def turn(threads: int, rows: int, cols: int, width: int, *, wide: bool = False) -> Distribution:
+def transposed_vector(threads: int, rows: int, cols: int, width: int, *, wide: bool = False) -> Distribution:
     """A matrix whose rows are neighbours in memory, dealt out in runs of ``width`` rows: ``vector`` with axes swapped.
 
     Args:

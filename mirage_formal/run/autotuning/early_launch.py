@@ -17,7 +17,7 @@ from mirage_formal.kernels.executable import Executable, KernelLaunch
 _MOST_SINGLE: Final = 8
 
 
-def follow(executable: Executable) -> tuple[int, ...]:
+def dependent_producers(executable: Executable) -> tuple[int, ...]:
     """Operators whose kernels are followed by a dependent launch, in the order of their launches."""
     pairs = zip(executable.launches, executable.launches[1:], strict=False)
     return tuple(
@@ -31,7 +31,7 @@ def overlapped(operators: tuple[int, ...], faster: Callable[[frozenset[int]], bo
     """The operators whose kernels are early: all of them or none, whichever is faster, then one by one the other way.
 
     Args:
-        operators: Those that may be early (``follow``); likewise those that may leave room.
+        operators: Those that may be early (``dependent_producers``); likewise those that may leave room.
         faster: Measures the candidate so; whether it is faster than whatever was the fastest before.
     """
     every = frozenset(operators)
@@ -49,4 +49,4 @@ def singly(
     return best
 
 
-__all__ = ["follow", "overlapped", "singly"]
+__all__ = ["dependent_producers", "overlapped", "singly"]

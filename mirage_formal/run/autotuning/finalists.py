@@ -20,7 +20,7 @@ from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.run.autotuning.bench import Bench, Row
 from mirage_formal.run.autotuning.child import Job, timed
 from mirage_formal.run.autotuning.choose import Composed, beside, lighter, moves_factors, whole_key
-from mirage_formal.run.autotuning.early_launch import follow, overlapped, singly
+from mirage_formal.run.autotuning.early_launch import dependent_producers, overlapped, singly
 from mirage_formal.run.autotuning.plans import Origin, Place, Timed, TuningPlan
 from mirage_formal.run.autotuning.timing_cache import code
 from mirage_formal.workers.dispatch import Done, Failed
@@ -205,7 +205,7 @@ class Finalists:
     def _overlap(self, name: str, times: Mapping[str, float], deadline: float) -> None:
         """Choose early launches and schedules that overlap for one finalist; see ``overlap``."""
         one = self._chosen[name]
-        operators = follow(self.built[name].executable)
+        operators = dependent_producers(self.built[name].executable)
 
         def taken(other: Composed) -> bool:
             return time.monotonic() < deadline and self.instead(other)

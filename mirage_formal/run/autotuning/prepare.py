@@ -224,11 +224,11 @@ def built(task: Finalist) -> Built | str:
 
 def written(task: Finalist) -> str:
     """The digest of what the kernels of a finalist are, none of which is proved or made; empty if there are none."""
-    from mirage_formal.run.kernel_build.code_digest import emit_code
+    from mirage_formal.run.kernel_build.code_digest import launch_digest
 
     schedules = {operator: schedule_of(record) for operator, record in task.schedules}
     try:
-        return emit_code(form_of(task).graph, load_target(task.target), schedules, task.early)
+        return launch_digest(form_of(task).graph, load_target(task.target), schedules, task.early)
     except MirageError:
         return ""
 

@@ -53,11 +53,11 @@ def text_of(asked: Asked) -> str:
     from mirage_formal.graph.formats.json import from_json
     from mirage_formal.kernels.generate import schedule_of
     from mirage_formal.kernels.target import load_target
-    from mirage_formal.run.kernel_build.code_digest import emit_code
+    from mirage_formal.run.kernel_build.code_digest import launch_digest
 
     chosen = {} if asked.schedule is None else {asked.position: schedule_of(asked.schedule)}
     try:
-        return emit_code(from_json(asked.graph, "tuning plan"), load_target(asked.target), chosen)
+        return launch_digest(from_json(asked.graph, "tuning plan"), load_target(asked.target), chosen)
     except MirageError:
         return ""
 

@@ -21,7 +21,7 @@ def text_digest(launches: Sequence[Launch], sources: Iterable[str]) -> str:
     return sha256(msgspec.json.encode([surroundings(sources), bare]))
 
 
-def emit_code(
+def launch_digest(
     graph: KernelGraph,
     target: Target,
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
@@ -45,4 +45,4 @@ def emit_code(
     return text_digest(launches, texts)
 
 
-__all__ = ["emit_code", "text_digest"]
+__all__ = ["launch_digest", "text_digest"]

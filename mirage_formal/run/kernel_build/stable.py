@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import msgspec
 
-from mirage_formal.check.partitioning.parts import Other, Piece, composed, partition, replace_part, taken_out
+from mirage_formal.check.partitioning.parts import Other, Piece, composed, partition, replace_parts, taken_out
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import embed
@@ -90,7 +90,7 @@ def assemble(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stab
     from mirage_formal.claims.counterexamples.definedness import unmet  # loads numerical packages
 
     try:
-        shown = replace_part(graph, parts)
+        shown = replace_parts(graph, parts)
     except ProofError as error:
         at = f"{error.where}: " if error.where else ""
         raise NotProved(f"the checker refuses the proof: {at}{error.what}", where="form") from error

@@ -19,7 +19,7 @@ from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.online_softmax.rewrite_groups import Together, runs
 from mirage_formal.kernels.target import Target
 from mirage_formal.run.kernel_build.stable import NotProved, Stable, assemble, proved
-from mirage_formal.search.horizontal_fusion.union import Piece, turn, united_graph
+from mirage_formal.search.horizontal_fusion.union import Piece, permute_grid, united_graph
 
 #: The name of the form.
 JOINED: Final = "joined"
@@ -89,7 +89,7 @@ def _one(graph: KernelGraph, target: Target) -> KernelGraph | None:
     if any(piece.shape != last.shape and not last.behind(results, carry=True) for piece in others):
         return None
     most = target.limits.shared_bytes_per_block
-    turns = product(*([piece] if piece is pieces[0] else turn(piece, pieces[0].block.grid) for piece in pieces))
+    turns = product(*([piece] if piece is pieces[0] else permute_grid(piece, pieces[0].block.grid) for piece in pieces))
     graphs = (united_graph(graph.inputs, each, graph.outputs, most, carry=True) for each in turns)
     made = [(estimate(one, target).us, one) for one in graphs if one is not None]
     us, best = min(made, key=lambda one: one[0], default=(0.0, None))

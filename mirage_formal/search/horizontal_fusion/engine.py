@@ -30,7 +30,7 @@ from mirage_formal.search.guided.axes import require_normal_form
 from mirage_formal.search.horizontal_fusion.decompose_norms import WrittenOutEngine
 from mirage_formal.search.horizontal_fusion.outputs import require_outputs
 from mirage_formal.search.horizontal_fusion.slices import Slice, slices
-from mirage_formal.search.horizontal_fusion.union import Piece, turn, united_graph
+from mirage_formal.search.horizontal_fusion.union import Piece, permute_grid, united_graph
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_mirrored
 from mirage_formal.search.space import SearchSpace
 
@@ -187,7 +187,7 @@ def _unions(
             grown: dict[KernelGraph, tuple[float, tuple[Piece, ...], KernelGraph]] = {}
             for _, sofar, _ in unions:
                 for piece in _several(pieces):
-                    for one in turn(piece, sofar[0].block.grid if sofar else piece.block.grid):
+                    for one in permute_grid(piece, sofar[0].block.grid if sofar else piece.block.grid):
                         made = (*sofar, one)
                         graph = _graph(program, made, space, [piece.result for piece in made])
                         if graph is not None and graph not in grown:

@@ -66,7 +66,7 @@ class Piece:
         return (x, y, z), self.block.block, self.block.forloop_range, self.block.reduction_dimx
 
 
-def turn(piece: Piece, grid: Dim3) -> Iterator[Piece]:
+def permute_grid(piece: Piece, grid: Dim3) -> Iterator[Piece]:
     """The piece with its grid axes in every order that gives the grid.
 
     Where two axes split one dim their order has a meaning, and only the piece as it is has it.
@@ -275,4 +275,4 @@ class _Maker:
         return GraphDefined(tuple(self._reads), block)
 
 
-__all__ = ["Piece", "fuse_horizontally", "turn", "united_graph"]
+__all__ = ["Piece", "fuse_horizontally", "permute_grid", "united_graph"]

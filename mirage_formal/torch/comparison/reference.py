@@ -399,7 +399,7 @@ def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     mask = given.get("attn_mask")
     if mask is not None and mask.dtype is torch.bool:  # torch converts a mask before it calls this, which adds it
-        given["attn_mask"] = torch.zeros(mask.shape, dtype=given["query"].dtype).masked_fill(~mask, -torch.inf)
+        given["attn_mask"] = torch.where(mask, 0.0, -torch.inf).to(given["query"].dtype)
     return torch.ops.aten._scaled_dot_product_attention_math.default(**given)[0]
 
 

@@ -35,7 +35,7 @@ def _symbolic(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
     return [x if value is None else value for value, x in zip(found, inputs, strict=True)]
 
 
-def replace_part(
+def replace_parts(
     module: GraphModule, inputs: Sequence[Any], asked: Mapping[str, Any], buckets: Buckets, rounding: str
 ) -> tuple[GraphModule | None, ShapesReport]:
     """A graph with operators that choose buckets.
@@ -171,4 +171,4 @@ def _module(captured: Captured, graph: Graph, original: GraphModule, inputs: Seq
     return GraphModule(root, graph)
 
 
-__all__ = ["replace_part", "varies"]
+__all__ = ["replace_parts", "varies"]

@@ -19,7 +19,7 @@ from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import import_captured, parse_rounding
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, buckets
-from mirage_formal.torch.dynamic_shapes.graphs import replace_part, varies
+from mirage_formal.torch.dynamic_shapes.graphs import replace_parts, varies
 from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport
 from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.modules.choose import choose
@@ -203,7 +203,7 @@ def _varying(
 ) -> GraphModule | None:
     """The graph with operators that choose a bucket for each call; None if there is none."""
     try:
-        found, report = replace_part(module, inputs, asked, shapes, rounding)
+        found, report = replace_parts(module, inputs, asked, shapes, rounding)
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
         return None

@@ -247,7 +247,7 @@ class _Rewrite:
         order = sorted(range(len(dims)), key=lambda i: -source.strides[dims[i]])
         extents = [source.shape[dims[i]] for i in order]
         if [source.strides[dims[i]] for i in order] != list(_row_major(extents)):
-            return self._call(stride, source.node, list(source.strides), list(shape), list(strides), offset)
+            return self._call(restride, source.node, list(source.strides), list(shape), list(strides), offset)
         if order != sorted(order):
             node = self._call(_aten.permute.default, node, order)
         if not source.sure:
@@ -303,7 +303,7 @@ def _root(node: Node) -> Node:
     while node.op == "call_function" and node.args and isinstance(node.args[0], Node):
         first = node.args[0]
         parts = node.target is operator.getitem and _is_view(first.target)
-        if not (parts or node.target is stride or _is_view(node.target)):
+        if not (parts or node.target is restride or _is_view(node.target)):
             break
         node = first
     return node
@@ -336,7 +336,7 @@ def kept(tensor: Any) -> Any:
     return made.copy_(tensor)
 
 
-def stride(tensor: Any, own: Sequence[int], shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+def restride(tensor: Any, own: Sequence[int], shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
     """Another view of the memory of a tensor that has gaps in it.
 
     Args:
@@ -360,4 +360,4 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
-__all__ = ["alone", "kept", "rewrite", "stride", "written_to"]
+__all__ = ["alone", "kept", "restride", "rewrite", "written_to"]

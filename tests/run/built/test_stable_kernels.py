@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.check.partitioning.parts import Other, Replaced, replace_part
+from mirage_formal.check.partitioning.parts import Other, Replaced, replace_parts
 from mirage_formal.claims.equality import prove
 from mirage_formal.device import tensors
 from mirage_formal.device.launch import Optimized
@@ -52,7 +52,7 @@ def again(graph: KernelGraph, proof: bytes) -> Replaced:
     assert from_json(bytes(record.candidate)) == graph
     forms = [part.form for part in record.parts]
     others = [None if x is None else Other(from_json(bytes(x.graph)), bytes(x.proof)) for x in forms]
-    return replace_part(graph, [(part.operators, other) for part, other in zip(record.parts, others, strict=True)])
+    return replace_parts(graph, [(part.operators, other) for part, other in zip(record.parts, others, strict=True)])
 
 
 def test_it_has_a_proof_that_the_checker_replays() -> None:

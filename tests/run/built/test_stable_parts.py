@@ -13,7 +13,7 @@ import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.cuda.manifest import check_kernels
-from mirage_formal.check.partitioning.parts import Other, partition, replace_part, taken_out
+from mirage_formal.check.partitioning.parts import Other, partition, replace_parts, taken_out
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.claims.equality.prove import prove
@@ -206,7 +206,7 @@ REST = (tuple(range(2, 12)), None)
 
 
 def test_the_checker_takes_the_right_one() -> None:
-    found = replace_part(WHOLE, [((0, 1), FIRST), REST]).graph
+    found = replace_parts(WHOLE, [((0, 1), FIRST), REST]).graph
     assert kernels_of(found)[:2] == kernels_of(FIRST.graph)
     assert kernels_of(found)[2:] == kernels_of(WHOLE)[2:]
 
@@ -228,7 +228,7 @@ def kernels_of(graph: KernelGraph) -> list[object]:
 )
 def test_parts_that_do_not_fit_are_refused(parts: list[Any]) -> None:
     with pytest.raises((FormatError, ProofError)):
-        replace_part(WHOLE, parts)
+        replace_parts(WHOLE, parts)
 
 
 def test_a_form_that_reads_its_inputs_in_another_order_is_refused() -> None:
@@ -236,11 +236,11 @@ def test_a_form_that_reads_its_inputs_in_another_order_is_refused() -> None:
     assert isinstance(first, GraphDefined)
     wrong = replace(FIRST.graph, ops=(swapped(first), *FIRST.graph.ops[1:]))
     with pytest.raises(ProofError, match="part 1"):
-        replace_part(WHOLE, [((0, 1), Other(wrong, FIRST.proof)), REST])
+        replace_parts(WHOLE, [((0, 1), Other(wrong, FIRST.proof)), REST])
     inputs = FIRST.graph.inputs
     renamed = replace(FIRST.graph, inputs=(inputs[0], inputs[2], inputs[1]))
     with pytest.raises(FormatError, match="inputs"):
-        replace_part(WHOLE, [((0, 1), Other(renamed, FIRST.proof)), REST])
+        replace_parts(WHOLE, [((0, 1), Other(renamed, FIRST.proof)), REST])
 
 
 # --- and when they are checked ---------------------------------------------------------------------------------------

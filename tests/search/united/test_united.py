@@ -29,7 +29,7 @@ from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
 from mirage_formal.search.horizontal_fusion.outputs import require_outputs
 from mirage_formal.search.horizontal_fusion.slices import slices
-from mirage_formal.search.horizontal_fusion.union import Piece, fuse_horizontally, turn
+from mirage_formal.search.horizontal_fusion.union import Piece, fuse_horizontally, permute_grid
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics import reference
 from tests.kit.graphs.whole_programs import gates, projections, sum_and_norm
@@ -216,15 +216,15 @@ def test_what_accumulates_behind_an_accumulator_does_not_fit() -> None:
 
 def test_axes_are_turned_to_the_grid_of_the_first() -> None:
     piece = kernel(0, 1, OpKind.EXP, grid=(4, 2, 1))
-    (one,) = turn(piece, (2, 4, 1))
+    (one,) = permute_grid(piece, (2, 4, 1))
     assert one.block.inputs[0].imap == (1, 0, None)
     assert one.block.outputs[0].omap == (1, 0, None)
-    assert list(turn(piece, (8, 1, 1))) == []
+    assert list(permute_grid(piece, (8, 1, 1))) == []
     assert piece.shape == one.shape
     same = kernel(0, 1, OpKind.EXP, grid=(4, 4, 1))
-    assert {p.block.inputs[0].imap for p in turn(same, (4, 4, 1))} == {(0, 1, None), (1, 0, None)}
+    assert {p.block.inputs[0].imap for p in permute_grid(same, (4, 4, 1))} == {(0, 1, None), (1, 0, None)}
     twice = replace(same, block=replace(same.block, inputs=(InputIterator((0, 0, None), None),)))
-    assert len(list(turn(twice, (4, 4, 1)))) == 1  # the order of its axes has a meaning
+    assert len(list(permute_grid(twice, (4, 4, 1)))) == 1  # the order of its axes has a meaning
 
 
 def test_short_programs_keep_the_guided_units() -> None:

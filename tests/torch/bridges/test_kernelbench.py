@@ -18,7 +18,7 @@ from mirage_formal.torch.integrations.evidence import operator_at, result_at  # 
 from mirage_formal.torch.integrations.kernelbench.outcome import Job, Outcome, Table, Trials  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.run import Asked, run_problems  # noqa: E402
-from mirage_formal.torch.integrations.kernelbench.sizes import reduce  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.solve import solve  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.text import cells, markdown, summaries  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.trials import compared  # noqa: E402
@@ -176,7 +176,7 @@ def get():
 
 
 def test_numbers_become_smaller_together() -> None:
-    text, changed = reduce(SIZES, 64)
+    text, changed = halve_numbers(SIZES, 64)
     assert changed == {
         "a": (8192, 64),
         "b": (8192, 64),
@@ -192,7 +192,7 @@ def test_numbers_become_smaller_together() -> None:
         **{"g": -500, "h": True, "i": [3, 31], "j": 0.5, "k": 32},
     }
     assert text.count("\n") == SIZES.count("\n")
-    assert reduce(SIZES, 10**6) == (SIZES, {})
+    assert halve_numbers(SIZES, 10**6) == (SIZES, {})
 
 
 def test_sizes_that_do_not_fit_together_any_more_are_left_alone(tmp_path: Path) -> None:

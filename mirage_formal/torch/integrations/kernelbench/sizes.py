@@ -17,7 +17,7 @@ _OPERATORS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
 LEAST: Final = 16
 
 
-def reduce(source: str, largest: int) -> tuple[str, dict[str, tuple[int, int]]]:
+def halve_numbers(source: str, largest: int) -> tuple[str, dict[str, tuple[int, int]]]:
     """A file with its large numbers halved as often as its largest one needs to be at most ``largest``.
 
     Numbers are those that the file assigns at module level: whole numbers, sums and products of them, and tuples and
@@ -86,4 +86,4 @@ def _replace(lines: list[bytes], node: ast.expr, text: str) -> None:
     lines[first : last + 1] = [line] + [b""] * (last - first)
 
 
-__all__ = ["LEAST", "reduce"]
+__all__ = ["LEAST", "halve_numbers"]

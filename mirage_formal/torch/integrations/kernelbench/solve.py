@@ -24,7 +24,7 @@ from mirage_formal.torch.import_result import Imported, Left, Region
 from mirage_formal.torch.integrations.evidence import operator_at
 from mirage_formal.torch.integrations.kernelbench.module_file import model_new
 from mirage_formal.torch.integrations.kernelbench.outcome import Job, LeftOperator, Outcome, RegionOutcome, Trials
-from mirage_formal.torch.integrations.kernelbench.sizes import reduce
+from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers
 from mirage_formal.torch.integrations.kernelbench.trials import compared, module_of
 from mirage_formal.torch.modules.rewrite import rewrite
 from mirage_formal.torch.modules.trace import Traced, trace
@@ -88,7 +88,7 @@ def _loaded(job: Job) -> tuple[str, dict[str, tuple[int, int]], dict[str, Any]]:
     """The text of a problem with the sizes that are used, these, and its names."""
     path = Path(job.file)
     given = path.read_text(encoding="utf-8")
-    source, sizes = reduce(given, job.largest) if job.largest else (given, {})
+    source, sizes = halve_numbers(given, job.largest) if job.largest else (given, {})
     if sizes:
         try:
             names = _executed(path, source)
