@@ -13,7 +13,7 @@ from mirage_formal.claims.identity_testing import primes
 
 TABLE: Final = Path(__file__).with_name("prime_table.py")
 
-_TEXT: Final = '''"""What galois says about the prime fields of fingerprints, kept so that no run has to load it.
+_TEXT: Final = '''"""Table of galois's answers about the prime fields of fingerprints, so that no run has to load it.
 
 Written by ``python -m mirage_formal.claims.identity_testing.confirmation``, which asks galois about every pair that
 ``primes.field_pair`` gives; tests ask it again.
