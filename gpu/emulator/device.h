@@ -291,8 +291,10 @@ static inline void mma(Floats<D>& d, int d_at, Words<A>& a, int a_at, Words<B>& 
 
 // float32 as in include/mirage_formal/float32.cuh: the same parts of each operand, and the same three products of them.
 static inline void split(float x, float& high, float& low) {
+  constexpr float kLargestRounded = 0x1.ffdffep+127f;
+  const float clamped = ::fminf(::fmaxf(x, -kLargestRounded), kLargestRounded);
   unsigned bits;
-  memcpy(&bits, &x, 4);
+  memcpy(&bits, &clamped, 4);
   bits = (bits + 0x1000u) & 0xffffe000u;
   memcpy(&high, &bits, 4);
   const float rest = x - high;
@@ -322,7 +324,7 @@ static inline void mma_floats(emu::Thread* warp) {
       float sum = 0.0f, rest = 0.0f;
       for (int k = 0; k < 16; ++k) rest += low_a[r][k] * high_b[k][n] + high_a[r][k] * low_b[k][n];
       for (int k = 0; k < 16; ++k) sum += high_a[r][k] * high_b[k][n];
-      warp[lane].operands.floats[i] += ::isfinite(sum) ? sum + rest : sum;
+      warp[lane].operands.floats[i] += sum + rest;
     }
   }
 }

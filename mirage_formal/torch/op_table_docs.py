@@ -25,8 +25,15 @@ PyTorch's own intermediates are finite, and also where what PyTorch's selections
 operand that is NaN), the program's is not finite either.
 - Where PyTorch has only overflowed on the way, as log(exp(89)) does in float32, the program's result may be finite.
 
-One exception is known: products of float32 on tensor cores take an operand of (1 - 2^-12) 2^128 (3.4e38) or more for
-infinity (docs/kernels.md).
+Where PyTorch's result is an infinity that comes of infinite arguments, the program's is not finite, but may be NaN.
+Three exceptions are known:
+
+- A fused softmax divides after it has summed, as FlashAttention does, so sum(exp(s - m) v) overflows where n values of
+  float32 or bfloat16 above 2^128 / n are summed.
+- Products of float32 on tensor cores (docs/kernels.md) may be infinite above (1 - 2^-10) 2^128 (3.4e38), and may round
+  operands below 2^-126, the smallest normal number, to multiples of 2^-136.
+- log(sum(exp(s))) that one kernel stores and another subtracts from s is rounded as the program's operators round it,
+  so of a large s the difference loses digits that log_softmax keeps.
 
 Near means: as far off as roundings of the element type may move PyTorch's own result. `optimize` and the backend of
 torch.compile compare every region with PyTorch once, in the module's own types, on the arguments and on drawn values; a

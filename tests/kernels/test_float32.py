@@ -123,9 +123,23 @@ def test_infinities_are_those_of_the_product(left: bool) -> None:
 
 
 def test_infinities_and_nan_are_not_hidden() -> None:
-    for value in (np.inf, -np.inf, np.nan, np.float32(3.4028235e38)):
+    for value in (np.inf, -np.inf, np.nan):
         a, b = np.ones((16, 16), np.float32), np.ones((16, 8), np.float32)
         a[3, 5] = value
         found = product(a, b)
         assert not np.isfinite(found[3]).any()
         assert (np.delete(found, 3, 0) == 16).all()
+
+
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_the_largest_numbers_are_finite(left: bool) -> None:
+    """Operands that round to infinity in TF32: times 0 they are 0, and else near the product."""
+    largest = np.finfo(np.float32).max
+    special = np.array([largest, -largest, np.nextafter(largest, np.float32(0)), 2.0**128 - 2.0**116])
+    other = np.array([0.0, 1.0, -1.0, 0.5, 2.0**-20, 2.0**-120])
+    for value in special.astype(np.float32):
+        a, b = np.zeros((16, 16), np.float32), np.zeros((16, 8), np.float32)
+        a[:6, 2] = value if left else other
+        b[2] = (np.resize(other, 8) if left else value).astype(np.float32)
+        wanted = a.astype(np.float64) @ b.astype(np.float64)
+        np.testing.assert_allclose(product(a, b), wanted, rtol=4 * U)

@@ -4,17 +4,31 @@
 // Tensor cores multiply TF32, numbers of 11 significant bits. A float is split into x = h + l + e: h is x rounded to
 // nearest, l is x - h without its last bits, and |e| <= 2^-23 |x|. Of (h + l) (h' + l') three products are computed,
 // h h' and the two that have one l; l l' is at most 2^-22 |x x'|. Each 16 terms are summed on their own and added as
-// floats are, to nearest, because tensor cores cut off what they add to a larger sum. Of an infinite operand h h' is what
-// it should be, and the other two are NaN, so where the sum of the first is not finite it is the result; of NaN at least
-// these are NaN. Operands from (1 - 2^-12) 2^128 on round to infinity.
+// floats are, to nearest, because tensor cores cut off what they add to a larger sum. h is finite: above the largest
+// number of TF32, x rounds to that. So an infinite or NaN operand has an infinite or NaN l, which decides the two products
+// that have it.
 #pragma once
 
 #ifndef MF_EMULATE
 
 namespace mf {
 
+// The largest float that rounds to a finite number of TF32.
+constexpr float kLargestRounded = 0x1.ffdffep+127f;
+
+// x, or the number of its sign nearest to it that rounds to a finite number of TF32.
+MF_DEVICE float clamp_to_tf32(float x) {
+#if __CUDA_ARCH__ >= 860
+  float clamped;
+  asm("min.xorsign.abs.f32 %0, %1, %2;" : "=f"(clamped) : "f"(x), "f"(kLargestRounded));
+  return clamped;
+#else
+  return ::fminf(::fmaxf(x, -kLargestRounded), kLargestRounded);
+#endif
+}
+
 MF_DEVICE void split(float x, unsigned& high, unsigned& low) {
-  high = (__float_as_uint(x) + 0x1000u) & 0xffffe000u;
+  high = (__float_as_uint(clamp_to_tf32(x)) + 0x1000u) & 0xffffe000u;
   low = __float_as_uint(x - __uint_as_float(high)) & 0xffffe000u;
 }
 
@@ -45,7 +59,7 @@ MF_DEVICE void mma(float* d, int d_at, const float* a, int a_at, const float* b,
 #pragma unroll
   for (int i = 0; i < 2; ++i) mma_tf32(sum, high_a + 4 * i, high_b + 2 * i);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) d[d_at + i] += ::fabsf(sum[i]) < mf::infinity() ? sum[i] + rest[i] : sum[i];
+  for (int i = 0; i < 4; ++i) d[d_at + i] += sum[i] + rest[i];
 }
 
 }  // namespace mf

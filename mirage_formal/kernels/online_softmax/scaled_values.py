@@ -123,7 +123,8 @@ class Level(Generic[_T]):
         values: The values that tensors are.
         makers: The operators that make them.
         keys: What their operands are, by what their shifts would be called.
-        cancelled: Whether the logarithm of one of these was met.
+        logarithms: The summands log(t) and m of tensors that are log(t exp(m)).
+        cancelled: Whether the logarithm of an exponential was met.
     """
 
     rule: Callable[[OpKind, Attrs, tuple[_T, ...]], tuple[_T, ...] | str]
@@ -139,6 +140,7 @@ class Level(Generic[_T]):
     values: dict[int, Value] = field(default_factory=dict)
     makers: dict[int, Op] = field(default_factory=dict)
     keys: dict[Origin, Hashable] = field(default_factory=dict)
+    logarithms: dict[int, tuple[int, int]] = field(default_factory=dict)
     cancelled: bool = False
 
     def emit(self, kind: OpKind, *operands: int, attrs: Attrs = NO_ATTRS) -> int:
@@ -270,6 +272,9 @@ class Level(Generic[_T]):
             moves = moving or whole.moving or whole.factor is not None
             found, wide = self._logarithm(before[0], whole.tensor)
             return (Value(found, moving=moves, wide=wide),)
+        if op.kind is OpKind.SUB and before[1] in self.logarithms and not operands[0].raw and operands[0].shift is None:
+            found, wide = self._without_logarithm(op, *operands)
+            return (Value(found, moving=moving, wide=wide),)
         shift = self._shift(op, operands)
         raw, lost = self._raw(op, operands)
         number, wide = self._emitted(op, operands)
@@ -418,9 +423,28 @@ class Level(Generic[_T]):
         Kernel operators are launched one by one: there the unrounded sum would cost others their launches.
         """
         dtype = self.types[number].dtype
-        found = self.emit(OpKind.ADD, self.cast(self.emit(OpKind.LOG, number), self.types[shift].dtype), shift)
+        logarithm = self.cast(self.emit(OpKind.LOG, number), self.types[shift].dtype)
+        found = self.emit(OpKind.ADD, logarithm, shift)
         unrounded = self.context is not None and self.types[found].dtype is DType.FLOAT32 is not dtype
-        return self.cast(found, dtype), found if unrounded else None
+        result = self.cast(found, dtype)
+        self.logarithms[result] = (logarithm, shift)
+        return result, found if unrounded else None
+
+    def _without_logarithm(self, op: Op, scores: Value, total: Value) -> tuple[int, int | None]:
+        """Return s - (log(t) + m) as (s - m) - log(t): of a large m the sum would lose log(t).
+
+        Args:
+            op: The subtraction.
+            scores: s.
+            total: The logarithm.
+        """
+        logarithm, shift = self.logarithms[total.number]
+        dtype = self.types[shift].dtype
+        exact = scores.number if scores.wide is None else scores.wide
+        found = self.emit(op.kind, self.emit(op.kind, self.cast(exact, dtype), shift), logarithm)
+        narrow = self.types[scores.number].dtype
+        unrounded = self.context is not None and dtype is DType.FLOAT32 is not narrow
+        return self.cast(found, narrow), found if unrounded else None
 
     def _raw(self, op: Op, operands: tuple[Value, ...]) -> tuple[frozenset[Origin], bool]:
         """Plain exponentials in which the results are linear, or squares of them."""

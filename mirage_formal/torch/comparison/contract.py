@@ -158,4 +158,4 @@ def _least(dtype: Any) -> float:
     return max(8 * ROUNDOFF[dtype] * float(torch.finfo(dtype).smallest_normal), _FLUSHED)
 
 
-__all__ = ["ROUNDOFF", "Difference", "Expected", "difference"]
+__all__ = ["ROUNDOFF", "TURNED", "Difference", "Expected", "difference"]

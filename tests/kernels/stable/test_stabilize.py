@@ -212,6 +212,23 @@ def test_a_shift_leaves_a_logarithm_as_a_term(
         np.testing.assert_allclose(after, exact(given, log), rtol=1e-5, atol=1e-4)
 
 
+def less_the_log_in_one_kernel(g: Graph, x: Tensor) -> Tensor:
+    def body(t: BlockBuilder, x: BlockTensor) -> Saved:
+        return t.forloop_accum(x - t.log(t.reduction(t.exp(x), 1))), on(0)
+
+    return kernel(g, (4,), [(x, on(0))], body)
+
+
+@pytest.mark.parametrize("body", [less_the_log, less_the_log_in_one_kernel])
+def test_a_logarithm_keeps_its_value_beside_large_scores(body: Callable[..., Tensor]) -> None:
+    """2^100 - (2^100 + log 64) is 0 in floating point; less the maximum first, it is -log 64."""
+    wanted, graph = program({"X": (8, 64)}, less_the_log), program({"X": (8, 64)}, body)
+    found = stable(graph)
+    assert proved(wanted, found) is not None
+    (after,) = evaluate(found, [np.full((8, 64), 2.0**100, np.float32)], FloatDomain())
+    np.testing.assert_allclose(after, -np.log(64), rtol=1e-6)
+
+
 def entropy(g: Graph, x: Tensor) -> Tensor:
     """The sum of p log p, p a softmax that is written as the exponential of its logarithm."""
     log = less_the_log(g, x)
