@@ -5,7 +5,8 @@ too large, or of a divisor that is 0 in a branch that nobody chooses: (m s) / n 
 So both are evaluated in float64, with the rules of IEEE 754, on inputs that have such values at some places, and masks
 with empty rows and columns:
 
-- where the program has a finite value, the candidate has to have it, up to the tolerance of its kernels;
+- where the program has a finite value, the candidate has to have it, up to the tolerance of its kernels, and at values
+  of 100 to 10000, and of 1e25 where the element type has them, it must not overflow in its element types;
 - where an operator of the program has no value (0/0, the logarithm of a negative number, NaN or an infinity in an
   input), the candidate must not have a finite one;
 - where the program only overflowed on the way, the candidate may overflow too, or have the value.
@@ -30,6 +31,7 @@ from mirage_formal.claims.numerics.numerics import draw as plain
 from mirage_formal.claims.numerics.numerics import exact, mixed, tolerated
 from mirage_formal.claims.numerics.rounding import LARGEST, stored
 from mirage_formal.claims.numerics.rounding_simulation import simulate
+from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.records import SpecialRecord
 from mirage_formal.semantics import reference
@@ -42,6 +44,8 @@ _SEED: Final = 0
 _CLOSE: Final = 1e-6
 #: Sets of inputs of which what the program makes of them is kept, for the next candidate.
 _KEPT: Final = 64
+#: Of the largest number of an element type, the share beyond which rounding may decide what overflows.
+_FAR: Final = 0.5
 #: Stands for the largest number of an input's element type.
 _MOST: Final = "largest"
 
@@ -55,6 +59,7 @@ class _Draw(NamedTuple):
         one_in: Of so many elements, one is special.
         slices: Whether all elements at one index of an axis are.
         only: The input that has them; None for all.
+        typed: Whether a candidate may not overflow in its element types where the program does not.
     """
 
     name: str
@@ -62,6 +67,7 @@ class _Draw(NamedTuple):
     one_in: int
     slices: bool = False
     only: int | None = None
+    typed: bool = False
 
 
 _LARGE: Final = (1e2, -1e2, 4e2, -4e2)
@@ -71,7 +77,7 @@ _EVERYWHERE: Final = (
     _Draw("zeros in a slice", (0.0,), 8, slices=True),
     _Draw("NaN", (np.nan,), 64),
     _Draw("NaN, infinities, zeros and large values", (np.nan, np.inf, -np.inf, 0.0, *_LARGE), 32),
-    _Draw("values of 100 and 400", _LARGE, 8),
+    _Draw("values of 100 and 400", _LARGE, 8, typed=True),
 )
 #: In one input after the other.
 _SOMEWHERE: Final = (
@@ -79,16 +85,20 @@ _SOMEWHERE: Final = (
     _Draw("inf", (np.inf,), 64),
     _Draw("-inf in a slice", (-np.inf,), 8, slices=True),
     _Draw("values of 100 and 400 in a slice", _LARGE, 4, slices=True),
-    _Draw("values of 10000", (1e4, -1e4, 4e2, 0.0), 8),
+    _Draw("values of 10000", (1e4, -1e4, 4e2, 0.0), 8, typed=True),
     _Draw("the type's largest values", (_MOST, 0.0), 32),
 )
+#: In one input after the other of a type that has such numbers; their squares are infinite in float32.
+_WIDE: Final = 1e25
+_SQUARES: Final = _Draw("values of 1e25", (_WIDE, -_WIDE), 8, typed=True)
 
 
 def draws(inputs: Sequence[Input]) -> tuple[_Draw, ...]:
     """Return what the sets of inputs have."""
     floating = [number for number, item in enumerate(inputs) if item.tensor.dtype.floating]
-    one = (draw._replace(name=f"{inputs[n].name}: {draw.name}", only=n) for draw in _SOMEWHERE for n in floating)
-    return (*_EVERYWHERE, *one)
+    wide = [n for n in floating if LARGEST[inputs[n].tensor.dtype] > _WIDE]
+    each = [(draw, n) for draw in _SOMEWHERE for n in floating] + [(_SQUARES, n) for n in wide]
+    return (*_EVERYWHERE, *(draw._replace(name=f"{inputs[n].name}: {draw.name}", only=n) for draw, n in each))
 
 
 class Fault(NamedTuple):
@@ -117,8 +127,9 @@ def special(program: KernelGraph, candidate: KernelGraph, stable: KernelGraph) -
     """Evaluate a candidate at special values, beside its program.
 
     Sound: a record is returned only if the candidate was finite and within tolerance at every element of every draw at
-    which the program is finite, in float64 and in its element types, and its stable form as well; and finite at none at
-    which the program, its stable form and the exact evaluation are not.
+    which the program is finite, in float64 and in its element types, and its stable form as well; in its element types
+    too at those of draws with ``typed``; and finite at none at which the program, its stable form and the exact
+    evaluation are not.
 
     Args:
         program: The program.
@@ -132,9 +143,13 @@ def special(program: KernelGraph, candidate: KernelGraph, stable: KernelGraph) -
     elements = undefined = overflows = 0
     every = draws(program.inputs)
     for number, draw in enumerate(every):
-        found = reference.run(candidate, _arrays(program.inputs, number))
+        arrays = _arrays(program.inputs, number)
+        found = reference.run(candidate, arrays)
+        typed = simulate(candidate, arrays) if draw.typed else None
         for output, (want, got) in enumerate(zip(_values(program, number), found, strict=True)):
             finite = np.isfinite(got)
+            if typed is not None and bool((wrong := _overflow(program, stable, number, output, typed[output])).any()):
+                return _fault(draw, output, wrong, want, typed[output])
             if bool((wrong := _other(program, candidate, stable, number, output, got)).any()):
                 return _fault(draw, output, wrong, want, got)
             none = ~np.isfinite(want)
@@ -163,6 +178,14 @@ def _other(
             # Without a tolerance there is nothing to compare with.
             apart &= ~np.isfinite(got) | (np.abs(got - want) > own + more)
     return _known(apart, stable, number, output, known=True)
+
+
+def _overflow(program: KernelGraph, stable: KernelGraph, number: int, output: int, got: Array) -> Bools:
+    """Return where a candidate is not finite in its element types, and the program is finite and not near overflow."""
+    own = _typed(program, number)[output]
+    largest = LARGEST[kernel_types(program)[program.outputs[output]].dtype]
+    wrong = ~np.isfinite(got) & np.isfinite(_values(program, number)[output]) & (np.abs(own) < _FAR * largest)
+    return _known(wrong, stable, number, output, known=True)
 
 
 def _known(where: Bools, stable: KernelGraph, number: int, output: int, *, known: bool) -> Bools:

@@ -168,6 +168,17 @@ def test_a_candidate_may_overflow_where_the_program_does_in_its_types() -> None:
     assert isinstance(special(wanted, other, wanted), SpecialRecord)
 
 
+@pytest.mark.parametrize(("dtype", "name"), [(mf.float16, "values of 100 and 400"), (mf.float32, "X: values of 1e25")])
+def test_a_candidate_may_not_overflow_alone_in_its_types(dtype: object, name: str) -> None:
+    """Squares of the operands are infinite in float16 or float32, and finite in float64."""
+    wanted = masked(lambda g, m, x, v: g.square(x / x), dtype=dtype)
+    other = masked(lambda g, m, x, v: g.square(x) / g.square(x), dtype=dtype)
+    found = special(wanted, other, wanted)
+    assert isinstance(found, Fault)
+    assert (found.draw, found.expected, np.isnan(found.got)) == (name, 1.0, True)
+    assert isinstance(special(other, wanted, other), SpecialRecord)
+
+
 @pytest.mark.parametrize("name", ["rmsnorm", "attention_one", "attention_split", "lora", "gated_mlp", "ntrans"])
 def test_fused_kernels_are_the_same_at_special_values(name: str) -> None:
     pairs = {

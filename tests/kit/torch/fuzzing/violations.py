@@ -20,8 +20,8 @@ from tests.kit.torch.fuzzing.random_modules import Module, random_module, values
 #: Sets of a module: one style for all inputs, chosen by its seed, and four that mix styles.
 _MIXED: Final = ("mixed",) * 4
 _MORE: Final = 4
-#: The largest finite number that emulated candidates are given; 2^10 of it have a finite sum.
-_LARGEST: Final = 2.0**117
+#: The largest finite number that emulated candidates are given; a product of three, and sums of such, are finite.
+_LARGEST: Final = 2.0**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,8 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
     """Run the best candidates for the module of a seed on the emulator, and return how they break the contract.
 
     What docs/torch.md does not promise of candidates is not asked: NaN may stand in place of an infinity, float32 below
-    the normal numbers is flushed to zero, and the largest numbers of float32 and bfloat16 leave room for a sum.
+    the normal numbers is flushed to zero, and products and sums of numbers in any order are finite. A candidate that
+    cannot be built is none.
 
     Args:
         seed: The seed.
@@ -117,7 +118,9 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
             out = place / f"m{seed}-{number}"
             best = mf.superoptimize(program, out=out, time_limit=time_limit, workers=1, measure=0, cache=False)[0]
             made = build(best.graph, program, load_target("h200"))
-        except (MirageError, KernelRefused) as error:
+        except KernelRefused:
+            continue
+        except MirageError as error:
             return Violation(seed, f"no kernels: {type(error).__name__}: {error}", module.text)
         for turn, style in enumerate(("normal", *_MIXED)):
             leaves = {name: _within_promise(x) for name, x in draw(piece.leaves, style, seed * 8 + turn).items()}
