@@ -168,7 +168,9 @@ def test_a_candidate_may_overflow_where_the_program_does_in_its_types() -> None:
     assert isinstance(special(wanted, other, wanted), SpecialRecord)
 
 
-@pytest.mark.parametrize(("dtype", "name"), [(mf.float16, "values of 100 and 400"), (mf.float32, "X: values of 1e25")])
+@pytest.mark.parametrize(
+    ("dtype", "name"), [(mf.float16, "X: values of 100 and 400 in a slice"), (mf.float32, "X: values of 1e25")]
+)
 def test_a_candidate_may_not_overflow_alone_in_its_types(dtype: object, name: str) -> None:
     """Squares of the operands are infinite in float16 or float32, and finite in float64."""
     wanted = masked(lambda g, m, x, v: g.square(x / x), dtype=dtype)
