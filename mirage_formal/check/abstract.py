@@ -15,6 +15,7 @@ from functools import partial, reduce
 from math import prod
 from typing import Final
 
+from mirage_formal.check.functions import NAMED
 from mirage_formal.check.inlining import carried, inline
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
@@ -33,8 +34,8 @@ _TOGETHER: Final[ContextVar[Callable[[Expr, Expr], Expr]]] = ContextVar("_TOGETH
 
 #: Elementwise functions about which no equation is known.
 _OPAQUE = (
-    *(OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID),
-    *(OpKind.TANH, OpKind.ERF, OpKind.LOG, OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16),
+    *(OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.SIGMOID, OpKind.TANH),
+    *map(OpKind, NAMED),
 )
 _FUNCTIONS: dict[OpKind, Callable[[Expr], Expr]] = {
     **{kind: partial(unary, kind.value) for kind in _OPAQUE},

@@ -11,20 +11,13 @@ from mirage_formal.graph.ops import MOVES, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.kernels.program.plan import PlanParam
 from mirage_formal.kernels.target import Target
+from mirage_formal.semantics.functions import FUNCTION_SPECS
 
 #: Special-function results per element of the widest operand.
 _SPECIAL: Final = {
-    OpKind.EXP: 1,
-    OpKind.SQRT: 1,
+    **{kind: row.special for kind, row in FUNCTION_SPECS.items() if row.special},
     OpKind.DIV: 1,
     OpKind.DIV_NO_NAN: 1,
-    OpKind.SILU: 2,
-    OpKind.GELU: 2,
-    OpKind.SIGMOID: 2,
-    OpKind.TANH: 2,
-    OpKind.ERF: 2,
-    OpKind.LOG: 1,
-    OpKind.RECIPROCAL: 1,
     OpKind.SOFTMAX: 1,
 }
 #: Operators that pass over their operand more than once, and how often.

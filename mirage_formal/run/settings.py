@@ -30,6 +30,7 @@ from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.preprocess import Sought, preprocess
 from mirage_formal.search.space import SearchSpace, load_space
+from mirage_formal.semantics.functions import ACTIVATIONS
 from mirage_formal.workers.pool import default_workers
 
 ENGINES: Final = ("guided", "exhaustive")
@@ -75,7 +76,6 @@ _NARROWING: Final = (
     *("griddims", "blockdims", "imaps", "omaps", "fmaps", "franges", "max_kernel_ops", "max_block_ops"),
 )
 
-_ACTIVATIONS: Final = frozenset({OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID, OpKind.TANH, OpKind.ERF})
 _SUMS_OF_PRODUCTS: Final = frozenset({OpKind.MATMUL, OpKind.ADD, OpKind.SCALE})
 _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKind.SQUARE, OpKind.MEAN})
 
@@ -278,7 +278,7 @@ def choose_config(program: KernelGraph) -> str:
         return "attention"
     if _NORMS.intersection(kinds):
         return "norm"
-    if products and _ACTIVATIONS.intersection(kinds):
+    if products and ACTIVATIONS.intersection(kinds):
         return "mlp"
     if products >= 3 and {OpKind.MATMUL, OpKind.ADD} <= set(kinds) <= _SUMS_OF_PRODUCTS:
         return "lora"

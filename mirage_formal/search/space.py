@@ -1,7 +1,8 @@
 """Reading search spaces from search/*.toml: the presets, and files of the user's own.
 
 In a file -1 stands for "replicated" (imaps), "unmapped" (omaps) or "not split" (fmaps), and "all" for every value that
-fits. The rules that hold in every space are listed in search/bounds.py.
+fits. In lists of operators "functions" stands for every function of one element. The rules that hold in every space are
+listed in search/bounds.py.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from mirage_formal.errors import SpaceError
-from mirage_formal.graph.ops import SPECS, Level, OpKind
+from mirage_formal.graph.ops import FUNCTIONS, SPECS, Level, OpKind
 from mirage_formal.resources import data_dir
 from mirage_formal.search.bounds import (
     SEARCHABLE,
@@ -43,6 +44,9 @@ _Dim = Annotated[int, msgspec.Meta(ge=-1)]
 _Triple = tuple[_Positive, _Positive, _Positive]
 _MapTriple = tuple[_Dim, _Dim, _Dim]
 _All = Literal["all"]
+#: The name of a group in lists of operators, and its members: every function of one element.
+_GROUP: Final = "functions"
+_FUNCTIONS: Final = tuple(kind for kind in OpKind if kind in FUNCTIONS)
 
 
 class _Limits(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,8 +68,8 @@ class _Rules(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    kernel_ops: list[OpKind]
-    block_ops: list[OpKind]
+    kernel_ops: list[str]
+    block_ops: list[str]
     max_kernel_ops: _Positive
     max_block_ops: _Positive
     max_graph_defined: Annotated[int, msgspec.Meta(ge=0)]
@@ -87,6 +91,25 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def preset_names() -> tuple[str, ...]:
     """Names of the presets in the data directory search/."""
     return tuple(sorted(path.stem for path in data_dir("search").glob("*.toml")))
+
+
+def _operators(names: list[str], level: Level, where: str) -> tuple[OpKind, ...]:
+    """Return the operators of a list, each once, with the members of a group in its place."""
+    found: list[OpKind] = []
+    for position, name in enumerate(names):
+        if name not in (*OpKind, _GROUP):
+            allowed = ", ".join(sorted([*OpKind, _GROUP]))
+            raise SpaceError(f"expected one of {allowed}, got {name!r}", where=f"{where}[{position}]")
+        for kind in _FUNCTIONS if name == _GROUP else (OpKind(name),):
+            if level not in SPECS[kind].levels or kind not in SEARCHABLE:
+                known = sorted(k.value for k in SEARCHABLE if level in SPECS[k].levels)
+                raise SpaceError(
+                    f"expected operators that a search can propose at {level.value} level, got {kind.value!r}",
+                    where=where,
+                    hint=f"choose from {', '.join(known)}",
+                )
+            found.append(kind)
+    return tuple(dict.fromkeys(found))
 
 
 def load_space(name_or_path: str) -> SearchSpace:
@@ -128,8 +151,8 @@ def parse_space(text: str, name: str, where: str) -> SearchSpace:
     _check(file, where)
     return SearchSpace(
         name=name,
-        kernel_ops=tuple(dict.fromkeys(file.kernel_ops)),
-        block_ops=tuple(dict.fromkeys(file.block_ops)),
+        kernel_ops=_operators(file.kernel_ops, Level.KERNEL, f"{where}: kernel_ops"),
+        block_ops=_operators(file.block_ops, Level.BLOCK, f"{where}: block_ops"),
         max_kernel_ops=file.max_kernel_ops,
         max_block_ops=file.max_block_ops,
         max_graph_defined=file.max_graph_defined,
@@ -166,18 +189,6 @@ def _rules(rules: _Rules) -> ExtentRules:
 
 
 def _check(file: _File, where: str) -> None:
-    for key, kinds, level in (
-        ("kernel_ops", file.kernel_ops, Level.KERNEL),
-        ("block_ops", file.block_ops, Level.BLOCK),
-    ):
-        for kind in kinds:
-            if level not in SPECS[kind].levels or kind not in SEARCHABLE:
-                allowed = sorted(k.value for k in SEARCHABLE if level in SPECS[k].levels)
-                raise SpaceError(
-                    f"expected operators that a search can propose at {level.value} level, got {kind.value!r}",
-                    where=f"{where}: {key}",
-                    hint=f"choose from {', '.join(allowed)}",
-                )
     for key, rules in (("free", file.free), ("paper", file.paper)):
         if rules.min_blocks > rules.max_blocks:
             raise SpaceError(
@@ -210,10 +221,8 @@ def _explained(message: str, data: object, where: str) -> SpaceError:
             return SpaceError(
                 f'expected "all" or a list, got {_value_at(data, key)!r}', where=f"{where}: {key}", hint=hint
             )
-        allowed = [e.value for e in Extents] if key == "extents" else sorted(kind.value for kind in OpKind)
-        return SpaceError(
-            f"expected one of {', '.join(allowed)}, got {_value_at(data, key)!r}", where=f"{where}: {key}"
-        )
+        allowed = ", ".join(Extents)
+        return SpaceError(f"expected one of {allowed}, got {_value_at(data, key)!r}", where=f"{where}: {key}")
     expected = text.partition(", got")[0].replace("Expected", "expected", 1).replace("`", "")
     return SpaceError(f"{expected}, got {_value_at(data, key)!r}", where=f"{where}: {key}", hint=hint)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import erf, sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.batched_matmul import batched_product
 from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, Untiled
+from mirage_formal.semantics.functions import FUNCTION_SPECS
 from mirage_formal.semantics.interpreter import evaluate
 
 Floats = NDArray[np.float64]
@@ -26,39 +26,9 @@ class FloatDomain(Untiled[Floats]):
 
     keeps: Final = KEEPABLE
 
-    def unary(self, kind: OpKind, a: Floats) -> Floats:  # noqa: C901 (one row per operator)
+    def unary(self, kind: OpKind, a: Floats) -> Floats:
         """Implement ``Domain.unary``."""
-        match kind:
-            case OpKind.EXP:
-                return np.exp(a)
-            case OpKind.SQRT:
-                return np.sqrt(a)
-            case OpKind.SQUARE:
-                return a * a
-            case OpKind.SILU:
-                return a * _sigmoid(a)
-            case OpKind.GELU:
-                return 0.5 * a * (1.0 + _erf(a / sqrt(2.0)))
-            case OpKind.RELU:
-                return np.maximum(a, 0.0)
-            case OpKind.SIGMOID:
-                return _sigmoid(a)
-            case OpKind.TANH:
-                return np.tanh(a)
-            case OpKind.ERF:
-                return _erf(a)
-            case OpKind.LOG:
-                return np.log(a)
-            case OpKind.ABS:
-                return np.abs(a)
-            case OpKind.RECIPROCAL:
-                return 1.0 / a
-            case OpKind.ROUND_FLOAT16:
-                return np.asarray(a.astype(np.float16).astype(a.dtype))
-            case OpKind.ROUND_BFLOAT16:
-                return rounded_to_bfloat16(a)
-            case _:
-                raise AssertionError(kind)
+        return np.asarray(FUNCTION_SPECS[kind].evaluate(np, a))
 
     def binary(self, kind: OpKind, a: Floats, b: Floats) -> Floats:
         """Implement ``Domain.binary``."""
@@ -142,30 +112,6 @@ class FloatDomain(Untiled[Floats]):
     def repeat(self, a: Floats, axis: int, times: int) -> Floats:
         """Implement ``Domain.repeat``."""
         return np.broadcast_to(a, (*a.shape[:axis], times, *a.shape[axis + 1 :]))
-
-
-def _sigmoid(a: Floats) -> Floats:
-    # exp(-|a|) never overflows.
-    small = np.exp(-np.abs(a))
-    return np.where(a >= 0, 1.0, small) / (1.0 + small)
-
-
-def rounded_to_bfloat16(a: NDArray[Any]) -> NDArray[Any]:
-    """Return each element rounded to the nearest bfloat16, ties to even, in the type that it has.
-
-    A bfloat16 has 8 significant bits and the exponents of float32, so the spacing of its numbers follows from the
-    exponent of the element, with the spacing of denormal numbers, 2^-133, as its least value.
-    """
-    _, exponent = np.frexp(a)
-    step = np.ldexp(np.ones_like(a), np.maximum(exponent - 8, -133))
-    rounded = np.rint(a / step) * step
-    largest = float(2**128 - 2**120)
-    found = np.where(np.abs(rounded) > largest, np.copysign(np.inf, a), rounded)
-    return np.where(np.isfinite(a), found, a)
-
-
-def _erf(a: Floats) -> Floats:
-    return np.asarray(np.vectorize(erf, otypes=[np.float64])(a))
 
 
 def _running_max(a: Floats, axis: int) -> tuple[Floats, Floats]:

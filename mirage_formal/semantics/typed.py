@@ -21,8 +21,9 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.semantics.functions import round_to_bfloat16
 from mirage_formal.semantics.interpreter import evaluate
-from mirage_formal.semantics.reference import FloatDomain, rounded_to_bfloat16
+from mirage_formal.semantics.reference import FloatDomain
 
 Array = NDArray[Any]
 Singles = NDArray[np.float32]
@@ -84,7 +85,7 @@ def round_to_dtype(values: Array, dtype: DType) -> Singles:
         case DType.FLOAT16:
             return found.astype(np.float16).astype(np.float32)
         case DType.BFLOAT16:
-            return _single(rounded_to_bfloat16(found))
+            return _single(round_to_bfloat16(np, found))
         case DType.FLOAT32 | DType.BOOL:
             return found
 

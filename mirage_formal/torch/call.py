@@ -282,7 +282,7 @@ def round_number(number: Fraction, dtype: DType) -> Fraction:
     """
     import numpy as np
 
-    from mirage_formal.semantics.reference import rounded_to_bfloat16
+    from mirage_formal.semantics.functions import round_to_bfloat16
 
     single = np.float32(float(number))
     match dtype:
@@ -291,7 +291,7 @@ def round_number(number: Fraction, dtype: DType) -> Fraction:
         case DType.FLOAT16:
             found = float(np.float16(float(number)))
         case DType.BFLOAT16:
-            found = float(rounded_to_bfloat16(np.asarray(single)))
+            found = float(round_to_bfloat16(np, np.asarray(single)))
         case DType.FLOAT32:
             found = float(single)
         case _:

@@ -172,7 +172,7 @@ def test_an_override_that_does_not_exist_is_refused() -> None:
         ("keep = 1000", "keep = true", "keep", "int", "True"),
         ("keep = 1000", "keep = 0", "keep", "int >= 1", "0"),
         ("max_graph_defined = 1", "max_graph_defined = -1", "max_graph_defined", ">= 0", "-1"),
-        ('"sum_to_dimx"', '"sumto"', "block_ops[22]", "one of", "'sumto'"),
+        ('"sum_to_dimx"', '"sumto"', "block_ops[11]", "one of", "'sumto'"),
         ('"sum_to_dimx"', '"softmax"', "block_ops", "can propose at block level", "'softmax'"),
         ('"sum_to_dimx"', '"concat"', "block_ops", "can propose at block level", "'concat'"),
         ('extents = "free"', 'extents = "wild"', "extents", "one of free, paper", "'wild'"),

@@ -11,6 +11,7 @@ from fractions import Fraction
 from math import prod
 from typing import Final
 
+from mirage_formal.check.functions import UNARY
 from mirage_formal.check.proof.operator_terms import LOOP, Terms
 from mirage_formal.check.proof.pieces import Pieces, Value, align, at
 from mirage_formal.check.proof.reader import MAX_TABLE, entries, integer
@@ -129,10 +130,6 @@ class Elaboration(Pieces):
                 return [self.matmul(x, xs[1])]
             case OpKind.ADD | OpKind.SUB | OpKind.MUL | OpKind.DIV:
                 return [self.binary(op.kind.value, x, xs[1])]
-            case OpKind.EXP | OpKind.SQRT | OpKind.SQUARE | OpKind.GELU | OpKind.RELU | OpKind.SIGMOID:
-                return [self.unary(op.kind.value, x)]
-            case OpKind.ERF | OpKind.LOG | OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:
-                return [self.unary(op.kind.value, x)]
             case OpKind.RECIPROCAL:
                 return [self.binary("div", self._number(x, 1), x)]
             case OpKind.TANH:
@@ -224,6 +221,9 @@ class Elaboration(Pieces):
             case OpKind.ACCUM_RESCALED_SUM | OpKind.ACCUM_RESCALED_SUM_LAST:
                 x = x if op.kind is OpKind.ACCUM_RESCALED_SUM else self.sum(x, last)
                 return [self._rescaled(self._over_loop(x, times), self._over_loop(xs[1], times))]
+            case kind:
+                assert kind.value in UNARY, kind
+                return [self.unary(kind.value, x)]
 
     def _number(self, x: Value, q: Fraction | int) -> Value:
         return self.constant("offset", self.constant("scale", x, Fraction(0)), Fraction(q))

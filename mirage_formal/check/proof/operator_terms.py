@@ -7,6 +7,7 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
+from mirage_formal.check.functions import NAMED
 from mirage_formal.check.proof.ring import ProofError, need
 from mirage_formal.graph.types import Shape, broadcast
 
@@ -53,14 +54,15 @@ class Terms:
         match name:
             case "exp" | "sigmoid":
                 return total, ABOVE_ZERO
-            case "square" | "relu":
+            case "square":
                 return total, max(first, NOT_NEGATIVE)
             case "sqrt":
                 return total and first != ANY, max(first, NOT_NEGATIVE)
-            case "log":
-                return total and first == ABOVE_ZERO, ANY
-            case "gelu" | "erf" | "round_float16" | "round_bfloat16" | "sub":
+            case "gelu" | "sub":
                 return total, ANY
+            case _ if name in NAMED:
+                total = total and (first == ABOVE_ZERO or not NAMED[name].positive_domain)
+                return total, max(first, NOT_NEGATIVE) if NAMED[name].nonnegative else ANY
             case "add":
                 return total, most if least != ANY else ANY
             case "div":
@@ -89,7 +91,7 @@ class Terms:
         return self._make(shape, "input", number)
 
     def unary(self, kind: str, a: int) -> int:
-        """exp, sqrt, square, sigmoid, gelu, relu, erf, log, round_float16, round_bfloat16."""
+        """Return the term of a function in ``functions.UNARY``."""
         return self._make(self.shapes[a], "unary", kind, a)
 
     def binary(self, kind: str, a: int, b: int) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, Final, NoReturn
 
+from mirage_formal.check.functions import NAMED
 from mirage_formal.check.proof.ring import Coef, Index, Key, Mono, Poly, ProofError, Ring, need
 
 MAX_BYTES: Final = 1 << 20
@@ -230,7 +231,7 @@ _LENGTHS: Final = {
     "in": 3, "sum": 3, "max": 3, "pmax": 5, "carry": 5, "exp": 2, "pow": 2, "top": 2, "surd": 2, "fn": 3,
     "keep": 3,
 }  # fmt: skip
-_FUNCTIONS: Final = ("erf", "relu", "log", "zero", "negative", "inv0", "round_float16", "round_bfloat16")
+_FUNCTIONS: Final = (*NAMED, "zero", "negative", "inv0")
 
 
 def _all_used(bound: frozenset[int], free: frozenset[int], empty: bool = False) -> None:

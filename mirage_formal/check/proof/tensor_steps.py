@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
+from mirage_formal.check.functions import NAMED, UNARY
 from mirage_formal.check.proof.index_substitution import Move, folding, require_lemma, value
 from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, Terms
 from mirage_formal.check.proof.reader import MAX_EXTENT, Reader, entries, integer, rational, word
@@ -16,7 +17,6 @@ from mirage_formal.graph.types import MAX_RANK
 Strings = tuple[tuple[int, ...], ...]
 RANK = MAX_RANK + LOOP + 1
 ONE: Poly = {(): 1}
-UNARY = ("exp", "sqrt", "square", "sigmoid", "gelu", "relu", "erf", "log", "round_float16", "round_bfloat16")
 BINARY = ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no_nan")
 #: The steps, with the least and the greatest length of their entries.
 LENGTHS = {
@@ -182,7 +182,7 @@ class Steps:
             case "sigmoid":
                 below = ring.prod([(ring.intern("exp", frozenset(ring.add({}, p, -1).items())), 2)])
                 p = ring.power(ring.add(ONE, below), -2)
-            case "relu" | "erf" | "log" | "round_float16" | "round_bfloat16":
+            case _ if name in NAMED:
                 p = ring.function(name, p)
             case _:
                 half = ring.mul({(): Fraction(1, 2)}, p)

@@ -16,6 +16,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.batched import BatchedDomain
 from mirage_formal.semantics.domain import LOOP_AXIS
+from mirage_formal.semantics.functions import FUNCTION_SPECS
 from mirage_formal.semantics.interpreter import evaluate
 from mirage_formal.semantics.reference import Floats
 
@@ -26,14 +27,6 @@ _CALL: Final = 8 * _U
 _LEAST: Final = 2.0**-1022
 #: Integers below this one are exact, and so are their sums and products as far as they are below it.
 _EXACT: Final = 2.0**53
-#: Largest slope of the functions that are not monotone or have no simpler bound.
-_SLOPES: Final = {
-    OpKind.SIGMOID: 0.25,
-    OpKind.SILU: 1.1,
-    OpKind.GELU: 1.13,
-    OpKind.TANH: 1.0,
-    OpKind.ERF: 1.13,
-}
 
 
 class BoundedDomain(BatchedDomain):
@@ -73,7 +66,9 @@ class BoundedDomain(BatchedDomain):
             case _:
                 # The error function is near -1 where its sum with 1 is small.
                 own = np.abs(v) if kind is OpKind.GELU else np.abs(y)
-                return np.stack([y, _SLOPES[kind] * e + _CALL * own])
+                slope = FUNCTION_SPECS[kind].slope
+                assert slope is not None, kind
+                return np.stack([y, slope * e + _CALL * own])
 
     def binary(self, kind: OpKind, a: NDArray[Any], b: NDArray[Any]) -> NDArray[Any]:
         """Implement ``Domain.binary``."""

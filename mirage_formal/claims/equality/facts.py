@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any, Final, assert_never
+
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
 
 
 class Sign(IntEnum):
@@ -76,19 +79,23 @@ def together(parts: Sequence[Fact]) -> Fact:
 
 
 def _unary(name: str, total: bool, sign: Sign) -> Fact:
-    match name:
-        case "exp" | "sigmoid":
-            return Fact(total, Sign.POSITIVE)
-        case "sqrt":
-            return Fact(total and sign is not Sign.UNKNOWN, max(sign, Sign.NONNEGATIVE))
-        case "square" | "relu":
-            return Fact(total, max(sign, Sign.NONNEGATIVE))
-        case "log":
-            return Fact(total and sign is Sign.POSITIVE, Sign.UNKNOWN)
-        case "erf" | "gelu" | "round_float16" | "round_bfloat16":
-            return Fact(total, Sign.UNKNOWN)
+    row = FUNCTION_SPECS[OpKind(name)]
+    match row.domain:
+        case Reals.NONNEGATIVE:
+            total = total and sign is not Sign.UNKNOWN
+        case Reals.POSITIVE | Reals.NONZERO:
+            total = total and sign is Sign.POSITIVE
+        case Reals.ALL:
+            pass
         case _:
-            raise AssertionError(name)
+            assert_never(row.domain)
+    match row.image:
+        case Reals.POSITIVE:
+            return Fact(total, Sign.POSITIVE)
+        case Reals.NONNEGATIVE:
+            return Fact(total, max(sign, Sign.NONNEGATIVE))
+        case _:
+            return Fact(total, Sign.UNKNOWN)
 
 
 def _binary(name: str, total: bool, a: Sign, b: Sign) -> Fact:

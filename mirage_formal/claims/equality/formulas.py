@@ -8,16 +8,13 @@ from fractions import Fraction
 from typing import Final
 
 from mirage_formal.claims.equality.polynomials import Index, Kind, Monomial, Polynomial, Rational, Terms
+from mirage_formal.semantics.functions import FUNCTION_SPECS, NAMED
 
 _FUNCTIONS: Final = {
-    "erf": r"\operatorname{erf}",
-    "relu": r"\operatorname{relu}",
-    "log": r"\log",
+    **{kind.value: FUNCTION_SPECS[kind].latex for kind in NAMED},
     "negative": r"\operatorname{negative}",
     "zero": r"\operatorname{zero}",
     "inv0": r"\operatorname{inv}_0",
-    "round_float16": r"\operatorname{round}_{16}",
-    "round_bfloat16": r"\operatorname{round}_{b16}",
 }
 #: Longest formula that is written out.
 _LIMIT: Final = 4000

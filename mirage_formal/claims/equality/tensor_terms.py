@@ -30,6 +30,7 @@ from mirage_formal.claims.equality.radicals import Radicals
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.domain import LOOP_AXIS
+from mirage_formal.semantics.functions import NAMED
 
 String = tuple[int, ...]
 
@@ -214,7 +215,7 @@ class Tensors(Binders):
                 return self.power(p, 1)
             case OpKind.SIGMOID:
                 return self.power(add(constant(1), self.exp(scaled(p, -1))), -2)
-            case OpKind.RELU | OpKind.ERF | OpKind.LOG | OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:
+            case _ if kind in NAMED:
                 return self.apply(kind.value, p)
             case OpKind.GELU:
                 half = scaled(p, Fraction(1, 2))

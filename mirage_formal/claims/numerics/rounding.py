@@ -25,8 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from importlib import import_module
-from math import erf, log, pi, sqrt
+from math import log, pi, sqrt
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +35,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.semantics.batched_matmul import batched_product
 from mirage_formal.semantics.domain import LOOP_AXIS, Untiled
+from mirage_formal.semantics.functions import FUNCTION_SPECS
 
 Array = Any
 
@@ -245,22 +245,21 @@ class RoundingDomain(Untiled[Estimate]):
         """Return a function whose slope is bounded, of values with exponent 0."""
         xp = self.xp
         if kind in (OpKind.TANH, OpKind.ERF):
-            y = xp.tanh(x) if kind is OpKind.TANH else self._erf(x)
+            y = FUNCTION_SPECS[kind].evaluate(xp, x)
             slope = 1.0 - y * y if kind is OpKind.TANH else (2.0 / sqrt(pi)) * xp.exp(-x * x)
             # The slope a standard deviation away bounds how fast it changes where errors are not small.
             passed = None if variance is None else variance * xp.minimum(1.13, slope + xp.sqrt(variance)) ** 2
             return self._made(y, None, passed, self._error(y, 4.0))
+        row = FUNCTION_SPECS[kind]
+        assert row.slope is not None, kind
+        y = row.evaluate(xp, x)
         if kind is OpKind.GELU:
-            y, bound = 0.5 * x * (1.0 + self._erf(x / sqrt(2.0))), 1.13
             own = self._error(x, 2.0)
         elif kind in (OpKind.SILU, OpKind.SIGMOID):
-            small = xp.exp(-xp.abs(x))
-            sigmoid = xp.where(x >= 0, 1.0, small) / (1.0 + small)
-            y, bound = (x * sigmoid, 1.1) if kind is OpKind.SILU else (sigmoid, 0.25)
             own = self._error(y, xp.abs(x) + 4.0)
         else:
-            raise AssertionError(kind)
-        passed = None if variance is None else bound * bound * variance
+            own = self._error(y, row.roundings)
+        passed = None if variance is None else row.slope * row.slope * variance
         return self._made(y, None, passed, own)
 
     def _log(self, a: Estimate) -> Estimate:
@@ -283,11 +282,6 @@ class RoundingDomain(Untiled[Estimate]):
 
         passed = None if a.variance is None else nonlinear_error.step(a.mantissa, xp.sqrt(a.variance), rounded, xp) ** 2
         return self._made(rounded(a.mantissa), None, passed)
-
-    def _erf(self, x: Array) -> Array:
-        if self.xp.__name__ == "cupy":
-            return import_module("cupyx.scipy.special").erf(x)
-        return self.xp.vectorize(erf, otypes=[self.xp.float64])(x)
 
     def _exp(self, x: Array, variance: Array | None) -> Estimate:
         xp = self.xp

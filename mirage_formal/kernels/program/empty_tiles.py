@@ -14,20 +14,17 @@ from math import prod
 from typing import Final
 
 from mirage_formal.graph.graph import BlockGraph, BlockOp, Op
-from mirage_formal.graph.ops import ZERO_AT_ZERO, OpKind
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Band, Shape
+from mirage_formal.semantics.functions import ZEROS
 
 #: The value with which running maxima begin; a maximum with it or with less changes nothing.
 LOWEST: Final = Fraction(2**128 - 2**104) * -1
 
 #: Operators that give 0 if all their operands are 0.
-_ZEROS: Final = ZERO_AT_ZERO | {
+_ZEROS: Final = ZEROS | {
     OpKind.ADD,
     OpKind.SUB,
-    OpKind.SQUARE,
-    OpKind.SQRT,
-    OpKind.ABS,
-    OpKind.SILU,
     OpKind.SCALE,
     OpKind.CAST,
     OpKind.SUM,

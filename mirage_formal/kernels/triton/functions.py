@@ -5,30 +5,18 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from mirage_formal.kernels.program.flat import MapFn
-from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
+from mirage_formal.kernels.program.program import BinaryFn, UnaryFn, unary_fn
+from mirage_formal.semantics.functions import FUNCTION_SPECS, ZEROS
 
 #: Maxima of NaN and anything are NaN, as PyTorch has it; Triton's own take the other one.
 _NAN: Final = "propagate_nan=tl.PropagateNan.ALL"
 
 #: In Triton, of float32.
 _UNARY: Final = {
+    **{unary_fn(kind): row.triton for kind, row in FUNCTION_SPECS.items()},
     UnaryFn.NEG: "-{0}",
-    UnaryFn.EXP: "tl.exp({0})",
-    UnaryFn.SQRT: "tl.sqrt({0})",
     UnaryFn.RSQRT: "tl.rsqrt({0})",
-    UnaryFn.SQUARE: "{0} * {0}",
-    UnaryFn.SILU: "{0} * tl.sigmoid({0})",
-    UnaryFn.GELU: "0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476))",
-    UnaryFn.RELU: f"tl.maximum({{0}}, 0.0, {_NAN})",
-    UnaryFn.SIGMOID: "tl.sigmoid({0})",
-    UnaryFn.TANH: "_tanh({0})",
-    UnaryFn.ERF: "tl.erf({0})",
-    UnaryFn.LOG: "tl.log({0})",
-    UnaryFn.ABS: "tl.abs({0})",
-    UnaryFn.RECIPROCAL: "1.0 / {0}",
     UnaryFn.LOGICAL_NOT: "1.0 - {0}",
-    UnaryFn.ROUND_HALF: "{0}.to(tl.float16).to(tl.float32)",
-    UnaryFn.ROUND_BFLOAT: "_round_bfloat({0})",
 }
 _BINARY: Final = {
     BinaryFn.ADD: "{0} + {1}",
@@ -50,10 +38,7 @@ STRICT: Final = frozenset({BinaryFn.LT, BinaryFn.GT})
 #: exponential where that is less, so that the difference is a number.
 LOWEST: Final = -3.4028234663852886e38
 #: Functions that are 0 at 0.
-ZERO_AT_ZERO: Final = frozenset(
-    {UnaryFn.NEG, UnaryFn.SQRT, UnaryFn.SQUARE, UnaryFn.SILU, UnaryFn.GELU, UnaryFn.RELU, UnaryFn.TANH, UnaryFn.ERF}
-    | {UnaryFn.ABS, UnaryFn.ROUND_HALF, UnaryFn.ROUND_BFLOAT}
-)
+ZERO_AT_ZERO: Final = frozenset({UnaryFn.NEG, *map(unary_fn, ZEROS)})
 #: Triton has no hyperbolic tangent outside of its libraries, which its interpreter lacks.
 TANH: Final = '''@triton.jit
 def _tanh(x):

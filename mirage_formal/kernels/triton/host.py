@@ -27,6 +27,7 @@ from mirage_formal.kernels.triton.functions import LOWEST, real
 from mirage_formal.kernels.triton.kernel import Function, function
 from mirage_formal.kernels.triton.options import OWN, LaunchOptions
 from mirage_formal.kernels.triton.writer import Operand
+from mirage_formal.semantics.functions import FUNCTION_SPECS
 
 TORCH: Final = {dtype: f"torch.{dtype.value}" for dtype in DType}
 _TAKEN: Final = frozenset(
@@ -41,22 +42,9 @@ _CALLS: Final = {
     OpKind.DIV: "{0} / {1}",
     OpKind.MAXIMUM: "torch.maximum({0}, {1})",
     OpKind.MINIMUM: "torch.minimum({0}, {1})",
-    OpKind.EXP: "torch.exp({0})",
-    OpKind.SQRT: "torch.sqrt({0})",
-    OpKind.SQUARE: "torch.square({0})",
-    OpKind.SILU: "torch.nn.functional.silu({0})",
-    OpKind.GELU: "torch.nn.functional.gelu({0})",
-    OpKind.RELU: "torch.relu({0})",
-    OpKind.SIGMOID: "torch.sigmoid({0})",
-    OpKind.TANH: "torch.tanh({0})",
-    OpKind.ERF: "torch.erf({0})",
-    OpKind.LOG: "torch.log({0})",
-    OpKind.ABS: "torch.abs({0})",
-    OpKind.RECIPROCAL: "torch.reciprocal({0})",
+    **{kind: row.torch for kind, row in FUNCTION_SPECS.items()},
     OpKind.LOGICAL_NOT: "torch.logical_not({0})",
     OpKind.DIV_NO_NAN: "torch.where({1} == 0, {0} * 0, {0} / {1})",
-    OpKind.ROUND_FLOAT16: "{0}.to(torch.float16).to({0}.dtype)",
-    OpKind.ROUND_BFLOAT16: "{0}.to(torch.bfloat16).to({0}.dtype)",
 }
 _COMPARISONS: Final = {OpKind.EQ: "==", OpKind.LT: "<", OpKind.LE: "<=", OpKind.GT: ">", OpKind.GE: ">="}
 _INFIX: Final = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})

@@ -12,20 +12,12 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.kernels.triton.functions import real
 from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, Untiled
+from mirage_formal.semantics.functions import FUNCTION_SPECS
 from mirage_formal.semantics.interpreter import evaluate
 
 _UNARY: Final = {
-    OpKind.EXP: "torch.exp({0})",
-    OpKind.SQRT: "torch.sqrt({0})",
+    **{kind: row.torch for kind, row in FUNCTION_SPECS.items()},
     OpKind.SQUARE: "{0} * {0}",
-    OpKind.SILU: "torch.nn.functional.silu({0})",
-    OpKind.GELU: "torch.nn.functional.gelu({0})",
-    OpKind.RELU: "torch.relu({0})",
-    OpKind.SIGMOID: "torch.sigmoid({0})",
-    OpKind.TANH: "torch.tanh({0})",
-    OpKind.ERF: "torch.erf({0})",
-    OpKind.LOG: "torch.log({0})",
-    OpKind.ABS: "torch.abs({0})",
     OpKind.RECIPROCAL: "1.0 / {0}",
     OpKind.ROUND_FLOAT16: "{0}.to(torch.float16).double()",
     OpKind.ROUND_BFLOAT16: "{0}.to(torch.bfloat16).double()",

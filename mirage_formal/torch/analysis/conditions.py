@@ -19,6 +19,7 @@ from mirage_formal.graph.edit import pruned
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType
+from mirage_formal.semantics.functions import FUNCTION_SPECS
 from mirage_formal.torch.modules.eager import torch_program
 
 
@@ -58,9 +59,18 @@ _NONNEGATIVE: Final = 1
 _ANY: Final = 0
 _KEEP: Final = frozenset(
     {
-        *(OpKind.SUM, OpKind.MEAN, OpKind.MAX, OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.CAST),
-        *(OpKind.SLICE, OpKind.SQRT, OpKind.TANH, OpKind.ERF, OpKind.GELU, OpKind.SILU, OpKind.RECIPROCAL),
-        *(OpKind.CONCAT, OpKind.MINIMUM, OpKind.MUL, OpKind.MATMUL, OpKind.DIV, OpKind.DIV_NO_NAN),
+        *(
+            OpKind.SUM,
+            OpKind.MEAN,
+            OpKind.MAX,
+            OpKind.TRANSPOSE,
+            OpKind.RESHAPE,
+            OpKind.REPEAT,
+            OpKind.CAST,
+            OpKind.SLICE,
+        ),
+        *(kind for kind, row in FUNCTION_SPECS.items() if row.keeps_sign),
+        *(OpKind.SLICE, OpKind.CONCAT, OpKind.MINIMUM, OpKind.MUL, OpKind.MATMUL, OpKind.DIV, OpKind.DIV_NO_NAN),
     }
 )
 _WEAKER: Final = frozenset({OpKind.PAD, OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16, OpKind.DIV_NO_NAN})

@@ -8,8 +8,9 @@ from typing import Final
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, numbered
-from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.ops import ROUNDINGS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.semantics.functions import FUNCTION_SPECS
 
 _FUNCTIONS: Final = {
     OpKind.MATMUL: "torch.matmul",
@@ -19,18 +20,11 @@ _FUNCTIONS: Final = {
     OpKind.DIV: "torch.div",
     OpKind.MAXIMUM: "torch.maximum",
     OpKind.MINIMUM: "torch.minimum",
-    OpKind.EXP: "torch.exp",
-    OpKind.SQRT: "torch.sqrt",
-    OpKind.SQUARE: "torch.square",
-    OpKind.SILU: "F.silu",
-    OpKind.GELU: "F.gelu",
-    OpKind.RELU: "torch.relu",
-    OpKind.SIGMOID: "torch.sigmoid",
-    OpKind.TANH: "torch.tanh",
-    OpKind.ERF: "torch.erf",
-    OpKind.LOG: "torch.log",
-    OpKind.ABS: "torch.abs",
-    OpKind.RECIPROCAL: "torch.reciprocal",
+    **{
+        kind: row.torch.removesuffix("({0})").replace("torch.nn.functional", "F")
+        for kind, row in FUNCTION_SPECS.items()
+        if kind not in ROUNDINGS
+    },
     OpKind.LOGICAL_NOT: "torch.logical_not",
 }
 #: Types to which values of a wider one are rounded.

@@ -50,7 +50,8 @@ from mirage_formal.logic.terms import (
     unary,
     var,
 )
-from mirage_formal.semantics.reference import rounded_to_bfloat16, run
+from mirage_formal.semantics.functions import round_to_bfloat16
+from mirage_formal.semantics.reference import run
 from tests.kit.graphs import workloads
 from tests.kit.graphs.random_graphs import random_graph
 
@@ -324,7 +325,7 @@ VALUES: dict[str, object] = {
     "erf": math.erf,
     "log": lambda x: math.log(x) if x > 0 else math.nan,
     "round_float16": lambda x: float(np.float16(x)),
-    "round_bfloat16": lambda x: float(rounded_to_bfloat16(np.array(x))),
+    "round_bfloat16": lambda x: float(round_to_bfloat16(np, np.array(x))),
     # Functions of the sum of both operands: which of the two is which is forgotten.
     **dict.fromkeys(("maximum", "minimum", "select", "eq", "lt", "le")),
 }

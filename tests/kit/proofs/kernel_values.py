@@ -18,7 +18,7 @@ from mirage_formal.check.proof.reader import Reader, integer
 from mirage_formal.check.proof.ring import Index, Poly, Ring
 from mirage_formal.check.proof.tensor_steps import Steps
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.semantics.reference import rounded_to_bfloat16
+from mirage_formal.semantics.functions import round_to_bfloat16
 
 Env = dict[int, int]  # numbers that digits stand for
 #: Nearer to 0 is 0: what rounding leaves of equal terms.
@@ -114,7 +114,7 @@ class Values:
                 with np.errstate(over="ignore"):
                     return float(np.float16(argument))
             case "round_bfloat16":
-                return float(rounded_to_bfloat16(np.array(argument)))
+                return float(round_to_bfloat16(np, np.array(argument)))
         raise AssertionError(payload[0])
 
     def prefix(self, payload: Any, env: Env, t: int) -> float:
@@ -152,7 +152,7 @@ class Numbers:
                 "log": lambda: np.log(x),
                 "gelu": lambda: x / 2 * (1 + erf(x / 2**0.5)),
                 "round_float16": lambda: x.astype(np.float16).astype(float),
-                "round_bfloat16": lambda: rounded_to_bfloat16(x),
+                "round_bfloat16": lambda: round_to_bfloat16(np, x),
             }
             return functions[rest[0]]()
         if kind == "binary":
