@@ -62,6 +62,7 @@ $(TORCH_READY): $(READY)
 
 test-torch: $(TORCH_READY)  ## install torch and transformers into .venv, run the tests of mirage_formal.torch
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal tests/torch \
+		'tests/documents/test_examples.py::test_the_code_of_a_page_runs_and_prints_what_the_page_says[README.md]' \
 		'tests/documents/test_examples.py::test_the_code_of_a_page_runs_and_prints_what_the_page_says[docs/start/pytorch.md]'
 
 check: $(READY)  ## lint, format, types and the layer rule

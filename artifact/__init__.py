@@ -1,1 +1,1 @@
-"""The artifact: every measured claim of the README with the command that shows it, and what runs and judges them."""
+"""The artifact: every claim of docs/results.md with the command that shows it, and what runs and judges them."""

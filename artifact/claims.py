@@ -1,4 +1,4 @@
-"""The claims: what the README says, the command that shows it, and how its output is judged.
+"""The claims: what docs/results.md says, the command that shows it, and how its output is judged.
 
 ``python -m artifact.claims`` prints artifact/README.md, which a test compares.
 """
@@ -23,7 +23,7 @@ class Claim:
         name: Its name.
         tier: Which option of artifact/run runs it.
         claim: What is claimed.
-        paragraph: How the paragraph or table of the README begins that says it.
+        paragraph: How the paragraph or table of docs/results.md begins that says it.
         numbers: The numbers of that paragraph which it is about, as they are written there.
         command: What is run from the top of the repository; "PYTHON" is the interpreter. What an earlier call has left
             counts for nothing: it is made again or removed.
@@ -59,7 +59,7 @@ CLAIMS: Final = (
         EVERY,
         "PYTHON -m benchmarks.search_times --repeat 1",
         searches(slower=4.0),
-        "the README's table",
+        "the table of docs/results.md",
         "counts exactly; seconds up to 4 times",
         2,
         _CPU,
@@ -81,7 +81,7 @@ CLAIMS: Final = (
     Claim(
         "proof-times",
         "kick-tires",
-        "what proofs cost (after *evidence*, whose candidates are a part of those of the README)",
+        "what proofs cost (after *evidence*, whose candidates are a part of those of the page)",
         "**Proofs**, one core",
         ("1,054", "3.9", "10.0", "5.0", "12.3", "2.5", "5.8"),
         "PYTHON -m benchmarks.proof_times --repeat 1 runs/artifact/rmsnorm",
@@ -281,8 +281,8 @@ CLAIMS: Final = (
 
 _HEAD: Final = """# Artifact
 
-Every measured claim of the README, with the command that shows it. This page is printed by
-`python -m artifact.claims`; a test compares it, and finds a number of the README's measured part that no row is about.
+Every measured claim of docs/results.md, with the command that shows it. `python -m artifact.claims` prints this page; a
+test compares it, and finds a number of docs/results.md without a row.
 
 ```
 artifact/run --kick-tires      # about 5 minutes on two processors; no GPU, no network

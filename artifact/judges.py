@@ -28,9 +28,8 @@ Judge = Callable[[Ran], str]
 
 
 def measured() -> str:
-    """The measured part of the README."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return text.partition("\n## Measured\n")[2].partition("\n## ")[0]
+    """Return the text of docs/results.md."""
+    return (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 
 
 def blocks(text: str) -> Iterator[str]:
@@ -72,7 +71,7 @@ def says(*wanted: str) -> Judge:
 
 
 def searches(slower: float) -> Judge:
-    """The counts of the README's table of searches exactly, and its seconds within a factor."""
+    """The counts of the table of searches in docs/results.md exactly, and its seconds within a factor."""
 
     def judge(ran: Ran) -> str:
         [table] = [block for block in blocks(measured()) if block.startswith("| example | s |")]
@@ -95,13 +94,13 @@ def searches(slower: float) -> Judge:
 
 
 def proofs(slower: float) -> Judge:
-    """All candidates are proved, and medians of proving and replaying are those of the README within a factor."""
+    """All candidates are proved, and medians of proving and replaying are those of docs/results.md within a factor."""
 
     def judge(ran: Ran) -> str:
         said = re.search(r"proving\s+([\d.]+) ms median.*?replay ([\d.]+) median", measured(), flags=re.DOTALL)
         row = rows(ran.output).get("**all**")
         if said is None or row is None:
-            return "no row of all runs, or no such sentence in the README"
+            return "no row of all runs, or no such sentence in docs/results.md"
         if row[1] != "0":
             return f"{row[1]} candidates are not proved"
         for what, wanted, got in (("proving", said[1], row[2]), ("replay", said[2], row[4])):

@@ -78,7 +78,7 @@ def report(outcomes: Sequence[Outcome]) -> str:
 def chosen(arguments: Sequence[str] | None) -> list[Claim]:
     """The rows that are asked for."""
     parser = argparse.ArgumentParser(
-        prog="artifact/run", description="Run claims of the README; see artifact/README.md."
+        prog="artifact/run", description="Run claims of docs/results.md; see artifact/README.md."
     )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--kick-tires", action="store_true", help="about 5 minutes on two processors, no GPU")

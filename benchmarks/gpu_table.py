@@ -2,7 +2,8 @@
 
 python -m benchmarks.gpu_table gpu_bench.json [--sanitized gpu_sanitize.json] > results.md
 python -m benchmarks.gpu_table gpu_bench.json --auto > results-auto.md     # CUDA C++ and the back end auto
-python -m benchmarks.gpu_table --readme results.md     # the README's table: the same numbers, fewer columns
+python -m benchmarks.gpu_table --page results.md       # the table of docs/results.md: the same numbers, fewer columns
+python -m benchmarks.gpu_table --readme results.md     # the README's table: fewer again
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _NAMES = {
     "flash": "SDPA flash",
     "cudnn": "SDPA cuDNN",
 }
-#: Rows of the README's table: what it calls the examples.
-_README = {
+#: Rows of both tables: titles of the examples.
+_TITLES = {
     "attn": "attn (GQA)",
     "qk": "qknorm (Q and K)",
     "qv": "qknorm (Q and V)",
@@ -35,7 +36,9 @@ _README = {
     "ntrans": "ntrans",
     "decode": "decode",
 }
-_OF_README = ("ours", "ratio", "x read-only")
+#: Columns of the table of docs/results.md, and of the README's.
+_OF_PAGE = ("ours", "ratio", "x read-only")
+_OF_README = ("ours", "ratio")
 
 
 def table(rows: Sequence[Row], gbs: float | None) -> list[dict[str, Any]]:
@@ -209,21 +212,31 @@ def auto(written: dict[str, Any]) -> str:
     return "\n".join(lines + (["", "Triton files that were not measured:", "", *absent] if absent else [])) + "\n"
 
 
+def page(results: str) -> str:
+    """Return the table of docs/results.md: cells of the first table of results.md, unchanged."""
+    return _chosen(results, _OF_PAGE)
+
+
 def readme(results: str) -> str:
-    """The README's table: what the first table of results.md says of ours, without a change."""
+    """Return the README's table: cells of the first table of results.md, unchanged."""
+    return _chosen(results, _OF_README)
+
+
+def _chosen(results: str, columns: Sequence[str]) -> str:
+    """Return a row for each example with these columns at each batch."""
     lines = [line for line in results.splitlines() if line.startswith("|")]
     head = _split(lines[0])
-    chosen = [name for name in _OF_README if name in head]
+    chosen = [name for name in columns if name in head]
     rows = {}
     for line in lines[2:]:
         cells = dict(zip(head, _split(line), strict=False))
-        if len(cells) != len(head) or cells["program"] not in _README:
+        if len(cells) != len(head) or cells["program"] not in _TITLES:
             break
         rows[cells["program"], int(cells["b"])] = [cells[name] for name in chosen]
     batches = sorted({batch for _, batch in rows})
     titles = [f"b = {b}, us" if name == "ours" else name for b in batches for name in chosen]
     made = [_line(["program", *titles]), "|---|" + "--:|" * len(titles)]
-    for example, title in _README.items():
+    for example, title in _TITLES.items():
         made.append(_line([title, *(cell for b in batches for cell in rows.get((example, b), [""] * len(chosen)))]))
     return "\n".join(made) + "\n"
 
@@ -250,14 +263,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
     parser.add_argument("--sanitized", type=Path, help="results of gpu_sanitize.py")
+    parser.add_argument("--page", action="store_true", help="the table of docs/results.md, from results.md")
     parser.add_argument("--readme", action="store_true", help="the README's table, from results.md")
     parser.add_argument("--auto", action="store_true", help="CUDA C++ beside the back end auto")
     given = parser.parse_args()
     if given.auto:
         sys.stdout.write(auto(json.loads(given.results.read_text())))
         return 0
-    if given.readme:
-        sys.stdout.write(readme(given.results.read_text()))
+    if given.page or given.readme:
+        sys.stdout.write((page if given.page else readme)(given.results.read_text()))
         return 0
     sanitized = json.loads(given.sanitized.read_text()) if given.sanitized is not None else ()
     sys.stdout.write(markdown(json.loads(given.results.read_text()), sanitized))

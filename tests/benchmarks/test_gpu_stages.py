@@ -257,7 +257,8 @@ def test_the_tables_say_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert "| ntrans | 8 | dddddddddddd | 10.0 | 10.0 | 10.0 |  |  |  | 10.0 | 2.0e-04 |  | clean |" in text
     assert "| ntrans | 16 |  |  |  |  |  |  |  |  |  |  | CompileError: no |" in text
     assert "dddddddddddd, error 2.0e-04, spread 10.0 %; autotune: late" in gpu_table.show(written)
-    assert "| ntrans | 10.00 | 1.20 | 1.25 |" in gpu_table.readme(text).replace("|  |  |  |", "|")
+    assert "| ntrans | 10.00 | 1.20 | 1.25 |" in gpu_table.page(text).replace("|  |  |  |", "|")
+    assert "| ntrans | 10.00 | 1.20 |" in gpu_table.readme(text).replace("|  |  |", "|")
     # What is outside of the tolerance has no time of ours.
     outside = Row("ntrans-b8", 2, {place: 9.0}, {place: {**kept, **OUTSIDE}}, place, {}, cells, found)
     (plain,) = gpu_table.table([outside], None)
@@ -308,11 +309,12 @@ def test_candidates_of_a_program_lie_side_by_side_or_alone(tmp_path: Path) -> No
     assert corpus_gpu.candidates(tmp_path, 2) == []
 
 
-def test_the_readme_has_the_numbers_of_the_results() -> None:
+@pytest.mark.parametrize(("document", "table"), [("docs/results.md", gpu_table.page), ("README.md", gpu_table.readme)])
+def test_documents_have_the_numbers_of_the_results(document: str, table: Callable[[str], str]) -> None:
     results = (REPOSITORY / "benchmarks" / "results-h200.md").read_text()
-    made = gpu_table.readme(results)
+    made = table(results)
     assert made.count("\n") == 2 + 8
-    assert made in (REPOSITORY / "README.md").read_text()
+    assert made in (REPOSITORY / document).read_text()
 
 
 def test_without_a_gpu_nothing_else_is_tried(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The artifact: every number of the README's measured part has its row, and judges see what is wrong."""
+"""The artifact: every number of docs/results.md has its row, the README repeats some, and judges see what is wrong."""
 
 from __future__ import annotations
 
@@ -42,8 +42,30 @@ def uncovered(text: str) -> list[tuple[str, list[str]]]:
     return wrong
 
 
-def test_every_number_of_the_readme_has_its_row() -> None:
+def test_every_number_of_the_results_has_its_row() -> None:
     assert uncovered(measured()) == []
+
+
+def repeated() -> str:
+    """The measured part of the README."""
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    return text.partition("\n## Measured\n")[2].partition("\n## ")[0]
+
+
+def searches_of(text: str) -> dict[str, dict[str, str]]:
+    """The cells of the table of searches, by example and head."""
+    [block] = [one for one in blocks(text) if one.startswith("| example | s |")]
+    heads, *cells = rows(block).items()
+    return {name: dict(zip(heads[1], values, strict=True)) for name, values in cells}
+
+
+def test_the_readme_repeats_numbers_of_the_results() -> None:
+    there = {number for block in blocks(measured()) for number in numbers(block)}
+    assert [number for block in blocks(repeated()) for number in numbers(block) if number not in there] == []
+    full, short = searches_of(measured()), searches_of(repeated())
+    assert len(short) >= 8
+    for example, cells in short.items():
+        assert cells.items() <= full[example].items(), example
 
 
 def test_every_row_is_about_a_paragraph_and_its_numbers() -> None:

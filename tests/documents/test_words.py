@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.documents.pages import pages
-from tests.kit.documents.words import HOUSE, MOST, rows, said, unsaid, used
+from tests.kit.documents.words import HOUSE, MOST, glossary, rows, said, unsaid, used
 from tests.kit.paths import REPOSITORY
 
 #: Tables that commands write: their pages' reader comes from one that explains the columns.
@@ -22,6 +22,16 @@ def test_a_paragraph_leaves_few_words_of_ours_unexplained(page: Path) -> None:
 
 def test_every_word_of_ours_is_in_the_glossary() -> None:
     assert set(HOUSE) - rows() == set()
+
+
+def test_the_glossary_gives_the_term_of_the_field_first() -> None:
+    terms = [row["term"] for row in glossary() if "term" in row]
+    own = [row for row in glossary() if "word" in row]
+    assert len(terms) > 100
+    assert [term for term in terms if not term or terms.count(term) > 1] == []
+    assert 0 < len(own) <= 25
+    assert [row for row in glossary() if not row.get("meaning")] == []
+    assert [row["word"] for row in own if not row["why the field has no term"]] == []
 
 
 def test_words_that_nobody_explains_are_seen() -> None:

@@ -15,9 +15,9 @@ HOUSE: Final = (
     "closure", "counterexample", "cover", "digest", "digit", "dimx", "discharge", "DTensor", "epoch",
     "extreme", "fibre", "fingerprint", "fmap", "fold", "footprint", "forloop_range", "fragment", "gate",
     "graph-defined", "handover", "imap", "input iterator", "journal", "lemma", "lowering", "manifest",
-    "monomial", "normal form", "obligation", "omap", "omission", "oracle", "output saver", "pitch", "placement",
+    "monomial", "normal form", "obligation", "omap", "oracle", "output saver", "pitch", "placement",
     "pmax", "policy", "predefined operator", "redraw", "reduction_dimx", "replay", "residue", "RTensor", "seal", "slab",
-    "sought", "stable form", "STensor", "station", "surd", "swizzle", "twin", "unfused", "vacuous", "verdict",
+    "sought", "stable form", "STensor", "surd", "swizzle", "twin", "unfused", "vacuous", "verdict",
     "witness", "µGraph",
 )  # fmt: skip
 #: Words of a paragraph that may be left to the reader.
@@ -38,13 +38,20 @@ def paragraphs(text: str) -> Iterator[str]:
         yield from (one for one in re.split(r"\n(?=\s*(?:[-*]|\d+\.) |\|)", block) if one.strip())
 
 
-def said(paragraph: str) -> set[str]:
+def said(paragraph: str, cells: int = 1) -> set[str]:
     """The house words that a paragraph says the meaning of, or sends to where it is said.
 
-    That are words in italics or bold, those that a link is about, those in a heading, and those in the first cell of a
+    That are words in italics or bold, those that a link is about, those in a heading, and those in the first cells of a
     row, with what the row says of them.
+
+    Args:
+        paragraph: The paragraph.
+        cells: How many cells of a row name what it explains.
     """
-    marked = re.findall(r"\*{1,2}([^*]+)\*{1,2}|\[([^\]]+)\]\(|^#+ (.+)$|^\|([^|]+)\|", paragraph, flags=re.MULTILINE)
+    row = r"\|".join([r"([^|]+)"] * cells)
+    marked = re.findall(
+        rf"\*{{1,2}}([^*]+)\*{{1,2}}|\[([^\]]+)\]\(|^#+ (.+)$|^\|{row}\|", paragraph, flags=re.MULTILINE
+    )
     text = " ; ".join(part for found in marked for part in found)
     return {word for word in HOUSE if _pattern(word).search(text)}
 
@@ -58,20 +65,36 @@ def used(paragraph: str) -> set[str]:
 def unsaid(text: str) -> list[tuple[str, list[str]]]:
     """Paragraphs with more house words than a reader may be left with, and these words.
 
-    A word that a page has said once is known on the rest of it. A paragraph that links the glossary is excused.
+    A word that a page has said once is known on the rest of it. A paragraph that links the glossary is excused. Rows of
+    the glossary explain the words of their first two columns.
     """
+    cells = 2 if "\n| term | also written |" in text else 1
     known: set[str] = set()
     wrong = []
     for paragraph in paragraphs(text):
-        known |= said(paragraph)
+        known |= said(paragraph, cells)
         left = sorted(used(paragraph) - known)
         if len(left) > MOST and "glossary" not in paragraph:
             wrong.append((" ".join(paragraph.split())[:70], left))
     return wrong
 
 
+def glossary() -> list[dict[str, str]]:
+    """The rows of the glossary, by the heads of their tables."""
+    found: list[dict[str, str]] = []
+    heads: list[str] = []
+    for line in (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            heads = []
+        elif not heads:
+            heads = cells
+        elif set(line) - set("|-: "):
+            found.append(dict(zip(heads, cells, strict=True)))
+    return found
+
+
 def rows() -> set[str]:
-    """The words that the glossary has rows for."""
-    text = (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8")
-    cells = re.findall(r"^\| ([^|]+) \|", text, flags=re.MULTILINE)
+    """The words that the glossary has rows for: in the columns of terms, of other names, and of our own words."""
+    cells = [row.get(column, "") for row in glossary() for column in ("term", "also written", "word")]
     return {word for word in HOUSE for cell in cells if _pattern(word).search(cell)}
