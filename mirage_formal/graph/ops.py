@@ -78,7 +78,7 @@ class OpKind(StrEnum):
 
 
 class Level(Enum):
-    """Where an operator may stand."""
+    """Level of a µGraph at which an operator may stand."""
 
     KERNEL = "kernel"
     BLOCK = "block"
@@ -88,8 +88,9 @@ class Level(Enum):
 class Lax(Enum):
     """Class of an operator in the LAX fragment (paper, section 5): multi-linear, division, exponential or outside.
 
-    From the narrowest to the widest. ROOT is sqrt: outside the paper's theorem, but with a faithful picture in Z_p for
-    p = 3 mod 4. OPAQUE operators are pictured as random functions; NONE has no picture in a finite field.
+    From the narrowest to the widest. ROOT is sqrt: outside the paper's theorem, but with a faithful interpretation in
+    Z_p for p = 3 mod 4. OPAQUE operators are interpreted as random functions; NONE has no interpretation in a finite
+    field.
     """
 
     LINEAR = "linear"
@@ -101,24 +102,24 @@ class Lax(Enum):
 
 
 class Family(Enum):
-    """Family of operators, by what they do with the elements of their operands."""
+    """Family of operators, by their dependence on the elements of their operands."""
 
     PRODUCT = "product"
-    #: Of one element; those with an attribute (scale, shift, cast) need more than the operand.
+    #: Elementwise, of one operand; those with an attribute (scale, shift, cast) need more than the operand.
     FUNCTION = "function"
-    #: Of two elements, with broadcasting.
+    #: Elementwise, of two operands, with broadcasting.
     ARITHMETIC = "arithmetic"
-    #: Of two elements, or of one element and a number; the result is a mask.
+    #: Elementwise, of two operands, or of one operand and a number; the result is a boolean mask.
     COMPARISON = "comparison"
-    #: Of an element of a mask and one or two others, with broadcasting.
+    #: Elementwise, of a boolean mask and one or two other operands, with broadcasting.
     SELECTION = "selection"
-    #: Along a dimension that becomes shorter.
+    #: Reduction along a dimension, which becomes shorter.
     REDUCTION = "reduction"
-    #: Along a dimension that stays as it is.
+    #: Normalisation along a dimension, which keeps its extent.
     NORM = "norm"
-    #: Elements in other places; nothing is computed.
+    #: Movement of elements; no arithmetic.
     MOVE = "move"
-    #: Over the iterations of the for-loop, which it closes.
+    #: Reduction or concatenation over the iterations of the for-loop; the result is behind the loop.
     ACCUMULATOR = "accumulator"
 
 
@@ -185,7 +186,7 @@ class OpSpec:
         kind: The operator.
         min_arity: Fewest operands.
         max_arity: Most operands.
-        family: What it does with its operands' elements.
+        family: Its family.
         levels: Levels at which it may stand.
         shape: Its shape rule.
         lax: Its class in the LAX fragment.
@@ -223,7 +224,7 @@ class OpSpec:
         return self.shape is _to_dimx
 
 
-#: Families whose result at an index depends on the operands at that (broadcast) index only.
+#: Families of operators whose result at an index depends on the operands at that (broadcast) index only.
 ELEMENTWISE: Final = frozenset({Family.FUNCTION, Family.ARITHMETIC, Family.COMPARISON, Family.SELECTION})
 
 
@@ -482,14 +483,14 @@ def _kinds(family: Family) -> frozenset[OpKind]:
     return frozenset(row.kind for row in _ROWS if row.family is family)
 
 
-#: Functions of one element without attributes.
+#: Elementwise functions of one operand without attributes.
 FUNCTIONS: Final = _kinds(Family.FUNCTION) - {OpKind.SCALE, OpKind.SHIFT, OpKind.CAST, OpKind.LOGICAL_NOT}
 ARITHMETIC: Final = _kinds(Family.ARITHMETIC)
 MOVES: Final = _kinds(Family.MOVE)
 COMPARISONS: Final = _kinds(Family.COMPARISON)
 #: Roundings to the element type that they name, of values that are stored wider.
 ROUNDINGS: Final = frozenset({OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16})
-#: What masks may be operands of besides selections: conjunction (mul), disjunction (maximum, max) and moves.
+#: Operators besides selections that take boolean masks: conjunction (mul), disjunction (maximum, max) and moves.
 TAKES_MASKS: Final = MOVES | {
     OpKind.MUL,
     OpKind.MAXIMUM,
@@ -500,7 +501,7 @@ TAKES_MASKS: Final = MOVES | {
     OpKind.ACCUM_CONCAT,
     OpKind.ACCUM_MAX,
 }
-#: Pictured in finite fields as random functions.
+#: Operators that the finite-field interpretation replaces by random functions.
 OPAQUE: Final = frozenset(row.kind for row in _ROWS if row.lax is Lax.OPAQUE)
 #: Those of them that have a key of their own: a <= b is the negation of b < a, and both are turned around.
 KEYED: Final = OPAQUE - {OpKind.LE, OpKind.GT, OpKind.GE}

@@ -142,8 +142,7 @@ def _with_masks(block: BlockGraph, dtypes: Sequence[DType]) -> BlockGraph:
 
 
 def _carried(block: BlockGraph) -> set[int]:
-    """Return the loop-invariant input iterators that are read by ``accum_max`` only: they are carried behind the loop.
-    """
+    """Return the loop-invariant input iterators that only ``accum_max`` reads, to carry them behind the loop."""
     found = {at for at, iterator in enumerate(block.inputs) if iterator.fmap is None}
     for op in block.ops:
         if not isinstance(op, Op) or op.kind is not OpKind.ACCUM_MAX:
