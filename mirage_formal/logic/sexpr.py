@@ -48,7 +48,7 @@ def read(text: str, where: str = "") -> list[SExpr]:
 
 
 def show(e: SExpr) -> str:
-    """An S-expression as text on one line.
+    """Return an S-expression as text on one line.
 
     Raises:
         FormatError: It is deeper than anything that ``read`` returns.

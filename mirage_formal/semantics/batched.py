@@ -1,4 +1,4 @@
-"""Many inputs at once: the float reference with one more axis, in front, that counts independent trials."""
+"""Float reference with a leading batch axis of independent trials, for many inputs at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXACT: Final = 1 << 53
 
 
 class BatchedDomain(FloatDomain):
-    """Arrays [trials, ...] of any float type; every axis that the walk names lies one further back.
+    """Domain of arrays [trials, ...] of any float type; each axis number of the interpreter is shifted by one.
 
     Quotients of small integers are rounded once, so that a mean of equal integers is exact.
     """
@@ -71,7 +71,7 @@ class BatchedDomain(FloatDomain):
 
 
 def run_many(graph: KernelGraph, arrays: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-    """Outputs [trials, ...] of a µGraph on inputs [trials, ...], in the float type of the inputs.
+    """Return the outputs [trials, ...] of a µGraph on inputs [trials, ...], in the float type of the inputs.
 
     Overflow, division by zero and roots of negative numbers give inf or nan without a warning.
 

@@ -1,9 +1,9 @@
 """Evaluation of a µGraph in its own element types: arithmetic in float32, every tensor rounded to its type.
 
-The float64 reference says what a program computes up to rounding, and hides what leaves the range of an element type.
-Here each primitive operator gives float32, which is what registers of kernels hold, so what is too large for float32 is
-infinite. Sums and products add in float64 before they are rounded to float32, because the order in which a kernel adds
-is not known. A tensor between two kernels is rounded to its element type, so it is infinite beyond that type's range.
+The float64 reference computes a program up to rounding, and hides overflow of an element type. Here each primitive
+operator gives float32, as registers of kernels hold it, so a value too large for float32 is infinite. Sums and products
+add in float64 before they are rounded to float32, because the order of a kernel's additions is not known. A tensor
+between two kernels is rounded to its element type, so it is infinite beyond that type's range.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: float(2**128 - 2**120)
 
 
 class SingleDomain(FloatDomain):
-    """Arrays of float32, in which every primitive operator gives float32."""
+    """Domain of float32 arrays, in which every primitive operator gives float32."""
 
     def unary(self, kind: OpKind, a: Array) -> Array:
         """Implement ``Domain.unary``."""

@@ -1,6 +1,6 @@
-"""Worker processes of this machine, which may die, crash or hang at any moment without losing a result.
+"""Pool of worker processes on this machine, which may die, crash or hang at any moment without losing a result.
 
-Every worker has a pipe of its own and one task at a time, so the supervisor always knows what a dead worker was doing:
+Every worker has a pipe of its own and one task at a time, so the supervisor always knows the task of a dead worker:
 there is no shared queue or lock that a SIGKILL could leave in a bad state. A worker that failed in any way is replaced
 by a fresh one.
 """
@@ -33,9 +33,9 @@ from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Answer, Ev
 
 #: Seconds that an idle or starting worker is given to exit before it is killed.
 _GRACE_S: Final = 1.0
-#: Workers that may die without having taken a task before something is taken to be wrong with the machine.
+#: Workers that may die without having taken a task before the run is given up.
 _MAX_STILLBORN: Final = 100
-#: Seconds between two looks at how much memory workers use.
+#: Seconds between two measurements of the workers' memory.
 _MEMORY_EVERY_S: Final = 0.1
 _GIB: Final = 1 << 30
 _HINT: Final = "look at this machine's limits of processes and memory (ulimit -a), or use fewer --workers"
@@ -97,12 +97,12 @@ class Pool(Executor[_Worker]):
         _start_server(self._threads)
 
     def close(self) -> None:
-        """Kill every worker, whatever it is doing."""
+        """Kill every worker, also during a task."""
         for worker in list(self._slots):
             self._stop(worker)
 
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the workers that are alive."""
+        """Return the process ids of the workers that are alive."""
         return tuple(w.process.pid for w in self._slots if w.process.pid is not None and w.process.is_alive())
 
     def _ready(self, wanted: int) -> list[_Worker]:
@@ -141,7 +141,7 @@ class Pool(Executor[_Worker]):
                 yield worker, event
 
     def _heard(self, worker: _Worker) -> Event | None:
-        """The answer of a worker, or what its death means; None if it was idle."""
+        """Return the event that a worker sent or that its death means; None for a progress message."""
         try:
             event: Event | _Note = worker.pipe.recv()
         except (EOFError, OSError):
@@ -155,7 +155,7 @@ class Pool(Executor[_Worker]):
         return event
 
     def _overdue(self, worker: _Worker) -> Event | None:
-        """Kill a busy worker that has taken too long or too much."""
+        """Kill a busy worker that exceeded its time or memory, and return the event; None if it did not."""
         if time.monotonic() >= worker.until:
             self._stop(worker)
             return Lost("its worker hung and was killed", overdue=True)
