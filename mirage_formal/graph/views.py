@@ -195,7 +195,7 @@ def _sliced(graph: KernelGraph) -> dict[int, int]:
     makers = dict(numbered(len(graph.inputs), graph.ops))
 
     def following(tensor: int) -> int | None:
-        """The slice from the start that alone reads a tensor."""
+        """Return the slice from the start that alone reads a tensor; None if there is none."""
         if tensor in graph.outputs or len(readers.get(tensor, ())) != 1:
             return None
         op = makers[readers[tensor][0]]

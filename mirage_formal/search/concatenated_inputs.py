@@ -96,7 +96,7 @@ def absorb_concatenations(graph: KernelGraph) -> KernelGraph:
     count = len(number)
 
     def put(op: KernelOp) -> int:
-        """The number of an operator's first result; a pad that is there already is not made again."""
+        """Add an operator and return the number of its first result; equal pads are added once."""
         nonlocal count
         pad = isinstance(op, Op) and op.kind is OpKind.PAD
         if not (pad and op in made):

@@ -91,7 +91,7 @@ def _same(program: KernelGraph, longer: KernelGraph) -> bool:
 
 
 def _up(extent: int) -> int:
-    """An extent rounded up."""
+    """Return an extent rounded up to a multiple of the first granule that adds at most an eighth; else to 16."""
     found = (-(-extent // granule) * granule for granule in _GRANULES)
     return next((n for n in found if (n - extent) * _WASTE <= extent), -(-extent // _ONE_TILE) * _ONE_TILE)
 

@@ -188,7 +188,7 @@ class Pool(Executor[_Worker]):
 
 
 def _resident(pid: int | None) -> int:
-    """Bytes of memory that a process has in use; 0 where nobody can say."""
+    """Return the resident memory of a process in bytes; 0 if it is unknown."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):
@@ -196,7 +196,7 @@ def _resident(pid: int | None) -> int:
 
 
 def _serve(pipe: Connection) -> None:
-    """Serve as a worker: compute the task it is sent, answer, wait for the next; leave when the pipe closes."""
+    """Serve as a worker: compute each task that arrives and send its answer, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which then kills its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
@@ -216,7 +216,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _tell(pipe: Connection, writes: threading.Lock) -> None:
-    """Send what the task says of itself while it is computed; nothing is sent behind its answer."""
+    """Send progress values of the task while it is computed; none is sent after its answer."""
     with suppress(OSError):
         while True:
             time.sleep(task_progress.EVERY_S)
@@ -237,12 +237,12 @@ def _computed(function: Callable[[Any], Any], task: Any) -> Event:
 
 
 def _cpu_seconds() -> float:
-    """Processor time of this process and of those that it has waited for."""
+    """Return the processor time of this process and of those that it has waited for."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def _leave_with_parent() -> None:
-    """End this worker, whatever it computes, when the supervisor is gone."""
+    """End this worker, also during a task, when the supervisor is gone."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -255,7 +255,7 @@ def _leave_with_parent() -> None:
 _MAIN_LOCK: Final = threading.Lock()
 
 
-#: What linear-algebra libraries read once, when they are loaded.
+#: Environment variables that linear-algebra libraries read once, when they are loaded.
 _THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -297,5 +297,5 @@ class _Context(ForkServerContext):
 
 
 def default_workers() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

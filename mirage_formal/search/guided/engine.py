@@ -130,7 +130,7 @@ class _Best:
         return self._limit is None or len(self._kept) < self._limit or weight < -self._kept[0][0]
 
     def add(self, weight: float, path: int, choices: tuple[_Choice | None, ...]) -> None:
-        """Offer a choice for the path with this number."""
+        """Keep a choice for the path with this number, if it is among the best."""
         if not self.takes(weight):
             return
         self._count += 1
