@@ -21,7 +21,7 @@ from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 Number = int | float | Fraction | Decimal
 #: One dim, several, or all for None; negative ones count from the last.
 Dims = int | Sequence[int] | None
-#: What may stand in the brackets behind a tensor.
+#: Index in the brackets behind a tensor.
 Part = int | slice | EllipsisType | None
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -128,12 +128,13 @@ _ALWAYS_SHOWN: Final = ("dim", "factor", "eps", "shape", "perm", "times", "dtype
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Attrs:
-    """Attributes of an operator; which are required is said by its OpSpec, all others are None.
+    """Attributes of an operator; its OpSpec lists the required ones, all others are None.
 
     dim: data dimension (0-based, non-negative). factor: exact scale. eps: exact constant added under a root.
     shape: target of a reshape. perm: axes of a transpose. times: repetitions. dtype: target of a cast.
-    shift: exact summand. value: the number that stands for the last operand of a comparison or a selection. start,
-    stop: a slice's first element and the one behind its last. before, after: how many zeros a pad puts on either side.
+    shift: exact summand. value: the number in place of the last operand of a comparison or a selection. start,
+    stop: a slice's first element and the one behind its last. before, after: the numbers of zeros that a pad adds on
+    either side.
     """
 
     dim: int | None = None
@@ -174,7 +175,7 @@ class BlockContext:
     reduction_dimx: int
 
 
-#: A shape rule returns the output shapes, or a text "expected ..., got ..." that says what is wrong.
+#: A shape rule returns the output shapes, or a text "expected ..., got ..." with the fault.
 ShapeRule = Callable[[Attrs, tuple[Shape, ...], BlockContext | None], tuple[Shape, ...] | str]
 
 
@@ -503,9 +504,10 @@ TAKES_MASKS: Final = MOVES | {
 }
 #: Operators that the finite-field interpretation replaces by random functions.
 OPAQUE: Final = frozenset(row.kind for row in _ROWS if row.lax is Lax.OPAQUE)
-#: Those of them that have a key of their own: a <= b is the negation of b < a, and both are turned around.
+#: Opaque operators with a random function of their own; ``a <= b`` is the negation of ``b < a``, and ``>`` and ``>=``
+#: exchange the operands.
 KEYED: Final = OPAQUE - {OpKind.LE, OpKind.GT, OpKind.GE}
-#: Those of one or two numbers that are 0 at 0, there as over the reals.
+#: Opaque operators on numbers that are 0 at 0, in the finite field as over the reals.
 ZERO_AT_ZERO: Final = OPAQUE - COMPARISONS - {OpKind.SIGMOID, OpKind.LOG}
 
 #: Operators whose result takes the place of an operand, so they need no shared memory of their own in the search-time

@@ -193,7 +193,7 @@ def extent_of(pattern: SExpr, binding: Mapping[str, Expr | int]) -> int:
 
 
 def instantiate(pattern: SExpr, binding: Mapping[str, Expr | int]) -> Expr:
-    """Return the term that a pattern stands for under a binding of all its variables."""
+    """Return the term of a pattern under a binding of all its variables."""
     if isinstance(pattern, str):
         value = binding[pattern]
         assert not isinstance(value, int)

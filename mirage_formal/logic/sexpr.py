@@ -1,4 +1,4 @@
-"""Small, strict reader of SMT-LIB S-expressions: it refuses what it does not know."""
+"""Small, strict reader of SMT-LIB S-expressions: it refuses all unknown input."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def _proved(program: KernelGraph, anew: KernelGraph) -> bool:
 def shifts(program: KernelGraph) -> frozenset[int]:
     """Return the numbers of the operators that compute nothing but maxima that zeros can replace.
 
-    Nothing is proved: such operators do not count towards the size of what is searched.
+    Nothing is proved: such operators do not count towards the size of the searched program.
 
     Args:
         program: A program of predefined operators.

@@ -77,7 +77,7 @@ def round_to_dtype(values: Array, dtype: DType) -> Singles:
 
     Args:
         values: Floating-point numbers, or booleans of a mask.
-        dtype: The element type; what is too large for it becomes infinite. Elements of a mask stay what they are.
+        dtype: The element type; values too large for it become infinite. Elements of a mask are not changed.
     """
     found = _single(values)
     match dtype:
@@ -96,12 +96,12 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
         graph: A program, whose operators are a kernel each, or a candidate.
         arrays: One array for each input, of the input's shape; masks are booleans, or zeros and ones.
         stored: Whether tensors between kernels are rounded to their element types. If not, only inputs, outputs and
-            what rounding operators give are rounded, as in one kernel that keeps everything else in registers: this is
-            what a program means where the condition "intermediates not rounded" is granted.
+            results of rounding operators are rounded, as in one kernel that keeps all other tensors in registers. This
+            is the meaning of a program under the condition "intermediates not rounded".
 
     Returns:
-        One array of float32 for each output, in order, of numbers that its element type has. There is no warning of
-        what overflows or has no value: it is infinite or NaN.
+        One array of float32 for each output, in order, of numbers that its element type has. Overflow gives an infinite
+        value and an undefined operation NaN, without a warning.
 
     Raises:
         ShapeError: An array has not its input's shape, or there is not one for each input.
@@ -135,13 +135,13 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
 
 
 def _chosen(op: Op, operands: Sequence[Array]) -> Array:
-    """Return a selection, which keeps the sign of a zero that the sum of both branches loses."""
+    """Return the result of a selection, with the sign of a zero that the sum of both branches would lose."""
     mask, first, *others = operands
     return np.where(mask != 0, first, others[0] if others else _single(float(op.attrs.value or 0)))
 
 
 def _alone(op: KernelOp, types: Sequence[DTensor]) -> KernelGraph:
-    """Return a graph of one kernel, whose inputs are like the tensors that it reads."""
+    """Return a graph of one kernel, with inputs of the types of its operands."""
     read = [types[number] for number in op.operands]
     inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(read))
     own = replace(op, operands=tuple(range(len(read))))

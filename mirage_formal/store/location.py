@@ -1,8 +1,8 @@
 """Directory layout of the store, locks for writing an entry, and removal of old entries.
 
     <root>/entries/<target>/<program>/<key>/    an entry; the names are first digits of digests
-    <root>/locks/<key>.lock                     held by whoever makes an entry
-    <root>/parts/                               what is being written or removed
+    <root>/locks/<key>.lock                     held by the process that makes an entry
+    <root>/parts/                               entries being written or removed
 
 An entry is written in ``parts`` and renamed, so that readers see either all of it or nothing.
 """

@@ -88,7 +88,7 @@ class Replayed:
 
 
 def replay(root: Path) -> Replayed:
-    """Establish what a directory's evidence shows.
+    """Replay a directory's evidence and return the candidates that it establishes.
 
     Sound: nothing that a file says about equality is believed. The checker reads program and candidates from the files
     and its kernel replays every proof; covers are put together from these candidates by the checker. What is only

@@ -47,7 +47,7 @@ def missing(owner: str, name: str, here: str) -> Exception:
     Args:
         owner: The class of the reference system that the object stands for, or "" for the module.
         name: The attribute.
-        here: What the object is here.
+        here: The kind of the object here.
 
     Returns:
         The row's error, if the table has the name; else an AttributeError.

@@ -45,15 +45,15 @@ _PER_BEST = 64
 
 
 class GuidedEngine:
-    """Search over symbolic extents.
+    """Search engine over symbolic extents.
 
     Args:
         best: How many assignments (and, of each, how many DAGs) of a structure are instantiated, by a rough weight;
             None instantiates all, which only small spaces allow.
 
     Left out by construction: graphs that cancel (x * y / x), compute one value twice, only copy, or rescale by
-    constants that the program does not contain; disconnected block graphs; programs with several outputs; and what
-    docs/search.md names.
+    constants that the program does not contain; disconnected block graphs; programs with several outputs; and the cases
+    of docs/search.md.
     """
 
     name = "guided"

@@ -21,7 +21,7 @@ NAMED_DIMS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Operator that a name stands for; ``dim`` is None where it has none."""
+    """Operator with this name in the format; ``dim`` is None where it has none."""
 
     kind: OpKind
     dim: int | None = None
