@@ -52,7 +52,7 @@ _DTYPES: Final = {
 
 
 class IgnoredOptionWarning(UserWarning):
-    """An option that other systems have and this one accepts without effect."""
+    """Warning about an option that other systems have and this one accepts without effect."""
 
 
 def user_frame() -> FrameType | None:

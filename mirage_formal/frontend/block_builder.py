@@ -1,4 +1,4 @@
-"""Front end of block graphs, which users write by hand and put into a program with ``graph.customized``."""
+"""Front end for block graphs, which users write by hand and add to a program with ``graph.customized``."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class MaximumChange(BlockTensor):
 
 
 class BlockBuilder(Functions[BlockTensor]):
-    """A block graph that is being built.
+    """Builder of a block graph.
 
     Args:
         grid_dim: Blocks along x, y, z.

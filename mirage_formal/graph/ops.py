@@ -157,8 +157,8 @@ class Attrs:
 
 @lru_cache(maxsize=1 << 10)
 def _text(attrs: Attrs) -> str:
-    # Canonical forms are ordered by this text, so attributes that came later stand in it only where they are set:
-    # the forms of graphs without them stay what they were.
+    # Canonical forms are ordered by this text. Attributes added later appear in it only where they are set, so that the
+    # forms of graphs without them do not change.
     shown = ((field.name, getattr(attrs, field.name)) for field in fields(attrs))
     text = ", ".join(f"{name}={value!r}" for name, value in shown if name in _ALWAYS_SHOWN or value is not None)
     return f"Attrs({text})"

@@ -208,7 +208,7 @@ def instantiate(pattern: SExpr, binding: Mapping[str, Expr | int]) -> Expr:
 
 
 def matches(pattern: SExpr, e: Expr, binding: Binding) -> bool:
-    """Return whether ``e`` is an instance of a pattern; extends ``binding``, which is spoilt if the answer is no.
+    """Return whether ``e`` is an instance of a pattern; extends ``binding``, which is invalid after a False.
 
     A product of extents matches no term unless its variables are bound already.
     """

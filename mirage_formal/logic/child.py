@@ -31,7 +31,7 @@ _FIRST: Final = (
 
 
 def main() -> None:
-    """Serve until the pipe of requests ends."""
+    """Answer requests until their pipe ends."""
     parent, memory, cpu_s = (int(one) for one in sys.argv[1:4])
     failed = leave_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

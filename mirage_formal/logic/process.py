@@ -257,7 +257,7 @@ class Solvers:
             raise _Gone("it did not answer in time, and its process was killed")
 
     def _why(self) -> str:
-        """Return how the solver process ended, as a message."""
+        """Return a message about how the solver process ended."""
         assert self._child is not None
         try:
             code = self._child.wait(5.0)

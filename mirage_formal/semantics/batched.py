@@ -41,7 +41,7 @@ class BatchedDomain(FloatDomain):
         self, kind: OpKind, operands: tuple[NDArray[Any], ...], axis: int, extent: int
     ) -> tuple[NDArray[Any], ...]:
         """Implement ``Domain.ordered``."""
-        # With the trials last, the loop is where the reference expects it.
+        # With the trials as the last axis, the loop axis has the position that the reference expects.
         behind = tuple(np.moveaxis(operand, 0, -1) for operand in operands)
         return tuple(np.moveaxis(found, -1, 0) for found in super().ordered(kind, behind, axis, extent))
 

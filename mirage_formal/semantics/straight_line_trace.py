@@ -41,7 +41,7 @@ class Load:
     mask: bool = False
 
     def drawn(self, part: Part) -> Part:
-        """Return the part that is drawn: the elements of a mask are the same numbers in both fields."""
+        """Return the field in which the input is drawn: a mask has the same numbers in both, drawn once."""
         return Part.P if self.mask else part
 
 

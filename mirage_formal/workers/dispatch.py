@@ -276,7 +276,7 @@ class Executor(ABC, Generic[S]):
                 book.waiting.remove(index)
 
     def _start(self, slot: S, function: Callable[[P], R], task: P, index: int, book: _Book, limit_s: float) -> bool:
-        # Busy before it is sent: whatever interrupts from here on, ``run`` stops what may have begun.
+        # Mark the slot as busy before sending: after any interrupt, ``run`` stops a task that may have begun.
         slot.task, slot.since, slot.said = index, time.monotonic(), None
         if slot.place < 0:
             slot.place = min(set(range(len(self._slots) + 1)) - {other.place for other in self._slots})

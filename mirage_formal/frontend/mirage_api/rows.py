@@ -1,4 +1,4 @@
-"""The part of the reference system's Python interface that is offered: one row for each name.
+"""Table of the reference system's Python interface: one row for each name, with its support here.
 
 docs/mirage_api.md is printed from these rows, errors name them, and tests try every one. A name without a row is not
 known here.

@@ -101,7 +101,7 @@ def extract(closure: Closure, goals: tuple[ClassId, ...], limit: int, cost: list
             return
         # A class is computed after all its uses are known, so the costliest comes first.
         number = max(pending, key=lambda n: (cost[n], n))
-        # The shallowest derivation may run through classes already chosen; count only what is surely missing.
+        # The shallowest derivation may use classes already chosen; count only operators that are surely missing.
         shared = sum(cost[n] < cost[number] for n in chosen)
         if cost[number] - shared + len(chosen) > limit:
             return

@@ -53,7 +53,7 @@ class Piece:
     us: float
 
     def behind(self, results: Container[int], *, carry: bool) -> bool:
-        """Return whether it can stand behind the loop of kernels that write these tensors.
+        """Return whether the piece can stand behind the loop of kernels that write these tensors.
 
         Args:
             results: The tensors.

@@ -34,7 +34,7 @@ class Dim3Record(Struct, forbid_unknown_fields=True):
 
 
 class MapRecord(Struct, forbid_unknown_fields=True):
-    """For each grid axis the dim that it splits; -1 is none."""
+    """Map of the three grid axes: for each the dim that it splits; -1 is none."""
 
     x: _Dim
     y: _Dim

@@ -2,17 +2,17 @@
 
 A polynomial is a multiset of monomials; a monomial is (mask of bound parts, atoms, denominators): the sum over the
 bound parts of the product of the atoms divided by the denominators. An atom is an input element at given indices, a
-rational constant, an opaque function of a polynomial or a norm factor. Everything is interned, so equality is identity
-of integers.
+rational constant, an opaque function of a polynomial or a norm factor. All of them are interned, so equality is
+identity of integers.
 
 Laws used: ring laws without cancellation, division as multiplication by a formal inverse, linearity of sums, products
 of sums, renaming of bound indices. No law cancels, so two elements with one normal form are equal for every extent.
 
-The normal forms of abstract expressions (claims/abstract/normal_form.py) are polynomials of monomials as well, but not
-these: a monomial there has the product of all summed extents where one here has the set of bound parts, and one
-denominator, multiplied out, where one here has a multiset of them. Without index names nothing there can be captured,
-so products always exist; here they rename or refuse. There two tensors with one form may differ, here they may not.
-So the two share no table; the full comparison stands there.
+The normal forms of abstract expressions (claims/abstract/normal_form.py) are polynomials of monomials as well, but
+they differ. A monomial there has the product of all summed extents, here the set of bound parts. It has one
+multiplied-out denominator there, a multiset of denominators here. Without index names nothing there can be captured,
+so products always exist; here they rename or refuse. Two tensors with one form may differ there, but not here. So the
+two share no table; the full comparison stands there.
 """
 
 from __future__ import annotations
