@@ -116,9 +116,7 @@ def _made(graph: KernelGraph, table: dict[_How, int], own: Collection[int] | Non
 
 
 def _dims_of(op: Op, before: Sequence[Shape], after: Shape, dims: Sequence[tuple[_Dim, ...]]) -> tuple[_Dim, ...]:
-    """Return for each dim of a result the dims of inputs whose index it has, given those of the operands.
-
-    """
+    """Return for each dim of a result the dims of inputs whose index it has, given those of the operands."""
     (shape, *_), (given, *_) = before, dims
     if op.kind is OpKind.TRANSPOSE and op.attrs.perm is not None:
         return tuple(given[n] for n in op.attrs.perm)
