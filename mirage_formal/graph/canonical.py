@@ -1,10 +1,14 @@
 """Canonical form of graphs that differ only in order, and its digest.
 
-These may vary: the order of operators as far as operands allow, of the operands of commutative operators, of the input
-iterators and output savers of a block graph with the operands and results that go with them, of the inputs and outputs
-of a thread graph, and of grid axes. Inputs and outputs of the program keep their order, which its caller knows. Maps of
-grid axes of extent 1, the loop dim of a loop of one iteration and a reduction_dimx that no operator reads mean nothing
-and get fixed values. Operators that compute one value twice are not merged.
+These orders may vary:
+
+- of operators, as far as operands allow, and of the operands of commutative operators;
+- of the input iterators and output savers of a block graph, with the operands and results that go with them;
+- of the inputs and outputs of a thread graph, and of grid axes.
+
+Inputs and outputs of the program keep their order, which its caller knows. Maps of grid axes of extent 1, the loop dim
+of a loop of one iteration and a reduction_dimx that no operator reads mean nothing and get fixed values. Operators that
+compute one value twice are not merged.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Storage location of kernel-level tensors: views in the memory of another tensor, for which no kernel is launched.
 
 Results of transposes, reshapes, repeats and slices are views: a reader of one reads the other tensor's elements, with
-an offset and under other strides. A result is a copy instead of a view if it is an output of the graph, if no strides
-express its elements, or if a reader could not address them (``addressable``).
+an offset and under other strides. A result is a copy instead of a view in three cases: it is an output of the graph, no
+strides express its elements, or a reader could not address them (``addressable``).
 
 Graph-defined kernels also read some tensors in place that no strides express: they compute each element's index in the
 stored tensor, back along a ``Path`` of moves. Examples are rows merged of dims that are far apart, slices of pads, and

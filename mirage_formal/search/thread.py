@@ -81,9 +81,10 @@ def _elementwise(op: BlockOp) -> bool:
 def _groups(block: BlockGraph, firsts: Sequence[int], shapes: Sequence[Shape]) -> list[int]:
     """Return for each operator the last operator of its group (itself when it is not fused into another).
 
-    Going backwards, an operator joins the group of its readers when that is one group, all of them are elementwise,
-    none of its results is saved to device memory, and its results have the shape of the group's. Each element is then
-    computed once, by the thread that needs it. Accumulators are not elementwise, so no group spans the end of the loop.
+    Going backwards, an operator joins the group of its readers under these conditions: that is one group, all readers
+    are elementwise, none of its results is saved to device memory, and its results have the shape of the group's. Each
+    element is then computed once, by the thread that needs it. Accumulators are not elementwise, so no group spans the
+    end of the loop.
     """
     saved = {saver.operand for saver in block.outputs}
     readers: dict[int, set[int]] = {}

@@ -5,9 +5,9 @@ terms). The interpreter supplies everything else: partitioning by imap and fmap,
 the expansion of macro operators (mean, rms_norm, softmax ...) into primitive ones.
 
 There is no loop over blocks or iterations. A tensor of a block graph has four leading axes, grid x, y, z and loop,
-before its data dims; an axis on which the tensor does not depend has extent 1 (replication), so imap and fmap are a
+before its data dims. An axis on which the tensor does not depend has extent 1 (replication). So imap and fmap are a
 reshape and a transpose, an accumulator reduces the loop axis, and omap is a transpose and a reshape. Where a grid axis
-and the loop split one dim, the block's slab is cut first and the loop chunk inside it; grid axes that split one dim do
+and the loop split one dim, the block's slab is cut first and the loop chunk inside it. Grid axes that split one dim do
 so in the order x, y, z (the outermost first).
 """
 

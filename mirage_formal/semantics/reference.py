@@ -151,10 +151,10 @@ def _sigmoid(a: Floats) -> Floats:
 
 
 def rounded_to_bfloat16(a: NDArray[Any]) -> NDArray[Any]:
-    """Return each element rounded to the nearest bfloat16, ties to even, in the type that it has.
+    """Return each element rounded to the nearest bfloat16, ties to even, in the element type of ``a``.
 
-    A bfloat16 has 8 significant bits and the exponents of float32, so the spacing of its numbers follows from the
-    exponent of the element, with the spacing of denormal numbers, 2^-133, as its least value.
+    A bfloat16 has 8 significant bits and the exponents of float32. So the spacing of its numbers follows from the
+    exponent of the element; its least value is the spacing of denormal numbers, 2^-133.
     """
     _, exponent = np.frexp(a)
     step = np.ldexp(np.ones_like(a), np.maximum(exponent - 8, -133))

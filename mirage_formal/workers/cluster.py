@@ -1,7 +1,7 @@
 """Executor of tasks on the workers of a dask cluster, on any number of machines.
 
 Dask starts and restarts workers, and moves tasks and answers. This module decides which worker computes a task. Each
-thread of a worker gets one task at a time, so that a lost worker's task is known, each try goes to another worker, and
+thread of a worker gets one task at a time, so that a lost worker's task is known. Each try goes to another worker, and
 a task that always kills its process is found out. Workers compute in separate processes (``cluster_worker``), which a
 task may crash without harm to dask.
 """

@@ -1,7 +1,7 @@
 """Distribution of tasks among workers of any kind, which may die, hang or be slow.
 
-An ``Executor`` hands out tasks in their order, retries those that failed on other workers, a fixed number of times, and
-reports the ones that take much longer than the rest. A subclass supplies the workers: processes of this machine
+An ``Executor`` hands out tasks in their order. It retries those that failed on other workers, a fixed number of times,
+and reports the ones that take much longer than the rest. A subclass supplies the workers: processes of this machine
 (``pool.Pool``) or the workers of a cluster (``cluster.Cluster``). Tasks are pure functions of their arguments, so the
 result does not depend on the worker that answers, or on the number of times that a task is computed.
 """

@@ -2,8 +2,8 @@
 
 An axis that can index two dims of a tensor has several copies of equal extent and equal split. A tensor means the
 same under any assignment of copies to its dims. Its canonical view numbers the copies in the order of its dims. Before
-two tensors are combined, the second one is renamed to the copies of the first one's dims where the dims must agree, and
-to copies that the first one does not use elsewhere.
+two tensors are combined, the second one is renamed. Where the dims must agree, it gets the copies of the first one's
+dims; elsewhere it gets copies that the first one does not use.
 """
 
 from __future__ import annotations

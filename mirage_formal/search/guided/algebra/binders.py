@@ -1,10 +1,12 @@
 """Bound indices of normal forms: canonical renaming (alpha-equivalence) and capture-avoiding substitution.
 
-Indices are axes in the sense of parts.py. Axis ``copy * width + base`` is copy number ``copy`` of base axis ``base``;
-copies of one base axis have one extent, so a bound index may be renamed from one to another. A sum over all parts of an
-index binds the index wholly: all slots of its mask are set, however it was split, and it takes the first copies that
-are not free in the monomial, in the order that makes the monomial least. So forms that differ only in the names of
-bound indices are one form, and the form of the program's output does not depend on how a kernel splits its axes.
+Indices are axes in the sense of parts.py. Axis ``copy * width + base`` is copy number ``copy`` of base axis ``base``.
+Copies of one base axis have one extent, so a bound index may be renamed from one to another.
+
+A sum over all parts of an index binds the index wholly: all slots of its mask are set, however it was split. Wholly
+bound indices are named by the first copies that are not free in the monomial, in the order that makes the monomial
+least. So forms that differ only in the names of bound indices are one form. The form of the program's output does not
+depend on how a kernel splits its axes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Containment of normal forms in a target: the pruning test of guided search.
 
-A form is part of the target if some context, a product with a monomial under further sums, turns it into terms of the
-target or of a polynomial nested in it.
+A form is part of the target if some context turns it into terms of the target or of a polynomial nested in it. A
+context is a product with a monomial under further sums.
 """
 
 from __future__ import annotations
