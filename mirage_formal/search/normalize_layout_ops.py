@@ -271,7 +271,7 @@ class _Maker:
     def _along(self, op: Op, values: list[_Value]) -> _Value | None:
         """Return the result of an elementwise operator, or of one along a dim that merges none.
 
-        None if splits differ.
+        None if the operands' splits differ, or the dim merges others.
         """
         split, attrs = _common([value.split for value in values]), op.attrs
         if split is None or (attrs.dim is not None and not _single(split, attrs.dim)):

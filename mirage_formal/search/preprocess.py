@@ -90,7 +90,7 @@ def _in_kernels(program: KernelGraph) -> bool:
 
 
 def _moved_first(program: KernelGraph, plain: KernelGraph) -> Sought | None:
-    """Return a program without products, with moves of elements hoisted to its inputs; None if some of them remain.
+    """Preprocess a program without products by hoisting its moves to the inputs; return None if some of them remain.
 
     A program of moves only is a copy. One copy is a predefined operator, and no kernel is searched in its place.
 

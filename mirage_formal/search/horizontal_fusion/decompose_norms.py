@@ -24,7 +24,7 @@ _MARK: Final = "written out: "
 
 
 def written_out(program: KernelGraph) -> KernelGraph | None:
-    """Return the program with every norm with eps decomposed into mean, shift, root and quotient; None if useless.
+    """Return the program with every norm with eps decomposed into mean, shift, root and quotient; None if not useful.
 
     Decomposition is useful if there are such norms and products: without a product, a norm is as good as one operator.
 

@@ -64,7 +64,7 @@ def slices(program: KernelGraph) -> tuple[tuple[Slice, ...], ...]:
     """Return for each output its backward slices: from the program's inputs, and with other outputs as inputs.
 
     The second is left out where no other output is needed. An output that reads another one may be too large for one
-    kernel from the inputs on, and need only one kernel after the other output.
+    kernel from the inputs on, but only one step behind the other output.
 
     Args:
         program: A program of predefined operators.

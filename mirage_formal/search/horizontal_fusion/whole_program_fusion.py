@@ -123,7 +123,9 @@ def _tile(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> int:
 
 
 def _repeats_rows(program: KernelGraph, ties: Ties, tiles: dict[Dim, int]) -> bool:
-    """Return whether an elementwise operator reads some rows of an operand's tile several times, beyond registers.
+    """Return whether an elementwise operator reads rows of an operand's tile repeatedly.
+
+    Such a tile is not in registers.
 
     All dims but the last are rows; an operand that has all rows of the result, or one row, stays in registers.
     """
@@ -142,7 +144,7 @@ def _extents(extent: int, *, last: bool) -> list[int]:
 
 
 def _threads(tile: int) -> int:
-    """Return the threads of a block: a power of 2 that leaves about 8 elements of its largest tile per thread."""
+    """Return the threads of a block, 32 to 512: a power of 2 for about 8 elements of its largest tile per thread."""
     fewest, most = _THREADS
     return min(most, max(fewest, 1 << max(0, -(-tile // _ELEMENTS) - 1).bit_length()))
 
