@@ -1,9 +1,9 @@
 """Fusion of a whole program without products into one kernel: each block applies the program's operators to its tile.
 
-Elementwise operators, reductions and norms read only along the dims that they reduce or normalise. A dim that all
-outputs have and that no operator reduces or normalises can therefore be cut into tiles. A block computes its tile of
-the outputs from its tiles of the inputs, in one iteration of its loop and with the program's own operators. Any number
-of operators makes one such kernel, and only the extents of the tiles are to be chosen.
+Reductions and norms combine elements only along the dims that they reduce or normalise, and elementwise operators along
+none. So the grid can split a dim that all outputs have and that no operator reduces or normalises. A block computes its
+tile of the outputs from its tiles of the inputs, in one iteration of its loop and with the program's own operators. Any
+number of operators makes one such kernel, and only the extents of the tiles are to be chosen.
 """
 
 from __future__ import annotations
