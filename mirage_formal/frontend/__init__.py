@@ -1,1 +1,1 @@
-"""How users write programs: kernel graphs and block graphs, checked line by line."""
+"""Front end: the Python interface for writing kernel graphs and block graphs, checked line by line."""

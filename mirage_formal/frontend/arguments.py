@@ -21,7 +21,7 @@ from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 Number = int | float | Fraction | Decimal
 #: One dim, several, or all for None; negative ones count from the last.
 Dims = int | Sequence[int] | None
-#: What may stand in the brackets behind a tensor.
+#: Index in the brackets behind a tensor.
 Part = int | slice | EllipsisType | None
 
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -52,11 +52,11 @@ _DTYPES: Final = {
 
 
 class IgnoredOptionWarning(UserWarning):
-    """An option that other systems have and this one accepts without effect."""
+    """Warning about an option that other systems have and this one accepts without effect."""
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame outside this package: the user's line."""
+    """Return the innermost frame outside this package: the user's line."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _own(frame):
         frame = frame.f_back
@@ -70,7 +70,7 @@ def _own(frame: FrameType) -> bool:
 
 
 def user_origin() -> Origin | None:
-    """The user's line, and the function of the front end that it calls."""
+    """Return the user's line, and the function of the front end that it calls."""
     frame: FrameType | None = sys._getframe(1)
     call = ""
     while frame is not None and _own(frame):
@@ -80,12 +80,12 @@ def user_origin() -> Origin | None:
 
 
 def user_line() -> str:
-    """The user's file and line as in ``examples/attn.py:14``; files below the working directory are named from it."""
+    """Return the user's file and line as in ``examples/attn.py:14``, relative to the working directory if below it."""
     return str(user_origin() or "")
 
 
 def fail(error: type[MirageError], what: str, hint: str) -> MirageError:
-    """An error of the given class that names the user's file and line."""
+    """Return an error of the given class that names the user's file and line."""
     return error(what, where=user_line(), hint=hint)
 
 
@@ -97,7 +97,7 @@ def ignore(what: str) -> None:
 
 
 def assigned_name() -> str | None:
-    """The name that the user's line assigns its result to, as ``Q`` in ``Q = graph.new_input(...)``; None if none.
+    """Return the variable that the user's line assigns to, as ``Q`` in ``Q = graph.new_input(...)``; None if none.
 
     It is read from the bytecode behind the running call, so it depends on the user's source text only.
     """
@@ -122,7 +122,7 @@ def assigned_name() -> str | None:
 
 
 def parse_dtype(given: object) -> DType:
-    """The element type that a DType, a name or a torch or numpy type stands for.
+    """Return the element type that a DType, a name or a torch or numpy type stands for.
 
     Raises:
         DTypeError: It stands for none that is supported.
@@ -147,7 +147,7 @@ def _is_scalar(value: object) -> bool:
 
 
 def exact(operator: str, value: object) -> Fraction:
-    """The exact number that the user wrote.
+    """Return the exact number that the user wrote.
 
     A float stands for the shortest decimal text that denotes it, so 0.1 is one tenth; a Fraction is itself.
 
@@ -176,7 +176,7 @@ def exact(operator: str, value: object) -> Fraction:
 
 
 def parse_eps(operator: str, eps: object) -> Fraction | None:
-    """The exact constant under a root; None for None and 0.
+    """Return the exact constant under a root; None for None and 0.
 
     Raises:
         UnsupportedError: It is negative or no finite number.
@@ -190,7 +190,7 @@ def parse_eps(operator: str, eps: object) -> Fraction | None:
 
 
 def whole(operator: str, name: str, value: object) -> int:
-    """An integer argument.
+    """Return an integer argument.
 
     Raises:
         ShapeError: It is no integer.
@@ -205,7 +205,7 @@ def whole(operator: str, name: str, value: object) -> int:
 
 
 def whole_tuple(operator: str, name: str, values: object) -> tuple[int, ...]:
-    """A tuple of integers; a single integer stands for a tuple of one.
+    """Return a tuple of integers; a single integer stands for a tuple of one.
 
     Raises:
         ShapeError: It is none.
@@ -216,7 +216,7 @@ def whole_tuple(operator: str, name: str, values: object) -> tuple[int, ...]:
 
 
 def parse_shape(operator: str, name: str, values: object) -> Shape:
-    """A shape within the limits of the system.
+    """Return a shape within the limits of the system.
 
     Raises:
         ShapeError: It is none.
@@ -230,7 +230,7 @@ def parse_shape(operator: str, name: str, values: object) -> Shape:
 def parse_layout(
     operator: str, given: tuple[object, ...], strides: object, dtype: object
 ) -> tuple[Sequence[int] | None, DType]:
-    """Strides and element type, by name or by position; which of them a position has is said by its kind.
+    """Return strides and element type, given by name or by position; a positional value's kind tells which it is.
 
     Raises:
         ShapeError: Something is given twice, or the strides are none.
@@ -251,7 +251,7 @@ def parse_layout(
 
 
 def parse_dim(operator: str, dim: object, rank: int, tensor: str) -> int:
-    """A dim counted from 0; negative ones count from the end.
+    """Return a dim counted from 0; negative ones count from the end.
 
     Raises:
         ShapeError: The tensor has no such dim.
@@ -263,7 +263,7 @@ def parse_dim(operator: str, dim: object, rank: int, tensor: str) -> int:
 
 
 def parse_dim3(operator: str, name: str, values: object) -> Dim3:
-    """A launch geometry: up to three positive integers, filled up with ones.
+    """Return a launch geometry: up to three positive integers, filled up with ones.
 
     Raises:
         ShapeError: It is none.
@@ -277,7 +277,7 @@ def parse_dim3(operator: str, name: str, values: object) -> Dim3:
 
 
 def parse_map(operator: str, name: str, values: object) -> DimMap:
-    """A map from the grid axes to dims, in which None and -1 both mean that the axis splits none.
+    """Return a map from the grid axes to dims; None and -1 both mean that the axis splits none.
 
     Raises:
         ShapeError: It is none.
@@ -290,7 +290,7 @@ def parse_map(operator: str, name: str, values: object) -> DimMap:
 
 
 def parse_optional_dim(operator: str, name: str, value: object) -> int | None:
-    """A dim, or None for None and -1.
+    """Return a dim, or None for None and -1.
 
     Raises:
         ShapeError: It is neither.

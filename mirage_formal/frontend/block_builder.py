@@ -1,4 +1,4 @@
-"""Front end of block graphs, which users write by hand and put into a program with ``graph.customized``."""
+"""Front end for block graphs, which users write by hand and add to a program with ``graph.customized``."""
 
 from __future__ import annotations
 
@@ -45,14 +45,15 @@ class BlockTensor(Handle):
 
     @property
     def type(self) -> STensor:
-        """Its shape, element type and stage."""
+        """Return its shape, element type and stage."""
         return STensor(self.shape, self.dtype, self.after_loop)
 
 
 class MaximumChange(BlockTensor):
-    """The last running maximum minus this one: no tensor of the block, but what ``exp`` makes a factor of.
+    """The last running maximum minus this one: not a tensor of the block, but an operand of ``exp`` alone.
 
-    Before the first iteration there is no maximum, the difference is minus infinity, and the factor 0.
+    Its exponential is a rescaling factor. Before the first iteration there is no maximum, the difference is minus
+    infinity, and the factor 0.
     """
 
     __slots__ = ("factor",)
@@ -64,7 +65,7 @@ class MaximumChange(BlockTensor):
 
 
 class BlockBuilder(Functions[BlockTensor]):
-    """A block graph that is being built.
+    """Builder of a block graph.
 
     Args:
         grid_dim: Blocks along x, y, z.
@@ -92,7 +93,7 @@ class BlockBuilder(Functions[BlockTensor]):
     def new_input(
         self, dtensor: Handle, input_map: object, forloop_dim: int | None = None, store_in_dmem: bool = False
     ) -> BlockTensor:
-        """An input iterator over a device tensor.
+        """Add an input iterator over a device tensor.
 
         Args:
             dtensor: A tensor of the kernel graph.
@@ -128,7 +129,7 @@ class BlockBuilder(Functions[BlockTensor]):
     def new_output(
         self, stensor: BlockTensor, output_map: object, forloop_dim: int | None = None, epilogue: object = None
     ) -> None:
-        """An output saver: the blocks' copies of a tensor behind the loop form a device tensor.
+        """Add an output saver: the blocks' copies of a tensor behind the loop form a device tensor.
 
         Args:
             stensor: The tensor of one block.
@@ -168,7 +169,7 @@ class BlockBuilder(Functions[BlockTensor]):
             raise missing("TBGraph", name, type(self).__name__)
 
     def rms_norm(self, A: BlockTensor, dim: int = -1, eps: Number | None = None) -> BlockTensor:
-        """The root-mean-square norm x / sqrt(mean of x^2 + eps) along one dim.
+        """Return the root-mean-square norm x / sqrt(mean of x^2 + eps) along one dim.
 
         Args:
             A: The tensor, x in the formula.
@@ -187,7 +188,7 @@ class BlockBuilder(Functions[BlockTensor]):
         return self._one(OpKind.RMS_NORM, (a,), Attrs(dim=found, eps=parse_eps("rms_norm", eps)))
 
     def reduction_to_dimx(self, A: BlockTensor, dim: int) -> BlockTensor:
-        """The sum of every reduction_dimx-th element of one dim.
+        """Return the sums of every reduction_dimx-th element of one dim.
 
         Args:
             A: The tensor.
@@ -203,7 +204,7 @@ class BlockBuilder(Functions[BlockTensor]):
         return self._along(OpKind.SUM_TO_DIMX, A, dim)
 
     def reduction_max(self, A: BlockTensor, dim: int) -> tuple[BlockTensor, BlockTensor]:
-        """Running maximum over one dim and the iterations so far, and the last maximum minus this one.
+        """Return the running maximum over one dim and the iterations so far, and the last maximum minus this one.
 
             top, moved = block.reduction_max(scores, 2)
             weights, factor = block.exp(block.sub(scores, top)), block.exp(moved)
@@ -227,9 +228,9 @@ class BlockBuilder(Functions[BlockTensor]):
         return running, MaximumChange(factor)
 
     def exp(self, A: BlockTensor) -> BlockTensor:
-        """The exponential y = e^x, element by element.
+        """Return the exponential y = e^x, element by element.
 
-        of the difference that ``reduction_max`` returns, the rescaling factor.
+        Of the difference that ``reduction_max`` returns, it is the rescaling factor.
 
         Args:
             A: The tensor, x in the formula.
@@ -245,7 +246,7 @@ class BlockBuilder(Functions[BlockTensor]):
         return super().exp(A)
 
     def forloop_accum(self, A: BlockTensor, acc: str | None = None) -> BlockTensor:
-        """Sum over the iterations of the loop.
+        """Return the sum over the iterations of the loop.
 
         Args:
             A: A tensor inside the loop.
@@ -266,7 +267,7 @@ class BlockBuilder(Functions[BlockTensor]):
         return self._one(_ACCUMULATORS[acc], (self._own("forloop_accum", A),))
 
     def forloop_accum_rescale(self, A: BlockTensor, B: BlockTensor, acc: str | None = None) -> BlockTensor:
-        """Sum over the iterations in which the sum so far is multiplied by B before A is added.
+        """Return the sum over the iterations in which the sum so far is multiplied by B before A is added.
 
         Args:
             A: A tensor inside the loop.
@@ -286,7 +287,7 @@ class BlockBuilder(Functions[BlockTensor]):
         return self._one(_RESCALED[acc], (self._own(name, A), self._own(name, B)))
 
     def forloop_accum_max(self, A: BlockTensor) -> BlockTensor:
-        """The maximum over the iterations of the loop.
+        """Return the maximum over the iterations of the loop.
 
         Args:
             A: A tensor inside the loop.
@@ -300,7 +301,7 @@ class BlockBuilder(Functions[BlockTensor]):
         return self._unary(OpKind.ACCUM_MAX, A)
 
     def forloop_concat(self, A: BlockTensor, dim: int) -> BlockTensor:
-        """The iterations' tensors one after another along one dim.
+        """Return the iterations' tensors, concatenated along one dim.
 
         Args:
             A: A tensor inside the loop.
@@ -316,7 +317,7 @@ class BlockBuilder(Functions[BlockTensor]):
         return self._along(OpKind.ACCUM_CONCAT, A, dim)
 
     def freeze(self) -> BlockGraph:
-        """The block graph as a frozen value.
+        """Return the block graph as a frozen value.
 
         Raises:
             GraphError: It has no output.
@@ -371,7 +372,7 @@ def _texts(table: dict[str | None, OpKind]) -> str:
 def new_threadblock_graph(
     grid_dim: object, block_dim: object, forloop_range: int, reduction_dimx: int = 64, **more: object
 ) -> BlockBuilder:
-    """A new block graph.
+    """Return a new block graph.
 
     Args:
         grid_dim: Blocks along x, y, z.

@@ -1,4 +1,4 @@
-"""Front end: a few lines of Python that define a tensor program, checked line by line.
+"""Front end for kernel graphs: Python code that defines a tensor program, checked line by line.
 
 A program written for the documented Python interface of the reference system runs after changing the import.
 """
@@ -32,7 +32,7 @@ from mirage_formal.graph.types import Band, DTensor, DType, row_major
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """An operator with its tensors, and the user's line."""
+    """Operator with its tensors, and the user's line."""
 
     op: Op | GraphDefined
     operands: tuple[Tensor, ...]
@@ -41,7 +41,7 @@ class _Step:
 
 
 class KernelBuilder(Products):
-    """A tensor program that is being built; ``freeze`` gives it as a frozen value."""
+    """Builder of a tensor program; ``freeze`` returns it as a frozen value."""
 
     def __init__(self) -> None:
         self.inputs: list[Tensor] = []
@@ -60,7 +60,7 @@ class KernelBuilder(Products):
         strides: Sequence[int] | None = None,
         name: str | None = None,
     ) -> Tensor:
-        """A program input.
+        """Add a program input.
 
         Args:
             dims: Its shape.
@@ -94,7 +94,7 @@ class KernelBuilder(Products):
     def band(
         self, dims: Sequence[int], lower: int | None = None, upper: int | None = None, name: str | None = None
     ) -> Tensor:
-        """Return a mask that is 1 at element (..., i, j) where lower <= j - i <= upper, and that no caller gives.
+        """Return a mask that is 1 at element (..., i, j) where lower <= j - i <= upper; no caller passes it.
 
         The causal mask is ``graph.band((tokens, tokens), upper=0)``: query i sees the keys j up to i. Kernels skip its
         empty tiles.
@@ -143,7 +143,7 @@ class KernelBuilder(Products):
         self.outputs.append(a)
 
     def customized(self, inputs: Sequence[Tensor], bgraph: BlockBuilder) -> list[Tensor]:
-        """A kernel that a block graph defines.
+        """Add a kernel that a block graph defines.
 
         Args:
             inputs: One tensor for each input of the block graph, in order.
@@ -176,7 +176,7 @@ class KernelBuilder(Products):
         return list(self._append(op, operands, tuple(bgraph.results), f"customized{len(self._steps)}"))
 
     def freeze(self) -> KernelGraph:
-        """The program as a frozen value; operators that no output needs are left out, inputs never are.
+        """Return the program as a frozen value; operators that no output needs are left out, inputs never are.
 
         Raises:
             GraphError: There is no output.
@@ -195,16 +195,16 @@ class KernelBuilder(Products):
         return graph
 
     def results(self) -> list[Tensor]:
-        """The program's outputs: the tensors that are marked; where none is, the results that nothing reads."""
+        """Return the program's outputs: the marked tensors; if none is marked, the results that nothing reads."""
         read = {t.number for step in self._steps for t in step.operands}
         return self.outputs or [t for step in self._steps for t in step.results if t.number not in read]
 
     def origins(self) -> Origins:
-        """Where the inputs and operators of ``freeze`` stand in the user's file."""
+        """Return the lines of the inputs and operators of ``freeze`` in the user's file."""
         return Origins(tuple(self._input_lines), tuple(step.origin for step in self._kept()))
 
     def _kept(self) -> list[_Step]:
-        """The steps that some output needs, in order."""
+        """Return the steps that some output needs, in order."""
         steps = [(step, [t.number for t in step.results], [t.number for t in step.operands]) for step in self._steps]
         return needed(steps, (t.number for t in self.results()))
 

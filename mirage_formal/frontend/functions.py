@@ -1,6 +1,6 @@
-"""Functions of elements that the front end offers at kernel and at block level: primitive ones, and what they compose.
+"""Elementwise functions that the front end offers at kernel and at block level: primitive ones and compositions.
 
-Whatever is composed here is composed exactly: over the real numbers it is the function that its name says.
+Compositions are exact: over the real numbers each is the function that its name says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Functions(Masks[H]):
     """Elementwise functions beyond the arithmetic of ``Operators``."""
 
     def tanh(self, A: H) -> H:
-        """The hyperbolic tangent y = (e^x - e^-x) / (e^x + e^-x), element by element.
+        """Return the hyperbolic tangent y = (e^x - e^-x) / (e^x + e^-x), element by element.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -42,7 +42,7 @@ class Functions(Masks[H]):
         return self._unary(OpKind.TANH, A)
 
     def erf(self, A: H) -> H:
-        """The error function, element by element.
+        """Return the error function, element by element.
 
         Args:
             A: The tensor; any shape.
@@ -56,7 +56,7 @@ class Functions(Masks[H]):
         return self._unary(OpKind.ERF, A)
 
     def log(self, A: H) -> H:
-        """The natural logarithm, element by element; every element must be above 0.
+        """Return the natural logarithm, element by element; every element must be above 0.
 
         Args:
             A: The tensor; any shape.
@@ -70,7 +70,7 @@ class Functions(Masks[H]):
         return self._unary(OpKind.LOG, A)
 
     def abs(self, A: H) -> H:
-        """The absolute value, element by element.
+        """Return the absolute value, element by element.
 
         Args:
             A: The tensor; any shape.
@@ -84,7 +84,7 @@ class Functions(Masks[H]):
         return self._unary(OpKind.ABS, A)
 
     def neg(self, A: H) -> H:
-        """The negative y = -x, element by element.
+        """Return the negative y = -x, element by element.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -98,7 +98,7 @@ class Functions(Masks[H]):
         return self._scaled("neg", A, -1)
 
     def reciprocal(self, A: H) -> H:
-        """The reciprocal y = 1 / x, element by element; no element may be 0.
+        """Return the reciprocal y = 1 / x, element by element; no element may be 0.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -112,7 +112,7 @@ class Functions(Masks[H]):
         return self._unary(OpKind.RECIPROCAL, A)
 
     def rsqrt(self, A: H) -> H:
-        """The reciprocal of the square root, y = 1 / sqrt(x), element by element; every element must be above 0.
+        """Return the reciprocal square root y = 1 / sqrt(x), element by element; every element must be above 0.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -126,7 +126,7 @@ class Functions(Masks[H]):
         return self._one(OpKind.RECIPROCAL, (self._one(OpKind.SQRT, (self._own("rsqrt", A),)),))
 
     def pow(self, A: H, c: Number) -> H:
-        """Every element to a constant power.
+        """Return every element to a constant power.
 
         Whole and half powers are products, roots and reciprocals; any other is e^(c log x), for which every element
         must be above 0.
@@ -159,7 +159,7 @@ class Functions(Masks[H]):
         return self._one(OpKind.RECIPROCAL, (found,)) if power < 0 else found
 
     def _whole_power(self, a: H, n: int) -> H:
-        """a to the n, by squaring."""
+        """Return a to the n, by squaring."""
         found: H | None = None
         while n:
             if n & 1:
@@ -171,7 +171,7 @@ class Functions(Masks[H]):
         return found
 
     def gelu(self, A: H, approximate: str = "none") -> H:
-        """The Gaussian error linear unit y = x (1 + erf(x / sqrt(2))) / 2, element by element, or its approximation.
+        """Return the Gaussian error linear unit y = x (1 + erf(x / sqrt(2))) / 2 of every element, or an approximation.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -199,7 +199,7 @@ class Functions(Masks[H]):
         return self._one(OpKind.MUL, (a, weight))
 
     def leaky_relu(self, A: H, negative_slope: Number = 0.01) -> H:
-        """x where it is above 0, and the slope times x elsewhere: y = (1 - a) relu(x) + a x.
+        """Return x where it is above 0, and the slope times x elsewhere: y = (1 - a) relu(x) + a x.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -220,7 +220,7 @@ class Functions(Masks[H]):
         return self._one(OpKind.ADD, (first, self._times("leaky_relu", x, slope)))
 
     def maximum(self, A: H | Number, B: H | Number) -> H:
-        """The larger of A and B, element by element, with broadcast; one of them may be a number.
+        """Return the larger of A and B, element by element, with broadcast; one of them may be a number.
 
         Args:
             A: The first tensor or an exact number.
@@ -240,7 +240,7 @@ class Functions(Masks[H]):
         return self._extreme(OpKind.MAXIMUM, A, B)
 
     def minimum(self, A: H | Number, B: H | Number) -> H:
-        """The smaller of A and B, element by element, with broadcast; one of them may be a number.
+        """Return the smaller of A and B, element by element, with broadcast; one of them may be a number.
 
         Args:
             A: The first tensor or an exact number.
@@ -273,7 +273,7 @@ class Functions(Masks[H]):
         min_val: H | Number | None = None,
         max_val: H | Number | None = None,
     ) -> H:
-        """Every element, but at least ``min`` and then at most ``max``.
+        """Return every element, but at least ``min`` and then at most ``max``.
 
         Args:
             A: The tensor; any shape.
@@ -299,7 +299,7 @@ class Functions(Masks[H]):
         return a if max is None else self.minimum(a, max)
 
     def where(self, mask: H, A: H | Number, B: H | Number) -> H:
-        """A where a mask is 1 and B where it is 0; see ``select``.
+        """Return A where a mask is 1 and B where it is 0; see ``select``.
 
         A mask of numbers instead of booleans is a factor: y = mask A + (1 - mask) B, for any values of the mask.
 
@@ -320,7 +320,7 @@ class Functions(Masks[H]):
         if m.dtype is DType.BOOL:
             return self.select(m, A, B)
         if is_number(A) and is_number(B):
-            # Over the rationals the difference is exact, so there is nothing to lose in it.
+            # Over the rationals the difference is exact.
             low, difference = exact("where", B), exact("where", A) - exact("where", B)
             return self.shift(self._times("where", m, difference), low)
         chosen = [self._chosen(m, A), self._chosen(None if self._is_zero(B) else self.sub(1, m), B)]
@@ -328,7 +328,7 @@ class Functions(Masks[H]):
         return parts[0] if len(parts) == 1 else self._pair(OpKind.ADD, *parts)
 
     def _chosen(self, weight: H | None, value: H | Number) -> H | None:
-        """Return the summand of one of the two values; None for nothing."""
+        """Return the summand of one of the two values; None if it is 0."""
         return None if weight is None or self._is_zero(value) else self.mul(weight, value)
 
     @staticmethod
@@ -336,7 +336,7 @@ class Functions(Masks[H]):
         return is_number(value) and exact("where", value) == 0
 
     def full_like(self, A: H, c: Number) -> H:
-        """A tensor of A's shape and element type, every element of which is one number.
+        """Return a tensor of A's shape and element type, every element of which is one number.
 
         Args:
             A: The tensor; its values do not matter.

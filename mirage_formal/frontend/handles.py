@@ -1,4 +1,4 @@
-"""Tensors of graphs that are being built, and what is said where they do not fit."""
+"""Tensors of graphs that are being built, and error messages for unfit operands."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ class Arithmetic(Protocol):
     """Interface of graphs for Python's operators on tensors; see ``operators.Operators``."""
 
     def add(self, A: Any, B: Any) -> Any:
-        """A + B."""
+        """Return A + B."""
 
     def sub(self, A: Any, B: Any) -> Any:
-        """A - B."""
+        """Return A - B."""
 
     def mul(self, A: Any, B: Any) -> Any:
-        """A * B."""
+        """Return A * B."""
 
     def div(self, A: Any, B: Any) -> Any:
-        """A / B."""
+        """Return A / B."""
 
     def matmul(self, A: Any, B: Any) -> Any:
-        """A @ B."""
+        """Return A @ B."""
 
     def scale(self, A: Any, c: Any) -> Any:
-        """Every element of A times c."""
+        """Return every element of A times c."""
 
     def pow(self, A: Any, c: Any) -> Any:
-        """Every element of A to the power c."""
+        """Return every element of A to the power c."""
 
     def abs(self, A: Any) -> Any:
-        """The absolute value of every element of A."""
+        """Return the absolute value of every element of A."""
 
 
 class Handle:
@@ -62,11 +62,11 @@ class Handle:
 
     @property
     def num_dims(self) -> int:
-        """Number of dims."""
+        """Return the number of dims."""
         return len(self.shape)
 
     def dim(self, index: int) -> int:
-        """The extent of one dim.
+        """Return the extent of one dim.
 
         Args:
             index: Number of the dim; negative ones count from the last.
@@ -120,7 +120,7 @@ class Handle:
 
 
 def describe(kind: OpKind, operands: tuple[Handle, ...], number: int) -> str:
-    """A short name of a result for messages: ``matmul(Q,K)``, or ``t7`` where that gets long."""
+    """Return a short name of a result for messages: ``matmul(Q,K)``, or ``t7`` if that is too long."""
     text = f"{kind.value}({','.join(t.label for t in operands)})"
     return text if len(text) <= _LONGEST_LABEL else f"t{number}"
 
@@ -138,7 +138,7 @@ def matmul_fault(a: Handle, b: Handle) -> tuple[str, str] | None:
 
 
 def rule_error(kind: OpKind, text: str, operands: tuple[Handle, ...], attrs: Attrs = NO_ATTRS) -> MirageError:
-    """The error for a type rule's complaint about these operands."""
+    """Return the error for a type rule's fault with these operands."""
     if kind is OpKind.MATMUL and (found := matmul_fault(operands[0], operands[1])) is not None:
         return fail(ShapeError, f"{kind.value}: {found[0]}", found[1])
     typed = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
@@ -153,7 +153,7 @@ def rule_error(kind: OpKind, text: str, operands: tuple[Handle, ...], attrs: Att
 
 
 def not_a_tensor(operator: str, value: object, wanted: str) -> MirageError:
-    """The error for an operand that is no tensor of the graph at hand."""
+    """Return the error for an operand that is no tensor of the given graph."""
     if isinstance(value, Handle):
         hint = "operators take tensors of one graph; block graphs read kernel tensors through new_input"
         return fail(GraphError, f"{operator}: expected {wanted}, got {value!r} of another graph", hint)

@@ -15,7 +15,7 @@ H = TypeVar("H", bound=Handle)
 
 
 class Masks(Operators[H]):
-    """Operators that make masks of booleans, and those that read them."""
+    """Operators that make boolean masks, and those that read them."""
 
     def eq(self, A: H | Number, B: H | Number) -> H:
         """Return the mask of A = B, element by element, with broadcast; one of them may be a number.

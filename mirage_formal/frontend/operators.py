@@ -1,4 +1,4 @@
-"""The operators that the front end offers at kernel and at block level alike."""
+"""Operators that the front end offers both at kernel and at block level."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Operators(ABC, Generic[H]):
 
     @abstractmethod
     def _align(self, kind: OpKind, a: H, b: H) -> tuple[H, H]:
-        """Operands of an elementwise operator, made equal in rank where the level can do that."""
+        """Return the operands of an elementwise operator, made equal in rank where the level can do that."""
 
     @abstractmethod
     def _own(self, operator: str, value: object) -> H:
-        """The value, if it is a tensor of this graph; an error if not."""
+        """Return the value if it is a tensor of this graph; else raise an error."""
 
     def _one(self, kind: OpKind, operands: tuple[H, ...], attrs: Attrs = NO_ATTRS) -> H:
         return self._apply(kind, operands, attrs)[0]
@@ -45,7 +45,7 @@ class Operators(ABC, Generic[H]):
         return self._one(kind, (a,), Attrs(dim=parse_dim(operator, dim, a.num_dims, repr(a))))
 
     def matmul(self, A: H, B: H) -> H:
-        """The matrix product over the last two dims, without broadcast.
+        """Return the matrix product over the last two dims, without broadcast.
 
         C[..., i, j] = sum over k of A[..., i, k] B[..., k, j].
 
@@ -63,7 +63,7 @@ class Operators(ABC, Generic[H]):
         return self._one(OpKind.MATMUL, (self._own("matmul", A), self._own("matmul", B)))
 
     def add(self, A: H | Number, B: H | Number) -> H:
-        """The sum A + B, element by element, with broadcast; a number is added to every element.
+        """Return the sum A + B, element by element, with broadcast; a number is added to every element.
 
         Args:
             A: The first tensor or an exact number.
@@ -84,7 +84,7 @@ class Operators(ABC, Generic[H]):
         return self._pair(OpKind.ADD, A, B)
 
     def sub(self, A: H | Number, B: H | Number) -> H:
-        """The difference A - B, element by element, with broadcast; one operand may be a number.
+        """Return the difference A - B, element by element, with broadcast; one operand may be a number.
 
         Args:
             A: The first tensor or an exact number.
@@ -105,7 +105,7 @@ class Operators(ABC, Generic[H]):
         return self._pair(OpKind.SUB, A, B)
 
     def mul(self, A: H | Number, B: H | Number) -> H:
-        """The product A * B, element by element, with broadcast; a number scales.
+        """Return the product A * B, element by element, with broadcast; a number scales.
 
         Args:
             A: The first tensor or an exact number.
@@ -126,7 +126,7 @@ class Operators(ABC, Generic[H]):
         return self._pair(OpKind.MUL, A, B)
 
     def div(self, A: H | Number, B: H | Number) -> H:
-        """The quotient A / B, element by element, with broadcast; one operand may be a number, the divisor not 0.
+        """Return the quotient A / B by element, with broadcast; one operand may be a number, the divisor not 0.
 
         Args:
             A: The first tensor or an exact number.
@@ -150,7 +150,7 @@ class Operators(ABC, Generic[H]):
         return self._pair(OpKind.DIV, A, B)
 
     def scale(self, A: H, c: Number) -> H:
-        """Every element times an exact number: y = c x.
+        """Return every element times an exact number: y = c x.
 
         Args:
             A: The tensor.
@@ -166,7 +166,7 @@ class Operators(ABC, Generic[H]):
         return self._scaled("scale", A, c)
 
     def mul_scalar(self, A: H, scalar: Number) -> H:
-        """The same as ``scale``.
+        """Return every element times an exact number, as ``scale`` does.
 
         Args:
             A: The tensor.
@@ -182,7 +182,7 @@ class Operators(ABC, Generic[H]):
         return self._scaled("mul_scalar", A, scalar)
 
     def shift(self, A: H | Number, c: H | Number) -> H:
-        """Every element plus an exact number: y = x + c.
+        """Return every element plus an exact number: y = x + c.
 
         Args:
             A: The tensor.
@@ -200,7 +200,7 @@ class Operators(ABC, Generic[H]):
         return self._one(OpKind.SHIFT, (a,), Attrs(shift=summand)) if summand else a
 
     def exp(self, A: H) -> H:
-        """The exponential y = e^x, element by element.
+        """Return the exponential y = e^x, element by element.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -214,7 +214,7 @@ class Operators(ABC, Generic[H]):
         return self._unary(OpKind.EXP, A)
 
     def sqrt(self, A: H) -> H:
-        """The square root, element by element.
+        """Return the square root, element by element.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -228,7 +228,7 @@ class Operators(ABC, Generic[H]):
         return self._unary(OpKind.SQRT, A)
 
     def square(self, A: H) -> H:
-        """The square y = x x, element by element.
+        """Return the square y = x x, element by element.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -242,7 +242,7 @@ class Operators(ABC, Generic[H]):
         return self._unary(OpKind.SQUARE, A)
 
     def silu(self, A: H) -> H:
-        """The sigmoid linear unit y = x / (1 + e^-x), element by element.
+        """Return the sigmoid linear unit y = x / (1 + e^-x), element by element.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -256,7 +256,7 @@ class Operators(ABC, Generic[H]):
         return self._unary(OpKind.SILU, A)
 
     def relu(self, A: H) -> H:
-        """The maximum of x and 0, element by element.
+        """Return the maximum of x and 0, element by element.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -270,7 +270,7 @@ class Operators(ABC, Generic[H]):
         return self._unary(OpKind.RELU, A)
 
     def sigmoid(self, A: H) -> H:
-        """The logistic function y = 1 / (1 + e^-x), element by element.
+        """Return the logistic function y = 1 / (1 + e^-x), element by element.
 
         Args:
             A: The tensor, x in the formula; any shape.
@@ -284,7 +284,7 @@ class Operators(ABC, Generic[H]):
         return self._unary(OpKind.SIGMOID, A)
 
     def reduction(self, A: H, dim: int) -> H:
-        """The sum over one dim, which stays with extent 1.
+        """Return the sum over one dim, which stays with extent 1.
 
         Args:
             A: The tensor.
@@ -300,7 +300,7 @@ class Operators(ABC, Generic[H]):
         return self._along(OpKind.SUM, A, dim, "reduction")
 
     def mean(self, A: H, dim: int) -> H:
-        """The mean over one dim, which stays with extent 1.
+        """Return the mean over one dim, which stays with extent 1.
 
         Args:
             A: The tensor.
@@ -316,7 +316,7 @@ class Operators(ABC, Generic[H]):
         return self._along(OpKind.MEAN, A, dim)
 
     def max(self, A: H, dim: int) -> H:
-        """The maximum over one dim, which stays with extent 1.
+        """Return the maximum over one dim, which stays with extent 1.
 
         Args:
             A: The tensor.
@@ -332,7 +332,7 @@ class Operators(ABC, Generic[H]):
         return self._along(OpKind.MAX, A, dim)
 
     def concat(self, A: H, B: H, dim: int) -> H:
-        """A followed by B along one dim.
+        """Return A followed by B along one dim.
 
         Args:
             A: The first tensor.
@@ -350,7 +350,7 @@ class Operators(ABC, Generic[H]):
         return self._one(OpKind.CONCAT, (a, b), Attrs(dim=parse_dim("concat", dim, a.num_dims, repr(a))))
 
     def repeat(self, A: H, dim: int, times: int) -> H:
-        """A dim of extent 1 repeated.
+        """Return a tensor with a dim of extent 1 repeated.
 
         Args:
             A: The tensor.
@@ -372,6 +372,6 @@ class Operators(ABC, Generic[H]):
         return self._one(OpKind.SCALE, (self._own(operator, A),), Attrs(factor=factor))
 
     def _times(self, operator: str, a: H, c: object) -> H:
-        """The tensor times a number, itself where that is 1."""
+        """Return the tensor times a number, itself where that is 1."""
         factor = exact(operator, c)
         return a if factor == 1 else self._one(OpKind.SCALE, (a,), Attrs(factor=factor))

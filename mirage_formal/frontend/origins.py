@@ -1,4 +1,4 @@
-"""Where a program's inputs and operators stand in the user's file: kept beside the program, no part of its value."""
+"""Source locations of a program's inputs and operators in the user's file, kept beside the program's value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """A line of the user's.
+    """Source location of one call of the user.
 
     Attributes:
         path: The file, as Python names it.
@@ -24,7 +24,7 @@ class Origin:
     call: str
 
     def __str__(self) -> str:
-        """As in ``examples/attn.py:14``; files below the working directory are named from it."""
+        """Return text such as ``examples/attn.py:14``; files below the working directory are named from it."""
         path = self.path
         if os.path.isabs(path):
             try:
@@ -37,34 +37,34 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """The lines of a program's inputs and operators, in its order; None for one that has no line."""
+    """Source locations of a program's inputs and operators, in its order; None for one that has no line."""
 
     inputs: tuple[Origin | None, ...]
     operators: tuple[Origin | None, ...]
 
     def input(self, program: KernelGraph, number: int) -> str:
-        """Where an input stands; its name, if that is not known."""
+        """Return the location of an input; its name, if that is not known."""
         return str(self.inputs[number] or f"input {program.inputs[number].name}")
 
     def operator(self, program: KernelGraph, number: int) -> str:
-        """Where an operator stands; its number and kind, if that is not known."""
+        """Return the location of an operator; its number and kind, if that is not known."""
         op = program.ops[number]
         kind = "customized" if isinstance(op, GraphDefined) else op.kind.value
         return str(self.operators[number] or f"operator {number} ({kind})")
 
     def part(self, operators: Sequence[int], reads: Sequence[int]) -> Origins:
-        """The lines of a part of the program: its operators, and the tensors that it reads as its inputs."""
+        """Return the locations of a part of the program: its operators, and the tensors that are its inputs."""
         every = (*self.inputs, *self.operators)
         return Origins(tuple(every[i] for i in reads), tuple(self.operators[i] for i in operators))
 
 
 def unknown(program: KernelGraph) -> Origins:
-    """Those of a program that was not written with the front end."""
+    """Return empty locations, for a program that was not written with the front end."""
     return Origins((None,) * len(program.inputs), (None,) * len(program.ops))
 
 
 def origins_of(graph: object, program: KernelGraph) -> Origins:
-    """Where a graph of the front end, frozen as ``program``, has its lines; unknown for any other value."""
+    """Return the locations of a front-end graph, frozen as ``program``; empty ones for any other value."""
     origins = getattr(graph, "origins", None)
     found = origins() if callable(origins) else None
     return found if isinstance(found, Origins) else unknown(program)

@@ -1,4 +1,4 @@
-"""Operators of programs that take tensors apart and put them together: slices, splits, concatenations and pads."""
+"""Operators of programs that cut and join tensors: slices, splits, concatenations and pads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Parts(Shapes):
     """Slices, splits, concatenations and pads."""
 
     def concat(self, A: Tensor | Sequence[Tensor], B: Tensor | int | None = None, dim: int | None = None) -> Tensor:
-        """Tensors one after another along one dim: ``concat(A, B, dim)`` or ``concat([A, B, ...], dim)``.
+        """Return tensors concatenated along one dim: ``concat(A, B, dim)`` or ``concat([A, B, ...], dim)``.
 
         Args:
             A: The first tensor, or all of them.
@@ -47,7 +47,7 @@ class Parts(Shapes):
         return out
 
     def slice(self, A: Tensor, dim: int, start: int = 0, stop: int | None = None, step: int = 1) -> Tensor:
-        """Some elements along one dim, as ``A[start:stop:step]`` gives them for dim 0.
+        """Return some elements along one dim, as ``A[start:stop:step]`` gives them for dim 0.
 
         Args:
             A: The tensor.
@@ -75,7 +75,7 @@ class Parts(Shapes):
             raise fail(ShapeError, text, "give a start before the stop")
         if apart == 1:
             return self._part(a, axis, first, end)
-        # Rows of ``apart`` elements, of which the first is taken; what is missing in the last row is filled up.
+        # Rows of ``apart`` elements, each of which gives its first element; an incomplete last row is filled up.
         rows = -(-(end - first) // apart)
         last = min(a.shape[axis], first + rows * apart)
         run = self._padded(self._part(a, axis, first, last), axis, 0, first + rows * apart - last)
@@ -137,7 +137,7 @@ class Parts(Shapes):
         return self._part(a, axis, place % extent, place % extent + 1)
 
     def split(self, A: Tensor, size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
-        """A tensor cut along one dim.
+        """Return the parts of a tensor that is cut along one dim.
 
         Args:
             A: The tensor.
@@ -163,7 +163,7 @@ class Parts(Shapes):
         return [self._part(a, axis, end - n, end) for n, end in zip(sizes, ends, strict=True)]
 
     def chunk(self, A: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
-        """A tensor cut along one dim into parts of equal extent, of which the last may be shorter.
+        """Return the parts of a tensor cut along one dim; their extents are equal, but the last may be shorter.
 
         Args:
             A: The tensor.
@@ -184,7 +184,7 @@ class Parts(Shapes):
         return self.split(a, -(-a.shape[axis] // count), axis)
 
     def pad(self, A: Tensor, dim: int, before: int, after: int, value: Number = 0) -> Tensor:
-        """A constant put before and behind a tensor, along one dim.
+        """Return a tensor with a constant before and behind it, along one dim.
 
         Args:
             A: The tensor.

@@ -1,4 +1,4 @@
-"""Matrix products of programs, with broadcast of what they are batched over."""
+"""Matrix products of programs, with broadcast of their batch dims."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Products(Reductions):
     """Matrix products."""
 
     def matmul(self, A: Tensor, B: Tensor) -> Tensor:
-        """The matrix product over the last two dims; the dims before them broadcast.
+        """Return the matrix product over the last two dims; the dims before them broadcast.
 
         C[..., i, j] = sum over k of A[..., i, k] B[..., k, j]. Ranks may differ and leading extents may be 1; a vector
         on the left is a row, one on the right a column, and its dim is dropped from the result.
@@ -43,7 +43,7 @@ class Products(Reductions):
 
     @staticmethod
     def _batch(a: Tensor, b: Tensor) -> Shape | None:
-        """The leading dims of a product; None if they do not broadcast."""
+        """Return the leading dims of a product; None if they do not broadcast."""
         rank = max(a.num_dims, b.num_dims) - 2
         left, right = ((*(1,) * (rank - x.num_dims + 2), *x.shape[:-2]) for x in (a, b))
         return broadcast(left, right)
@@ -58,7 +58,7 @@ class Products(Reductions):
         return self._one(OpKind.MATMUL, tuple(both))
 
     def linear(self, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-        """The linear layer x w^T + b, with the weight as other systems keep it.
+        """Return the linear layer x w^T + b, with the weight's layout as in other systems.
 
         Args:
             x: A tensor of shape [..., in].
@@ -76,7 +76,7 @@ class Products(Reductions):
         return found if b is None else self.add(found, b)
 
     def addmm(self, b: Tensor, x: Tensor, w: Tensor) -> Tensor:
-        """A product with a summand: b + x w.
+        """Return a product with a summand: b + x w.
 
         Args:
             b: The summand, which broadcasts to the product.

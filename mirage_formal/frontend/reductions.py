@@ -21,7 +21,7 @@ class Reductions(Parts):
     """Reductions, softmax and norms."""
 
     def sum(self, A: Tensor, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """The sum over dims.
+        """Return the sum over dims.
 
         Args:
             A: The tensor.
@@ -39,7 +39,7 @@ class Reductions(Parts):
         return self._reduced(OpKind.SUM, "sum", A, dim, keepdim=keepdim)
 
     def mean(self, A: Tensor, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """The mean over dims.
+        """Return the mean over dims.
 
         Args:
             A: The tensor.
@@ -57,7 +57,7 @@ class Reductions(Parts):
         return self._reduced(OpKind.MEAN, "mean", A, dim, keepdim=keepdim)
 
     def max(self, A: Tensor, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """The largest element over dims.
+        """Return the largest element over dims.
 
         Args:
             A: The tensor.
@@ -75,7 +75,7 @@ class Reductions(Parts):
         return self._reduced(OpKind.MAX, "max", A, dim, keepdim=keepdim)
 
     def min(self, A: Tensor, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """The smallest element over dims: minus the largest of the negatives.
+        """Return the smallest element over dims: minus the largest of the negatives.
 
         Args:
             A: The tensor.
@@ -94,7 +94,7 @@ class Reductions(Parts):
         return self._scaled("min", largest, -1)
 
     def _reduced(self, kind: OpKind, name: str, A: Tensor, dim: Dims, *, keepdim: bool) -> Tensor:
-        """A reduction over several dims is one after another: over the reals their order does not matter."""
+        """Reduce several dims one after another: over the reals their order does not matter."""
         found = self._own(name, A)
         dims = self._dims(name, found, dim)
         for axis in dims:
@@ -105,7 +105,7 @@ class Reductions(Parts):
         return self._reshaped(a, tuple(n for i, n in enumerate(a.shape) if i not in dims) or (1,))
 
     def softmax(self, A: Tensor, dim: int = -1) -> Tensor:
-        """The softmax e^x / sum of e^x along one dim.
+        """Return the softmax e^x / sum of e^x along one dim.
 
         Args:
             A: The tensor, x in the formula.
@@ -121,7 +121,7 @@ class Reductions(Parts):
         return self._along(OpKind.SOFTMAX, A, dim)
 
     def logsumexp(self, A: Tensor, dim: Dims = -1, keepdim: bool = True) -> Tensor:
-        """The logarithm of the sum of exponentials over dims; the largest element is subtracted first.
+        """Return the logarithm of the sum of exponentials over dims; the largest element is subtracted first.
 
         Args:
             A: The tensor.
@@ -142,7 +142,7 @@ class Reductions(Parts):
         return found if keepdim else self._dropped(found, dims)
 
     def log_softmax(self, A: Tensor, dim: int = -1) -> Tensor:
-        """The logarithm of the softmax along one dim; the largest element is subtracted first.
+        """Return the logarithm of the softmax along one dim; the largest element is subtracted first.
 
         Args:
             A: The tensor.
@@ -160,7 +160,7 @@ class Reductions(Parts):
         return self._one(OpKind.SUB, (self._one(OpKind.SUB, (a, largest)), logs))
 
     def _log_of_sum(self, name: str, a: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-        """The largest elements m, and log of the sum of e^(x - m)."""
+        """Return the largest elements m, and log of the sum of e^(x - m)."""
         largest = self._reduced(OpKind.MAX, name, a, dims, keepdim=True)
         powers = self._one(OpKind.EXP, (self._one(OpKind.SUB, (a, largest)),))
         return largest, self._one(OpKind.LOG, (self._reduced(OpKind.SUM, name, powers, dims, keepdim=True),))
@@ -175,7 +175,7 @@ class Reductions(Parts):
         *,
         bias: Tensor | None = None,
     ) -> Tensor:
-        """A over the root of the mean of its squares, times a weight, plus a bias.
+        """Return A divided by the root of the mean of its squares, times a weight, plus a bias.
 
         Args:
             A: The tensor.
@@ -205,7 +205,7 @@ class Reductions(Parts):
         bias: Tensor | None = None,
         eps: Number | None = None,
     ) -> Tensor:
-        """The layer norm (x - mean) / sqrt(variance + eps) * weight + bias, along one dim or over the last dims.
+        """Return the layer norm (x - mean) / sqrt(variance + eps) * weight + bias, along one dim or over the last dims.
 
         Args:
             A: The tensor, x in the formula.
@@ -233,7 +233,7 @@ class Reductions(Parts):
         extras: tuple[Tensor | None, Tensor | None],
         eps: Number | None,
     ) -> Tensor:
-        """A norm along one dim, or over the last dims, which then become one."""
+        """Return a norm along one dim, or over the last dims, which are merged for it."""
         a = self._own(kind.value, A)
         weight, bias = (None if extra is None else self._own(kind.value, extra) for extra in extras)
         trailing = self._trailing(kind.value, a, over) if isinstance(over, tuple) else 1
@@ -258,14 +258,14 @@ class Reductions(Parts):
         return len(wanted)
 
     def _flat(self, kind: OpKind, extra: Tensor, a: Tensor, kept: int) -> Tensor:
-        """A weight or bias of the shape of the last dims as a vector."""
+        """Return a weight or bias of the shape of the last dims as a vector."""
         if extra.shape != a.shape[kept:]:
             text = f"{kind.value}: expected a weight or bias of shape {list(a.shape[kept:])}, got {extra!r}"
             raise fail(ShapeError, text, "it must have the normalised shape")
         return self._reshaped(extra, (prod(extra.shape),))
 
     def _beside(self, kind: OpKind, a: Tensor, extra: Tensor, axis: int) -> Tensor:
-        """A weight or bias in the rank of ``a``; a vector lies along the normalised dim."""
+        """Return a weight or bias in the rank of ``a``; a vector lies along the normalised dim."""
         if extra.num_dims == 1 and extra.shape[0] == a.shape[axis]:
             shape = tuple(extra.shape[0] if d == axis else 1 for d in range(a.num_dims))
             laid = self._reshaped(extra, shape)

@@ -1,4 +1,4 @@
-"""Operators of programs that give a tensor another shape: permutations, reshapes, and dims that are repeated."""
+"""Operators of programs that change a tensor's shape: permutations, reshapes, and repeated dims."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Shapes(Functions[Tensor]):
     def transpose(
         self, A: Tensor, d0: int | Sequence[int] = -2, d1: int | None = None, perm: Sequence[int] | None = None
     ) -> Tensor:
-        """Two dims swapped, the last two if none are named; or all dims permuted.
+        """Return a tensor with two dims swapped, the last two if none are named; or with all dims permuted.
 
         Args:
             A: The tensor.
@@ -53,7 +53,7 @@ class Shapes(Functions[Tensor]):
         return self._one(OpKind.TRANSPOSE, (a,), Attrs(perm=axes))
 
     def reshape(self, A: Tensor, shape: Sequence[int] | int, *more: int) -> Tensor:
-        """The same elements in row-major order under another shape.
+        """Return the same elements in row-major order under another shape.
 
         Args:
             A: The tensor.
@@ -75,7 +75,7 @@ class Shapes(Functions[Tensor]):
         return self._reshaped(a, parse_shape("reshape", "shape", given))
 
     def cast(self, A: Tensor, dtype: DType | str | object) -> Tensor:
-        """The same numbers in another element type.
+        """Return the same numbers in another element type.
 
         Args:
             A: The tensor.
@@ -91,7 +91,7 @@ class Shapes(Functions[Tensor]):
         return self._one(OpKind.CAST, (self._own("cast", A),), Attrs(dtype=parse_dtype(dtype)))
 
     def permute(self, A: Tensor, *dims: int | Sequence[int]) -> Tensor:
-        """All dims permuted.
+        """Return a tensor with all dims permuted.
 
         Args:
             A: The tensor.
@@ -108,7 +108,7 @@ class Shapes(Functions[Tensor]):
         return self.transpose(A, perm=whole_tuple("permute", "dims", given))
 
     def expand(self, A: Tensor, *shape: int | Sequence[int]) -> Tensor:
-        """Dims of extent 1 repeated, and new dims put in front.
+        """Return a tensor with dims of extent 1 repeated, and new dims in front.
 
         Args:
             A: The tensor.
@@ -138,11 +138,11 @@ class Shapes(Functions[Tensor]):
         return found
 
     def _repeated(self, a: Tensor, axis: int, times: int) -> Tensor:
-        """A dim of extent 1 or ``times`` with the extent ``times``."""
+        """Return a tensor whose dim, of extent 1 or ``times``, has the extent ``times``."""
         return a if a.shape[axis] == times else self._one(OpKind.REPEAT, (a,), Attrs(dim=axis, times=times))
 
     def repeat_interleave(self, A: Tensor, repeats: int, dim: int) -> Tensor:
-        """Every element along one dim several times, one after another, as keys shared by several queries need it.
+        """Return a tensor with every element along one dim repeated in place, as for keys shared by several queries.
 
         Args:
             A: The tensor.
@@ -170,7 +170,7 @@ class Shapes(Functions[Tensor]):
         return self._reshaped(copies, (*a.shape[:axis], a.shape[axis] * times, *a.shape[axis + 1 :]))
 
     def squeeze(self, A: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-        """Dims of extent 1 dropped; a tensor keeps at least one dim.
+        """Return a tensor without dims of extent 1; it keeps at least one dim.
 
         Args:
             A: The tensor.
@@ -188,7 +188,7 @@ class Shapes(Functions[Tensor]):
         return self._reshaped(a, tuple(n for i, n in enumerate(a.shape) if n > 1 or i not in dims) or (1,))
 
     def unsqueeze(self, A: Tensor, dim: int) -> Tensor:
-        """A new dim of extent 1.
+        """Return a tensor with a new dim of extent 1.
 
         Args:
             A: The tensor.
@@ -206,7 +206,7 @@ class Shapes(Functions[Tensor]):
         return self._reshaped(a, parse_shape("unsqueeze", "shape", (*a.shape[:axis], 1, *a.shape[axis:])))
 
     def flatten(self, A: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-        """Several neighbouring dims as one.
+        """Return a tensor with several neighbouring dims merged into one.
 
         Args:
             A: The tensor.
@@ -228,7 +228,7 @@ class Shapes(Functions[Tensor]):
         return self._reshaped(a, (*a.shape[:first], prod(a.shape[first : last + 1]), *a.shape[last + 1 :]))
 
     def _dims(self, operator: str, a: Tensor, dim: object) -> tuple[int, ...]:
-        """Distinct dims of a tensor: one, some, or all for None."""
+        """Return distinct dims of a tensor: one, some, or all for None."""
         if dim is None:
             return tuple(range(a.num_dims))
         given = dim if isinstance(dim, Sequence) and not isinstance(dim, str) else (dim,)
@@ -246,7 +246,7 @@ class Shapes(Functions[Tensor]):
         return a if a.shape == shape else self._one(OpKind.RESHAPE, (a,), Attrs(shape=shape))
 
     def _raised(self, a: Tensor, rank: int) -> Tensor:
-        """The tensor with dims of extent 1 in front, as numpy broadcasts; messages keep its name."""
+        """Return the tensor with dims of extent 1 in front, as numpy broadcasts; messages keep its name."""
         if a.num_dims == rank:
             return a
         raised = self._reshaped(a, (*(1,) * (rank - a.num_dims), *a.shape))

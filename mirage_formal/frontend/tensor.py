@@ -1,4 +1,4 @@
-"""Tensors of programs: what graphs offer as functions, they offer as methods of the same names."""
+"""Tensors of programs; the functions of graphs are also methods of the same names."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Tensor(Handle):
 
     @property
     def type(self) -> DTensor:
-        """Its shape and element type."""
+        """Return its shape and element type."""
         return DTensor(self.shape, self.dtype)
 
     @property
     def T(self) -> Tensor:
-        """The tensor with all dims in reverse order."""
+        """Return the tensor with all dims in reverse order."""
         return self._call("permute", *reversed(range(self.num_dims)))
 
     @property
     def mT(self) -> Tensor:
-        """The tensor with its last two dims swapped."""
+        """Return the tensor with its last two dims swapped."""
         return self._call("transpose")
 
     def _call(self, name: str, *arguments: object) -> Tensor:

@@ -1,1 +1,1 @@
-"""The µGraph: its values, rules, well-formedness, canonical form, and what is known about it."""
+"""The µGraph: its values, type rules, well-formedness check, canonical form, storage locations, and verdicts."""

@@ -1,10 +1,14 @@
-"""One form for all graphs that differ only in order, and a digest of it.
+"""Canonical form of graphs that differ only in order, and its digest.
 
-Free are the order of operators as far as operands allow, of the operands of commutative operators, of the input
-iterators and output savers of a block graph with the operands and results that go with them, of the inputs and outputs
-of a thread graph, and of grid axes. Inputs and outputs of the program keep their order, which its caller knows. Maps of
-grid axes of extent 1, the loop dim of a loop of one iteration and a reduction_dimx that no operator reads mean nothing
-and get fixed values. Operators that compute one value twice are not merged.
+These orders may vary:
+
+- of operators, as far as operands allow, and of the operands of commutative operators;
+- of the input iterators and output savers of a block graph, with the operands and results that go with them;
+- of the inputs and outputs of a thread graph, and of grid axes.
+
+Inputs and outputs of the program keep their order, which its caller knows. Maps of grid axes of extent 1, the loop dim
+of a loop of one iteration and a reduction_dimx that no operator reads mean nothing and get fixed values. Operators that
+compute one value twice are not merged.
 """
 
 from __future__ import annotations
@@ -42,7 +46,7 @@ _A = TypeVar("_A", Op, BlockOp, KernelOp)
 
 
 def canonical(graph: KernelGraph) -> KernelGraph:
-    """The canonical form of a graph; a fixed point of this function.
+    """Return the canonical form of a graph; a fixed point of this function.
 
     Sound: only numbering, the order of commutative operands and the naming of grid axes change, and axes are renamed
     only in block graphs where no two of them split one dim, so every tensor keeps its value.
@@ -59,7 +63,7 @@ def canonical(graph: KernelGraph) -> KernelGraph:
 
 
 def digest(graph: KernelGraph) -> str:
-    """sha256, in hexadecimal, of the compact JSON text, keys sorted, of the canonical form.
+    """Return the sha256, in hexadecimal, of the compact JSON text, keys sorted, of the canonical form.
 
     It covers everything a graph has: topology, attributes, and the inputs' names, shapes, strides and element types.
     """
@@ -67,14 +71,14 @@ def digest(graph: KernelGraph) -> str:
 
 
 def named(graph: KernelGraph, form: KernelGraph | None = None) -> tuple[KernelGraph, str]:
-    """The canonical form of a graph, unless it is known, and its digest; see ``canonical`` and ``digest``."""
+    """Return the canonical form of a graph, computed unless given, and its digest; see ``canonical`` and ``digest``."""
     form = form or canonical(graph)
     value = msgspec.to_builtins(record_of(form))
     return form, sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _plain(op: GraphDefined) -> GraphDefined:
-    """A graph-defined kernel without the maps and numbers that mean nothing."""
+    """Return a graph-defined kernel with fixed values for maps and numbers that have no effect."""
     block = op.graph
 
     def mapped(dims: DimMap) -> DimMap:
@@ -95,7 +99,7 @@ def _plain(op: GraphDefined) -> GraphDefined:
 
 
 def _fixed_axes(block: BlockGraph) -> bool:
-    """Return whether two grid axes split one dim of a tensor: then their order has a meaning."""
+    """Return whether two grid axes split one dim of a tensor, so that their order matters."""
     for dims in (*(i.imap for i in block.inputs), *(s.omap for s in block.outputs)):
         used = [dim for dim in dims if dim is not None]
         if len(set(used)) != len(used):
@@ -104,7 +108,7 @@ def _fixed_axes(block: BlockGraph) -> bool:
 
 
 def _ports(op: Op) -> list[str]:
-    """Names of an operator's operand places; the places of a commutative operator are alike."""
+    """Return the edge labels of an operator's operands; those of a commutative operator are equal."""
     return ["both"] * len(op.operands) if SPECS[op.kind].commutative else [str(i) for i in range(len(op.operands))]
 
 
@@ -128,7 +132,7 @@ class _Thread:
 
 
 class _Flat:
-    """A µGraph of all levels as one coloured graph."""
+    """Encoding of a µGraph of all levels as one coloured graph."""
 
     def __init__(self) -> None:
         self.nodes = Nodes()
@@ -172,7 +176,7 @@ class _Flat:
         fixed = _fixed_axes(block)
         for axis, extent in enumerate(block.grid):
             if extent > 1:
-                # Axes that keep their order are told apart by it; axes of extent 1 are left out, so count the others.
+                # Axes whose order is fixed are labelled by it; axes of extent 1 are left out, so count the others.
                 order = len(found.axes) if fixed else None
                 found.axes[axis] = self.nodes.add(("axis", extent, order), ("in", kernel))
         for iterator, operand in zip(block.inputs, op.operands, strict=True):
@@ -209,7 +213,7 @@ class _Flat:
 
 
 class _Rebuild:
-    """The canonical graph, given the place of every node in the canonical order."""
+    """Construction of the canonical graph from the position of every node in the canonical order."""
 
     def __init__(self, flat: _Flat, places: list[int]) -> None:
         self._flat = flat
@@ -241,7 +245,7 @@ class _Rebuild:
         nodes: list[int],
         emit: Callable[[int, int, _A], None],
     ) -> None:
-        """Emit operators, always the least of those whose operands are there: by new operands, kind, then place."""
+        """Emit operators in topological order, the least ready one first: by new operands, kind, then place."""
         items = list(numbered(first, ops))
         producer = {number + r: index for index, (number, op) in enumerate(items) for r in range(op.results)}
         users: list[list[int]] = [[] for _ in items]
@@ -273,7 +277,7 @@ class _Rebuild:
                     heappush(ready, key(user))
 
     def _block(self, op: GraphDefined, nodes: _Block, outer: dict[int, int]) -> tuple[GraphDefined, list[int]]:
-        """A graph-defined kernel and the old positions of its results in their new order."""
+        """Return a graph-defined kernel and the old positions of its results in their new order."""
         block, places = op.graph, self._places
         axes = sorted(nodes.axes, key=lambda axis: (-block.grid[axis], places[nodes.axes[axis]]))
         if _fixed_axes(block):
@@ -324,7 +328,7 @@ class _Rebuild:
         return GraphDefined(tuple(outer[op.operands[i]] for i in inputs), made), savers
 
     def _thread(self, op: ThreadDefined, nodes: _Thread, outer: dict[int, int]) -> tuple[ThreadDefined, list[int]]:
-        """A thread-defined operator and the old positions of its results in their new order."""
+        """Return a thread-defined operator and the old positions of its results in their new order."""
         graph, places = op.graph, self._places
         inputs = sorted(range(graph.inputs), key=lambda i: (outer[op.operands[i]], places[nodes.tensors[i]]))
         names = {old: new for new, old in enumerate(inputs)}

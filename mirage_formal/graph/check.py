@@ -1,4 +1,4 @@
-"""Types and faults of whole graphs: every fault is found and reported at once.
+"""Type inference and well-formedness check of whole graphs; every fault is reported at once.
 
 A tensor whose operator is at fault has no type, and operators that read it are not judged, so that one mistake is
 reported once.
@@ -56,7 +56,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Types found in a block graph, None where a fault leaves a tensor without one, and its faults."""
+    """Types inferred in a block graph, None where a fault leaves a tensor without one, and its faults."""
 
     tensors: tuple[STensor | None, ...]
     outputs: tuple[DTensor | None, ...]
@@ -64,7 +64,7 @@ class _Block:
 
 
 def kernel_types(graph: KernelGraph) -> tuple[DTensor, ...]:
-    """Types of all tensors of a kernel graph: its inputs, then the results of its operators.
+    """Return the types of all tensors of a kernel graph: its inputs, then the results of its operators.
 
     Raises:
         GraphError: The graph is not well-formed; all faults are listed.
@@ -76,7 +76,7 @@ def kernel_types(graph: KernelGraph) -> tuple[DTensor, ...]:
 
 
 def block_types(block: BlockGraph, operands: tuple[DTensor, ...]) -> tuple[STensor, ...]:
-    """Types of all tensors of a block graph: its input iterators, then the results of its operators.
+    """Return the types of all tensors of a block graph: its input iterators, then the results of its operators.
 
     Raises:
         GraphError: The block graph is not well-formed on these operands; all faults are listed.
@@ -87,7 +87,7 @@ def block_types(block: BlockGraph, operands: tuple[DTensor, ...]) -> tuple[STens
 
 
 def block_outputs(block: BlockGraph, operands: tuple[DTensor, ...]) -> tuple[DTensor, ...]:
-    """Types of the device tensors that a block graph writes.
+    """Return the types of the device tensors that a block graph writes.
 
     Raises:
         GraphError: The block graph is not well-formed on these operands; all faults are listed.
@@ -98,7 +98,7 @@ def block_outputs(block: BlockGraph, operands: tuple[DTensor, ...]) -> tuple[DTe
 
 
 def thread_types(graph: ThreadGraph, operands: tuple[STensor, ...]) -> tuple[RTensor, ...]:
-    """Types of all tensors of a thread graph: its inputs, then the results of its operators.
+    """Return the types of all tensors of a thread graph: its inputs, then the results of its operators.
 
     Raises:
         GraphError: The thread graph is not well-formed on these operands; all faults are listed.
@@ -110,7 +110,9 @@ def thread_types(graph: ThreadGraph, operands: tuple[STensor, ...]) -> tuple[RTe
 
 
 def faults(graph: KernelGraph, limits: Limits | None = None) -> list[str]:
-    """Every fault of a kernel graph, those against the limits included; empty if it is well-formed. Never raises.
+    """Return every fault of a kernel graph, those against the limits included.
+
+    Empty if it is well-formed. Never raises.
 
     Sound: a graph without faults has a type for every tensor, and every path through each of its block graphs crosses
     exactly one input iterator, one accumulator and one output saver.
@@ -130,10 +132,10 @@ def faults(graph: KernelGraph, limits: Limits | None = None) -> list[str]:
 
 
 def shared_bytes(block: BlockGraph, operands: tuple[DTensor, ...]) -> int:
-    """Shared memory that one block needs, as search estimates it.
+    """Return the shared memory in bytes that one block needs, by the estimate of the search.
 
-    Counted are the tiles of the input iterators and the results of operators that are not computed in place. Of a
-    thread graph only what its outputs need is counted, and nothing where an output takes the place of an operand.
+    It counts the tiles of the input iterators and the results of operators that are not computed in place. Of a
+    thread graph it counts only the buffers of its outputs, and nothing where an output takes the place of an operand.
     """
     types = block_types(block, operands)
     total = sum(t.bytes for t in types[: len(block.inputs)])
@@ -150,14 +152,14 @@ def shared_bytes(block: BlockGraph, operands: tuple[DTensor, ...]) -> int:
 
 
 def _thread_bytes(graph: ThreadGraph, operands: tuple[STensor, ...]) -> int:
-    """Bytes written by a thread graph that do not take the place of what it read."""
+    """Return the bytes of a thread graph's outputs that do not overwrite an operand in place."""
     types = thread_types(graph, operands)
     shapes = [(types[n].shape, types[n].dtype) for n in buffers(graph)]
     return sum(DTensor(shape, dtype).bytes for shape, dtype in shapes)
 
 
 def buffers(graph: ThreadGraph) -> set[int]:
-    """The tensors of a thread graph with a buffer of their own that its outputs lie in."""
+    """Return the tensors of a thread graph with a buffer of their own that its outputs lie in."""
     found: set[int] = set()
     for number in graph.outputs:
         # Operators computed in place share the buffer of their operand: follow them to where the buffer begins.
@@ -176,7 +178,7 @@ def _raise(out: Sequence[str]) -> None:
 
 
 def _known(types: tuple[_T | None, ...]) -> tuple[_T, ...]:
-    """The types, all of which are known because no fault was found."""
+    """Return the types, all of which are known because no fault was found."""
     return tuple(t for t in types if t is not None)
 
 
@@ -355,7 +357,7 @@ def _thread(graph: ThreadGraph, operands: tuple[STensor, ...], out: list[str]) -
 
 
 def _over(block: BlockGraph, operands: tuple[DTensor | None, ...], limits: Limits) -> Iterator[str]:
-    """Return the demands of a block graph that exceed the limits."""
+    """Yield the demands of a block graph that exceed the limits."""
     if block.threads > limits.threads:
         yield f"expected at most {limits.threads} threads in a block, got {block.threads}"
     if block.blocks > limits.blocks:

@@ -1,4 +1,4 @@
-"""An input on which two programs differ, as plain data that JSON takes."""
+"""Inputs on which two programs differ, as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """The default values of one input: ``even`` where the sum of the coordinates is even, ``odd`` elsewhere.
+    """Default values of one input: ``even`` where the sum of the coordinates is even, ``odd`` elsewhere.
 
     Both are 0 wherever that leaves the programs defined; norms need elements other than 0, layer norms unequal ones.
     """
@@ -18,7 +18,7 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One element of an input that has another value than the default; an integer, or a float where none will do."""
+    """Element of an input whose value differs from the default: an integer, or a float where no integer serves."""
 
     input: int
     index: tuple[int, ...]
@@ -27,15 +27,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Counterexample:
-    """Inputs on which a program and a candidate differ, and where.
+    """Inputs on which a program and a candidate differ, and the first output element that differs.
 
     Attributes:
         fills: The default values of each input.
         entries: The elements that have other values.
         output: Number of the first output that differs.
         index: Its first element, in row-major order, that differs clearly.
-        expected: That element as the program has it, in float64.
-        got: That element as the candidate has it.
+        expected: The program's value of that element, in float64.
+        got: The candidate's value of that element.
     """
 
     fills: tuple[Fill, ...]

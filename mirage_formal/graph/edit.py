@@ -1,4 +1,4 @@
-"""Edits of graphs that keep their meaning: tensors numbered anew, thread graphs inlined, what nobody needs left out."""
+"""Edits of graphs that keep their meaning: renumbering, inlining of thread graphs, dead-code elimination."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _T = TypeVar("_T")
 
 
 def renumber(op: _AnyOp, number: Mapping[int, int] | Sequence[int]) -> _AnyOp:
-    """The operator with other operands: ``number`` gives for each tensor the one that is read in its place."""
+    """Return the operator with its operands replaced: ``number`` maps each tensor to its replacement."""
     return replace(op, operands=tuple([number[n] for n in op.operands]))
 
 
 def inline_blocks(block: BlockGraph) -> BlockGraph:
-    """The block graph with the operators of its thread graphs in their place."""
+    """Return the block graph with each thread graph replaced by its operators."""
     number = list(range(len(block.inputs)))
     ops: list[Op] = []
     count = len(number)
@@ -36,7 +36,7 @@ def inline_blocks(block: BlockGraph) -> BlockGraph:
 
 
 def needed(items: Sequence[tuple[_T, Iterable[int], Iterable[int]]], roots: Iterable[int]) -> list[_T]:
-    """Of operators, each with its results and operands and behind those that it reads, those that some root needs."""
+    """Return the items that some root depends on; each item is an operator with its results and its operands."""
     live = set(roots)
     kept: list[_T] = []
     for item, results, operands in reversed(items):
@@ -47,7 +47,7 @@ def needed(items: Sequence[tuple[_T, Iterable[int], Iterable[int]]], roots: Iter
 
 
 def pruned(graph: KernelGraph) -> KernelGraph:
-    """The graph without operators, results and iterators that no output of the program needs."""
+    """Return the graph without operators, results and iterators that no output of the program depends on."""
     live = set(graph.outputs)
     kept: list[tuple[int, KernelOp, tuple[int, ...]]] = []
     for first, op in reversed(list(numbered(len(graph.inputs), graph.ops))):

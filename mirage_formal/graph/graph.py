@@ -24,13 +24,13 @@ class Op:
 
     @property
     def results(self) -> int:
-        """Number of tensors it defines."""
+        """Return the number of tensors it defines."""
         return SPECS[self.kind].outputs
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadGraph:
-    """A chain of elementwise operators on RTensors.
+    """Sequence of elementwise operators on RTensors.
 
     Tensors 0..inputs-1 are read from shared memory; ``outputs`` are written back.
     """
@@ -49,7 +49,7 @@ class ThreadDefined:
 
     @property
     def results(self) -> int:
-        """Number of tensors it defines."""
+        """Return the number of tensors it defines."""
         return len(self.graph.outputs)
 
 
@@ -58,7 +58,7 @@ BlockOp = Op | ThreadDefined
 
 @dataclass(frozen=True, slots=True)
 class InputIterator:
-    """How a block reads one device tensor: ``imap`` splits by grid axis, ``fmap`` is the dim that the loop splits."""
+    """Tile load of one device tensor by a block: ``imap`` splits by grid axis, ``fmap`` is the dim the loop splits."""
 
     imap: DimMap
     fmap: int | None
@@ -66,7 +66,7 @@ class InputIterator:
 
 @dataclass(frozen=True, slots=True)
 class OutputSaver:
-    """How the blocks' results form a device tensor: ``omap`` says for each grid axis the dim it concatenates."""
+    """Tile store of the blocks' results to a device tensor: ``omap`` has for each grid axis the dim it concatenates."""
 
     operand: int
     omap: DimMap
@@ -95,12 +95,12 @@ class BlockGraph:
 
     @property
     def blocks(self) -> int:
-        """Number of thread blocks."""
+        """Return the number of thread blocks."""
         return self.grid[0] * self.grid[1] * self.grid[2]
 
     @property
     def threads(self) -> int:
-        """Threads of one block."""
+        """Return the number of threads of one block."""
         return self.block[0] * self.block[1] * self.block[2]
 
 
@@ -113,7 +113,7 @@ class GraphDefined:
 
     @property
     def results(self) -> int:
-        """Number of tensors it defines."""
+        """Return the number of tensors it defines."""
         return len(self.graph.outputs)
 
 
@@ -122,7 +122,10 @@ KernelOp = Op | GraphDefined
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A program input: its name, type and strides in elements; one with a band is that mask, which no caller gives."""
+    """Program input: its name, type and strides in elements.
+
+    An input with a band is that mask, and no caller passes it.
+    """
 
     name: str
     tensor: DTensor
@@ -140,7 +143,7 @@ class KernelGraph:
 
 
 def operators(graph: KernelGraph) -> Iterator[Op]:
-    """All predefined operators of a program, those in block and thread graphs included."""
+    """Yield all predefined operators of a program, those in block and thread graphs included."""
     for op in graph.ops:
         for inner in (op,) if isinstance(op, Op) else op.graph.ops:
             yield from (inner,) if isinstance(inner, Op) else inner.graph.ops
@@ -150,7 +153,7 @@ _AnyOp = TypeVar("_AnyOp", Op, BlockOp, KernelOp)
 
 
 def numbered(first: int, ops: tuple[_AnyOp, ...]) -> Iterator[tuple[int, _AnyOp]]:
-    """Pairs (number of the first result, operator) of a graph whose operators follow ``first`` inputs."""
+    """Yield pairs (number of the first result, operator) of a graph whose operators follow ``first`` inputs."""
     number = first
     for op in ops:
         yield number, op

@@ -1,7 +1,7 @@
-"""Canonical labelling of a small coloured graph: colour refinement, and individualisation where symmetry remains.
+"""Canonical labelling of a small coloured graph by colour refinement, with individualisation where symmetry remains.
 
 The numbering depends on the graph alone, never on the order in which its nodes were added. µGraphs need individualising
-only where they compute one value twice, so the refinement nearly always decides.
+only where they compute one value twice, so refinement nearly always suffices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Certificate = tuple[tuple[int, str, int], ...]
 
 @dataclass(slots=True)
 class Nodes:
-    """A coloured graph in the making; an edge leads from a new node to earlier ones.
+    """Builder of a coloured graph; an edge leads from a new node to earlier ones.
 
     Attributes:
         colours: For each node a digest of its label and of everything it leads to.
@@ -33,7 +33,10 @@ class Nodes:
     edges: list[list[tuple[str, int]]] = field(default_factory=list)
 
     def add(self, label: Hashable, *edges: tuple[str, int]) -> int:
-        """A new node; the repr of its label must not depend on anything that labelling is to be free of."""
+        """Add a node and return its number.
+
+        The repr of its label must not depend on anything that labelling ignores.
+        """
         below = sorted((name, self.colours[target]) for name, target in edges)
         number = len(self.colours)
         self.colours.append(blake2b(repr((label, below)).encode(), digest_size=16).hexdigest())
@@ -44,7 +47,7 @@ class Nodes:
 
 
 def label(nodes: Nodes) -> list[int]:
-    """For each node its place in an order that isomorphic graphs share.
+    """Return for each node its position in an order that isomorphic graphs share.
 
     Raises:
         UnsupportedError: The graph has more symmetry than can be searched.
@@ -54,7 +57,7 @@ def label(nodes: Nodes) -> list[int]:
 
 
 def _places(colours: list[str]) -> list[int]:
-    """Colours as numbers: the number of nodes of smaller colour."""
+    """Return colours as numbers: the number of nodes of smaller colour."""
     first: dict[str, int] = {}
     for place, colour in enumerate(sorted(colours)):
         first.setdefault(colour, place)
@@ -62,7 +65,7 @@ def _places(colours: list[str]) -> list[int]:
 
 
 def _cells(places: list[int]) -> dict[int, list[int]]:
-    """Nodes that share a place, for each place that several share."""
+    """Return the nodes that share a place, for each place that several share."""
     cells: dict[int, list[int]] = {}
     for node, place in enumerate(places):
         cells.setdefault(place, []).append(node)
@@ -102,7 +105,7 @@ class _Search:
         return places
 
     def best(self, places: list[int]) -> tuple[list[int], Certificate]:
-        """The labelling of least certificate among those that refine the given places."""
+        """Return the labelling of least certificate among those that refine the given places."""
         places = self.refine(places)
         cells = _cells(places)
         if not cells:
@@ -127,7 +130,7 @@ class _Search:
         return self._certificate(places)
 
     def _certificate(self, places: list[int]) -> Certificate:
-        """The edges between places; the nodes' colours are in the order of places already."""
+        """Return the edges between places; the nodes' colours are in the order of places already."""
         out = [
             (places[node], name, places[other])
             for node, edges in enumerate(self._nodes.edges)
@@ -138,7 +141,7 @@ class _Search:
 
 
 def _individualised(places: list[int], place: int, cell: list[int], node: int) -> list[int]:
-    """Places with one node of a cell put before the others of the cell."""
+    """Return the places with one node of a cell put before the others of the cell."""
     following = list(places)
     for other in cell:
         if other != node:

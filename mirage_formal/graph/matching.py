@@ -1,4 +1,4 @@
-"""Matching of a graph from another source with a program: the same inputs, in the same places, and the same outputs."""
+"""Check that a graph from another source has a program's inputs and outputs, in the same order."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from mirage_formal.graph.types import DTensor
 
 
 def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> KernelGraph:
-    """The graph with the program's names for its inputs, which stand in the program's order.
+    """Return the graph with its inputs renamed to the program's; inputs are paired by position.
 
     Names that only one of the two has say nothing about the pairing; a name that both have must stand for the same
-    input. Element types are not compared, a verdict is about the reals, but for masks, which are zeros and ones.
+    input. Element types are not compared, because a verdict is about the reals; but masks, which are zeros and ones,
+    must be paired with masks.
 
     Raises:
         GraphError: Number, shapes or strides of inputs or shapes of outputs differ, one of the two has a mask where the
@@ -49,7 +50,7 @@ def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> K
 
 
 def _steps(item: Input) -> list[int]:
-    """Strides that matter: along a dim of extent 1 nothing is ever stepped over."""
+    """Return the strides of the dims with extent above 1; others are never used."""
     return [step for step, extent in zip(item.strides, item.tensor.shape, strict=True) if extent > 1]
 
 

@@ -78,7 +78,7 @@ class OpKind(StrEnum):
 
 
 class Level(Enum):
-    """Where an operator may stand."""
+    """Level of a µGraph at which an operator may stand."""
 
     KERNEL = "kernel"
     BLOCK = "block"
@@ -88,8 +88,9 @@ class Level(Enum):
 class Lax(Enum):
     """Class of an operator in the LAX fragment (paper, section 5): multi-linear, division, exponential or outside.
 
-    From the narrowest to the widest. ROOT is sqrt: outside the paper's theorem, but with a faithful picture in Z_p for
-    p = 3 mod 4. OPAQUE operators are pictured as random functions; NONE has no picture in a finite field.
+    From the narrowest to the widest. ROOT is sqrt: outside the paper's theorem, but with a faithful interpretation in
+    Z_p for p = 3 mod 4. OPAQUE operators are interpreted as random functions; NONE has no interpretation in a finite
+    field.
     """
 
     LINEAR = "linear"
@@ -101,24 +102,24 @@ class Lax(Enum):
 
 
 class Family(Enum):
-    """Family of operators, by what they do with the elements of their operands."""
+    """Family of operators, by their dependence on the elements of their operands."""
 
     PRODUCT = "product"
-    #: Of one element; those with an attribute (scale, shift, cast) need more than the operand.
+    #: Elementwise, of one operand; those with an attribute (scale, shift, cast) need more than the operand.
     FUNCTION = "function"
-    #: Of two elements, with broadcasting.
+    #: Elementwise, of two operands, with broadcasting.
     ARITHMETIC = "arithmetic"
-    #: Of two elements, or of one element and a number; the result is a mask.
+    #: Elementwise, of two operands, or of one operand and a number; the result is a boolean mask.
     COMPARISON = "comparison"
-    #: Of an element of a mask and one or two others, with broadcasting.
+    #: Elementwise, of a boolean mask and one or two other operands, with broadcasting.
     SELECTION = "selection"
-    #: Along a dimension that becomes shorter.
+    #: Reduction along a dimension, which becomes shorter.
     REDUCTION = "reduction"
-    #: Along a dimension that stays as it is.
+    #: Normalisation along a dimension, which keeps its extent.
     NORM = "norm"
-    #: Elements in other places; nothing is computed.
+    #: Movement of elements; no arithmetic.
     MOVE = "move"
-    #: Over the iterations of the for-loop, which it closes.
+    #: Reduction or concatenation over the iterations of the for-loop; the result is behind the loop.
     ACCUMULATOR = "accumulator"
 
 
@@ -127,12 +128,13 @@ _ALWAYS_SHOWN: Final = ("dim", "factor", "eps", "shape", "perm", "times", "dtype
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Attrs:
-    """Attributes of an operator; which are required is said by its OpSpec, all others are None.
+    """Attributes of an operator; its OpSpec lists the required ones, all others are None.
 
     dim: data dimension (0-based, non-negative). factor: exact scale. eps: exact constant added under a root.
     shape: target of a reshape. perm: axes of a transpose. times: repetitions. dtype: target of a cast.
-    shift: exact summand. value: the number that stands for the last operand of a comparison or a selection. start,
-    stop: a slice's first element and the one behind its last. before, after: how many zeros a pad puts on either side.
+    shift: exact summand. value: the number in place of the last operand of a comparison or a selection. start,
+    stop: a slice's first element and the one behind its last. before, after: the numbers of zeros that a pad adds on
+    either side.
     """
 
     dim: int | None = None
@@ -155,8 +157,8 @@ class Attrs:
 
 @lru_cache(maxsize=1 << 10)
 def _text(attrs: Attrs) -> str:
-    # Canonical forms are ordered by this text, so attributes that came later stand in it only where they are set:
-    # the forms of graphs without them stay what they were.
+    # Canonical forms are ordered by this text. Attributes added later appear in it only where they are set, so that the
+    # forms of graphs without them do not change.
     shown = ((field.name, getattr(attrs, field.name)) for field in fields(attrs))
     text = ", ".join(f"{name}={value!r}" for name, value in shown if name in _ALWAYS_SHOWN or value is not None)
     return f"Attrs({text})"
@@ -173,7 +175,7 @@ class BlockContext:
     reduction_dimx: int
 
 
-#: A shape rule returns the output shapes, or a text "expected ..., got ..." that says what is wrong.
+#: A shape rule returns the output shapes, or a text "expected ..., got ..." with the fault.
 ShapeRule = Callable[[Attrs, tuple[Shape, ...], BlockContext | None], tuple[Shape, ...] | str]
 
 
@@ -185,7 +187,7 @@ class OpSpec:
         kind: The operator.
         min_arity: Fewest operands.
         max_arity: Most operands.
-        family: What it does with its operands' elements.
+        family: Its family.
         levels: Levels at which it may stand.
         shape: Its shape rule.
         lax: Its class in the LAX fragment.
@@ -223,7 +225,7 @@ class OpSpec:
         return self.shape is _to_dimx
 
 
-#: Families whose result at an index depends on the operands at that (broadcast) index only.
+#: Families of operators whose result at an index depends on the operands at that (broadcast) index only.
 ELEMENTWISE: Final = frozenset({Family.FUNCTION, Family.ARITHMETIC, Family.COMPARISON, Family.SELECTION})
 
 
@@ -482,14 +484,14 @@ def _kinds(family: Family) -> frozenset[OpKind]:
     return frozenset(row.kind for row in _ROWS if row.family is family)
 
 
-#: Functions of one element without attributes.
+#: Elementwise functions of one operand without attributes.
 FUNCTIONS: Final = _kinds(Family.FUNCTION) - {OpKind.SCALE, OpKind.SHIFT, OpKind.CAST, OpKind.LOGICAL_NOT}
 ARITHMETIC: Final = _kinds(Family.ARITHMETIC)
 MOVES: Final = _kinds(Family.MOVE)
 COMPARISONS: Final = _kinds(Family.COMPARISON)
 #: Roundings to the element type that they name, of values that are stored wider.
 ROUNDINGS: Final = frozenset({OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16})
-#: What masks may be operands of besides selections: conjunction (mul), disjunction (maximum, max) and moves.
+#: Operators besides selections that take boolean masks: conjunction (mul), disjunction (maximum, max) and moves.
 TAKES_MASKS: Final = MOVES | {
     OpKind.MUL,
     OpKind.MAXIMUM,
@@ -500,11 +502,12 @@ TAKES_MASKS: Final = MOVES | {
     OpKind.ACCUM_CONCAT,
     OpKind.ACCUM_MAX,
 }
-#: Pictured in finite fields as random functions.
+#: Operators that the finite-field interpretation replaces by random functions.
 OPAQUE: Final = frozenset(row.kind for row in _ROWS if row.lax is Lax.OPAQUE)
-#: Those of them that have a key of their own: a <= b is the negation of b < a, and both are turned around.
+#: Opaque operators with a random function of their own; ``a <= b`` is the negation of ``b < a``, and ``>`` and ``>=``
+#: exchange the operands.
 KEYED: Final = OPAQUE - {OpKind.LE, OpKind.GT, OpKind.GE}
-#: Those of one or two numbers that are 0 at 0, there as over the reals.
+#: Opaque operators on numbers that are 0 at 0, in the finite field as over the reals.
 ZERO_AT_ZERO: Final = OPAQUE - COMPARISONS - {OpKind.SIGMOID, OpKind.LOG}
 
 #: Operators whose result takes the place of an operand, so they need no shared memory of their own in the search-time

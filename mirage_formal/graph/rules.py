@@ -1,8 +1,8 @@
-"""Type rules of single operators: what one operator, input iterator, thread graph or output saver yields.
+"""Type rules of single operators: result types of an operator, input iterator, thread graph or output saver.
 
-Each rule returns the result types, or a text saying what was expected and what was got. They are shared by the check
-of whole graphs (graph/check.py), which collects every fault, and by the front end (frontend/builder.py), which stops
-at the user's line.
+Each rule returns the result types, or a text with the expected and the given. They are shared by the check of whole
+graphs (graph/check.py), which collects every fault, and by the front end (frontend/builder.py), which stops at the
+user's line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AXES: Final = "xyz"
 
 
 def shape_fault(shape: Shape) -> str | None:
-    """Return the faults of a shape: its rank, an extent, or the number of elements."""
+    """Return the fault of a shape: its rank, an extent, or the number of elements; None if it has none."""
     if not 1 <= len(shape) <= MAX_RANK:
         return f"expected a rank in 1..{MAX_RANK}, got {len(shape)}"
     for extent in shape:
@@ -43,7 +43,10 @@ def shape_fault(shape: Shape) -> str | None:
 
 
 def signature_fault(kind: OpKind, attrs: Attrs, arity: int, level: Level) -> str | None:
-    """Return the faults of an operator that need no types: level, number of operands, attributes."""
+    """Return the fault of an operator that needs no types: level, number of operands, attributes.
+
+    None if it has none.
+    """
     spec = SPECS[kind]
     if level not in spec.levels:
         return f"expected an operator of the {level.value} level, got {kind.value}"
@@ -64,7 +67,7 @@ def signature_fault(kind: OpKind, attrs: Attrs, arity: int, level: Level) -> str
 
 
 def result_dtype(kind: OpKind, attrs: Attrs, dtypes: tuple[DType, ...]) -> DType | str:
-    """Return the element type of an operator's results."""
+    """Return the element type of an operator's results, or a text with the fault."""
     spec = SPECS[kind]
     if spec.family is Family.SELECTION:
         if dtypes[0].floating:
@@ -96,7 +99,7 @@ def _shapes(
 
 
 def device_results(kind: OpKind, attrs: Attrs, operands: tuple[DTensor, ...]) -> tuple[DTensor, ...] | str:
-    """Types of the results of a predefined kernel operator."""
+    """Return the types of the results of a predefined kernel operator, or a text with the fault."""
     if (fault := signature_fault(kind, attrs, len(operands), Level.KERNEL)) is not None:
         return fault
     dtype = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
@@ -109,7 +112,7 @@ def device_results(kind: OpKind, attrs: Attrs, operands: tuple[DTensor, ...]) ->
 
 
 def stage_fault(kind: OpKind, after: tuple[bool, ...]) -> str | None:
-    """Return the faults in the stages of the operands: behind an accumulator (True) or inside the loop (False).
+    """Return the fault in the stages of the operands: behind an accumulator (True) or inside the loop (False).
 
     Sound: with one stage per tensor, accumulators leading from the loop to behind it, and output savers reading only
     behind it, every path from an input iterator to an output saver crosses exactly one accumulator (paper, section 2).
@@ -125,7 +128,7 @@ def stage_fault(kind: OpKind, after: tuple[bool, ...]) -> str | None:
 def shared_results(
     kind: OpKind, attrs: Attrs, operands: tuple[STensor, ...], context: BlockContext
 ) -> tuple[STensor, ...] | str:
-    """Types of the results of a predefined block operator or accumulator."""
+    """Return the types of the results of a predefined block operator or accumulator, or a text with the fault."""
     fault = signature_fault(kind, attrs, len(operands), Level.BLOCK) or stage_fault(
         kind, tuple(t.after_loop for t in operands)
     )
@@ -142,7 +145,7 @@ def shared_results(
 
 
 def register_result(kind: OpKind, attrs: Attrs, operands: tuple[RTensor, ...]) -> RTensor | str:
-    """Type of the result of a thread operator."""
+    """Return the type of the result of a thread operator, or a text with the fault."""
     if (fault := signature_fault(kind, attrs, len(operands), Level.THREAD)) is not None:
         return fault
     dtype = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
@@ -155,7 +158,7 @@ def register_result(kind: OpKind, attrs: Attrs, operands: tuple[RTensor, ...]) -
 
 
 def iterator_type(grid: Dim3, forloop_range: int, iterator: InputIterator, tensor: DTensor) -> STensor | str:
-    """Type of the part of a device tensor that one block sees in one loop iteration.
+    """Return the type of the tile that one block reads in one loop iteration, or a text with the fault.
 
     The block's slab is cut first (axes x, y, z in order), then the loop chunk inside it; both must divide exactly.
     """
@@ -179,7 +182,7 @@ def iterator_type(grid: Dim3, forloop_range: int, iterator: InputIterator, tenso
 
 
 def saver_type(grid: Dim3, saver: OutputSaver, tensor: STensor) -> DTensor | str:
-    """Type of the device tensor that the blocks' results form."""
+    """Return the type of the device tensor that the blocks' results form, or a text with the fault."""
     if not tensor.after_loop:
         return "expected a tensor behind an accumulator, got one inside the loop"
     shape = list(tensor.shape)

@@ -34,7 +34,7 @@ class DType(StrEnum):
 
     @property
     def bytes(self) -> int:
-        """Size of one element in bytes."""
+        """Return the size of one element in bytes."""
         return {DType.FLOAT32: 4, DType.BOOL: 1}.get(self, 2)
 
     @property
@@ -52,17 +52,17 @@ class DTensor:
 
     @property
     def elements(self) -> int:
-        """Number of elements."""
+        """Return the number of elements."""
         return prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Size in bytes."""
+        """Return the size in bytes."""
         return self.elements * self.dtype.bytes
 
     @property
     def signature(self) -> str:
-        """Its shape, and whether it is a mask, as text: what matters of it over the reals."""
+        """Return its shape as text, and whether it is a mask: all properties that matter over the reals."""
         return f"{'' if self.dtype.floating else 'mask '}{list(self.shape)}"
 
 
@@ -76,12 +76,12 @@ class STensor:
 
     @property
     def elements(self) -> int:
-        """Number of elements of one block's copy."""
+        """Return the number of elements of one block's copy."""
         return prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Size in bytes of one block's copy."""
+        """Return the size in bytes of one block's copy."""
         return self.elements * self.dtype.bytes
 
 
@@ -94,7 +94,7 @@ class RTensor:
 
 
 def row_major(shape: Shape) -> tuple[int, ...]:
-    """Strides, in elements, of a contiguous tensor of this shape."""
+    """Return the strides, in elements, of a contiguous tensor of this shape."""
     strides: list[int] = []
     step = 1
     for extent in reversed(shape):
@@ -104,7 +104,10 @@ def row_major(shape: Shape) -> tuple[int, ...]:
 
 
 def broadcast(a: Shape, b: Shape) -> Shape | None:
-    """Shape of an elementwise operator on equal ranks, where each dim is equal or 1; None if they do not match."""
+    """Return the shape of an elementwise operator on equal ranks, where each dim is equal or 1.
+
+    None if they do not match.
+    """
     if len(a) != len(b):
         return None
     out: list[int] = []
@@ -117,7 +120,7 @@ def broadcast(a: Shape, b: Shape) -> Shape | None:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The mask whose element (..., i, j) is 1 where lower <= j - i <= upper; None is no bound.
+    """Band mask whose element (..., i, j) is 1 where lower <= j - i <= upper; None is no bound.
 
     The causal mask is ``Band(None, 0)``: query i sees the keys j up to i.
     """
@@ -138,7 +141,7 @@ class Band:
         return np.broadcast_to(found, shape)
 
     def fault(self, shape: Shape, dtype: DType) -> str | None:
-        """Return what is wrong with a band of a tensor; None if nothing is."""
+        """Return the fault of a band of a tensor; None if it has none."""
         if dtype is not DType.BOOL or len(shape) < 2:
             return f"expected a band of a mask of booleans with two dims or more, got {dtype.value}{list(shape)}"
         return "expected a lower or an upper bound, got none" if self.lower is None and self.upper is None else None

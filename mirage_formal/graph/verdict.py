@@ -9,7 +9,7 @@ from mirage_formal.graph.graph import KernelGraph
 
 
 class NoTruth:
-    """Base of verdicts: asking for their truth value is a bug."""
+    """Base class of verdicts: asking for their truth value is a bug."""
 
     __slots__ = ()
 
@@ -19,12 +19,12 @@ class NoTruth:
 
 @dataclass(frozen=True, slots=True)
 class Equivalent(NoTruth):
-    """Proved equal over the reals, for all inputs on which the conditions hold.
+    """Verdict: proved equal over the reals, for all inputs on which the conditions hold.
 
     Attributes:
         proof: The proof object (docs/proof.md), which ``check`` replays.
-        conditions: What both programs need to be defined: divisors that are not zero, radicands that are not negative.
-            Some input met them all, as far as float64 can tell.
+        conditions: Side conditions under which both programs are defined: divisors that are not zero, radicands that
+            are not negative. Some input met them all, as far as float64 can tell.
         added: Those of the candidate that the program does not have.
     """
 
@@ -35,13 +35,13 @@ class Equivalent(NoTruth):
 
 @dataclass(frozen=True, slots=True)
 class Probable(NoTruth):
-    """Agreed on random points of a finite field.
+    """Verdict: agreed on random points of a finite field.
 
     Attributes:
         rounds: Independent draws that agreed.
-        bound_log2: log2 of the probability that different programs agree so often, as the theorem gives it; None where
-            the theorem gives no bound below 1 (vacuous) or does not apply.
-        reason: Why there is no bound, or empty.
+        bound_log2: log2 of the theorem's bound on the probability that different programs agree on all draws; None
+            where the theorem gives no bound below 1 (vacuous) or does not apply.
+        reason: The reason for a missing bound, or empty.
     """
 
     rounds: int
@@ -51,7 +51,7 @@ class Probable(NoTruth):
 
 @dataclass(frozen=True, slots=True)
 class Different(NoTruth):
-    """Refuted: an output element differs at a point.
+    """Verdict: refuted, because an output element differs at a point.
 
     Attributes:
         seed: Reproduces the point: of the fingerprint, or of the search for the counterexample.
@@ -59,7 +59,7 @@ class Different(NoTruth):
         index: Its first element that differs.
         expected: That element of the program: a residue modulo p, or float64 where there is a counterexample.
         got: That element of the candidate.
-        counterexample: Small inputs on which float64 tells the two apart, if that is what refuted.
+        counterexample: Small inputs on which the two differ in float64, if such inputs were found.
     """
 
     seed: int
@@ -72,7 +72,7 @@ class Different(NoTruth):
 
 @dataclass(frozen=True, slots=True)
 class Unknown(NoTruth):
-    """Neither shown nor refuted; never accepted."""
+    """Verdict: neither shown nor refuted; never accepted."""
 
     reason: str
 
@@ -86,6 +86,6 @@ class Candidate:
 
     graph: KernelGraph
     engine: str
-    #: The program and this candidate at small extents (equal extents stay equal, distinct ones distinct), where the
-    #: engine knows its structure; the search-time fingerprint runs there.
+    #: The program and this candidate at small extents (equal extents stay equal, distinct ones distinct), if the engine
+    #: knows the candidate's structure; the search-time fingerprint runs there.
     scaled: tuple[KernelGraph, KernelGraph] | None = None

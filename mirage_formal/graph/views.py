@@ -1,23 +1,23 @@
-"""Kernel-level tensors that lie in the memory of another one: no kernel is launched for them.
+"""Storage location of kernel-level tensors: views in the memory of another tensor, for which no kernel is launched.
 
-Results of transposes, reshapes, repeats and slices are views: whoever reads one reads the other tensor's elements, from
-an offset on and through other strides. A result is no view but a copy if it is an output of the graph, if no strides
-give its elements, or if a reader could not address them (``addressable``).
+Results of transposes, reshapes, repeats and slices are views: a reader of one reads the other tensor's elements, with
+an offset and under other strides. A result is a copy instead of a view in three cases: it is an output of the graph, no
+strides express its elements, or a reader could not address them (``addressable``).
 
-What no strides give, graph-defined kernels read where it lies as well: they compute for each element where it came
-from, back along a ``Path`` of moves. Such are rows merged of dims that are far apart, slices of pads, and a tensor that
-is rolled, written as a concatenation of its two ends. It is a copy if anything else reads it, or if its neighbours lie
-in too many places (``_near``).
+Graph-defined kernels also read some tensors in place that no strides express: they compute each element's index in the
+stored tensor, back along a ``Path`` of moves. Examples are rows merged of dims that are far apart, slices of pads, and
+a rolled tensor, written as a concatenation of its two ends. Such a tensor is a copy if any other operator reads it, or
+if neighbouring elements lie too far apart (``_near``).
 
-A result of a graph-defined kernel that an output shows under another shape lies in the memory of that output; so does
-one that an output transposes, reshapes and rolls, if the kernel can write it there in whole vectors. What would be a
-copy of such a result inside the graph is treated as an output is: the kernel writes where the copy would stand.
+If an output is a reshape of a graph-defined kernel's result, the result lies in the memory of that output. So does a
+result that an output transposes, reshapes and rolls, if the kernel can write it there in whole vectors. Inside the
+graph, a tensor that would be a copy of such a result is treated like an output: the kernel writes to the copy's memory.
 
-Two forms let the tiles of a graph-defined kernel overhang a tensor, so that grids and loops divide extents that the
-tensor has not:
+Two forms let the tiles of a graph-defined kernel overhang a tensor, so that grids and loops need not divide its
+extents:
 
-- A pad that only graph-defined kernels read is never stored. It lies in its operand's memory; elements outside of
-  ``Place.starts`` and ``Place.extents`` are zeros that the reader puts in their place.
+- A pad that only graph-defined kernels read is never stored. It lies in its operand's memory; the reader substitutes
+  zeros for elements outside of ``Place.starts`` and ``Place.extents``.
 - A result of a graph-defined kernel that is read only by a slice from the start is never stored whole. It lies in the
   memory of the slice, and elements outside ``Place.extents`` are not written.
 """
@@ -36,20 +36,20 @@ from mirage_formal.graph.types import DTensor, Shape, row_major
 
 _VIEWS = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
 _MOVED = _VIEWS | {OpKind.PAD}
-#: Bytes that device memory hands out at least, and of a vector.
+#: Bytes of a sector, the least transaction of device memory, and of a vector access.
 _SECTOR: Final = 32
 _VECTOR: Final = 16
-#: Neighbours that are looked at, and how many times more sectors they may lie in than they fill.
+#: Number of neighbouring elements sampled, and the most sectors that they may touch per sector that they fill.
 _NEIGHBOURS: Final = 64
 _SPREAD: Final = 4
 
 
 @lru_cache(maxsize=256)
 def places(graph: KernelGraph, *, kernels: bool = False) -> tuple[Place, ...]:
-    """Where each tensor of a well-formed graph lies: inputs as declared, results row-major, views in their bases.
+    """Return the storage location of each tensor: inputs as declared, results row-major, views in their bases.
 
     Args:
-        graph: The graph.
+        graph: A well-formed graph.
         kernels: Whether all operators that do more than move elements count as parts of graph-defined kernels, of which
             none has a product unless the graph has.
     """
@@ -67,7 +67,7 @@ def places(graph: KernelGraph, *, kernels: bool = False) -> tuple[Place, ...]:
 def _placed(
     graph: KernelGraph, gathered: Mapping[int, tuple[int, Move]], copies: Sequence[int] = ()
 ) -> tuple[Place, ...]:
-    """Where each tensor lies, if those that are gathered have paths where they need them."""
+    """Return the storage location of each tensor, given the moved tensors that may have a path."""
     count = len(graph.inputs)
     found = [Place(number, item.strides) for number, item in enumerate(graph.inputs)]
     types = kernel_types(graph)
@@ -99,13 +99,13 @@ def _placed(
 
 
 def _further(place: Place, move: Move) -> Place:
-    """Where what a move makes of a tensor lies in its base."""
+    """Return the storage location of a move's result, given that of its operand."""
     path = Path((move,), place) if place.path is None else Path((*place.path.moves, move), place.path.source)
     return Place(place.base, move.steps(place.strides), place.offset, path=path)
 
 
 def _gathered(graph: KernelGraph, far: set[int], *, kernels: bool) -> dict[int, tuple[int, Move]]:
-    """Of moved tensors those that only kernels read, through other such too, and that are not far."""
+    """Return the moved tensors that kernels read in place: only kernels, or other such tensors, read them."""
     readers, makers, known = _readers(graph), dict(numbered(len(graph.inputs), graph.ops)), moved(graph)
     found: dict[int, tuple[int, Move]] = {}
     for first in reversed(known):
@@ -118,9 +118,9 @@ def _gathered(graph: KernelGraph, far: set[int], *, kernels: bool) -> dict[int, 
 
 
 def moved(graph: KernelGraph) -> dict[int, tuple[int, Move]]:
-    """Results of operators that move the elements of one tensor: that tensor, and the move.
+    """Return for each result of an operator that moves the elements of one tensor: that tensor, and the move.
 
-    A concatenation is one if it puts the end of a tensor before its beginning, so that the tensor is rolled.
+    A concatenation counts if it puts the end of a tensor before its beginning, so that the tensor is rolled.
     """
     types, makers = kernel_types(graph), dict(numbered(len(graph.inputs), graph.ops))
     found: dict[int, tuple[int, Move]] = {}
@@ -136,7 +136,7 @@ def moved(graph: KernelGraph) -> dict[int, tuple[int, Move]]:
 
 
 def _rolled(op: Op, makers: Mapping[int, KernelOp], types: Sequence[DTensor]) -> tuple[int, Attrs] | None:
-    """The tensor that a concatenation of two slices rolls, its dim and the element that comes first."""
+    """Return the tensor that a concatenation of two slices rolls, its dim and the element that comes first."""
     end, begin = (makers.get(operand) for operand in op.operands)
     if not (isinstance(end, Op) and isinstance(begin, Op) and end.kind is begin.kind is OpKind.SLICE):
         return None
@@ -154,7 +154,7 @@ def _is_move(op: KernelOp) -> bool:
 
 
 def _far(graph: KernelGraph, found: Sequence[Place], *, kernels: bool) -> set[int]:
-    """Tensors with paths that kernels read, of which neighbours lie in too many places."""
+    """Return the tensors with paths that kernels read and whose neighbouring elements lie too far apart."""
     types, far = kernel_types(graph), set[int]()
     near: dict[int, bool] = {}
     for op in graph.ops:
@@ -179,7 +179,7 @@ def _in_vectors(place: Place, tensor: DTensor) -> bool:
 
 
 def _near(place: Place, tensor: DTensor) -> bool:
-    """Return whether neighbours of a tensor with a path lie near each other, in the middle of it as an example."""
+    """Return whether neighbouring elements of a tensor with a path lie near each other, sampled in its middle."""
     assert place.path is not None
     ix, width, source = INTEGERS, tensor.dtype.bytes, place.path.source
     count = min(_NEIGHBOURS, tensor.elements)
@@ -190,12 +190,12 @@ def _near(place: Place, tensor: DTensor) -> bool:
 
 
 def _sliced(graph: KernelGraph) -> dict[int, int]:
-    """Results that are stored only as far as a slice reads them, and slices between: the last slice of each."""
+    """Map each result that is stored only as far as a slice reads it, and each slice between, to the last slice."""
     readers = _readers(graph)
     makers = dict(numbered(len(graph.inputs), graph.ops))
 
     def following(tensor: int) -> int | None:
-        """The slice from the start that alone reads a tensor."""
+        """Return the slice from the start that alone reads a tensor; None if there is none."""
         if tensor in graph.outputs or len(readers.get(tensor, ())) != 1:
             return None
         op = makers[readers[tensor][0]]
@@ -213,10 +213,10 @@ def _sliced(graph: KernelGraph) -> dict[int, int]:
 
 
 def _handed_on(graph: KernelGraph, copies: Sequence[int]) -> dict[int, Place]:
-    """Results of graph-defined kernels, and of moves behind them, that lie in the memory of what is made of them.
+    """Return the storage locations of kernels' results, and of moves behind them, in the memory of a later tensor.
 
-    That is an output that shows the result under another shape, or what transposes, reshapes and rolls make of it, if
-    rows of the result are written in whole vectors; or what would be a copy otherwise.
+    The later tensor is an output that reshapes the result; or the result of transposes, reshapes and rolls of it, if
+    rows of the result are written in whole vectors; or one that would be a copy otherwise.
 
     Sound: reshapes, transposes and rolls give every element one place, and nothing but the next of them reads what one
     of them moves; so whoever reads the last one finds its elements, each written once, and nobody looks for others.
@@ -243,10 +243,10 @@ def _handed_on(graph: KernelGraph, copies: Sequence[int]) -> dict[int, Place]:
 
 
 def last(graph: KernelGraph, output: int, *, read: bool = False) -> list[tuple[int, int, Move]]:
-    """Reshapes, transposes and rolls that come last before an output that nothing reads, from the output on.
+    """Return the trailing reshapes, transposes and rolls before an output that nothing reads, the last one first.
 
-    Each is the number of its result, that of what it moves, and the move. Nothing but the next of them reads what one
-    moves, which is neither an input nor an output.
+    Each is the number of its result, that of its operand, and the move. Only the next of them reads its operand, which
+    is neither an input nor an output.
 
     Args:
         graph: The graph.
@@ -269,7 +269,7 @@ def last(graph: KernelGraph, output: int, *, read: bool = False) -> list[tuple[i
 
 
 def _turned(place: Place, move: Move) -> Place:
-    """Where the elements lie of what a reshape, transpose or roll makes of a tensor."""
+    """Return the storage location of the result of a reshape, transpose or roll."""
     if place.path is not None or move.kind is OpKind.CONCAT:
         return _further(place, move)
     attrs = move.attrs
@@ -278,14 +278,14 @@ def _turned(place: Place, move: Move) -> Place:
 
 
 def _written(place: Place, tensor: DTensor) -> bool:
-    """Return whether rows are written in whole vectors."""
+    """Return whether rows of a tensor are written in whole vectors."""
     last, width = len(tensor.shape) - 1, max(1, _VECTOR // tensor.dtype.bytes)
     whole = tensor.shape and tensor.shape[last] % width == 0 and place.strides[last] == 1
     return bool(whole) and place.aligned(tensor.shape, width, last)
 
 
 def _padded(graph: KernelGraph) -> frozenset[int]:
-    """Results of pads that only graph-defined kernels read, through other such pads too."""
+    """Return the results of pads that only graph-defined kernels read, possibly through other such pads."""
     readers, makers = _readers(graph), dict(numbered(len(graph.inputs), graph.ops))
     found: set[int] = set()
     for first, op in reversed(makers.items()):
@@ -297,7 +297,7 @@ def _padded(graph: KernelGraph) -> frozenset[int]:
 
 
 def _readers(graph: KernelGraph) -> dict[int, list[int]]:
-    """For each tensor the first results of the operators that read it."""
+    """Return for each tensor the first results of the operators that read it."""
     found: dict[int, list[int]] = {}
     for first, op in numbered(len(graph.inputs), graph.ops):
         for operand in op.operands:
@@ -311,7 +311,7 @@ def is_view(graph: KernelGraph, tensor: int) -> bool:
 
 
 def launched_operators(graph: KernelGraph) -> tuple[int, ...]:
-    """Numbers of the operators for which a kernel is launched: all but those whose result lies where it was made."""
+    """Return the numbers of the operators for which a kernel is launched: all but views."""
     if not any(isinstance(op, Op) and op.kind in _MOVED for op in graph.ops):
         return tuple(range(len(graph.ops)))
     known, found = places(graph), []
@@ -323,7 +323,7 @@ def launched_operators(graph: KernelGraph) -> tuple[int, ...]:
 
 
 def kernel_count(graph: KernelGraph) -> int:
-    """Number of kernels that are launched for a graph."""
+    """Return the number of kernels that are launched for a graph."""
     return len(launched_operators(graph))
 
 
@@ -338,7 +338,7 @@ def _neighbours(count: int, length: int, step: int, within: int) -> bool:
 
 
 def _strides(op: Op, given: Shape, strides: tuple[int, ...], shape: Shape) -> tuple[int, ...] | None:
-    """Strides of the operator's result in the memory of its operand; None if there are none."""
+    """Return the strides of the operator's result in the memory of its operand; None if there are none."""
     match op.kind:
         case OpKind.TRANSPOSE:
             assert op.attrs.perm is not None
@@ -353,7 +353,7 @@ def _strides(op: Op, given: Shape, strides: tuple[int, ...], shape: Shape) -> tu
 
 
 def _padding(op: Op, place: Place, shape: Shape) -> Place:
-    """Where a pad of a tensor of this shape lies."""
+    """Return the storage location of a pad of a tensor of this shape."""
     dim, before = op.attrs.dim, op.attrs.before or 0
     assert dim is not None
     extents, starts = list(place.extents or shape), list(place.starts or (0,) * len(shape))
@@ -364,7 +364,7 @@ def _padding(op: Op, place: Place, shape: Shape) -> Place:
 
 
 def _start(op: Op, strides: tuple[int, ...]) -> int:
-    """Where the first element of the operator's result lies behind that of its operand."""
+    """Return the offset of the first element of the operator's result from that of its operand."""
     if op.kind is not OpKind.SLICE:
         return 0
     assert op.attrs.dim is not None
@@ -373,7 +373,7 @@ def _start(op: Op, strides: tuple[int, ...]) -> int:
 
 
 def _reshaped(given: Shape, strides: tuple[int, ...], shape: Shape) -> tuple[int, ...] | None:
-    """Strides under which a tensor has the same elements in row-major order under another shape; None if none do.
+    """Return strides that give a tensor's elements in row-major order under another shape; None if none do.
 
     Dims of the tensor that follow each other in memory are one run; every dim of the shape has to lie within a run.
     """

@@ -1,7 +1,7 @@
-"""Schema of a µGraph in a file: bounded, typed records, and the way from and to the frozen values.
+"""File schema of a µGraph: bounded, typed records, and their conversion to and from the frozen values.
 
 The JSON schema in docs/schemas is generated from these records. Bounds here only keep a hostile file from costing
-time or memory; whether a graph makes sense is said by graph/check.py.
+time or memory; graph/check.py decides whether a graph is well-formed.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class GraphRecord(Struct, forbid_unknown_fields=True):
 
 
 class FieldError(Exception):
-    """A field of a record that cannot be taken; ``path`` names it as in ``$.ops[0].operands``."""
+    """Error about an invalid field of a record; ``path`` names it as in ``$.ops[0].operands``."""
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(f"{path}: {what}")
@@ -153,7 +153,7 @@ class FieldError(Exception):
 
 
 def record_of(graph: KernelGraph) -> GraphRecord:
-    """The record of a graph."""
+    """Return the record of a graph."""
     return GraphRecord(
         schema="mirage_formal/mugraph",
         version=1,
@@ -174,7 +174,7 @@ def _input(record: InputRecord) -> Input:
 
 
 def graph_of(record: GraphRecord) -> KernelGraph:
-    """The graph of a record.
+    """Return the graph of a record.
 
     Raises:
         FieldError: An operand is not the number of an earlier tensor, or a number is not in its normal form.
@@ -197,12 +197,12 @@ def graph_of(record: GraphRecord) -> KernelGraph:
 
 
 def ratio_text(value: Fraction) -> str:
-    """A fraction in lowest terms as text, such as "1/64" or "-3"."""
+    """Return a fraction in lowest terms as text, such as "1/64" or "-3"."""
     return str(value)
 
 
 def ratio(text: str) -> Fraction:
-    """The fraction that a text stands for.
+    """Return the fraction that a text stands for.
 
     Raises:
         ValueError: The text is no fraction in lowest terms, or is too long.
@@ -344,7 +344,7 @@ def _thread(record: ThreadGraphRecord, path: str) -> ThreadGraph:
 
 
 def schema() -> dict[str, object]:
-    """JSON schema of a µGraph file."""
+    """Return the JSON schema of a µGraph file."""
     made = msgspec.json.schema(GraphRecord)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"{SCHEMA} version {VERSION}"}
     return head | made

@@ -1,1 +1,1 @@
-"""Terms, axioms, certificates, and solvers in confined processes: what prover and checker share."""
+"""Terms, axioms, certificates, and confined solver processes, shared by prover and checker."""

@@ -1,7 +1,7 @@
 """The axioms, read from axioms/*.smt2: names, schemata, and instances of them.
 
-Nothing about an axiom is repeated in code: a rewriting step names an axiom and gives a binding, and what the step says
-comes from the file. Z3 forgets ``:named`` on parse, so each axiom carries the same name as ``:qid``.
+No axiom is repeated in code: a rewriting step names an axiom and gives a binding, and the file defines the equation. Z3
+forgets ``:named`` on parse, so each axiom carries the same name as ``:qid``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FILES: Final = ("equivalence.smt2", "subexpression.smt2")
 RELATION: Final = "subexpr"
 SORTS: Final = ("Expr", "Int")
 
-#: What the variables of an axiom stand for: expressions, and extents of sums.
+#: Values of the variables of an axiom: expressions, and extents of sums.
 Binding = dict[str, "Expr | int"]
 
 
@@ -105,7 +105,7 @@ def parse(text: str, where: str = "") -> AxiomSet:
                 axioms[name] = _axiom(name, bound, body, functions, where)
             case _:
                 raise FormatError(f"expected a declaration or a named axiom, got {show(command)[:120]}", where=where)
-    # Without the axiom, the oracle would look into f where the theory does not.
+    # Without the axiom, the oracle would decompose f where the theory does not.
     stated = {(a.conclusion.relation, a.conclusion.right) for a in axioms.values() if not a.premises}
     unstated = {f for f in functions if (RELATION, (f, "x")) not in stated}
     if unstated:
@@ -116,7 +116,7 @@ def parse(text: str, where: str = "") -> AxiomSet:
 
 
 def load(directory: Path | None = None) -> AxiomSet:
-    """The axioms of a directory; by default, those that come with the project.
+    """Return the axioms of a directory; by default, those that come with the project.
 
     Raises:
         FormatError: If a file is missing or malformed.
@@ -181,7 +181,7 @@ def _pattern_fault(p: SExpr, sorts: dict[str, str], functions: set[str]) -> str 
 
 
 def extent_of(pattern: SExpr, binding: Mapping[str, Expr | int]) -> int:
-    """Value of an extent pattern: a variable, 1, or a product of such."""
+    """Return the value of an extent pattern: a variable, 1, or a product of such."""
     if isinstance(pattern, str):
         value = 1 if pattern == "1" else binding[pattern]
         assert isinstance(value, int)
@@ -193,7 +193,7 @@ def extent_of(pattern: SExpr, binding: Mapping[str, Expr | int]) -> int:
 
 
 def instantiate(pattern: SExpr, binding: Mapping[str, Expr | int]) -> Expr:
-    """The term that a pattern stands for under a binding of all its variables."""
+    """Return the term of a pattern under a binding of all its variables."""
     if isinstance(pattern, str):
         value = binding[pattern]
         assert not isinstance(value, int)
@@ -208,7 +208,7 @@ def instantiate(pattern: SExpr, binding: Mapping[str, Expr | int]) -> Expr:
 
 
 def matches(pattern: SExpr, e: Expr, binding: Binding) -> bool:
-    """Return whether ``e`` is an instance of a pattern; extends ``binding``, which is spoilt if the answer is no.
+    """Return whether ``e`` is an instance of a pattern; extends ``binding``, which is invalid after a False.
 
     A product of extents matches no term unless its variables are bound already.
     """

@@ -1,11 +1,11 @@
-"""Ground certificates: why one abstract expression is part of another, as text that any SMT solver can refute.
+"""Ground certificates: proof that one abstract expression is part of another, as text that any SMT solver can refute.
 
 A certificate lists instances of named axioms; together with the negated claim they are unsatisfiable in the theory of
 equality alone. It covers the abstract claim only: it never says that two graphs are equal.
 
 The text of a certificate has one form. ``audit`` reads a text, matches every assertion against the axioms' schemata,
-writes the certificate again and compares, so that a text which asserts anything else, or differs in a single byte from
-what those instances give, is refused whatever the solvers say about it.
+writes the certificate again and compares. A text that asserts anything else, or differs in a single byte from the text
+of those instances, is refused, whatever the solvers answer.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ GOAL: Final = "goal"
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """An instance of an axiom: its name, and what its variables stand for, in the axiom's order."""
+    """An instance of an axiom: its name, and the values of its variables, in the axiom's order."""
 
     axiom: str
     values: tuple[Expr | int, ...]
@@ -67,7 +67,7 @@ class AuditedClaim:
 
 
 def to_smt2(certificate: Certificate, axioms: AxiomSet | None = None) -> str:
-    """The certificate as a self-contained SMT-LIB text in QF_UF, which is unsatisfiable if the certificate is right.
+    """Return the certificate as a self-contained SMT-LIB text in QF_UF, unsatisfiable if the certificate is right.
 
     Sums over different extents are different unary symbols (sum.64), so no arithmetic is needed.
     """
@@ -99,7 +99,7 @@ def to_smt2(certificate: Certificate, axioms: AxiomSet | None = None) -> str:
 
 
 def _names(nodes: list[Expr]) -> dict[Expr, str]:
-    """Leaves stand for themselves, other terms are numbered, so that the text is linear in their number."""
+    """Return names of terms: leaves stand for themselves, others are numbered, so that the text has linear length."""
     names: dict[Expr, str] = {}
     compound = 0
     for node in nodes:
@@ -169,7 +169,7 @@ def _symbol_order(symbol: str) -> tuple[int, str]:
 
 
 def audit(text: str, where: str = "", axioms: AxiomSet | None = None) -> AuditedClaim:
-    """Check that a text is a certificate and nothing else, and say what it claims.
+    """Check that a text is a certificate and nothing else, and return its claim.
 
     Sound: if this returns and a solver finds the text unsatisfiable, the claim follows from the axioms, because every
     assertion but the one negated claim is an instance of a named axiom and the text is exactly what those give.
@@ -199,7 +199,7 @@ def audit(text: str, where: str = "", axioms: AxiomSet | None = None) -> Audited
 
 
 class _Reader:
-    """Collects definitions, instances and the goal of a certificate's text."""
+    """Parser that collects definitions, instances and the goal of a certificate's text."""
 
     def __init__(self, axioms: AxiomSet, where: str) -> None:
         self.axioms = axioms

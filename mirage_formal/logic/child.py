@@ -1,7 +1,7 @@
-"""The solvers' process: loads z3 and cvc5, confines itself, and answers questions until its parent is gone.
+"""Main program of the solver process: loads z3 and cvc5, confines itself, and answers questions until its parent ends.
 
-Messages on its two pipes are JSON with the length before it. It is started by logic/process.py, which documents them;
-what it is asked is text that logic/script.py printed.
+Messages on its two pipes are JSON with the length before it. It is started by logic/process.py, which documents them.
+The questions are text that logic/script.py printed.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from mirage_formal.logic.sandbox import confine, leave_with_parent
 
 HEADER: Final = struct.Struct("<Q")
 _ANSWERS: Final = ("sat", "unsat", "unknown")
-#: What cvc5 may be told, by the names that its parser gives to commands.
+#: Commands that cvc5 may execute, by the names that its parser gives them.
 _COMMANDS: Final = frozenset({"set-logic", "declare-sort", "declare-fun", "declare-const", "define-fun", "assert"})
-#: A question that makes both solvers load what they load late.
+#: A question that makes both solvers load their lazily loaded parts.
 _FIRST: Final = (
     "(set-logic QF_BV)\n(declare-const a (_ BitVec 8))\n(assert (bvult (bvmul a a) (_ bv1 8)))\n"
     "(assert (distinct a (_ bv0 8)))\n(check-sat)\n"
@@ -31,7 +31,7 @@ _FIRST: Final = (
 
 
 def main() -> None:
-    """Serve until the pipe of requests ends."""
+    """Answer requests until their pipe ends."""
     parent, memory, cpu_s = (int(one) for one in sys.argv[1:4])
     failed = leave_with_parent(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -64,7 +64,7 @@ def _answered(
     except Exception as error:  # whatever a solver does wrong, it has not answered
         failed, said["reason"] = True, f"{question['solver']}: {type(error).__name__}: {error}"[:300]
     used = resource.getrusage(resource.RUSAGE_SELF)
-    # What the parent held when it started this process counts as this one's, until it holds more itself.
+    # The parent's memory at the start of this process counts as this one's, until this process uses more.
     large = used.ru_maxrss > _HELD_AT_FIRST and used.ru_maxrss * _RSS_UNIT > memory / 2
     worn = used.ru_utime + used.ru_stime > cpu_s / 2 or large
     times = {"milliseconds": 1e3 * (perf_counter() - begin), "processor_ms": 1e3 * (process_time() - worked)}
@@ -77,9 +77,9 @@ _HELD_AT_FIRST: Final = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _renew(timeout_ms: int) -> None:
-    """Processor time for one question; several threads of a solver may use it at once.
+    """Renew the limit on processor time for one question; several threads of a solver may use it at once.
 
-    One second below the limit that cannot be raised, since there a process is killed without a word.
+    It stays one second below the hard limit, at which a process is killed without a message.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     wanted = int(used.ru_utime + used.ru_stime) + 2 * timeout_ms // 1000 + 10
@@ -156,7 +156,7 @@ def _cvc5(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _receive(source: int) -> bytes | None:
-    """The next message, None where the pipe has ended."""
+    """Return the next message, None where the pipe has ended."""
     header = _exactly(source, HEADER.size)
     return None if header is None else _exactly(source, HEADER.unpack(header)[0])
 

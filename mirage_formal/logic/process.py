@@ -1,9 +1,9 @@
-"""Solvers in a process of their own, which may crash, hang or use up its memory without harm to this one.
+"""Client of the solver processes: separate processes that may crash, hang or use up memory without harm to this one.
 
-Every thread that asks has one such process, started when it first asks and replaced after a failure. It has a session
-of its own, so that an interrupt of the terminal is not its business, and ends with whoever started it. A request is a
-list of questions, as JSON with its length before it; the replies come one by one. A reply that does not come in time,
-or is none, is an unknown answer with the reason, and the process is killed.
+Every thread that asks has one such process, started when it first asks and replaced after a failure. The process has
+its own POSIX session, so that an interrupt from the terminal does not reach it, and ends with the process that started
+it. A request is a list of questions, as JSON with its length before it; the replies come one by one. A late or
+malformed reply is an unknown answer with the reason, and the process is killed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Solver = Literal["z3", "cvc5"]
 T = TypeVar("T")
 
 _PACKAGES: Final[Mapping[str, str]] = {"z3": "z3-solver", "cvc5": "cvc5"}
-#: Where a dynamic linker looks; nothing else of our environment goes to the process.
+#: Search paths of the dynamic linker; nothing else of our environment goes to the process.
 _LINKER: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-#: What the process runs. It does not execute this package's own beginning, which loads what it has no use for.
+#: The program that the process runs. It does not execute this package's __init__, which loads modules it does not need.
 _BOOT: Final = """import json, sys, types
 sys.path[:] = json.loads(sys.argv[4])
 package = sys.modules["mirage_formal"] = types.ModuleType("mirage_formal")
@@ -52,8 +52,8 @@ class Question:
     """A script for one solver.
 
     Attributes:
-        solver: Whom to ask.
-        script: What to ask.
+        solver: The solver to ask.
+        script: The script.
         timeout_ms: The solver's own limit.
         tactics: Of z3, in order; none for its default.
         values: Constants whose values are wanted where it is satisfiable, of z3.
@@ -82,18 +82,18 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first message: versions of the solvers, and what the process could not give up."""
+    """The first message: versions of the solvers, and the restrictions that could not be applied."""
 
     versions: dict[str, str]
     kept: tuple[str, ...]
 
 
 class _Gone(Exception):
-    """The process does not answer any more; says why."""
+    """Error of a process that does not answer any more, with the reason."""
 
 
 class Solvers:
-    """The solvers' process of one thread.
+    """Client of the solver process of one thread.
 
     Sound: it takes scripts only, which are text that this project printed; whatever happens to the process, an answer
     that it did not give is unknown.
@@ -137,7 +137,7 @@ class Solvers:
 
     @property
     def pid(self) -> int | None:
-        """The process, if there is one."""
+        """Return the process id, if there is a process."""
         return None if self._child is None else self._child.pid
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class Solvers:
         self._buffer.clear()
 
     def _some(self, questions: Sequence[Question]) -> list[Said]:
-        """Answers to the first questions, at least one: as many as one process gives."""
+        """Return answers to the first questions, at least one, until the process fails or is worn out."""
         said: list[Said] = []
         begin = monotonic()
         try:
@@ -257,7 +257,7 @@ class Solvers:
             raise _Gone("it did not answer in time, and its process was killed")
 
     def _why(self) -> str:
-        """Return how the solver process ended, as a message."""
+        """Return a message about how the solver process ended."""
         assert self._child is not None
         try:
             code = self._child.wait(5.0)
@@ -278,7 +278,7 @@ def _decoded(data: bytes, kind: type[T]) -> T:
 
 
 def _version(question: Question) -> str:
-    """The version of a solver whose process did not get as far as to say it."""
+    """Return the installed version of a solver whose process did not report it."""
     try:
         return metadata.version(_PACKAGES[question.solver])
     except metadata.PackageNotFoundError:
@@ -286,7 +286,7 @@ def _version(question: Question) -> str:
 
 
 def _end(child: subprocess.Popen[bytes], owner: int) -> None:
-    """Close the pipes of a process and kill it, where it is ours: a copy of this process by fork has only the pipes."""
+    """Close the pipes of a process, and kill it if this process started it; after a fork, a copy only has the pipes."""
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
             pipe.close()
@@ -298,7 +298,7 @@ def _end(child: subprocess.Popen[bytes], owner: int) -> None:
 
 
 class _Here(threading.local):
-    """The process of each thread, and who started it."""
+    """Thread-local solver process, and the id of the process that started it."""
 
     solvers: Solvers | None = None
     owner: int = 0
@@ -308,7 +308,7 @@ _HERE: Final = _Here()
 
 
 def solvers() -> Solvers:
-    """The solvers' process of this thread; after a fork another one than before it."""
+    """Return the solver process of this thread; after a fork, a new one."""
     if _HERE.solvers is None or _HERE.owner != os.getpid():
         if _HERE.solvers is not None:
             _HERE.solvers.close()

@@ -1,7 +1,7 @@
-"""Taking from this process what a solver does not need: Linux and POSIX, by ctypes, for the solvers' process alone.
+"""Sandbox of the solver process: it drops the privileges that a solver does not need (Linux and POSIX, by ctypes).
 
-What is called last holds for good: no step can be undone by the process itself. A step that the platform does not have
-is named in what ``confine`` returns, never passed over.
+The process cannot undo a step. ``confine`` returns the steps that the platform does not support, and never skips one
+silently.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CAPABILITY_VERSION: Final = 0x20080522
 _LANDLOCK_CREATE_RULESET: Final = 444
 _LANDLOCK_RESTRICT_SELF: Final = 446
 _LANDLOCK_VERSION: Final = 1
-#: Rights over files by the version of Landlock that first knows them; all are taken. 13 to 15 are: to move between
+#: Rights over files by the version of Landlock that first knows them; all are dropped. 13 to 15 are: to move between
 #: directories, to truncate, and to control devices.
 _FILE_RIGHTS: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 #: To bind and to connect TCP sockets, from version 4 on; abstract sockets and signals to others, from version 6 on.
@@ -29,7 +29,7 @@ _SCOPES: Final = 3
 
 
 def leave_with_parent(parent: int) -> list[str]:
-    """Die when the thread that started this process ends; returns what could not be arranged."""
+    """Arrange that this process dies with the thread that started it; return the arrangements that failed."""
     failed = []
     if sys.platform == "linux" and _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL):
         if os.getppid() != parent:  # it ended before the call
@@ -40,17 +40,17 @@ def leave_with_parent(parent: int) -> list[str]:
 
 
 def confine(memory: int, cpu_s: int) -> list[str]:
-    """Give up files, sockets, privileges, memory and time; called when every library is loaded.
+    """Drop the rights to files, sockets, privileges, memory and time; called when every library is loaded.
 
     Sound: afterwards this process can open no file, since all file descriptors that it may have are in use; where the
     kernel has Landlock, it can also neither create, remove, rename nor truncate one by its name.
 
     Args:
-        memory: Bytes of address space, what is in use already included.
+        memory: Bytes of address space, including those already in use.
         cpu_s: Seconds of processor time for the rest of its life.
 
     Returns:
-        What could not be given up on this platform.
+        Descriptions of the restrictions that this platform could not apply.
     """
     failed = []
     try:
@@ -89,7 +89,7 @@ def confine(memory: int, cpu_s: int) -> list[str]:
 
 
 def _descriptors() -> int:
-    """The lowest file descriptor that is free: with this as their limit, no other can be had."""
+    """Return the lowest free file descriptor: as the limit, it prevents new ones."""
     free = os.dup(2)
     os.close(free)
     return free
@@ -112,7 +112,7 @@ def _no_capabilities() -> bool:
 
 
 def _landlock() -> bool:
-    """Take every right over files and sockets, of those that the kernel knows."""
+    """Drop every right over files and sockets that the kernel's Landlock knows; return whether this worked."""
     if sys.platform != "linux":
         return False
     call = _libc().syscall

@@ -1,9 +1,9 @@
-"""Closed subset of SMT-LIB 2.6 that solvers may be asked, as a value that only this module can make.
+"""Closed subset of SMT-LIB 2.6 for solver queries, as a value that only this module can make.
 
-A ``Script`` is one question: declarations, definitions of names that are new, assertions, and ``(check-sat)`` at its
-end, over a closed list of logics, sorts and symbols. Whoever makes one gives commands as S-expressions, or text of
-which our own reader makes S-expressions; its text is printed from these. Solvers take scripts and no other text, so
-they never read a line that this module did not print: no option, no output channel, no macro that hides a symbol.
+A ``Script`` is one query: declarations, definitions of names that are new, assertions, and ``(check-sat)`` at its
+end, over a closed list of logics, sorts and symbols. It is made from commands as S-expressions, or from text that our
+own reader turns into S-expressions; its text is printed from these. Solvers take scripts and no other text, so they
+never read a line that this module did not print: no option, no output channel, no macro that hides a symbol.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Rule = Callable[[Sequence[Sort]], Sort | None]
 
 
 class Script:
-    """One question for solvers, well-formed because there is no other way to make one.
+    """One query for solvers, well-formed because there is no other way to make one.
 
     Sound: every command is in the closed list, every symbol that is used is builtin there or declared before with
     these sorts, no name is given twice or taken from what is builtin, and ``text`` is printed from those commands. So
@@ -32,7 +32,7 @@ class Script:
     Attributes:
         logic: The logic that it sets.
         assertions: Number of its assertions.
-        text: The question as solvers read it.
+        text: The query as solvers read it.
     """
 
     __slots__ = ("assertions", "logic", "text")
@@ -85,7 +85,7 @@ class Script:
 
 
 def parse(text: str, where: str = "") -> Script:
-    """The question that a text writes, one command on a line and nothing between; lines of comment may be there too.
+    """Return the script of a text with one command on a line and nothing between except whole lines of comment.
 
     Sound: the text's commands are those of the script: apart from comments, which are whole lines, it is what the
     script prints, byte by byte.
@@ -110,13 +110,13 @@ def parse(text: str, where: str = "") -> Script:
 
 
 def _fixed(*sorts: Sort) -> _Rule:
-    """Operands of exactly these sorts, then the result's."""
+    """Return the rule of a symbol that takes operands of exactly these sorts; the last one is the result's sort."""
     *wanted, result = sorts
     return lambda got: result if list(got) == wanted else None
 
 
 def _all(sort: Sort, result: Sort, least: int = 1) -> _Rule:
-    """Any number of operands of one sort, from ``least`` on."""
+    """Return the rule of a symbol that takes any number of operands of one sort, at least ``least``."""
     return lambda got: result if len(got) >= least and all(one == sort for one in got) else None
 
 
@@ -179,8 +179,8 @@ define-const define-fun define-fun-rec define-funs-rec define-sort display echo 
 get-info get-model get-option get-proof get-unsat-core get-value include minimize pop push reset reset-assertions
 set-info set-logic set-option simplify
 """
-#: Names that no script may give: what is builtin in one of our logics, what SMT-LIB reserves, and what z3 and cvc5 know
-#: besides under names of their own in every logic.
+#: Names that no script may declare: builtin symbols of our logics, words reserved by SMT-LIB, and names that z3 and
+#: cvc5 define themselves in every logic.
 RESERVED: Final = frozenset(_WORDS.split()).union(*LOGICS.values())
 
 #: A simple symbol that is no number; solvers keep names that begin with @ or a full stop to themselves.
@@ -197,7 +197,7 @@ def _number(text: SExpr) -> int | None:
 
 
 class _Reader:
-    """Accepts the commands of one script, in order."""
+    """Checker of the commands of one script, in order."""
 
     def __init__(self, where: str) -> None:
         self.logic = ""
@@ -206,9 +206,9 @@ class _Reader:
         self._where = where
         self._builtin: Mapping[str, _Rule] = {}
         self._sorts: set[str] = {"Bool"}
-        #: Every name that was given, with the sorts of its operands and of its result.
+        #: Every declared name, with the sorts of its operands and of its result.
         self._names: dict[str, tuple[tuple[Sort, ...], Sort]] = {}
-        #: Names of assertions, which are no terms.
+        #: Names of assertions, which are not terms.
         self._labels: set[str] = set()
         self._bound: dict[str, Sort] = {}
 
@@ -266,7 +266,7 @@ class _Reader:
         raise self._fault(command, f"a sort of {self.logic}")
 
     def _give(self, name: str, operands: tuple[Sort, ...], result: Sort, command: SExpr) -> None:
-        """A name is given once, and never one that has a meaning already."""
+        """Declare a new name with its sorts; refuse a name that has a meaning already."""
         if operands and self.logic not in ("QF_UF", "UFNIA"):
             raise self._fault(command, f"a constant: {self.logic} has no functions of its own")
         self._check_new(name, command)
@@ -287,7 +287,7 @@ class _Reader:
         self.assertions += 1
 
     def _term(self, e: SExpr, depth: int) -> Sort:
-        """The sort of a term below ``depth`` parentheses, which are bounded, so recursion is."""
+        """Return the sort of a term below ``depth`` parentheses; the bound on depth also bounds the recursion."""
         if isinstance(e, str):
             return self._atom(e)
         if depth >= MAX_PARENTHESES:
@@ -326,7 +326,7 @@ class _Reader:
         raise self._fault(symbol, f"a constant of {self.logic} or a declared name")
 
     def _quantified(self, variables: Sequence[SExpr], body: SExpr, depth: int) -> Sort:
-        """A formula for all values of variables; no quantifier stands in another."""
+        """Return the sort of a universally quantified formula; no quantifier may stand inside another."""
         bound: dict[str, Sort] = {}
         for item in variables:
             match item:
@@ -350,7 +350,7 @@ class _Reader:
 
 
 def shorten(e: SExpr) -> str:
-    """The beginning of an S-expression of any depth."""
+    """Return the beginning of an S-expression of any depth."""
     parts: list[str] = []
     stack: list[SExpr] = [e]
     while stack and len(parts) < 60:

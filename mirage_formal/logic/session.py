@@ -1,9 +1,8 @@
 """Solver sessions: scripts and terms in, values out. Answers have no truth value, so that unknown is never a yes or no.
 
-Scripts are asked in a process of the solvers' own (logic/process.py), so that no crash, hang or use of memory of a
-solver is ours.
-``AxiomSession`` asks z3 in this process: it is a search oracle that takes terms of our own by z3's Python
-interface, and the axioms that come with the project. Solvers are loaded when first asked, never on import.
+Scripts are asked in a separate solver process (logic/process.py), so that a solver's crash, hang or memory use does not
+affect this one. ``AxiomSession`` asks z3 in this process: it is a search oracle that takes terms of our own by z3's
+Python interface, and the axioms that come with the project. Solvers are loaded when first asked, never on import.
 """
 
 from __future__ import annotations
@@ -52,10 +51,10 @@ class SolverResult:
     Attributes:
         solver: z3 or cvc5.
         version: The solver's version.
-        answer: What it said; UNKNOWN also when it failed or ran out of time.
+        answer: The solver's answer; UNKNOWN also when it failed or ran out of time.
         milliseconds: Wall time.
-        reason: Why the answer is unknown, or empty.
-        processor_ms: Time of the processor, which does not depend on what else the machine does.
+        reason: The reason of an unknown answer, or empty.
+        processor_ms: Processor time, which does not depend on other load of the machine.
     """
 
     solver: str
@@ -75,7 +74,7 @@ def discharge(script: Script, timeout_ms: int = QUESTION_MS) -> tuple[SolverResu
 
 
 def discharge_all(scripts: Sequence[Script], timeout_ms: int = QUESTION_MS) -> list[tuple[SolverResult, SolverResult]]:
-    """``discharge`` of several scripts with one message to the solvers."""
+    """Return the results of ``discharge`` for several scripts, with one message to the solvers."""
     asked = [Question(solver, script, timeout_ms) for script in scripts for solver in _BOTH]
     found = ask(asked)
     return [(found[i][0], found[i + 1][0]) for i in range(0, len(found), 2)]
@@ -96,7 +95,7 @@ _ANSWERS: Final = {s.value: s for s in Satisfiability}
 
 
 class AxiomSession:
-    """Z3 with the quantified axioms, as the paper asks it: is a term part of a target?"""
+    """Z3 with the quantified axioms, as the paper uses it: is a term part of a target?"""
 
     def __init__(self, axioms: AxiomSet | None = None) -> None:
         import z3
@@ -115,7 +114,7 @@ class AxiomSession:
         return self._z3.Function(name, *([self._sort] * (arity + 1)))
 
     def term(self, e: Expr) -> Any:
-        """The Z3 term of an abstract expression."""
+        """Return the Z3 term of an abstract expression."""
         if e not in self._terms:
             for node in postorder([e]):
                 if node not in self._terms:

@@ -1,4 +1,4 @@
-"""Small, strict reader of SMT-LIB S-expressions: it refuses what it does not know."""
+"""Small, strict reader of SMT-LIB S-expressions: it refuses all unknown input."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read(text: str, where: str = "") -> list[SExpr]:
 
 
 def show(e: SExpr) -> str:
-    """An S-expression as text on one line.
+    """Return an S-expression as text on one line.
 
     Raises:
         FormatError: It is deeper than anything that ``read`` returns.

@@ -1,7 +1,8 @@
 """Abstract expressions: hash-consed first-order terms, one per tensor, that forget shapes and indices.
 
-Equal terms are one object, so equality and hashing are by identity and a shared tower costs what its nodes cost (a
-plain frozen dataclass would hash it in exponential time). Source: Wu et al., OSDI 2025, section 4.3.
+Equal terms are one object, so equality and hashing are by identity. The cost of a term with shared subterms is linear
+in its distinct nodes (a plain frozen dataclass would hash it in exponential time). Source: Wu et al., OSDI 2025,
+section 4.3.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 else:
 
     class _Interned(type):
-        """Makes constructors return the one object with these fields."""
+        """Metaclass whose constructors return the one object with the given fields (hash-consing)."""
 
         def __call__(cls, *fields):
             key = (cls, *fields)
@@ -55,14 +56,14 @@ class Var(_Node, metaclass=_Interned):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Const(_Node, metaclass=_Interned):
-    """A rational constant; a symbol named by its value, on which no arithmetic is done."""
+    """Rational constant term: a symbol named by its value, on which no arithmetic is done."""
 
     value: Fraction
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Add(_Node, metaclass=_Interned):
-    """Elementwise sum."""
+    """Elementwise sum term."""
 
     left: Expr
     right: Expr
@@ -70,7 +71,7 @@ class Add(_Node, metaclass=_Interned):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Mul(_Node, metaclass=_Interned):
-    """Elementwise product."""
+    """Elementwise product term."""
 
     left: Expr
     right: Expr
@@ -78,7 +79,7 @@ class Mul(_Node, metaclass=_Interned):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Div(_Node, metaclass=_Interned):
-    """Elementwise quotient."""
+    """Elementwise quotient term."""
 
     numerator: Expr
     denominator: Expr
@@ -86,7 +87,7 @@ class Div(_Node, metaclass=_Interned):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Sum(_Node, metaclass=_Interned):
-    """Sum over an index of a positive extent."""
+    """Sum term over an index of a positive extent."""
 
     extent: int
     body: Expr
@@ -94,7 +95,7 @@ class Sum(_Node, metaclass=_Interned):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Unary(_Node, metaclass=_Interned):
-    """An opaque function applied to every element, or a reduction about which no equation is known."""
+    """Term for an opaque elementwise function, or for a reduction about which no equation is known."""
 
     function: str
     argument: Expr
@@ -119,27 +120,27 @@ def var(name: str) -> Expr:
 
 
 def const(value: Fraction | int) -> Expr:
-    """The constant of this value."""
+    """Return the constant of this value."""
     return Const(Fraction(value))
 
 
 def add(a: Expr, b: Expr) -> Expr:
-    """The term a + b."""
+    """Return the term a + b."""
     return Add(a, b)
 
 
 def mul(a: Expr, b: Expr) -> Expr:
-    """The term a * b."""
+    """Return the term a * b."""
     return Mul(a, b)
 
 
 def div(a: Expr, b: Expr) -> Expr:
-    """The term a / b."""
+    """Return the term a / b."""
     return Div(a, b)
 
 
 def sum_(extent: int, body: Expr) -> Expr:
-    """The sum of ``body`` over an index of ``extent``, which is ``body`` itself if the extent is 1."""
+    """Return the sum of ``body`` over an index of ``extent``, which is ``body`` itself if the extent is 1."""
     if extent < 1:
         raise ValueError(f"a sum needs an extent of at least 1, got {extent}")
     return body if extent == 1 else Sum(int(extent), body)
@@ -151,7 +152,7 @@ def unary(function: str, argument: Expr) -> Expr:
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
-    """Direct arguments of a term."""
+    """Return the direct arguments of a term."""
     match e:
         case Var() | Const():
             return ()
@@ -179,7 +180,7 @@ def postorder(roots: Iterable[Expr]) -> Iterator[Expr]:
 
 
 def head(e: Expr) -> str:
-    """The symbol that stands for a term's outermost operator in SMT-LIB text, such as add, sum.64 or var.Q."""
+    """Return the symbol of a term's outermost operator in SMT-LIB text, such as add, sum.64 or var.Q."""
     match e:
         case Var(name):
             return f"var.{quote(name, safe='')}"
@@ -198,7 +199,7 @@ def head(e: Expr) -> str:
 
 
 def parse_leaf(symbol: str) -> Expr | None:
-    """The variable or constant that ``head`` writes as ``symbol``; None for anything else."""
+    """Return the variable or constant that ``head`` writes as ``symbol``; None for anything else."""
     kind, _, rest = symbol.partition(".")
     try:
         if kind == "var" and rest:
@@ -213,7 +214,7 @@ def parse_leaf(symbol: str) -> Expr | None:
 
 
 def parse_extent(symbol: str) -> int | None:
-    """The extent of a sum symbol such as sum.64; None for anything else."""
+    """Return the extent of a sum symbol such as sum.64; None for anything else."""
     kind, _, digits = symbol.partition(".")
     if kind != "sum" or not (digits.isascii() and digits.isdigit()) or digits[0] == "0" or len(digits) > 18:
         return None
@@ -221,7 +222,7 @@ def parse_extent(symbol: str) -> int | None:
 
 
 def to_text(e: Expr) -> str:
-    """The whole term as one S-expression, for people; its length may be exponential in the number of nodes."""
+    """Return the whole term as one readable S-expression; its length may be exponential in the number of nodes."""
     text: dict[Expr, str] = {}
     for node in postorder([e]):
         below = " ".join(text[c] for c in children(node))
@@ -233,7 +234,7 @@ _KEYS: dict[Expr, bytes] = {}
 
 
 def order_key(e: Expr) -> bytes:
-    """A key that orders terms by content, equal in every process."""
+    """Return a key that orders terms by content, equal in every process."""
     found = _KEYS.get(e)
     if found is None:
         for node in postorder([e]):

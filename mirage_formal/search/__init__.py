@@ -1,1 +1,1 @@
-"""Search: spaces, engines, and what they offer."""
+"""Search for candidates: search spaces, preprocessing, and search engines."""

@@ -11,8 +11,8 @@ Rules that hold in every space, whatever its bounds; both engines keep them:
   loop meets an accumulator only when the loop runs once (otherwise it would be scaled by the range);
 - a matmul inside a block has leading dims 1; sum, rms_norm, accum_sum_last and the reductions to dimx work on a dim of
   extent > 1;
-- scale factors, shifts, eps, extremes (maximum, minimum) and functions of one element (exp, tanh and so on; a square is
-  a product) are those that the program uses, a softmax counting as exp; norms stay one operator;
+- scale factors, shifts, eps, maximum, minimum and elementwise functions of one operand (exp, tanh and so on; a square
+  is a product) are those that the program uses, a softmax counting as exp; norms stay one operator;
 - a block graph writes every result behind the accumulators that it does not read itself, and possibly others;
 - every tensor of a candidate is used, and no operator appears twice with equal operands and attributes.
 """
@@ -31,8 +31,8 @@ from mirage_formal.graph.ops import SPECS, Lax, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
 
 #: Operators that searches can propose. The others are for programs and graphs that a user writes: their attributes or
-#: operands cannot be guessed, or they have no abstract expression. The largest value over a loop is proposed of inputs
-#: that the loop does not change: it is the input, behind the loop.
+#: operands cannot be guessed, or they have no abstract expression. ``accum_max`` is proposed for inputs that the loop
+#: does not change, to carry them behind the loop.
 SEARCHABLE: Final = frozenset(
     kind
     for kind, spec in SPECS.items()
@@ -47,7 +47,7 @@ IntTriples = Sequence[Sequence[int]]
 
 
 class Extents(StrEnum):
-    """Where grids, maps and loop ranges come from: every divisor within the limits, or the paper's lists."""
+    """Source of grids, maps and loop ranges: every divisor within the limits, or the paper's lists."""
 
     FREE = "free"
     PAPER = "paper"
@@ -65,7 +65,7 @@ class SpaceLimits:
 
 @dataclass(frozen=True, slots=True)
 class ExtentRules:
-    """Where one kind of extents takes its values from; None stands for all values that fit.
+    """Values of grids, maps and loop ranges for one kind of extents; None stands for all values that fit.
 
     Attributes:
         grids: Exactly these grids, or None for those that the divisors below (paper) or every divisor (free) give.
@@ -93,10 +93,10 @@ class ExtentRules:
 
 
 class Overrides(TypedDict, total=False):
-    """A user's own lists and limits for a space; what is missing or None leaves the space's own.
+    """A user's own lists and limits for a space; an entry that is missing or None leaves the space's own.
 
     Attributes:
-        extents: Which kind of extents is in force; the lists below are for that kind.
+        extents: The kind of extents in force; the lists below are for that kind.
         griddims: Exactly these grids.
         blockdims: Exactly these block dimensions.
         imaps: Candidates for one input's map.
@@ -105,7 +105,7 @@ class Overrides(TypedDict, total=False):
         franges: Loop ranges.
         max_kernel_ops: Most operators of a kernel graph.
         max_block_ops: Most operators of a block graph.
-        keep: How many candidates are reported.
+        keep: Number of candidates that are reported.
         max_states: States after which a unit of the search ends.
     """
 
@@ -126,13 +126,13 @@ class Overrides(TypedDict, total=False):
 class SearchSpace:
     """All bounds of a search.
 
-    Operator limits do not count inputs (the reference system does count them). ``keep`` is how many candidates are
-    reported. ``max_axes_per_split`` is how many axes of the program the guided engine lets the loop run through, in
-    inputs that meet only behind accumulators, and in how many ways it splits one axis. ``fold_tiles`` says whether the
-    guided engine also splits one index of a tile for a reduction to dimx; the indices that an earlier kernel
-    concatenated in one dim are always folded. ``free`` and ``paper`` hold the rules of both kinds of extents;
-    ``extents`` says which are in force. ``max_states`` is after how many states a unit of the guided search ends with
-    what it has found by then; None is no bound.
+    Operator limits do not count inputs (the reference system does count them). ``keep`` is the number of candidates
+    that are reported. ``max_axes_per_split`` bounds two numbers of the guided engine: the axes of the program that one
+    loop iterates over, in inputs that meet only behind accumulators, and the ways in which it splits one axis.
+    ``fold_tiles`` says whether the guided engine also splits one index of a tile for a reduction to dimx; the indices
+    that an earlier kernel concatenated in one dim are always folded. ``free`` and ``paper`` hold the rules of both
+    kinds of extents; ``extents`` says which are in force. ``max_states`` is the number of states after which a unit of
+    the guided search ends with its results so far; None is no bound.
     """
 
     name: str
@@ -158,47 +158,47 @@ class SearchSpace:
 
     @property
     def rules(self) -> ExtentRules:
-        """The rules in force."""
+        """Return the rules in force."""
         return self.free if self.extents is Extents.FREE else self.paper
 
     @property
     def limits(self) -> SpaceLimits:
-        """The hardware bounds in force."""
+        """Return the hardware bounds in force."""
         return SpaceLimits(self.shared_bytes, self.device_bytes, self.rules.min_blocks, self.rules.max_blocks)
 
     @property
     def most_operators(self) -> int:
-        """Operators that a candidate has at most, over all its kernels."""
+        """Return the most operators of a candidate, over all its kernels."""
         defined = min(self.max_graph_defined, self.max_kernel_ops)
         return defined * self.max_block_ops + self.max_kernel_ops - defined
 
     @property
     def grids(self) -> tuple[Dim3, ...] | None:
-        """Exactly these grids, or None for all that ``grid_candidates`` gives."""
+        """Return exactly these grids, or None for all that ``grid_candidates`` gives."""
         return self.rules.grids
 
     @property
     def imaps(self) -> tuple[DimMap, ...] | None:
-        """Candidates for one input's map, or None for all."""
+        """Return the candidates for one input's map, or None for all."""
         return self.rules.imaps
 
     @property
     def omaps(self) -> tuple[DimMap, ...] | None:
-        """Candidates for one output's map, or None for all."""
+        """Return the candidates for one output's map, or None for all."""
         return self.rules.omaps
 
     @property
     def fmaps(self) -> tuple[int | None, ...] | None:
-        """Candidates for one input's loop dim, or None for all."""
+        """Return the candidates for one input's loop dim, or None for all."""
         return self.rules.fmaps
 
     @property
     def forloop_ranges(self) -> tuple[int, ...] | None:
-        """Candidates for the loop range, or None for all divisors."""
+        """Return the candidates for the loop range, or None for all divisors."""
         return self.rules.forloop_ranges
 
     def with_overrides(self, **overrides: Unpack[Overrides]) -> SearchSpace:
-        """The space with a user's own lists and limits in place of its own; None leaves a bound as it is.
+        """Return the space with a user's own lists and limits in place of its own; None leaves a bound as it is.
 
         The lists are used exactly as given (grids are not held to the space's numbers of blocks).
 
@@ -226,7 +226,7 @@ class SearchSpace:
         return space
 
     def grid_candidates(self, shapes: Sequence[Shape]) -> tuple[Dim3, ...]:
-        """Grids to try for a kernel that reads tensors of these shapes, without repetition.
+        """Return the grids to try for a kernel that reads tensors of these shapes, without repetition.
 
         With free extents the axes come in non-increasing order, for the order of grid axes carries no meaning.
         """
@@ -237,19 +237,19 @@ class SearchSpace:
         return tuple(dict.fromkeys(found))
 
     def imap_candidates(self, grid: Dim3, shape: Shape) -> tuple[DimMap, ...]:
-        """Maps that can split a tensor of this shape over this grid: axes of extent 1 unmapped, no dim split twice."""
+        """Return the maps that can split a tensor over this grid: axes of extent 1 unmapped, no dim split twice."""
         listed = self.rules.imaps
         every = listed if listed is not None else _all_maps(grid, len(shape))
         return tuple(dict.fromkeys(m for m in every if _splits(grid, m, shape)))
 
     def omap_candidates(self, grid: Dim3, rank: int) -> tuple[DimMap, ...]:
-        """Maps that can put together an output of this rank: every axis of extent > 1 mapped, each to its own dim."""
+        """Return the maps that can concatenate an output of this rank: each axis of extent > 1 to a dim of its own."""
         listed = self.rules.omaps
         every = listed if listed is not None else _all_maps(grid, rank)
         return tuple(dict.fromkeys(m for m in every if _joins(grid, m, rank)))
 
     def fmap_candidates(self, shape: Shape) -> tuple[int | None, ...]:
-        """Dims (of extent > 1, after the grid's split) of a tensor that the loop may split, None first."""
+        """Return the dims (of extent > 1, after the grid's split) of a tensor that the loop may split, None first."""
         dims = [d for d, extent in enumerate(shape) if extent > 1]
         listed = self.rules.fmaps
         if listed is None:
@@ -257,7 +257,7 @@ class SearchSpace:
         return tuple(dict.fromkeys(f for f in listed if f is None or f in dims))
 
     def loop_candidates(self, extents: Sequence[int]) -> tuple[int, ...]:
-        """Loop ranges for a kernel whose loop splits dims of these extents (after the grid's split)."""
+        """Return the loop ranges for a kernel whose loop splits dims of these extents (after the grid's split)."""
         if not extents:
             return (1,)
         listed = self.rules.forloop_ranges
@@ -266,7 +266,7 @@ class SearchSpace:
 
 
 def _overridden(rules: ExtentRules, overrides: Overrides) -> ExtentRules:
-    """Rules with a user's own lists in place of theirs."""
+    """Return the rules with a user's own lists in place of theirs."""
     if (griddims := overrides.get("griddims")) is not None:
         rules = replace(rules, grids=tuple(_grid("griddims", g) for g in griddims))
     if (imaps := overrides.get("imaps")) is not None:
@@ -280,12 +280,12 @@ def _overridden(rules: ExtentRules, overrides: Overrides) -> ExtentRules:
     return rules
 
 
-#: How a program that no search takes as one gets an answer.
+#: Hint for a program that no search takes as a whole.
 IN_PARTS: Final = "name no space, engine and limits: then it is covered by parts; what no search takes stays as it is"
 
 
 def divisors(n: int) -> tuple[int, ...]:
-    """All positive divisors of n, ascending."""
+    """Return all positive divisors of n, ascending."""
     low = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
     return tuple(dict.fromkeys([*low, *(n // d for d in reversed(low))]))
 
@@ -322,7 +322,7 @@ def _free_grids(rules: ExtentRules, shapes: Sequence[Shape]) -> Iterator[Dim3]:
 
 
 def _paper_grids(rules: ExtentRules, shapes: Sequence[Shape]) -> Iterator[Dim3]:
-    """Grids of the paper's implementation: see ExtentRules."""
+    """Yield the grids of the paper's implementation; see ExtentRules."""
     dims = list(dict.fromkeys(extent for shape in shapes for extent in shape))
     ranks = {len(shape) for shape in shapes}
     batch = shapes[0][0] if shapes and ranks in ({2}, {3}) else None
@@ -343,14 +343,14 @@ def _extents(value: str) -> Extents:
 
 
 def positive(where: str, value: object) -> int:
-    """A positive integer of a user; SpaceError names the parameter ``where``."""
+    """Return a positive integer that a user gave; SpaceError names the parameter ``where``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise SpaceError(f"expected a positive integer, got {value!r}", where=where, hint="give a number from 1 up")
     return value
 
 
 def to_dim(where: str, value: object) -> int | None:
-    """A dim of a user, None for -1 or None; SpaceError names the parameter ``where``."""
+    """Return a dim that a user gave, None for -1 or None; SpaceError names the parameter ``where``."""
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < -1:
@@ -370,6 +370,6 @@ def _grid(where: str, value: object) -> Dim3:
 
 
 def dim_map(where: str, value: object) -> DimMap:
-    """A map of a user for the grid axes x, y, z; SpaceError names the parameter ``where``."""
+    """Return a map that a user gave for the grid axes x, y, z; SpaceError names the parameter ``where``."""
     x, y, z = _triple(where, value)
     return (to_dim(where, x), to_dim(where, y), to_dim(where, z))

@@ -1,8 +1,8 @@
-"""Inputs put next to each other: sums of pads, which a search sees as one input and a kernel computes itself.
+"""Concatenated inputs as sums of pads: the search sees a sum as one input, and a kernel computes it.
 
-A concatenation of inputs is a sum of pads (``search.normalize_layout_ops``), [a; b] = [a; 0] + [0; b], and a search
-that has to find this sum in every kernel takes long. It gets the sum as an input instead. In what it finds, every
-kernel that reads the sum then reads the pads, which are views (``graph.views``), and adds its tiles of them up.
+A concatenation of inputs is a sum of pads (``search.normalize_layout_ops``), [a; b] = [a; 0] + [0; b]. A search that
+has to find this sum in every kernel takes long, so it gets the sum as an input instead. In each candidate, every kernel
+that reads the sum then reads the pads, which are views (``graph.views``), and adds its tiles of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import places
 
-#: Elementwise operators of one operand that turn zeros into zeros, which the prover knows.
+#: Elementwise operators of one operand that map zeros to zeros, as the prover knows.
 KEEP_ZERO: Final = frozenset({OpKind.SCALE, OpKind.SQUARE, OpKind.SQRT, OpKind.ABS, OpKind.TANH})
 #: Most pads that a kernel reads in place of one tensor.
 _MOST: Final = 4
@@ -44,19 +44,19 @@ class _Pad:
 
 @dataclass(frozen=True, slots=True)
 class _Of:
-    """An elementwise operator of pads, and of such operators."""
+    """Tree node: an elementwise operator over pads and other such nodes."""
 
     op: Op
     parts: tuple[_Pad | _Of, ...]
 
 
 def reads(tensor: DTensor) -> OpKind:
-    """Return an operator of one element that reads a tensor and is no view of it."""
+    """Return an elementwise operator that reads a tensor and whose result is no view of it."""
     return OpKind.ABS if tensor.dtype.floating else OpKind.LOGICAL_NOT
 
 
 def joined(graph: KernelGraph) -> frozenset[int]:
-    """Pads of inputs and of views of inputs, and elementwise operators of such tensors that turn zeros into zeros."""
+    """Return the pads of inputs and of views of inputs, and zero-preserving elementwise operators over such tensors."""
     if not any(isinstance(op, Op) and op.kind is OpKind.PAD for op in graph.ops):
         return frozenset()
     count, known, types = len(graph.inputs), places(graph), kernel_types(graph)
@@ -77,7 +77,7 @@ def joined(graph: KernelGraph) -> frozenset[int]:
 
 
 def absorb_concatenations(graph: KernelGraph) -> KernelGraph:
-    """The graph with kernels that read the pads of such tensors, and compute these themselves.
+    """Return the graph with kernels that read pads and compute the sums of them themselves.
 
     Sound: nothing is accepted here; candidates are proved as they come out. Zeros stay zeros under the operators, so
     a tile of the tensor is the operators' result on the tiles of the pads.
@@ -96,7 +96,7 @@ def absorb_concatenations(graph: KernelGraph) -> KernelGraph:
     count = len(number)
 
     def put(op: KernelOp) -> int:
-        """The number of an operator's first result; a pad that is there already is not made again."""
+        """Add an operator and return the number of its first result; equal pads are added once."""
         nonlocal count
         pad = isinstance(op, Op) and op.kind is OpKind.PAD
         if not (pad and op in made):
@@ -123,7 +123,7 @@ def absorb_concatenations(graph: KernelGraph) -> KernelGraph:
 
 
 def spread(graph: KernelGraph) -> KernelGraph:
-    """The graph with pads at inputs and views of inputs only: those of sums and functions stand in front of these."""
+    """Return the graph with pads at inputs and views of inputs only; pads of sums and functions move to operands."""
     count, inside = len(graph.inputs), joined(graph)
     trees: dict[int, _Pad | _Of] = {}
     number = list(range(count))
@@ -160,7 +160,7 @@ def _tree(op: Op, trees: dict[int, _Pad | _Of]) -> _Pad | _Of:
 
 
 def _further(tree: _Pad | _Of, attrs: Attrs) -> _Pad | _Of:
-    """A pad of what a tree computes: that of its pads."""
+    """Return a further pad of a tree's result, as a tree with each of its pads padded."""
     if isinstance(tree, _Pad):
         return replace(tree, pads=(*tree.pads, attrs))
     return replace(tree, parts=tuple(_further(part, attrs) for part in tree.parts))
@@ -175,7 +175,7 @@ def _pads(tree: _Pad | _Of) -> Iterator[_Pad]:
 
 
 def _block(op: GraphDefined, trees: dict[int, _Pad | _Of], wanted: set[int]) -> BlockGraph:
-    """The block graph over the pads: what computes the tensors comes first."""
+    """Return the block graph over the pads; the operators that compute the sums come first."""
     block = op.graph
     iterators: list[InputIterator] = []
     first: list[int] = []  # for each old iterator, its first new one

@@ -1,4 +1,4 @@
-"""Dims of a program's tensors that go together, because the shape rules of its operators say so."""
+"""Equivalence classes of dims of a program's tensors that must have one extent by the operators' shape rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Dim = tuple[int, int]
 
 
 class Ties:
-    """Dims of a program's tensors that have one extent by the shape rules of its operators."""
+    """Union-find over the dims of a program's tensors.
+
+    Dims with one extent by the operators' shape rules are a class.
+    """
 
     def __init__(self, program: KernelGraph) -> None:
         self._parent: dict[Dim, Dim] = {}
@@ -25,26 +28,26 @@ class Ties:
                 self._operator(op, first)
 
     def root(self, dim: Dim) -> Dim:
-        """The dim that stands for all that are tied to one."""
+        """Return the representative of a dim's class."""
         while dim in self._parent:
             dim = self._parent[dim]
         return dim
 
     def of(self, tensor: int) -> tuple[Dim, ...]:
-        """Return the axes that the dims of a tensor are tied to."""
+        """Return for each dim of a tensor the representative of its class."""
         return tuple(self.root((tensor, dim)) for dim in range(len(self._shapes[tensor])))
 
     def changeable(self) -> set[Dim]:
-        """Ties whose extent may change: no operator's meaning depends on it."""
+        """Return the representatives of the classes whose extent may change without changing any operator's meaning."""
         every = {tie for tensor in range(len(self._shapes)) for tie in self.of(tensor)}
         return every - {self.root(dim) for dim in self._fixed}
 
     def extent(self, dim: Dim) -> int:
-        """The extent of a dim."""
+        """Return the extent of a dim."""
         return self._shapes[dim[0]][dim[1]]
 
     def _tie(self, a: Dim, b: Dim) -> None:
-        """Tie two dims; a dim of extent 1 beside a longer one is broadcast, and stays."""
+        """Unify two dims of equal extent; a dim of extent 1 beside a longer one is broadcast, and stays separate."""
         if self.extent(a) != self.extent(b):
             return
         a, b = self.root(a), self.root(b)
@@ -52,7 +55,7 @@ class Ties:
             self._parent[max(a, b)] = min(a, b)
 
     def _others(self, op: Op, first: int, but: Iterable[int] = ()) -> None:
-        """Tie the dims of all operands to those of the result, but for some."""
+        """Unify the dims of all operands with those of the result, except the dims in ``but``."""
         for operand in op.operands:
             for dim in range(len(self._shapes[first])):
                 if dim not in but:
@@ -68,7 +71,7 @@ class Ties:
                 self._tie((a, last - 1), (first, last - 1))
                 self._tie((b, last), (first, last))
                 for dim in range(last - 1):
-                    # A grid takes such a dim whole, one product to a block.
+                    # A grid splits such a batch dim into single products, one for each block.
                     self._fixed.update((n, dim) for n in dims)
             case OpKind.TRANSPOSE:
                 for new, old in enumerate(attrs.perm or ()):

@@ -1,4 +1,4 @@
-"""Interface of a search engine: deterministic units of work, each run on its own, and countable results.
+"""Interface of a search engine: deterministic units of work, each run independently, with candidates and counts.
 
 An engine is a function of (program, space, options): the same three give the same units, in the same order, and each
 unit the same candidates and counts, in whatever process and order the units run.
@@ -22,15 +22,15 @@ from mirage_formal.logic.terms import Expr
 from mirage_formal.records import LEVELS, LevelName
 from mirage_formal.search.space import SearchSpace
 
-#: Decides about a complete candidate; the pipeline hands in a fingerprint, for search may not import verify.
+#: Verdict function for a complete candidate; the pipeline passes a fingerprint, because search may not import verify.
 Accept = Callable[[Candidate], Verdict]
-#: Estimates a complete graph, in microseconds.
+#: Cost model: estimated microseconds of a complete graph.
 Cost = Callable[[KernelGraph], float]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """How to search, apart from the space.
+    """Options of a search, apart from the space.
 
     Attributes:
         engine: "guided" or "exhaustive".
@@ -40,16 +40,16 @@ class SearchOptions:
         max_kernel_ops: Replaces the space's limit if given.
         max_block_ops: Replaces the space's limit if given.
         seed: Seed of everything random behind the search (fingerprints); engines themselves draw nothing.
-        off: Names of the sharings and filters of the guided engine that are switched off, for on/off tests.
+        off: Names of the reuse techniques and filters of the guided engine that are switched off, for on/off tests.
         accept: Decides about complete candidates; only Probable ones are reported. Without it every complete graph
             that passes the engine's own tests is.
-        max_states: A unit of the exhaustive engine ends after so many states; one of the guided engine, after as many
-            as the space says.
-        deadline: Value of time.monotonic() at which units of the exhaustive engine end. What a unit has found by then
-            depends on the machine, so this is for measurements of searches that would not end.
+        max_states: Number of states after which a unit of the exhaustive engine ends; a unit of the guided engine ends
+            after the space's number.
+        deadline: Value of time.monotonic() at which units of the exhaustive engine end. The results of a unit then
+            depend on the machine, so this is for measurements of searches that would not end.
         longer: Whether kernels of a program that is too large for one kernel of the space may be put together to one.
-        cost: Estimated microseconds of a complete graph, which the pipeline hands in; the engine for several outputs
-            keeps what costs least. Without it, it counts bytes.
+        cost: Estimated microseconds of a complete graph, passed by the pipeline; the engine for several outputs keeps
+            the candidates of least cost. Without it, bytes read are the cost.
     """
 
     engine: Literal["guided", "exhaustive"] = "guided"
@@ -67,17 +67,17 @@ class SearchOptions:
     cost: Cost | None = None
 
     def bounded(self, space: SearchSpace) -> SearchSpace:
-        """The space with this run's own operator limits in place."""
+        """Return the space with this run's own operator limits in place."""
         return space.with_overrides(max_kernel_ops=self.max_kernel_ops, max_block_ops=self.max_block_ops)
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """A piece of the search that one worker runs.
+    """A share of the search that one worker runs.
 
     Attributes:
         index: Position in the engine's list of units.
-        label: What it covers, for progress and journals.
-        payload: Whatever the engine needs to run it, as text.
+        label: Description of the share, for progress and journals.
+        payload: The engine's own parameters of the unit, as text.
     """
 
     index: int
@@ -90,8 +90,8 @@ class Stats(msgspec.Struct, frozen=True):
 
     Attributes:
         states: Operator applications (and kernel configurations) tried.
-        pruned_at: How many of them each test rejected, by the level of the µGraph and the name of the test. Thread
-            graphs are put together by a rule when a candidate is complete, so nothing is rejected at their level.
+        pruned_at: Number of states that each test rejected, by the level of the µGraph and the name of the test.
+            Thread graphs are built by a rule when a candidate is complete, so nothing is rejected at their level.
         oracle_calls: Subexpression queries asked.
         oracle_unknown: Queries without an answer; their branches were kept.
         cache_hits: Queries answered from a memo.
@@ -127,12 +127,12 @@ class Stats(msgspec.Struct, frozen=True):
 
     @property
     def pruned(self) -> dict[str, int]:
-        """How many each test rejected at any level, by the name of the test."""
+        """Return the number of states that each test rejected at any level, by the name of the test."""
         return by_reason(self.pruned_at)
 
 
 def by_reason(counts: Mapping[LevelName, Mapping[str, int]]) -> dict[str, int]:
-    """Counts of all levels together, by reason in alphabetical order."""
+    """Return the counts of all levels together, by reason in alphabetical order."""
     found: Counter[str] = Counter()
     for reasons in counts.values():
         found.update(reasons)
@@ -140,7 +140,7 @@ def by_reason(counts: Mapping[LevelName, Mapping[str, int]]) -> dict[str, int]:
 
 
 def added(*counts: Mapping[LevelName, Mapping[str, int]]) -> dict[LevelName, dict[str, int]]:
-    """The sums of counts by level and reason."""
+    """Return the sums of counts by level and reason."""
     found: dict[LevelName, Counter[str]] = {}
     for one in counts:
         for level, reasons in one.items():
@@ -149,15 +149,15 @@ def added(*counts: Mapping[LevelName, Mapping[str, int]]) -> dict[LevelName, dic
 
 
 class CutError(Exception):
-    """A unit has reached its limit; raised through its enumeration, and caught by its engine."""
+    """Signal that a unit has reached its limit; raised through its enumeration, and caught by its engine."""
 
 
 class Tally:
     """Mutable counts while a unit runs; ``stats`` freezes them.
 
     Args:
-        max_states: As in SearchOptions.
-        deadline: As in SearchOptions.
+        max_states: See ``SearchOptions``.
+        deadline: See ``SearchOptions``.
     """
 
     def __init__(self, max_states: int | None = None, deadline: float | None = None) -> None:
@@ -178,10 +178,10 @@ class Tally:
         self._counts[name] += 1
 
     def check(self) -> None:
-        """End the unit if it has reached a limit.
+        """Raise an error if the unit has reached a limit.
 
         Raises:
-            CutError: It has.
+            CutError: The unit has reached its number of states or its deadline.
         """
         if self._max_states is not None and self._counts["states"] >= self._max_states:
             raise CutError
@@ -197,20 +197,20 @@ class Tally:
         self._pruned[level][reason] += count
 
     def stats(self) -> Stats:
-        """The counts so far, as a value."""
+        """Return the counts so far, as a value."""
         pruned = {level: dict(sorted(counts.items())) for level, counts in self._pruned.items() if counts}
         return Stats(pruned_at=pruned, **self._counts)
 
 
-#: The tallies of the unit that is being searched, where somebody wants to know how far it is.
+#: The tallies of the unit that is being searched, collected inside ``counted`` only.
 _watched: ContextVar[list[Tally] | None] = ContextVar("watched", default=None)
 
 
 @contextmanager
 def counted() -> Iterator[Callable[[], Stats]]:
-    """While this lasts, the function given says what the tallies that were made in it have counted so far.
+    """Yield a function that returns the current counts of all tallies created within this context.
 
-    Nothing is counted for it, so a search is as fast with it as without.
+    No additional counting takes place, so a search is as fast inside as outside.
     """
     tallies: list[Tally] = []
     token = _watched.set(tallies)
@@ -243,7 +243,7 @@ class Engine(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name, as written into candidates."""
+        """Return the engine's name, as written into candidates."""
         ...
 
     def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:

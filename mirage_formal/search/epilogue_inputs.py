@@ -1,7 +1,8 @@
-"""Inputs that a kernel may need behind its loop although the loop does not change them: biases, residuals, gates.
+"""Loop-invariant inputs of an epilogue: inputs that a kernel may read behind its loop, such as biases and residuals.
 
-They are carried there as the largest of equal values (``accum_max``). Of a program's inputs only those are that meet
-something element by element; behind the loop others would be factors of a product, which belongs into it.
+A block graph carries them behind the loop by ``accum_max``, the largest of equal values. Only inputs that are operands
+of an elementwise operator are carried. Behind the loop, other inputs would be factors of a product, which belongs into
+the loop.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from mirage_formal.graph.ops import MOVES, SPECS, Family
 
 
 def elementwise(program: KernelGraph) -> frozenset[int]:
-    """The inputs that are an operand of an elementwise operator of several, maybe behind functions and moves.
+    """Return the inputs that reach an elementwise operator of several operands, or the weight or bias of a norm.
+
+    Elementwise functions and moves of elements may lie in between.
 
     Args:
         program: A program without block graphs.

@@ -1,11 +1,12 @@
-"""Programs whose moves of elements all stand at inputs, so that one kernel can do the rest.
+"""Hoisting of all moves of elements (reshape, transpose, slice, repeat, roll) to a program's inputs.
 
-A program moves what it has computed: it normalises rows and cuts them into windows, it rolls an image that it has
-scaled. What comes out is the same if the inputs are moved first, as a reshape, a transpose, a slice, a repeat or a roll
-of f(x, y) is f of the moved x and y; a reduction or norm along a dim stays one along the dim that the moves make of it.
-Moved inputs are read where they lie (``graph.views``), whatever moves follow each other.
+A program may move computed tensors: it normalises rows and cuts them into windows, or it rolls an image that it has
+scaled. The result is the same if the inputs are moved first: a move of f(x, y) is f of the moved x and y. A reduction
+or norm along a dim becomes one along the moved dim. Kernels read moved inputs under other strides (``graph.views``),
+also after several moves, so one kernel can compute the rest.
 
-A tensor is computed once for each way in which it is moved. Where a move cannot pass an operator, it stays behind it.
+A tensor is computed once for each sequence of moves that is applied to it. A move that cannot pass an operator stays
+behind it.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from mirage_formal.graph.views import last, moved
 from mirage_formal.search.concatenated_inputs import KEEP_ZERO
 
 _Moves = tuple[Move, ...]
-#: Operators of a new graph for each of the program's, beside some.
+#: Limit on the operators of a new graph: _MOST for each operator of the program, plus _SOME.
 _MOST = 4
 _SOME = 8
 
 
 class _Stuck(Exception):
-    """The program is not written anew."""
+    """Signal that the program cannot be rewritten."""
 
 
 def hoist_layout_ops(program: KernelGraph, *, behind: bool = False) -> KernelGraph | None:
-    """The program with its moves at its inputs, as far as they go; None if nothing changes.
+    """Return the program with its moves hoisted towards its inputs as far as possible; None if nothing changes.
 
-    The result computes what the program does; whoever relies on it proves that.
+    The result computes the same as the program; callers that rely on this prove it.
 
     Args:
         program: The program.
@@ -53,7 +54,7 @@ def hoist_layout_ops(program: KernelGraph, *, behind: bool = False) -> KernelGra
 
 
 class _Maker:
-    """A new graph, operator by operator; equal operators are one."""
+    """Builder of the new graph, operator by operator; equal operators are one."""
 
     def __init__(self, program: KernelGraph) -> None:
         self.ops: list[Op] = []
@@ -74,7 +75,7 @@ class _Maker:
         return self._made[tensor, moves]
 
     def ended(self, output: int) -> int:
-        """An output, in the new graph; moves that come last stay last."""
+        """Return an output in the new graph; moves that come last stay last."""
         chain = last(self._program, output)
         moves = tuple(move for _, _, move in reversed(chain))
         return self._behind(self.moved(chain[-1][1] if chain else output, ()), _simple(moves))
@@ -95,7 +96,10 @@ class _Maker:
         return self._behind(self._add(op.kind, [self.moved(n, ()) for n in op.operands], op.attrs), moves)
 
     def _passed(self, op: Op, result: int, moves: _Moves) -> tuple[list[_Moves], Attrs] | None:
-        """How the operands have to be moved for the result to be, and the attributes then; None if that does not go."""
+        """Return the moves of each operand that give the moved result, and the attributes then.
+
+        None if there are none.
+        """
         shapes, shape, dim = [self._shapes[n] for n in op.operands], self._shapes[result], op.attrs.dim
         if any(move.kind is OpKind.PAD for move in moves) and not (op.kind in KEEP_ZERO and shapes[0] == shape):
             return None
@@ -119,7 +123,7 @@ class _Maker:
         return ways, replace(op.attrs, dim=new)
 
     def _behind(self, tensor: int, moves: _Moves) -> int:
-        """The moves of a tensor of the new graph, one by one."""
+        """Append the moves of a tensor to the new graph, one by one."""
         for move in moves:
             if move.kind is OpKind.CONCAT:
                 dim, start = move.attrs.dim, move.attrs.start
@@ -144,7 +148,7 @@ class _Maker:
 
 
 def _simple(moves: _Moves) -> _Moves:
-    """The moves with neighbouring reshapes and transposes as one, and without those that change nothing."""
+    """Return the moves with neighbouring reshapes and transposes merged, and without those that change nothing."""
     found: list[Move] = []
     for move in moves:
         last = found[-1] if found else None
@@ -164,13 +168,13 @@ def _simple(moves: _Moves) -> _Moves:
 
 
 def _beside(own: Shape, shape: Shape, moves: _Moves, *, whole: bool) -> _Moves:
-    """The moves of an operand that is broadcast to a shape, where another one has the moves of the whole shape.
+    """Return the moves of an operand that is broadcast to a shape, given the moves of the whole shape.
 
     Args:
         own: Extents of the operand.
-        shape: Those that it is broadcast to, which the moves begin with.
+        shape: Extents that it is broadcast to, before the moves.
         moves: The moves.
-        whole: Whether it is repeated to the whole shape first.
+        whole: Whether the operand is repeated to the whole shape first.
     """
     found: list[Move] = []
 
@@ -203,7 +207,7 @@ def _beside(own: Shape, shape: Shape, moves: _Moves, *, whole: bool) -> _Moves:
                 put(move.kind, Attrs(shape=tuple(new)), tuple(new))
             case _:
                 assert dim is not None
-                # What is repeated has extent 1 in all operands, of which one is repeated.
+                # A repeated dim has extent 1 in all operands; only the operand of the whole shape is repeated.
                 if own == shape or (own[dim] > 1 and move.kind is not OpKind.REPEAT):
                     put(move.kind, move.attrs, (*own[:dim], move.shape[dim], *own[dim + 1 :]))
         shape = move.shape
@@ -211,12 +215,12 @@ def _beside(own: Shape, shape: Shape, moves: _Moves, *, whole: bool) -> _Moves:
 
 
 def _along(own: Shape, moves: _Moves, dim: int) -> tuple[_Moves, int] | None:
-    """The moves of what an operator reads along a dim, and the dim then; None if they do not leave it as it is.
+    """Return an operand's moves, and the operator's dim after them; None if the moves do not preserve that dim.
 
     Args:
-        own: Extents of what is read, which differ from the result's along the dim only.
+        own: Extents of the operand, which differ from the result's along the dim only.
         moves: The moves of the result.
-        dim: The dim.
+        dim: The dim that the operator works along.
     """
     found: list[Move] = []
     for move in moves:
@@ -243,7 +247,7 @@ def _along(own: Shape, moves: _Moves, dim: int) -> tuple[_Moves, int] | None:
 
 
 def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
-    """Dims of two shapes that have the same elements, as few as possible in each group; those left are of extent 1."""
+    """Return smallest groups of dims of two shapes with equal numbers of elements; the rest are dims of extent 1."""
     found: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) or j < len(new):

@@ -1,8 +1,8 @@
 """Known incompleteness of the guided engine, as predicates on a candidate that is equal to its program.
 
-Each is decided by float64 evaluation at random points; a predicate holds only if it holds at every one of them. Values
-are compared to a relative 1e-9. They excuse a difference between the engines and nothing else: no candidate is pruned
-or accepted by them.
+Float64 evaluation at random points decides each predicate; it holds only if it holds at every point. Values are
+compared to a relative 1e-9. The predicates only explain a difference between the engines: they neither prune nor accept
+a candidate.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOLERANCE: Final = 1e-9
 
 
 class Reason(StrEnum):
-    """Why the guided engine may lack a candidate that the exhaustive engine finds."""
+    """Explanation why the guided engine may lack a candidate that the exhaustive engine finds."""
 
     ONLY_COPIES = "only_copies"
     RECOMPUTES = "recomputes"
@@ -33,7 +33,7 @@ class Reason(StrEnum):
 
 
 class _Uncancelled(FloatDomain):
-    """Float64 with another division and another root.
+    """Float64 domain with another division and another root, for which the laws that do not cancel still hold.
 
     x / y is x * |y| ** -a, with 0 for y = 0 or without, and sqrt(x) is |x| ** b, for a other than 1 and b other than
     1/2. The laws of A_eq that do not cancel hold for them as for the real ones: division is additive in x, commutes
@@ -57,7 +57,7 @@ class _Uncancelled(FloatDomain):
 
 
 def points(program: KernelGraph, seed: int = 0, draws: int = DRAWS) -> Iterator[tuple[Floats, ...]]:
-    """Random inputs of a program, uniform in [0.5, 1.5] so that every root and quotient exists; of masks, 0 and 1."""
+    """Yield random inputs of a program: in [0.5, 1.5], so that every root and quotient exists; masks of 0 and 1."""
     for draw in range(draws):
         random = np.random.default_rng([seed, draw])
         yield tuple(
@@ -85,13 +85,13 @@ def cancels(program: KernelGraph, candidate: KernelGraph) -> bool:
 
 
 def recomputes(candidate: KernelGraph) -> bool:
-    """Whether two tensors carry the same value: of one stage of one block graph, of two kernels, or in device memory.
+    """Return whether two tensors have the same value: in one stage of a block graph, two kernels, or device memory.
 
-    Definition: two tensors carry the same value if, at every point, the sets of their elements are equal; so a value
-    is the same in another layout, tiling or replication. Masks, all of which have the elements 0 and 1, carry none.
-    Compared are: tensors of one block graph that are on the same
-    side of its accumulators; device tensors; and what two kernels compute, which leaves out tensors that carry the
-    value of an input of their own kernel (what one kernel hands over and the next one accumulates in one iteration).
+    Definition: two tensors have the same value if, at every point, the sets of their elements are equal; so a value is
+    the same in another layout, tiling or replication. Masks are left out: all have the elements 0 and 1. The predicate
+    compares tensors of one block graph on the same side of its accumulators, device tensors, and the results of two
+    kernels. It leaves out results that have the value of an input of their own kernel (one kernel writes a tensor, and
+    the next one accumulates it in one iteration).
     """
     values = [_values(candidate, arrays) for arrays in points(candidate)]
     return any(_equal_somewhere(values, group) for group in _stages(candidate)) or any(
@@ -100,7 +100,7 @@ def recomputes(candidate: KernelGraph) -> bool:
 
 
 def only_copies(candidate: KernelGraph) -> bool:
-    """Return whether some graph-defined kernel computes nothing.
+    """Return whether some graph-defined kernel only copies its inputs.
 
     Definition: each of its outputs has, at every point, the same set of elements as one of its inputs.
     """
@@ -115,7 +115,7 @@ def only_copies(candidate: KernelGraph) -> bool:
 
 
 def reason(program: KernelGraph, candidate: KernelGraph) -> Reason | None:
-    """The first of the predicates, in the order of Reason, that holds; None if none does."""
+    """Return the first of the predicates, in the order of Reason, that holds; None if none does."""
     if only_copies(candidate):
         return Reason.ONLY_COPIES
     if recomputes(candidate):
@@ -139,7 +139,7 @@ def _values(candidate: KernelGraph, arrays: tuple[Floats, ...]) -> _Values:
 
 
 def _carry(values: Sequence[_Values], a: _Place, b: _Place) -> bool:
-    """Return whether two tensors carry the same value."""
+    """Return whether two tensors have the same value."""
     return all(_same(at[a], at[b]) for at in values)
 
 
@@ -148,7 +148,7 @@ def _equal_somewhere(values: Sequence[_Values], group: Sequence[_Place]) -> bool
 
 
 def _stages(candidate: KernelGraph) -> list[list[_Place]]:
-    """Groups of tensors, each of one stage: device memory, and both sides of the accumulators of each kernel."""
+    """Return groups of tensors, each of one stage: device memory, and both sides of the accumulators of each kernel."""
     device = len(candidate.inputs)
     groups: list[list[_Place]] = []
     for index, op in enumerate(candidate.ops):
@@ -160,7 +160,7 @@ def _stages(candidate: KernelGraph) -> list[list[_Place]]:
 
 
 def _behind(graph: BlockGraph) -> list[bool]:
-    """For each tensor of a block graph whether it is behind an accumulator."""
+    """Return for each tensor of a block graph whether it is behind an accumulator."""
     out = [False] * len(graph.inputs)
     for op in graph.ops:
         accumulates = isinstance(op, Op) and SPECS[op.kind].accumulator
@@ -169,7 +169,7 @@ def _behind(graph: BlockGraph) -> list[bool]:
 
 
 def _computed(candidate: KernelGraph, values: Sequence[_Values]) -> list[list[_Place]]:
-    """For each kernel the tensors that it computes and that do not carry the value of one of its inputs."""
+    """Return for each kernel the tensors that it computes and that do not have the value of one of its inputs."""
     out: list[list[_Place]] = []
     for first, (index, op) in zip(_firsts(candidate), enumerate(candidate.ops), strict=True):
         read: list[_Place] = [(None, n) for n in op.operands]
@@ -186,7 +186,7 @@ def _firsts(candidate: KernelGraph) -> Iterator[int]:
 
 
 def _elements(a: Floats) -> Floats:
-    """The distinct elements, ascending; those within the tolerance of each other count once."""
+    """Return the distinct elements, ascending; those within the tolerance of each other count once."""
     ordered = np.unique(a)
     gaps = np.diff(ordered) > _TOLERANCE * np.maximum(np.abs(ordered[1:]), 1e-300)
     return ordered[np.concatenate(([True], gaps))]
@@ -199,7 +199,7 @@ def _same(x: Floats, y: Floats) -> bool:
 
 
 def _agree(program: KernelGraph, candidate: KernelGraph, arrays: tuple[Floats, ...], domain: FloatDomain) -> bool:
-    """Return whether all outputs agree at one point; what is not finite agrees with nothing."""
+    """Return whether all outputs agree at one point; a value that is not finite agrees with nothing."""
     with np.errstate(all="ignore"):
         pairs = zip(evaluate(program, arrays, domain), evaluate(candidate, arrays, domain), strict=True)
     return all(

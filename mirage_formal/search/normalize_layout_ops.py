@@ -1,12 +1,12 @@
-"""Programs with slices, transposes and concatenations as far up, and merged leading dims as far down, as they go.
+"""Rewriting of layout operators: slices, transposes and pads move to the inputs, merged leading dims to the outputs.
 
-Users cut a product's columns, (x W)[:, :n], and repeat keys for the heads of a group by a reshape that no strides give.
-Both put a copy between operators that one kernel could compute. The same program can cut what the product reads,
-x (W[:, :n]), and keep groups and heads as two dims up to its result: then slices and reshapes stand at inputs and
+Users slice a product's columns, (x W)[:, :n], and repeat keys for the heads of a group by a reshape that no strides
+express. Both put a copy between operators that one kernel could compute. The equal program can slice the operand,
+x (W[:, :n]), and keep groups and heads as two dims up to its result. Then slices and reshapes stand at inputs and
 outputs, where they are views.
 
-A concatenation is a sum of pads, [a; b] = [a; 0] + [0; b]. Where a and b are elementwise operators over inputs that
-turn zeros into zeros, the pads stand at these inputs, and a kernel that reads them puts the zeros itself.
+A concatenation is a sum of pads, [a; b] = [a; 0] + [0; b]. If a and b are elementwise operators over inputs that map
+zeros to zeros, the pads stand at these inputs, and a kernel that reads them writes the zeros itself.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from mirage_formal.graph.views import is_view, places
 from mirage_formal.search.concatenated_inputs import KEEP_ZERO, reads
 
 _ALONG = (Family.REDUCTION, Family.NORM)
-#: Moves along one dim, which go along another one of the transpose.
+#: Moves along one dim; in a transpose they work along the permuted dim.
 _MOVES = frozenset({OpKind.SLICE, OpKind.REPEAT, OpKind.PAD, OpKind.CONCAT})
-#: Norms that are not transposed: they would run along columns, and a search with one in front of products takes long.
+#: Norms that are not transposed: they would run along columns, and searches with such a norm before products are slow.
 _OF_ROWS = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM})
 _VIEWS = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
 
@@ -38,11 +38,11 @@ _Split = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A tensor of the program: one of the new graph under another shape.
+    """A tensor of the program as a tensor of the new graph under another shape.
 
     Attributes:
         tensor: Number in the new graph; its shape is the split's extents one after another.
-        split: What each of the program's dims is there.
+        split: For each of the program's dims, its extents in the new graph.
     """
 
     tensor: int
@@ -50,21 +50,21 @@ class _Value:
 
     @property
     def shape(self) -> Shape:
-        """The shape in the program."""
+        """Return the shape in the program."""
         return tuple(prod(extents) for extents in self.split)
 
 
 class _Stuck(Exception):
-    """An operator cannot be written for these operands."""
+    """Signal that an operator cannot be rewritten for these operands."""
 
 
 def normalize_layout_ops(program: KernelGraph) -> KernelGraph | None:
-    """The program with slices, pads and transposes moved to inputs, merged dims to outputs; None if nothing changes.
+    """Return the program with slices, pads and transposes moved to inputs, merged dims to outputs; None if unchanged.
 
-    The result computes what the program does; whoever relies on it proves that.
+    The result computes the same as the program; callers that rely on this prove it.
     """
     found, plain = (_written(program, turning=turning) for turning in (True, False))
-    # A product that is read as it is and transposed would be computed twice.
+    # A product that is read both as it is and transposed would be computed twice.
     return plain if found is None or _products(found) > _products(plain or program) else found
 
 
@@ -85,11 +85,11 @@ def _products(graph: KernelGraph) -> int:
 
 
 class _Maker:
-    """A new graph, operator by operator; equal operators are one.
+    """Builder of the new graph, operator by operator; equal operators are one.
 
     Attributes:
         ops: Its operators.
-        moved: Whether a slice, transpose or reshape is elsewhere, or a concatenation a sum.
+        moved: Whether a slice, transpose or reshape has moved, or a concatenation become a sum.
     """
 
     def __init__(self, program: KernelGraph, *, turning: bool) -> None:
@@ -104,7 +104,7 @@ class _Maker:
         self._together: set[int] = set()  # pads and what is made of them
 
     def outputs(self) -> tuple[int, ...]:
-        """The outputs, after all operators were written."""
+        """Write all operators and return the outputs."""
         values = [_plain(i, tensor.shape) for i, tensor in enumerate(self._types)]
         for first, op in numbered(len(self._program.inputs), self._program.ops):
             if not isinstance(op, Op):
@@ -127,13 +127,13 @@ class _Maker:
         return self._known[op]
 
     def _shaped(self, tensor: int, shape: Shape) -> int:
-        """A tensor under another shape."""
+        """Return a tensor reshaped to another shape."""
         if self._types[tensor].shape == shape:
             return tensor
         return self._add(OpKind.RESHAPE, (tensor,), Attrs(shape=shape))
 
     def _whole(self, value: _Value) -> int:
-        """The tensor of a value, under the program's shape."""
+        """Return the tensor of a value, reshaped to the program's shape."""
         return self._shaped(value.tensor, value.shape)
 
     def _operator(self, op: Op, values: list[_Value], *, view: bool) -> _Value:
@@ -166,7 +166,7 @@ class _Maker:
         return _plain(tensor, self._types[tensor].shape)
 
     def _reshape(self, op: Op, value: _Value, *, view: bool) -> _Value:
-        """A reshape that would be a copy and only merges leading dims waits until something needs it."""
+        """Return the result of a reshape; one that would be a copy and only merges leading dims is deferred."""
         assert op.attrs.shape is not None
         split = None if view else _merged(self._types[value.tensor].shape, op.attrs.shape)
         if split is None:
@@ -184,7 +184,10 @@ class _Maker:
         return _Value(found, split)
 
     def _turned(self, tensor: int, perm: tuple[int, ...]) -> int | None:
-        """The transpose of a tensor as its operators on views of inputs; None if that is not possible."""
+        """Return the transpose of a tensor, computed by its operators from views of inputs.
+
+        None if that is not possible.
+        """
         if (tensor, perm) not in self._turns:
             self._turns[tensor, perm] = self._turn(tensor, perm)
         return self._turns[tensor, perm]
@@ -213,7 +216,7 @@ class _Maker:
         return self._add(op.kind, found, own_attrs) if len(found) == len(made) else None
 
     def _view(self, tensor: int) -> int | None:
-        """A tensor that is a view of an input; None if it is a copy."""
+        """Return the tensor if it is a view of an input; None if it is a copy."""
         reader = Op(reads(self._types[tensor]), (tensor,))  # an output would be no view
         known = places(KernelGraph(self._program.inputs, (*self.ops, reader), (len(self._types),)))
         return tensor if known[tensor].base < len(self._program.inputs) else None
@@ -235,7 +238,7 @@ class _Maker:
         return _Value(self._add(OpKind.MATMUL, (a, b)), (*split, values[0].split[-2], values[1].split[-1]))
 
     def _joined(self, op: Op, values: list[_Value]) -> _Value | None:
-        """A concatenation as a sum of pads of inputs; None where an operand is not zero wherever its inputs are."""
+        """Return a concatenation as a sum of pads of inputs; None if an operand is not zero wherever its inputs are."""
         dim = op.attrs.dim
         assert dim is not None
         tensors = [self._whole(value) for value in values]
@@ -251,7 +254,7 @@ class _Maker:
         return _plain(result, self._types[result].shape)
 
     def _of_inputs(self, tensor: int) -> bool:
-        """Return whether a tensor is one input under views and zero-preserving functions, or pads of such."""
+        """Return whether a tensor is an input under views and zero-preserving functions, or a pad of such a tensor."""
         op = self._maker(tensor)
         if op is None:
             return True
@@ -259,14 +262,17 @@ class _Maker:
         return known and all(self._of_inputs(operand) for operand in op.operands)
 
     def _padded(self, tensor: int, dim: int, before: int, after: int) -> int:
-        """A pad of such a tensor, behind its views and in front of its other operators."""
+        """Return the pad of such a tensor, placed behind its views and in front of its other operators."""
         op = self._maker(tensor)
         if op is None or op.kind in _VIEWS or op.kind is OpKind.PAD:
             return self._add(OpKind.PAD, (tensor,), Attrs(dim=dim, before=before, after=after))
         return self._add(op.kind, [self._padded(operand, dim, before, after) for operand in op.operands], op.attrs)
 
     def _along(self, op: Op, values: list[_Value]) -> _Value | None:
-        """An operator of elements, or one along a dim that merges none."""
+        """Return the result of an elementwise operator, or of one along a dim that merges none.
+
+        None if the operands' splits differ, or the dim merges others.
+        """
         split, attrs = _common([value.split for value in values]), op.attrs
         if split is None or (attrs.dim is not None and not _single(split, attrs.dim)):
             return None
@@ -280,16 +286,16 @@ class _Maker:
         return _Value(tensor, split)
 
     def _at(self, value: _Value, split: _Split) -> int:
-        """A value's tensor with its dims split as wanted."""
+        """Return a value's tensor with its dims split as given."""
         return value.tensor if value.split == split else self._shaped(self._whole(value), _flat(split))
 
     def _maker(self, tensor: int) -> Op | None:
-        """The operator whose result a tensor is; None for inputs."""
+        """Return the operator whose result a tensor is; None for inputs."""
         number = tensor - len(self._program.inputs)
         return self.ops[number] if number >= 0 else None
 
     def _sliced(self, tensor: int, dim: int, start: int, stop: int) -> int:
-        """The slice of a tensor: of what its operator reads, where that is as good."""
+        """Return the slice of a tensor, computed from slices of its operator's operands where possible."""
         cut = (tensor, (dim, start, stop))
         if cut not in self._cuts:
             self._cuts[cut] = self._cut(tensor, dim, start, stop)
@@ -305,7 +311,7 @@ class _Maker:
         return self._add(OpKind.SLICE, (tensor,), Attrs(dim=dim, start=start, stop=stop))
 
     def _passed(self, op: Op, shape: Shape, dim: int, start: int, stop: int) -> int | None:
-        """The operator on slices of its operands; None if the slice of its result is not one of them."""
+        """Return the operator applied to slices of its operands; None if that does not give the slice of its result."""
 
         def part(operand: int, at: int = dim) -> int:
             return self._sliced(operand, at, start, stop)
@@ -328,7 +334,7 @@ class _Maker:
         return None
 
     def _cut_pad(self, tensor: int, attrs: Attrs, start: int, stop: int) -> int | None:
-        """A slice of a pad along its own dim: a pad of the slice that it has of the tensor, if it has any."""
+        """Return a slice of a pad along its own dim as a pad of a slice; None if the slice has only zeros."""
         assert attrs.dim is not None
         extent, before = self._types[tensor].shape[attrs.dim], attrs.before or 0
         first, last = max(start - before, 0), min(stop - before, extent)
@@ -348,7 +354,7 @@ def _single(split: _Split, dim: int) -> bool:
 
 
 def _place(split: _Split, dim: int) -> int:
-    """Where a dim that merges none stands among the split dims."""
+    """Return the position, among the split dims, of a dim that merges none."""
     return sum(len(extents) for extents in split[:dim])
 
 
@@ -357,7 +363,7 @@ def _flat(split: _Split) -> Shape:
 
 
 def _merged(shape: Shape, wanted: Shape) -> _Split | None:
-    """The split of a shape whose dims are those wanted, merged ones before the last two; None if there is none."""
+    """Return the split of a shape into the wanted dims, with merged dims before the last two; None if there is none."""
     split: list[tuple[int, ...]] = []
     left = list(shape)
     for extent in wanted:
@@ -371,7 +377,7 @@ def _merged(shape: Shape, wanted: Shape) -> _Split | None:
 
 
 def _common(splits: Sequence[_Split]) -> _Split | None:
-    """One split of dims for operands that are broadcast to each other; None if they are split in different ways."""
+    """Return one split of dims for operands that are broadcast to each other; None if they are split differently."""
     found: list[tuple[int, ...]] = []
     for choices in zip(*splits, strict=True):
         longest = max((prod(extents) for extents in choices), default=1)
@@ -383,7 +389,7 @@ def _common(splits: Sequence[_Split]) -> _Split | None:
 
 
 def _broadcast(shape: Shape, split: _Split) -> _Split:
-    """The split of an operand of this shape beside one of the given split."""
+    """Return the split of an operand of this shape beside an operand of the given split."""
     pairs = zip(shape, split, strict=True)
     return tuple((1,) * len(extents) if extent == 1 and prod(extents) > 1 else extents for extent, extents in pairs)
 

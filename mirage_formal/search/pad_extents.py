@@ -1,9 +1,9 @@
-"""Programs with extents that no tile divides, searched at rounded extents.
+"""Padding of extents that no tile divides: the program is searched at rounded extents.
 
-A grid and a loop divide extents, so a program over 197 tokens or 50,257 columns has no kernels to speak of. It is
-searched as P', the same operators at extents rounded up, and every candidate for P' is wrapped: zeros behind the ends
-of the inputs, slices of the outputs (``graph.remainder_tiles``). What is padded and what is cut is no memory traffic
-and no kernel (``graph.views``).
+A grid and a loop divide extents, so a program over 197 tokens or 50,257 columns has almost no kernels. It is searched
+as P', the same operators at extents rounded up. Every candidate for P' is wrapped: zeros are appended to the inputs,
+and the outputs are sliced (``graph.remainder_tiles``). Pads and slices cause no memory traffic and no kernel
+(``graph.views``).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.dims import Dim, Ties
 
-#: Extents up to this are one tile, whatever they are.
+#: Extents up to this number are one tile.
 _ONE_TILE: Final = 16
-#: Extents that are multiples of this have tiles enough.
+#: Extents that are multiples of this number are not rounded.
 _MULTIPLE: Final = 8
-#: What extents are rounded up to multiples of: the first of which the last multiple adds an eighth at most.
+#: Extents are rounded up to a multiple of the first of these numbers that adds at most an eighth (1 / _WASTE).
 _GRANULES: Final = (128, 64, 32, 16)
 _WASTE: Final = 8
 
@@ -39,7 +39,7 @@ class Rounded:
 
     Attributes:
         program: Its operators on longer inputs.
-        wrapping: The pads and slices that make a candidate for the program of one for those.
+        wrapping: The pads and slices that turn a candidate for ``program`` into one for ``original``.
         original: The program at its own extents.
     """
 
@@ -48,18 +48,18 @@ class Rounded:
     original: KernelGraph
 
     def wrapped(self, candidate: KernelGraph) -> KernelGraph:
-        """A candidate for the program, from one for its operators at the rounded extents."""
+        """Return a candidate for the original program, given one for the program at the rounded extents."""
         return self.wrapping.around(self.original.inputs, candidate)
 
 
 @lru_cache(maxsize=32)
 def round_extents(program: KernelGraph) -> Rounded | None:
-    """The program at rounded extents; None if none of its extents is awkward, or no zeros behind its inputs keep it.
+    """Return the program at rounded extents; None if no extent needs rounding, or if no padding preserves the outputs.
 
-    Dims that the operators' shape rules tie have one extent. Which of the ties are rounded is decided by the prover,
-    one after another: a sum over zeros is what it was, and so is a mean with its own divisor; a softmax over them is
-    not, nor is a quotient of which they are the divisor. Extents on which an operator's meaning depends otherwise (what
-    a maximum runs over, a reshape joins or a slice cuts) stay as they are.
+    Dims that the operators' shape rules tie have one extent. The prover decides which classes of dims are rounded, one
+    class after another: a sum over zeros keeps its value, and so does a mean with its own divisor; a softmax over zeros
+    does not, nor does a quotient with zeros as divisor. Extents on which an operator's meaning depends otherwise (a dim
+    that a maximum reduces, a reshape joins or a slice cuts) stay as they are.
 
     Sound: nothing is pruned or accepted here. Candidates for the result are wrapped, and meet the verification that all
     candidates meet.
@@ -80,24 +80,24 @@ def round_extents(program: KernelGraph) -> Rounded | None:
 
 
 def _awkward(ties: Ties) -> list[Dim]:
-    """Ties whose extent no tile divides, the longest first; those that may change."""
+    """Return the changeable classes of dims whose extent is above one tile and no multiple of 8, the longest first."""
     found = [tie for tie in ties.changeable() if ties.extent(tie) > _ONE_TILE and ties.extent(tie) % _MULTIPLE]
     return sorted(found, key=lambda tie: (-ties.extent(tie), tie))
 
 
 def _same(program: KernelGraph, longer: KernelGraph) -> bool:
-    """Return whether the operators between pads and slices compute the program, on some input at least."""
+    """Return whether the operators between pads and slices provably compute the program, on some input at least."""
     return isinstance(prove(program, longer), Equivalent) and unmet(program, longer, doubtful=True) is None
 
 
 def _up(extent: int) -> int:
-    """An extent rounded up."""
+    """Return an extent rounded up to a multiple of the first granule that adds at most an eighth; else to 16."""
     found = (-(-extent // granule) * granule for granule in _GRANULES)
     return next((n for n in found if (n - extent) * _WASTE <= extent), -(-extent // _ONE_TILE) * _ONE_TILE)
 
 
 def _at(program: KernelGraph, ties: Ties, extents: dict[Dim, int]) -> Rounded | None:
-    """The program with these extents of ties; None if it does not fit them."""
+    """Return the program with these extents of dim classes; None if the shapes do not fit."""
     types = kernel_types(program)
 
     def shape(tensor: int) -> Shape:

@@ -1,13 +1,14 @@
-"""Preprocessing of a program for the search: the program without what would only stand in its way.
+"""Preprocessing of a program for the search: removal of maxima that cancel, and of views at inputs and outputs.
 
-Maxima that do not matter. Programs subtract the largest element of a row before they take exponentials, so that these
-stay in range: softmax(x) = e^(x - m) / sum of e^(x - m), and log of the sum of e^x = m + log of the sum of e^(x - m),
-for m = max x as for any other number, or for max(max x, c), which is finite where x is not. A search would have to find
-the same maximum in every candidate; without it, it finds the kernels of the plain form, for which a running maximum is
-derived again when they are generated (``kernels.online_softmax``). The maximum of one element is that element.
+Maxima. Programs subtract the largest element of a row before they take exponentials, so that these stay in range:
+softmax(x) = e^(x - m) / sum of e^(x - m), and log of the sum of e^x = m + log of the sum of e^(x - m). The values are
+the same for m = max x, for any other number, and for max(max x, c), which is finite where x is not. A search would have
+to find the same maximum in every candidate. Without it, the search finds the kernels of the plain form, for which code
+generation derives a running maximum again (``kernels.online_softmax``). The maximum of one element is that element.
 
-Views. A transpose, a slice or a reshape of an input is a way to read it (``graph.views``), so the search sees its
-result as an input. Where views stand in between, the program is written anew first (``search.normalize_layout_ops``).
+Views. A transpose, a slice or a reshape of an input is an access to it under other strides (``graph.views``), so the
+search sees its result as an input. Where views stand between operators, the program is rewritten first
+(``search.normalize_layout_ops``).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from mirage_formal.search.concatenated_inputs import absorb_concatenations, join
 from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 
-#: Operators of one operand that turn zeros into zeros.
+#: Operators of one operand that map zeros to zeros.
 _OF_ZERO = frozenset(
     {OpKind.MAX, OpKind.SUM, OpKind.MEAN, OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.SCALE, OpKind.SLICE}
 )
@@ -38,10 +39,10 @@ _MOST_OPERATORS = 32
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """A program as its search sees it.
+    """A preprocessed program, with the views that connect it to the given one.
 
     Attributes:
-        program: What is searched.
+        program: The program that is searched.
         inputs: The inputs of the program as it was given.
         wrapping: The views of these that are the inputs of ``program``, and those of its results; None if there are
             none.
@@ -52,7 +53,7 @@ class Sought:
     wrapping: Wrapping | None
 
     def wrapped(self, candidate: KernelGraph) -> KernelGraph:
-        """A candidate for the program as it was given, from one for what is searched."""
+        """Return a candidate for the given program, made from one for the searched program."""
         return absorb_concatenations(self.around(candidate))
 
     @property
@@ -61,13 +62,13 @@ class Sought:
         return self.around(self.program)
 
     def around(self, graph: KernelGraph) -> KernelGraph:
-        """A graph of the inputs and outputs of what is searched, on the inputs of the program as it was given."""
+        """Return a graph over the searched program's inputs and outputs as one over those of the given program."""
         return graph if self.wrapping is None else self.wrapping.around(self.inputs, graph)
 
 
 @lru_cache(maxsize=4096)
 def preprocess(program: KernelGraph) -> Sought:
-    """The program without maxima that may be 0 as well, and without views of its inputs and of its results.
+    """Return the program without maxima that zeros can replace, and without views of its inputs and of its results.
 
     Sound: nothing is accepted for it. It says where to look, and every candidate is proved equal to the program as it
     was given. What is written anew is what the prover has shown to be equal, so that the search is not in vain.
@@ -83,15 +84,15 @@ def preprocess(program: KernelGraph) -> Sought:
 
 
 def _in_kernels(program: KernelGraph) -> bool:
-    """Return whether there are products, or no operators that only move elements of a tensor."""
+    """Return whether the program has a product, or no operators that only move elements of a tensor."""
     kinds = {op.kind for op in program.ops if isinstance(op, Op)}
     return OpKind.MATMUL in kinds or not moved(program)
 
 
 def _moved_first(program: KernelGraph, plain: KernelGraph) -> Sought | None:
-    """A program without products behind the moves of its elements; None if some of these do not come first.
+    """Preprocess a program without products by hoisting its moves to the inputs; return None if some of them remain.
 
-    What only moves elements is a copy; one copy is a predefined operator, and nothing is sought in its place.
+    A program of moves only is a copy. One copy is a predefined operator, and no kernel is searched in its place.
 
     Args:
         program: The program.
@@ -108,7 +109,7 @@ def _moved_first(program: KernelGraph, plain: KernelGraph) -> Sought | None:
 
 
 def _once(program: KernelGraph) -> KernelGraph:
-    """The program with operators that are applied to the same tensors twice applied once."""
+    """Return the program with equal operators on the same tensors merged (common subexpression elimination)."""
     types = kernel_types(program)
     stands = list(range(len(types)))
     seen: dict[KernelOp, int] = {}
@@ -130,9 +131,9 @@ def _proved(program: KernelGraph, anew: KernelGraph) -> bool:
 
 
 def shifts(program: KernelGraph) -> frozenset[int]:
-    """Return the numbers of the operators that compute nothing but maxima which zeros may stand for.
+    """Return the numbers of the operators that compute nothing but maxima that zeros can replace.
 
-    Nothing is proved: such operators do not count towards the size of what is searched.
+    Nothing is proved: such operators do not count towards the size of the searched program.
 
     Args:
         program: A program of predefined operators.
@@ -160,7 +161,7 @@ def _without_maxima(program: KernelGraph) -> KernelGraph:
 def _maxima(program: KernelGraph) -> dict[int, Op]:
     """Return the operators max x, and max(max x, c) for numbers c, by their results.
 
-    Kernels compute a running maximum for these; for a maximum of other tensors they compute none.
+    Kernels compute a running maximum for these, but not for a maximum of other tensors.
     """
     makers = {first: op for first, op in numbered(len(program.inputs), program.ops) if isinstance(op, Op)}
     found: dict[int, Op] = {}
@@ -174,7 +175,7 @@ def _maxima(program: KernelGraph) -> dict[int, Op]:
 
 
 def _is_number(makers: Mapping[int, Op], tensor: int) -> bool:
-    """Return whether a tensor is 0 times another, plus a number or not."""
+    """Return whether a tensor is constant: 0 times another one, possibly plus a number."""
     op = makers.get(tensor)
     if op is not None and op.kind is OpKind.SHIFT:
         op = makers.get(op.operands[0])
@@ -182,7 +183,7 @@ def _is_number(makers: Mapping[int, Op], tensor: int) -> bool:
 
 
 def _instead(program: KernelGraph, result: int, operand: int) -> KernelGraph | None:
-    """The program with an operand in place of a result; None if that is an output.
+    """Return the program with an operand in place of a result; None if the result is an output.
 
     The largest of one element is that element. A candidate with zeros in its place would need no sum of exponentials,
     and without a sum no running maximum is derived for it.
@@ -194,7 +195,10 @@ def _instead(program: KernelGraph, result: int, operand: int) -> KernelGraph | N
 
 
 def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:
-    """The program with zeros in place of a result; None if they do not vanish by themselves."""
+    """Return the program with zeros in place of a result.
+
+    None if the zeros do not disappear by sums and differences.
+    """
     types = kernel_types(program)
     stands = list(range(len(types)))  # for each tensor, the one that is read in its place
     zeros = {tensor}
@@ -216,7 +220,7 @@ def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:
 
 
 def _other(op: Op, zeros: set[int]) -> int | None:
-    """The operand that a sum or difference with zeros is equal to; None if there is none."""
+    """Return the operand that a sum or difference with zeros is equal to; None if there is none."""
     match op.kind, op.operands:
         case OpKind.ADD | OpKind.SUB, (a, b) if b in zeros and a not in zeros:
             return a
@@ -230,12 +234,12 @@ def _other(op: Op, zeros: set[int]) -> int | None:
 
 
 def _peeled(program: KernelGraph, *, kernels: bool = False) -> Sought | None:
-    """The program between views and pads of its inputs and reshapes of its results; None if there are none of them.
+    """Return the program between views and pads of its inputs and reshapes of its results; None if there are none.
 
     Args:
         program: The program.
-        kernels: Whether views are those that graph-defined kernels have, of which one then computes the rest, if only
-            by copying what several moves make of the inputs.
+        kernels: Whether to take the views of graph-defined kernels. One kernel then computes the rest, possibly only by
+            copying an input after several moves.
     """
     count, makers = len(program.inputs), dict(numbered(len(program.inputs), program.ops))
     types = kernel_types(program)
@@ -264,25 +268,25 @@ def _peeled(program: KernelGraph, *, kernels: bool = False) -> Sought | None:
 
 
 def _first(tensor: int, back: Sequence[int], makers: Mapping[int, KernelOp]) -> int:
-    """Return the operands of trailing moves."""
+    """Return the tensor in front of trailing moves of elements."""
     while tensor in back:
         tensor = makers[tensor].operands[0]
     return tensor
 
 
 def _read(program: KernelGraph) -> KernelGraph:
-    """The program with an operator that reads each output, which would be no view otherwise."""
+    """Return the program with an operator that reads each output, so that outputs can be views as well."""
     types = kernel_types(program)
     count, readers = len(types), tuple(Op(reads(types[n]), (n,)) for n in program.outputs)
     return replace(program, ops=(*program.ops, *readers), outputs=tuple(range(count, count + len(readers))))
 
 
 def _ends(program: KernelGraph, *, kernels: bool) -> set[int]:
-    """Outputs that are nothing but another shape of a result that is no output, and what lies between the two.
+    """Return outputs that are only reshapes of another result, and the tensors between the two.
 
     Args:
         program: The program.
-        kernels: Whether transposes and rolls make another shape too.
+        kernels: Whether transposes and rolls count like reshapes.
     """
     makers, found = dict(numbered(len(program.inputs), program.ops)), set[int]()
     for output in program.outputs:

@@ -1,4 +1,4 @@
-"""Reading search spaces from search/*.toml: the presets, and files of the user's own.
+"""Reader of search spaces from search/*.toml: the presets, and files of the user's own.
 
 In a file -1 stands for "replicated" (imaps), "unmapped" (omaps) or "not split" (fmaps), and "all" for every value that
 fits. In lists of operators "functions" stands for every function of one element. The rules that hold in every space are
@@ -89,7 +89,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def preset_names() -> tuple[str, ...]:
-    """Names of the presets in the data directory search/."""
+    """Return the names of the presets in the data directory search/."""
     return tuple(sorted(path.stem for path in data_dir("search").glob("*.toml")))
 
 
@@ -199,7 +199,7 @@ def _check(file: _File, where: str) -> None:
 
 
 def _explained(message: str, data: object, where: str) -> SpaceError:
-    """A validation message of the form "... - at `$.key`" as an error that names key, expected and got."""
+    """Return a SpaceError with key, expected and got for a validation message of the form "... - at `$.key`"."""
     text, _, at = message.partition(" - at ")
     key = at.strip("`").removeprefix("$").removeprefix(".")
     hint = f"the presets have every key and its type: {data_dir('search')}"

@@ -1,7 +1,7 @@
-"""Thread level: fusion by rule (paper, section 4.3).
+"""Construction of thread graphs by rule (paper, section 4.3).
 
-Elementwise operators whose results nobody else reads become one thread graph: its interior results live in registers
-and need no shared memory.
+Elementwise operators whose results no other operator reads become one thread graph: its interior results live in
+registers and need no shared memory.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def fuse_threads(graph: KernelGraph) -> KernelGraph:
 
 @lru_cache(maxsize=1 << 10)  # the candidates of one program have many kernels in common
 def fuse_block(block: BlockGraph, operands: tuple[DTensor, ...]) -> BlockGraph:
-    """Fuse one block graph that reads tensors of these types; see `fuse_threads`."""
+    """Fuse elementwise operators in one block graph that reads tensors of these types; see `fuse_threads`."""
     if sum(_elementwise(op) for op in block.ops) < 2:
         return block
     firsts = [first for first, _ in numbered(len(block.inputs), block.ops)]
@@ -79,11 +79,12 @@ def _elementwise(op: BlockOp) -> bool:
 
 
 def _groups(block: BlockGraph, firsts: Sequence[int], shapes: Sequence[Shape]) -> list[int]:
-    """For each operator the last operator of its group (itself when it is not fused into another).
+    """Return for each operator the last operator of its group (itself when it is not fused into another).
 
-    Going backwards, an operator joins the group of its readers when that is one group, all of them are elementwise,
-    nothing is saved to device memory, and its results have the shape of the group's: an element is then computed
-    once, by the thread that needs it. Accumulators are not elementwise, so no group spans the end of the loop.
+    Going backwards, an operator joins the group of its readers under these conditions: that is one group, all readers
+    are elementwise, none of its results is saved to device memory, and its results have the shape of the group's. Each
+    element is then computed once, by the thread that needs it. Accumulators are not elementwise, so no group spans the
+    end of the loop.
     """
     saved = {saver.operand for saver in block.outputs}
     readers: dict[int, set[int]] = {}
@@ -107,7 +108,7 @@ def _groups(block: BlockGraph, firsts: Sequence[int], shapes: Sequence[Shape]) -
 
 
 def _fuse(block: BlockGraph, members: Sequence[int], firsts: Sequence[int], number: dict[int, int]) -> ThreadDefined:
-    """One thread graph for operators ``members`` (ascending; the last one's results are the outputs)."""
+    """Return one thread graph for operators ``members`` (ascending; the last one's results are the outputs)."""
     inside = {firsts[i] + k for i in members for k in range(block.ops[i].results)}
     reads = list(dict.fromkeys(x for i in members for x in block.ops[i].operands if x not in inside))
     local = {tensor: k for k, tensor in enumerate(reads)}

@@ -1,1 +1,1 @@
-"""Semantics of a µGraph for any domain of values; and the float64 reference."""
+"""Semantics of µGraphs: an interpreter over any domain of values, and the float64 reference."""

@@ -1,4 +1,4 @@
-"""Many inputs at once: the float reference with one more axis, in front, that counts independent trials."""
+"""Float reference with a leading batch axis of independent trials, for many inputs at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _EXACT: Final = 1 << 53
 
 
 class BatchedDomain(FloatDomain):
-    """Arrays [trials, ...] of any float type; every axis that the walk names lies one further back.
+    """Domain of arrays [trials, ...] of any float type; each axis number of the interpreter is shifted by one.
 
     Quotients of small integers are rounded once, so that a mean of equal integers is exact.
     """
@@ -41,7 +41,7 @@ class BatchedDomain(FloatDomain):
         self, kind: OpKind, operands: tuple[NDArray[Any], ...], axis: int, extent: int
     ) -> tuple[NDArray[Any], ...]:
         """Implement ``Domain.ordered``."""
-        # With the trials last, the loop is where the reference expects it.
+        # With the trials as the last axis, the loop axis has the position that the reference expects.
         behind = tuple(np.moveaxis(operand, 0, -1) for operand in operands)
         return tuple(np.moveaxis(found, -1, 0) for found in super().ordered(kind, behind, axis, extent))
 
@@ -71,7 +71,7 @@ class BatchedDomain(FloatDomain):
 
 
 def run_many(graph: KernelGraph, arrays: Sequence[NDArray[Any]]) -> tuple[NDArray[Any], ...]:
-    """Outputs [trials, ...] of a µGraph on inputs [trials, ...], in the float type of the inputs.
+    """Return the outputs [trials, ...] of a µGraph on inputs [trials, ...], in the float type of the inputs.
 
     Overflow, division by zero and roots of negative numbers give inf or nan without a warning.
 

@@ -1,8 +1,8 @@
 """Batched matrix products of arrays with replicated leading axes, arranged as few large products.
 
-A block graph's product has four leading axes (grid and loop) on both operands, many of extent 1. Taken literally it is
-thousands of tiny products; where only one operand varies along an axis, that axis is merged into its rows or columns,
-unless that would copy a large operand.
+A block graph's product has four leading axes (grid and loop) on both operands, many of extent 1. Computed directly it
+would be thousands of tiny products. If only one operand varies along an axis, that axis is merged into its rows or
+columns, unless that would copy a large operand.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FREE_COPY: Final = 1 << 20
 
 
 def batched_product(a: Array, b: Array, product: Product) -> Array:
-    """The matrix product of ``a`` [..., m, k] and ``b`` [..., k, n], leading axes of extent 1 being broadcast.
+    """Return the matrix product of ``a`` [..., m, k] and ``b`` [..., k, n], with broadcast leading axes of extent 1.
 
     Args:
         a: Left operand.
@@ -31,7 +31,7 @@ def batched_product(a: Array, b: Array, product: Product) -> Array:
         product: Multiplies stacks; gets views wherever possible.
 
     Returns:
-        The product [..., m, n]; a view of what ``product`` returned.
+        The product [..., m, n]; a view of the result of ``product``.
     """
     rank = a.ndim - 2
     left = [i for i in range(rank) if a.shape[i] != 1 and b.shape[i] == 1]

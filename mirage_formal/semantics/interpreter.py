@@ -1,13 +1,13 @@
-"""The one walk over a µGraph: what a kernel, block or thread graph computes, for any domain of values.
+"""The single interpreter of µGraphs: evaluates a kernel, block or thread graph over any domain of values.
 
-A domain says what the primitive operators do to its values (float64 arrays, field elements, abstract expressions, index
-terms); the walk supplies everything else: partitioning by imap and fmap, accumulators, omap, thread graphs, and the
-expansion of macro operators (mean, rms_norm, softmax ...) into primitive ones.
+A domain defines the primitive operators on its values (float64 arrays, field elements, abstract expressions, index
+terms). The interpreter supplies everything else: partitioning by imap and fmap, accumulators, omap, thread graphs, and
+the expansion of macro operators (mean, rms_norm, softmax ...) into primitive ones.
 
 There is no loop over blocks or iterations. A tensor of a block graph has four leading axes, grid x, y, z and loop,
-before its data dims; an axis on which the tensor does not depend has extent 1 (replication), so imap and fmap are a
+before its data dims. An axis on which the tensor does not depend has extent 1 (replication). So imap and fmap are a
 reshape and a transpose, an accumulator reduces the loop axis, and omap is a transpose and a reshape. Where a grid axis
-and the loop split one dim, the block's slab is cut first and the loop chunk inside it; grid axes that split one dim do
+and the loop split one dim, the block's slab is cut first and the loop chunk inside it. Grid axes that split one dim do
 so in the order x, y, z (the outermost first).
 """
 
@@ -39,7 +39,7 @@ __all__ = ["LEADING", "LOOP_AXIS", "Domain", "Trace", "evaluate", "trace"]
 
 @dataclass(frozen=True, slots=True)
 class Trace(Generic[T]):
-    """Every tensor that the walk computes.
+    """Every tensor that the interpreter computes.
 
     Attributes:
         tensors: All tensors of the kernel graph, inputs first.
@@ -54,7 +54,7 @@ class Trace(Generic[T]):
 
 
 def evaluate(graph: KernelGraph, inputs: Sequence[T], domain: Domain[T]) -> tuple[T, ...]:
-    """The outputs of a program on the given inputs.
+    """Return the outputs of a program on the given inputs.
 
     Args:
         graph: The program.
@@ -71,7 +71,7 @@ def evaluate(graph: KernelGraph, inputs: Sequence[T], domain: Domain[T]) -> tupl
 
 
 def trace(graph: KernelGraph, inputs: Sequence[T], domain: Domain[T]) -> Trace[T]:
-    """Every tensor of a program on the given inputs; see ``evaluate``."""
+    """Return every tensor of a program on the given inputs; see ``evaluate``."""
     if len(inputs) != len(graph.inputs):
         raise GraphError(f"expected {len(graph.inputs)} inputs, got {len(inputs)}")
     level = Level(domain, None)
@@ -117,7 +117,7 @@ def _apply(level: Level[T], op: Op, operands: tuple[Value[T], ...], where: str) 
 def _block(
     domain: Domain[T], op: GraphDefined, operands: tuple[Value[T], ...], where: str
 ) -> tuple[list[Value[T]], list[Value[T]]]:
-    """All tensors of a block graph, and the device tensors that it writes."""
+    """Return all tensors of a block graph, and the device tensors that it writes."""
     graph = op.graph
     if len(operands) != len(graph.inputs):
         raise GraphError(f"expected {len(graph.inputs)} operands, got {len(operands)}", where=where)
@@ -153,7 +153,7 @@ def _thread(level: Level[T], op: ThreadDefined, operands: tuple[Value[T], ...], 
 
 
 def _load(domain: Domain[T], tensor: Value[T], iterator: InputIterator, graph: BlockGraph, where: str) -> Value[T]:
-    """A device tensor cut into the tiles of every block and iteration."""
+    """Return a device tensor cut into the tiles of every block and iteration."""
     extents = (*graph.grid, graph.forloop_range)
     dims = (*iterator.imap, iterator.fmap)
     split: list[int] = []
@@ -197,7 +197,7 @@ def _check_dims(dims: Sequence[int | None], rank: int, where: str) -> None:
 
 
 def _save(domain: Domain[T], value: Value[T], saver: OutputSaver, graph: BlockGraph, where: str) -> Value[T]:
-    """The device tensor that the blocks' results form."""
+    """Return the device tensor that the blocks' results form."""
     _check_dims(saver.omap, len(value.shape), where)
     if value.lead[LOOP_AXIS] != 1:
         raise GraphError("expected a tensor behind an accumulator, got one that depends on the loop", where=where)

@@ -1,8 +1,7 @@
-"""The meaning of every operator in terms of the primitive operators of a domain.
+"""Definition of every operator by the primitive operators of a domain.
 
 Macro operators are expanded here, once for all domains: mean, rms_norm, layer_norm, softmax, silu, abs, pad, the
-accumulators.
-Mean and root mean square divide by the exact number of elements (the loop's iterations included).
+accumulators. Mean and root mean square divide by the exact number of elements (the loop's iterations included).
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ class Value(Generic[T]):
 
     @property
     def full(self) -> Shape:
-        """Extents of all axes of the array: the level's own, then the tensor's."""
+        """Return the extents of all axes of the array: the level's own, then the tensor's."""
         return (*self.lead, *self.shape)
 
 
 class Level(Generic[T]):
-    """The operators at one level, on values that carry their shapes."""
+    """Operators of one level (kernel or block), on values that carry their shapes."""
 
     def __init__(self, domain: Domain[T], context: BlockContext | None) -> None:
         self.domain = domain
@@ -42,61 +41,61 @@ class Level(Generic[T]):
 
     @property
     def iterations(self) -> int:
-        """The range of the block's loop."""
+        """Return the range of the block's loop."""
         assert self.context is not None
         return self.context.forloop_range
 
     def unary(self, kind: OpKind, a: Value[T]) -> Value[T]:
-        """``Domain.unary`` on values of this level."""
+        """Apply ``Domain.unary`` to a value of this level."""
         return replace(a, value=self.domain.unary(kind, a.value))
 
     def binary(self, kind: OpKind, a: Value[T], b: Value[T]) -> Value[T]:
-        """``Domain.binary`` on values of this level."""
+        """Apply ``Domain.binary`` to values of this level."""
         full = tuple(max(x, y) for x, y in zip(a.full, b.full, strict=True))
         return self.wrap(self.domain.binary(kind, a.value, b.value), full)
 
     def scale(self, a: Value[T], factor: Fraction) -> Value[T]:
-        """``Domain.scale`` on values of this level."""
+        """Apply ``Domain.scale`` to a value of this level."""
         return replace(a, value=self.domain.scale(a.value, factor))
 
     def offset(self, a: Value[T], constant: Fraction) -> Value[T]:
-        """``Domain.offset`` on values of this level."""
+        """Apply ``Domain.offset`` to a value of this level."""
         return replace(a, value=self.domain.offset(a.value, constant))
 
     def sum(self, a: Value[T], dim: int, kept: int = 1) -> Value[T]:
-        """The sum along a dim of the tensor; ``kept`` as in ``Domain.sum``."""
+        """Return the sum along a dim of the tensor; ``kept`` as in ``Domain.sum``."""
         return self.fold(a, self.leading + dim, kept)
 
     def fold(self, a: Value[T], axis: int, kept: int = 1) -> Value[T]:
-        """The sum along an axis of the array; ``kept`` as in ``Domain.sum``."""
+        """Return the sum along an axis of the array; ``kept`` as in ``Domain.sum``."""
         full = a.full
         return self.wrap(self.domain.sum(a.value, axis, full[axis], kept), _replaced(full, axis, kept))
 
     def repeat(self, a: Value[T], axis: int, times: int) -> Value[T]:
-        """``Domain.repeat`` on values of this level."""
+        """Apply ``Domain.repeat`` to a value of this level."""
         if times == 1:
             return a
         return self.wrap(self.domain.repeat(a.value, axis, times), _replaced(a.full, axis, times))
 
     def reshape(self, a: Value[T], full: Shape) -> T:
-        """The array of the value with other extents."""
+        """Return the array of the value with other extents."""
         return a.value if full == a.full else self.domain.reshape(a.value, full)
 
     def slice(self, a: Value[T], dim: int, start: int, stop: int) -> Value[T]:
-        """``Domain.slice`` along a dim of the tensor."""
+        """Apply ``Domain.slice`` along a dim of the tensor."""
         axis = self.leading + dim
         return self.wrap(self.domain.slice(a.value, axis, start, stop), _replaced(a.full, axis, stop - start))
 
     def over_loop(self, a: Value[T]) -> Value[T]:
-        """The value with its loop axis written out, if it does not depend on the loop."""
+        """Return the value with its loop axis expanded to all iterations, if it does not depend on the loop."""
         return self.repeat(a, LOOP_AXIS, self.iterations) if a.lead[LOOP_AXIS] == 1 else a
 
     def loop_sum(self, a: Value[T]) -> Value[T]:
-        """The sum over the iterations of the loop."""
+        """Return the sum over the iterations of the loop."""
         return self.fold(self.over_loop(a), LOOP_AXIS)
 
     def wrap(self, value: T, full: Shape) -> Value[T]:
-        """An array of this level as a value."""
+        """Return an array of this level as a value."""
         return Value(value, full[: self.leading], full[self.leading :])
 
 
@@ -109,7 +108,7 @@ def _dim(attrs: Attrs) -> int:
     return attrs.dim
 
 
-#: The meaning of one operator: (level, attributes, operands) -> results.
+#: The definition of one operator: (level, attributes, operands) -> results.
 _Rule = Callable[[Level[T], Attrs, tuple[Value[T], ...]], tuple[Value[T], ...]]
 
 
@@ -137,7 +136,7 @@ def _not(w: Level[T], m: Value[T]) -> Value[T]:
 
 
 def _comparison(kind: OpKind) -> _Rule[Any]:
-    """A comparison of two elements, or of one and a number; a > b is b < a."""
+    """Return the rule of a comparison of two operands, or of one and a number; a > b is b < a."""
     turned = {OpKind.GT: OpKind.LT, OpKind.GE: OpKind.LE}
 
     def rule(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
@@ -149,7 +148,7 @@ def _comparison(kind: OpKind) -> _Rule[Any]:
 
 
 def _select(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
-    """Where the mask holds the first value, elsewhere the second: each of the two, or 0, and their sum."""
+    """Return a selection as the sum of both values, each masked to 0 where it is not chosen."""
     mask, a = xs[:2]
     b = xs[2] if attrs.value is None else _constant_like(w, mask, attrs.value)
     found = w.binary(OpKind.SELECT, mask, a)
@@ -224,7 +223,7 @@ def _softmax(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value
 
 
 def _over_rms(w: Level[T], x: Value[T], attrs: Attrs) -> Value[T]:
-    """x / sqrt(mean(x^2) + eps) along attrs.dim."""
+    """Return x / sqrt(mean(x^2) + eps) along attrs.dim."""
     square = _mean_of(w, w.unary(OpKind.SQUARE, x), _dim(attrs))
     below = square if attrs.eps is None else w.offset(square, attrs.eps)
     return w.binary(OpKind.DIV, x, w.unary(OpKind.SQRT, below))
@@ -288,7 +287,7 @@ def _repeat(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[
 
 
 def _cast(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
-    # Over the reals a change of element type is the identity; rounding is the numerics tier's business.
+    # Over the reals a change of element type is the identity; the claims about numerics deal with rounding.
     return (xs[0],)
 
 
@@ -401,5 +400,5 @@ def _table() -> Mapping[OpKind, _Rule[Any]]:
     return MappingProxyType(table)
 
 
-#: The meaning of every operator; a test compares its keys with OpKind.
+#: The definition of every operator; a test compares its keys with OpKind.
 RULES: Final = _table()

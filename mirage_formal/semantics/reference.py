@@ -1,4 +1,4 @@
-"""The float64 reference: what a µGraph computes, up to rounding, on real inputs."""
+"""The float64 reference: evaluation of a µGraph on real inputs, up to rounding."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 
 class FloatDomain(Untiled[Floats]):
-    """Arrays of float64; silu and softmax are computed without overflow."""
+    """Domain of float64 arrays; silu and softmax are computed without overflow."""
 
     keeps: Final = KEEPABLE
 
@@ -126,7 +126,10 @@ def _running_max(a: Floats, axis: int) -> tuple[Floats, Floats]:
 
 
 def _rescaled_sum(x: Floats, factor: Floats, axis: int) -> Floats:
-    """The state s = s * f + x after the last iteration: x of each iteration times the product of all later factors."""
+    """Return the state s = s * f + x after the last iteration.
+
+    It is the sum of x of each iteration times the product of all later factors.
+    """
     ones = np.ones_like(np.take(factor, [0], axis=axis))
     backwards = np.flip(factor, axis=axis)
     earlier = np.take(backwards, range(factor.shape[axis] - 1), axis=axis)
@@ -135,7 +138,7 @@ def _rescaled_sum(x: Floats, factor: Floats, axis: int) -> Floats:
 
 
 def run(graph: KernelGraph, arrays: Sequence[NDArray[Any]]) -> tuple[Floats, ...]:
-    """Outputs of a µGraph on float64 inputs.
+    """Return the outputs of a µGraph on float64 inputs.
 
     Args:
         graph: A program or a candidate.

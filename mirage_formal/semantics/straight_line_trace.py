@@ -1,7 +1,8 @@
-"""A µGraph recorded as straight-line code over whole arrays, shared by everything that runs it in a finite field.
+"""Straight-line code over whole arrays ("tape"), recorded from a µGraph, for evaluation in finite fields.
 
-The walk runs once, over step numbers; equal steps are recorded once. The tape is then evaluated (field), asked which
-part of each value is needed (LAX check), how fast degrees grow (growth) and which inputs an element depends on (cone).
+The interpreter runs once, over step numbers; equal steps are recorded once. The tape then serves several analyses:
+evaluation (field), the parts of each value that are needed (LAX check), growth of degrees (growth), and the inputs that
+an element depends on (cone).
 """
 
 from __future__ import annotations
@@ -20,33 +21,33 @@ from mirage_formal.semantics.interpreter import evaluate
 
 
 class Part(IntEnum):
-    """The two parts of a field element: P, its value in Z_p; Q, its value in Z_q, which exp consumes."""
+    """The two parts of a field element: P, its value in Z_p; Q, its value in Z_q, the exponent that exp reads."""
 
     P = 0
     Q = 1
 
     @property
     def letter(self) -> Literal["p", "q"]:
-        """Its name in streams and records."""
+        """Return its name in streams and records."""
         return "p" if self is Part.P else "q"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Input number ``index``; a mask is one of zeros and ones."""
+    """Step that reads input number ``index``; a mask is an input of zeros and ones."""
 
     index: int
     shape: Shape
     mask: bool = False
 
     def drawn(self, part: Part) -> Part:
-        """Return the part that is drawn: the elements of a mask are the same numbers in both fields."""
+        """Return the field in which the input is drawn: a mask has the same numbers in both, drawn once."""
         return Part.P if self.mask else part
 
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """EXP, SQRT, SQUARE, RECIPROCAL or an opaque function."""
+    """Step for EXP, SQRT, SQUARE, RECIPROCAL or an opaque function."""
 
     kind: OpKind
     a: int
@@ -55,7 +56,10 @@ class Unary:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """ADD, SUB, MUL, DIV, DIV_NO_NAN, SELECT or an opaque function of two elements, broadcasting axes of extent 1."""
+    """Step for ADD, SUB, MUL, DIV, DIV_NO_NAN, SELECT or an opaque function of two operands.
+
+    Axes of extent 1 broadcast.
+    """
 
     kind: OpKind
     a: int
@@ -65,7 +69,7 @@ class Binary:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """SCALE (product with a constant) or ADD (sum with a constant)."""
+    """Step for SCALE (product with a constant) or ADD (sum with a constant)."""
 
     kind: OpKind
     a: int
@@ -75,7 +79,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Matmul:
-    """Product over the last two axes, broadcasting the axes before them."""
+    """Step for a product over the last two axes, broadcasting the axes before them."""
 
     a: int
     b: int
@@ -85,7 +89,7 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """An axis of ``extent`` folded to ``kept``."""
+    """Step that folds an axis of ``extent`` to ``kept``."""
 
     a: int
     axis: int
@@ -96,7 +100,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """The same elements with other axes."""
+    """Step that gives the same elements other axes."""
 
     a: int
     shape: Shape
@@ -104,7 +108,7 @@ class Reshape:
 
 @dataclass(frozen=True, slots=True)
 class Transpose:
-    """Axes permuted."""
+    """Step that permutes axes."""
 
     a: int
     perm: tuple[int, ...]
@@ -113,7 +117,7 @@ class Transpose:
 
 @dataclass(frozen=True, slots=True)
 class Concat:
-    """``a`` followed by ``b`` along an axis."""
+    """Step that gives ``a`` followed by ``b`` along an axis."""
 
     a: int
     b: int
@@ -123,7 +127,7 @@ class Concat:
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The elements of an axis from ``start`` on, as many as ``shape`` says."""
+    """Step that takes elements of an axis from ``start`` on; ``shape`` has their number."""
 
     a: int
     axis: int
@@ -133,7 +137,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """An axis of extent 1 repeated."""
+    """Step that repeats an axis of extent 1."""
 
     a: int
     axis: int
@@ -142,7 +146,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """Result ``number`` of an operator along ``axis`` that needs an order on the values, which a field has not."""
+    """Step for result ``number`` of an operator along ``axis`` that needs an order on the values; a field has none."""
 
     kind: OpKind
     operands: tuple[int, ...]
@@ -168,7 +172,7 @@ class Tape:
 
 
 def operands(step: Step) -> tuple[int, ...]:
-    """The steps that a step reads."""
+    """Return the steps that a step reads."""
     match step:
         case Load():
             return ()
@@ -196,7 +200,7 @@ def read_part(step: Step, part: Part) -> Part:
 
 
 def rename(step: Step, names: Sequence[int]) -> Step:
-    """A step that reads, in place of each of its operands, what ``names`` has for it."""
+    """Return a step with each operand replaced by its entry in ``names``."""
     match step:
         case Load():
             return step
@@ -209,7 +213,7 @@ def rename(step: Step, names: Sequence[int]) -> Step:
 
 
 class TapeDomain(Untiled[int]):
-    """The walk's domain of step numbers."""
+    """Domain of step numbers, which records the tape."""
 
     keeps: Final = frozenset[OpKind]()
 
@@ -218,14 +222,14 @@ class TapeDomain(Untiled[int]):
         self._numbers: dict[Step, int] = {}
 
     def add(self, step: Step) -> int:
-        """The number of a step, recorded if it is new."""
+        """Return the number of a step, recorded if it is new."""
         number = self._numbers.setdefault(step, len(self.steps))
         if number == len(self.steps):
             self.steps.append(step)
         return number
 
     def shape(self, a: int) -> Shape:
-        """Shape of a step's value."""
+        """Return the shape of a step's value."""
         return self.steps[a].shape
 
     def unary(self, kind: OpKind, a: int) -> int:
@@ -266,7 +270,7 @@ class TapeDomain(Untiled[int]):
         return tuple(self.add(Ordered(kind, operands, axis, number, shape)) for number in range(results))
 
     def softmax(self, a: int, axis: int, extent: int) -> int:
-        """Never called: SOFTMAX is expanded."""
+        """Raise an AssertionError: SOFTMAX is always expanded."""
         raise AssertionError("softmax is expanded")
 
     def reshape(self, a: int, shape: Shape) -> int:
@@ -299,7 +303,7 @@ def _broadcast(a: Shape, b: Shape) -> Shape:
 
 
 def record(graph: KernelGraph) -> Tape:
-    """The tape of a µGraph.
+    """Return the tape of a µGraph.
 
     Raises:
         GraphError: The graph is not well-formed.
@@ -315,7 +319,7 @@ def record(graph: KernelGraph) -> Tape:
 
 @dataclass(frozen=True, slots=True)
 class NotLax:
-    """Why a program has no picture in Z_p x Z_q."""
+    """Reason why a program has no interpretation in Z_p x Z_q."""
 
     reason: str
 
@@ -327,10 +331,10 @@ _PARTS: Final[Needs] = ((), (Part.P,), (Part.Q,), (Part.P, Part.Q))
 
 
 def needs(tape: Tape) -> Needs | NotLax:
-    """Which parts are needed so that the outputs are known in Z_p.
+    """Return for each step the parts that are needed so that the outputs are known in Z_p.
 
-    exp takes a value in Z_q to one in Z_p, so what is behind an exp has no Q part; a value that would need it (a
-    second exp on one path) has no picture. A comparison in an exponent needs the P part of what it compares.
+    exp maps a value in Z_q to one in Z_p, so the result of an exp has no Q part; a value that would need it (a second
+    exp on one path) has no interpretation. A comparison in an exponent needs the P part of its operands.
 
     Sound: a tape with an operator that has no picture is NotLax and leads to Unknown, never to acceptance.
     """
@@ -354,14 +358,14 @@ def needs(tape: Tape) -> Needs | NotLax:
 
 
 def needed(tape: Tape, wanted: Needs) -> Iterator[tuple[int, Step, tuple[Part, ...]]]:
-    """The steps that matter, in order, each with its number and needed parts."""
+    """Yield the needed steps, in order, each with its number and needed parts."""
     for number, step in enumerate(tape.steps):
         if wanted[number]:
             yield number, step, wanted[number]
 
 
 def lax_class(tape: Tape, wanted: Needs) -> Lax:
-    """The widest class among the steps that matter: linear, division, exponential, root, opaque, in this order."""
+    """Return the widest class of the needed steps: linear, division, exponential, root, opaque, in this order."""
     widest = Lax.LINEAR
     for _, step, _ in needed(tape, wanted):
         match step:

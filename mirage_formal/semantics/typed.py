@@ -1,9 +1,9 @@
 """Evaluation of a µGraph in its own element types: arithmetic in float32, every tensor rounded to its type.
 
-The float64 reference says what a program computes up to rounding, and hides what leaves the range of an element type.
-Here each primitive operator gives float32, which is what registers of kernels hold, so what is too large for float32 is
-infinite. Sums and products add in float64 before they are rounded to float32, because the order in which a kernel adds
-is not known. A tensor between two kernels is rounded to its element type, so it is infinite beyond that type's range.
+The float64 reference computes a program up to rounding, and hides overflow of an element type. Here each primitive
+operator gives float32, as registers of kernels hold it, so a value too large for float32 is infinite. Sums and products
+add in float64 before they are rounded to float32, because the order of a kernel's additions is not known. A tensor
+between two kernels is rounded to its element type, so it is infinite beyond that type's range.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: float(2**128 - 2**120)
 
 
 class SingleDomain(FloatDomain):
-    """Arrays of float32, in which every primitive operator gives float32."""
+    """Domain of float32 arrays, in which every primitive operator gives float32."""
 
     def unary(self, kind: OpKind, a: Array) -> Array:
         """Implement ``Domain.unary``."""
@@ -78,7 +78,7 @@ def round_to_dtype(values: Array, dtype: DType) -> Singles:
 
     Args:
         values: Floating-point numbers, or booleans of a mask.
-        dtype: The element type; what is too large for it becomes infinite. Elements of a mask stay what they are.
+        dtype: The element type; values too large for it become infinite. Elements of a mask are not changed.
     """
     found = _single(values)
     match dtype:
@@ -97,12 +97,12 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
         graph: A program, whose operators are a kernel each, or a candidate.
         arrays: One array for each input, of the input's shape; masks are booleans, or zeros and ones.
         stored: Whether tensors between kernels are rounded to their element types. If not, only inputs, outputs and
-            what rounding operators give are rounded, as in one kernel that keeps everything else in registers: this is
-            what a program means where the condition "intermediates not rounded" is granted.
+            results of rounding operators are rounded, as in one kernel that keeps all other tensors in registers. This
+            is the meaning of a program under the condition "intermediates not rounded".
 
     Returns:
-        One array of float32 for each output, in order, of numbers that its element type has. There is no warning of
-        what overflows or has no value: it is infinite or NaN.
+        One array of float32 for each output, in order, of numbers that its element type has. Overflow gives an infinite
+        value and an undefined operation NaN, without a warning.
 
     Raises:
         ShapeError: An array has not its input's shape, or there is not one for each input.
@@ -136,13 +136,13 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
 
 
 def _chosen(op: Op, operands: Sequence[Array]) -> Array:
-    """Return a selection, which keeps the sign of a zero that the sum of both branches loses."""
+    """Return the result of a selection, with the sign of a zero that the sum of both branches would lose."""
     mask, first, *others = operands
     return np.where(mask != 0, first, others[0] if others else _single(float(op.attrs.value or 0)))
 
 
 def _alone(op: KernelOp, types: Sequence[DTensor]) -> KernelGraph:
-    """Return a graph of one kernel, whose inputs are like the tensors that it reads."""
+    """Return a graph of one kernel, with inputs of the types of its operands."""
     read = [types[number] for number in op.operands]
     inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(read))
     own = replace(op, operands=tuple(range(len(read))))

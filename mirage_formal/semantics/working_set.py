@@ -1,4 +1,4 @@
-"""How many elements an evaluation of a µGraph holds: the walk on shapes alone."""
+"""Working-set size of a µGraph's evaluation, in elements, computed by interpreting it over shapes alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mirage_formal.semantics.interpreter import evaluate
 
 
 class ShapeDomain(Untiled[Shape]):
-    """Values are the shapes of arrays, leading axes included; ``elements`` adds up what operators produce."""
+    """Domain of array shapes, leading axes included; ``elements`` adds up the elements of operators' results."""
 
     keeps: Final = KEEPABLE
 
@@ -84,7 +84,7 @@ class ShapeDomain(Untiled[Shape]):
 
 
 def footprint(graph: KernelGraph) -> int:
-    """Elements of all arrays of one evaluation, at most: the inputs and what every operator produces.
+    """Return an upper bound on the elements of all arrays of one evaluation: the inputs and every operator's results.
 
     Raises:
         GraphError: The graph is not well-formed.

@@ -1,4 +1,4 @@
-"""Entries as one file each, to be handed on; and what somebody else handed on, which is data and never code."""
+"""Export of a store entry as one archive file, and import of foreign entries, which are data and never code."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def export(entry: Entry, file: Path) -> None:
 
 
 def unpack(file: Path, into: Path) -> Entry:
-    """Read an exported entry, or the directory of one, as it is; what its evidence shows is for ``replay``.
+    """Read an exported entry, or the directory of one, as it is; ``replay`` establishes its evidence.
 
     Sound: only plain files below ``into`` are written, of names that stay there, and no more bytes than a directory of
     evidence may have; then everything is compared as in any other entry.
@@ -81,7 +81,7 @@ def _under(path: Path, root: Path) -> bool:
 
 
 def accept(place: Place, entry: Entry, package: str, code: str) -> Path:
-    """Put an entry from elsewhere, whose evidence was replayed, under the key that it has here.
+    """Store a foreign entry, whose evidence was replayed, under this installation's key.
 
     Args:
         place: The store.

@@ -23,7 +23,7 @@ _HINT: Final = "search again; mirage-formal store clear removes what cannot be u
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry all of whose files are those that were written.
+    """An entry whose files all have the recorded digests.
 
     Attributes:
         path: Its directory.
@@ -37,7 +37,7 @@ class Entry:
 
     @property
     def evidence(self) -> Path:
-        """The directory of a run or a whole program."""
+        """Return the directory of a run or a whole program."""
         return self.path / EVIDENCE
 
 
@@ -63,7 +63,7 @@ def read_record(path: Path) -> EntryRecord:
 
 
 def read_entry(path: Path) -> Entry:
-    """Read an entry and compare every file with its digest; what its evidence shows is for ``replay``.
+    """Read an entry and compare every file with its digest; ``replay`` establishes its evidence.
 
     Sound: exactly the listed files are there, none is a link, and each has its digest.
 
@@ -85,7 +85,7 @@ def read_entry(path: Path) -> Entry:
 
 
 def expect_key(path: Path, record: EntryRecord, key: EntryKey) -> None:
-    """Refuse an entry that answers something else than is asked.
+    """Refuse an entry whose key differs from the requested one.
 
     Raises:
         FormatError: Names the first field that differs.
@@ -95,7 +95,7 @@ def expect_key(path: Path, record: EntryRecord, key: EntryKey) -> None:
 
 
 def difference(asked: msgspec.Struct, got: msgspec.Struct) -> str | None:
-    """The first field in which two keys differ, with both values; None if they are equal."""
+    """Return the first field in which two keys differ, with both values; None if they are equal."""
     for name in asked.__struct_fields__:
         ours, theirs = getattr(asked, name), getattr(got, name)
         if isinstance(ours, msgspec.Struct) and isinstance(theirs, msgspec.Struct):
@@ -107,7 +107,7 @@ def difference(asked: msgspec.Struct, got: msgspec.Struct) -> str | None:
 
 
 def expect_place(path: Path, record: EntryRecord) -> None:
-    """Refuse an entry that does not lie where its key is looked up.
+    """Refuse an entry whose directory does not have the name that its key determines.
 
     Raises:
         RunError: It has another name.
@@ -119,11 +119,11 @@ def expect_place(path: Path, record: EntryRecord) -> None:
 
 
 def write_entry(place: Place, record: EntryRecord, evidence: Path) -> Path:
-    """Write an entry with a copy of its evidence; one with that key goes.
+    """Write an entry with a copy of its evidence, replacing one with the same key.
 
     Args:
         place: The store.
-        record: Its key and what is said of it; files and bytes are filled in.
+        record: Its key and description; files and bytes are filled in.
         evidence: The directory of a finished run or whole program.
 
     Returns:
@@ -158,12 +158,12 @@ def write_files(made: Path, record: EntryRecord, files: Mapping[str, bytes]) -> 
 
 
 def evidence_of(entry: Entry) -> dict[str, bytes]:
-    """The files of an entry's evidence, by their paths in its directory."""
+    """Return the files of an entry's evidence, by their paths in its directory."""
     return {name.removeprefix(f"{EVIDENCE}/"): data for name, data in entry.files.items()}
 
 
 def sizes(place: Place) -> dict[Path, int]:
-    """Bytes of each entry that can be read."""
+    """Return the bytes of each entry that can be read."""
     return dict(_sizes(place))
 
 

@@ -1,10 +1,10 @@
-"""Location of the store's entries, the right to write one, and removal when there are too many.
+"""Directory layout of the store, locks for writing an entry, and removal of old entries.
 
     <root>/entries/<target>/<program>/<key>/    an entry; the names are first digits of digests
-    <root>/locks/<key>.lock                     held by whoever makes an entry
-    <root>/parts/                               what is being written or removed
+    <root>/locks/<key>.lock                     held by the process that makes an entry
+    <root>/parts/                               entries being written or removed
 
-An entry is written in ``parts`` and renamed, so that readers find all of it or nothing.
+An entry is written in ``parts`` and renamed, so that readers see either all of it or nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mirage_formal.records.store_entry import ENTRY_FILE, EntryKey, entry_code
 SWITCH: Final = "MIRAGE_FORMAL_NO_CACHE"
 #: Names the store's directory; without it, it is ``store`` in the user's cache directory.
 ROOT: Final = "MIRAGE_FORMAL_STORE"
-#: Bytes of all entries together; the ones that were not used for the longest time go first.
+#: Most bytes of all entries together; the least recently used ones are removed first.
 MOST_BYTES: Final = 1 << 30
 ENTRIES: Final = "entries"
 _LOCKS: Final = "locks"
@@ -37,14 +37,14 @@ _PARTS: Final = "parts"
 #: Digits of the program's and the key's digests in names.
 _PROGRAM: Final = 16
 _KEY: Final = 32
-#: Seconds after which what a killed process was writing is removed.
+#: Seconds after which the unfinished files of a killed process are removed.
 _STALE_S: Final = 86_400.0
 _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._-]")
 _HELD: ContextVar[frozenset[str]] = ContextVar("held entries", default=frozenset())
 
 
 def store_root() -> Path:
-    """The store's directory, which need not exist."""
+    """Return the store's directory, which need not exist."""
     named = os.environ.get(ROOT)
     return Path(named) if named else cache_dir("store")
 
@@ -58,18 +58,18 @@ class Place:
     """The directory of a store.
 
     Attributes:
-        root: It.
+        root: Its path.
     """
 
     def __init__(self, root: Path | None = None) -> None:
         self.root = store_root() if root is None else root
 
     def path(self, key: EntryKey) -> Path:
-        """The directory of an entry, whether it is there or not."""
+        """Return the directory of an entry, which need not exist."""
         return self.program(key.identity.program, key.identity.target) / entry_code(key)[:_KEY]
 
     def program(self, digest: str, target: str) -> Path:
-        """The directory of all entries of a program for a target."""
+        """Return the directory of all entries of a program for a target."""
         return self.root / ENTRIES / _UNUSUAL.sub("_", target)[:64] / digest[:_PROGRAM]
 
     def knows(self, digest: str) -> bool:
@@ -77,15 +77,15 @@ class Place:
         return any(self.root.glob(f"{ENTRIES}/*/{digest[:_PROGRAM]}"))
 
     def entries(self) -> list[Path]:
-        """Directories of all entries, by name."""
+        """Return the directories of all entries, by name."""
         return sorted(path.parent for path in self.root.glob(f"{ENTRIES}/*/*/*/{ENTRY_FILE}"))
 
     @contextmanager
     def making(self, key: EntryKey, seconds: float | None) -> Iterator[bool]:
-        """Be the only one who makes an entry; yields whether that is so.
+        """Hold the lock for making an entry; yield whether it is held.
 
-        It is not if others needed longer than the given seconds, None being any time, or if there can be no lock. A
-        process that was killed holds nothing.
+        It is not held if others needed longer than the given seconds, None being any time, or if there can be no lock.
+        A process that was killed holds nothing.
         """
         code = entry_code(key)[:_KEY]
         held = _HELD.get()
@@ -113,7 +113,7 @@ class Place:
 
     @contextmanager
     def building(self) -> Iterator[Path]:
-        """An empty directory on the store's file system, removed at the end if it is still there.
+        """Yield an empty directory on the store's file system, removed at the end if it is still there.
 
         Raises:
             OSError: It cannot be made.
@@ -126,7 +126,7 @@ class Place:
             shutil.rmtree(path, ignore_errors=True)
 
     def drop(self, entry: Path) -> None:
-        """Remove an entry: readers find all of it, or nothing.
+        """Remove an entry atomically: readers see either all of it or nothing.
 
         Raises:
             OSError: It cannot be removed.
@@ -137,7 +137,7 @@ class Place:
             entry.parent.rmdir()
 
     def settle(self, building: Path, entry: Path) -> None:
-        """Put what was built in the place of an entry; one that is there goes.
+        """Move a built directory to the path of an entry, replacing an existing one.
 
         Raises:
             OSError: It cannot be put there.
@@ -151,12 +151,12 @@ class Place:
             building.rename(entry)
 
     def used(self, entry: Path) -> None:
-        """Remember that an entry was used."""
+        """Record the time of an entry's use."""
         with suppress(OSError):
             os.utime(entry / ENTRY_FILE)
 
     def shrink(self, sizes: dict[Path, int]) -> None:
-        """Remove the entries that were not used for the longest time, until all are within the bound.
+        """Remove the least recently used entries, until all are within the bound.
 
         Args:
             sizes: Bytes of each entry.
@@ -172,7 +172,7 @@ class Place:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what processes that were killed have left."""
+        """Remove unfinished files of processes that were killed."""
         with suppress(OSError):
             for path in list((self.root / _PARTS).iterdir()):
                 if path.stat().st_mtime < time.time() - _STALE_S:

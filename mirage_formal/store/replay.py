@@ -1,8 +1,8 @@
 """Replay of the evidence in a directory, without a search and without a solver.
 
-A candidate's directory has a proof, which the checker's kernel replays here; the directory of a run has several, and a
-whole program's is put together from them by the checker. ``check`` establishes more (certificates, the solvers'
-answers, the journal); none of that makes two graphs equal.
+A candidate's directory has a proof, which the checker's kernel replays here. The directory of a run has several, and
+the checker composes a whole program from them. ``check`` establishes more (certificates, the solvers' answers, the
+journal); none of that makes two graphs equal.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Shown:
     Attributes:
         graph: The µGraph.
         digest: Its digest.
-        verdict: What its evidence shows, with conditions as the checker states them now.
+        verdict: The verdict of its evidence, with conditions as the checker states them now.
         us: Estimated microseconds as they were written down; None in a candidate's directory alone.
-        directory: Where its evidence is.
+        directory: The directory of its evidence.
     """
 
     graph: KernelGraph
@@ -76,7 +76,7 @@ class Replayed:
         program: The program.
         shown: Its candidates, or its covers, best first.
         record: run.json or whole.json; None for a candidate alone.
-        runs: Of a whole program, what the searches of its parts have written, by directory.
+        runs: Of a whole program, the summaries of its parts' searches, by directory.
         parts: Of a whole program, the candidates that its covers are made of, by directory.
     """
 
@@ -88,7 +88,7 @@ class Replayed:
 
 
 def replay(root: Path) -> Replayed:
-    """Establish what a directory's evidence shows.
+    """Replay a directory's evidence and return the candidates that it establishes.
 
     Sound: nothing that a file says about equality is believed. The checker reads program and candidates from the files
     and its kernel replays every proof; covers are put together from these candidates by the checker. What is only
@@ -111,7 +111,7 @@ def replay(root: Path) -> Replayed:
 
 
 def _candidate(root: Path, us: float | None = None) -> tuple[KernelGraph, Shown]:
-    """A candidate, and the program that it is proved equal to.
+    """Return a candidate, and the program that it is proved equal to.
 
     Sound: see ``check.equal.equal``; the verdict's conditions are those that the kernel states.
     """
@@ -137,7 +137,7 @@ def _candidate(root: Path, us: float | None = None) -> tuple[KernelGraph, Shown]
 def _probable(
     root: Path, manifest: ManifestRecord, log: VerificationRecord, us: float | None
 ) -> tuple[KernelGraph, Shown]:
-    """A candidate without a proof: its fingerprint is drawn again.
+    """Return a candidate without a proof, after its fingerprint is drawn again.
 
     Sound: see ``check.fingerprint.fingerprint.check_fingerprint``; the verdict says that it is no proof.
     """
@@ -187,7 +187,7 @@ def _expect_digests(
 
 
 def _run(root: Path) -> Replayed:
-    """A finished run: its own files have their digests, its candidates are proved equal to its program."""
+    """Replay a finished run: its own files have their digests, its candidates are proved equal to its program."""
     summary, record, program = _records(root)
     shown = []
     for item in summary.candidates:
@@ -207,7 +207,7 @@ def _records(root: Path) -> tuple[SummaryRecord, RunRecord, KernelGraph]:
         raise RunError("expected a finished run, got one without a summary", where=str(root), hint=hint)
     with step(root / SUMMARY_FILE, "read the summary", corrupt=True):
         summary = unsealed(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
-    # The journal says how the search went, and no result rests on it.
+    # The journal only records the course of the search; no result depends on it.
     listed = {name: code for name, code in summary.manifest.items() if name != SEARCH_FILE}
     empty = () if summary.candidates else (f"{CANDIDATES}/",)  # a run that reports none leaves the directory empty
     check_manifest(root, SUMMARY_FILE, listed, [f"{KERNELS}/", SEARCH_FILE, *empty])
@@ -228,7 +228,7 @@ def _records(root: Path) -> tuple[SummaryRecord, RunRecord, KernelGraph]:
 
 
 def _whole(root: Path) -> Replayed:
-    """A whole program: each cover is made of the program's own operators and of candidates that are proved.
+    """Replay a whole program: each cover consists of the program's own operators and of proved candidates.
 
     Sound: the parts of a cover are a partition of the program, taken out by the checker; a candidate takes the place of
     exactly the program that its proof is about; the checker puts them together, and that is the cover's graph.

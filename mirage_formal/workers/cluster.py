@@ -1,9 +1,9 @@
-"""Tasks on the workers of a dask cluster, on any number of machines.
+"""Executor of tasks on the workers of a dask cluster, on any number of machines.
 
-Dask starts and restarts workers, and moves tasks and answers. Who computes what stays this side's decision: each thread
-of a worker is given one task at a time, so that it is known whose task a lost worker had, each try goes to another
-worker, and a task that always kills its process is found out. Workers compute in processes of their own
-(``cluster_worker``), which a task may crash without harm to dask.
+Dask starts and restarts workers, and moves tasks and answers. This module decides which worker computes a task. Each
+thread of a worker gets one task at a time, so that a lost worker's task is known. Each try goes to another worker, and
+a task that always kills its process is found out. Workers compute in separate processes (``cluster_worker``), which a
+task may crash without harm to dask.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from mirage_formal.workers.task_progress import EVERY_S
 #: Seconds to reach a scheduler, and then for its first worker to appear.
 _CONNECT_S: Final = 5.0
 _APPEAR_S: Final = 60.0
-#: Seconds between two looks at which workers there are, and without any worker before the run is given up.
+#: Seconds between two queries of the list of workers, and seconds without any worker before the run is given up.
 _LOOK_EVERY_S: Final = 1.0
 _ALONE_S: Final = 300.0
-#: Events a second in which all tasks together say where they stand, at most; the scheduler passes them on.
+#: Most progress events a second of all tasks together; the scheduler passes them on.
 _EVENTS_PER_S: Final = 200.0
 #: Seconds to fetch an answer that a worker says it has.
 _FETCH_S: Final = 60.0
@@ -50,12 +50,12 @@ class _Thread(Slot):
 
 
 class Cluster(Executor[_Thread]):
-    """The workers of a dask cluster; those that come or go while a run goes on are taken on or replaced.
+    """Executor on the workers of a dask cluster; workers that come or go during a run are added or replaced.
 
     Args:
         address: "tcp://HOST:PORT" or "tls://HOST:PORT" of a scheduler, or "local:N" for N workers on this machine.
         preload: Modules that the workers' processes start with.
-        environment: What must be the same on the workers as here, by name; a function of a module.
+        environment: Versions and digests that must be the same on the workers as here, by name; a function of a module.
         memory: Bytes that a task may use, as in ``pool.Pool``; a worker's own limit, shared out among its threads,
             holds as well.
 
@@ -97,11 +97,11 @@ class Cluster(Executor[_Thread]):
 
     @property
     def workers(self) -> int:
-        """Threads of the cluster's workers when it was connected to."""
+        """Return the number of threads of the cluster's workers at the time of connection."""
         return self._workers
 
     def close(self) -> None:
-        """Give up what is being computed and leave the cluster; one that was started here ends."""
+        """Cancel running tasks and leave the cluster; end a cluster that was started here."""
         for slot in list(self._slots):
             if slot.task is not None:
                 self._stop(slot)
@@ -116,12 +116,12 @@ class Cluster(Executor[_Thread]):
             self._host = None
 
     def pids(self) -> dict[str, int]:
-        """Process ids of the dask workers, by address."""
+        """Return the process ids of the dask workers, by address."""
         found: dict[str, int] = self._client.run(os.getpid)
         return found
 
     def scheduler_seconds(self) -> float:
-        """Processor time that the scheduler has taken by now; with "local:N", its workers' nannies included."""
+        """Return the scheduler's processor time by now; with "local:N", its workers' nannies included."""
         found: float = self._client.run_on_scheduler(time.process_time)
         return found
 
@@ -154,7 +154,7 @@ class Cluster(Executor[_Thread]):
             raise ClusterError(f"expected at least one worker, got none in {_APPEAR_S:.0f} s", where=address, hint=hint)
 
     def _threads(self) -> dict[str, int]:
-        """Threads of every worker that the scheduler knows, by address."""
+        """Return the number of threads of every worker that the scheduler knows, by address."""
         try:
             found: dict[str, int] = self._client.nthreads()
         except (OSError, RuntimeError, CancelledError) as error:
@@ -163,7 +163,7 @@ class Cluster(Executor[_Thread]):
         return found
 
     def _take_on(self, threads: dict[str, int]) -> list[str]:
-        """Make slots of the new workers; return what is wrong with those that may not be used."""
+        """Make slots of the new workers; return the faults of those that may not be used."""
         known = {slot.home for slot in self._slots} | self._refused
         new = [address for address in threads if address not in known]
         if not new:
@@ -182,7 +182,7 @@ class Cluster(Executor[_Thread]):
         return refused
 
     def _look(self) -> list[_Thread]:
-        """Bring the slots up to date; those that were busy at a worker that is gone."""
+        """Bring the slots up to date; return those that were busy at a worker that is gone."""
         self._looked = time.monotonic()
         threads = self._threads()
         gone = [slot for slot in self._slots if slot.home not in threads]
@@ -212,13 +212,13 @@ class Cluster(Executor[_Thread]):
         return True
 
     def _hear(self, event: tuple[float, tuple[str, bytes]]) -> None:
-        """Keep what a task says of itself; dask calls it, in a thread of its own, with what all clients' tasks say."""
+        """Queue a progress event; dask calls this in a thread of its own, with the events of all clients' tasks."""
         _, (key, said) = event
         if key.startswith(f"mirage_formal-{self._name}-"):
             self._told.put((key, said))
 
     def _note_told(self) -> None:
-        """Give what tasks have said to the slots that still compute them."""
+        """Store received progress values in the slots that still compute the tasks."""
         slots = {slot.future.key: slot for slot in self._slots if slot.future is not None and slot.task is not None}
         with suppress(queue.Empty):
             while True:
@@ -263,7 +263,7 @@ class Cluster(Executor[_Thread]):
 
 
 class _Host:
-    """The process that has a cluster on this machine."""
+    """Process that runs a local cluster."""
 
     def __init__(self, workers: int) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
@@ -285,7 +285,7 @@ class _Host:
             raise ClusterError(f"expected a local cluster, got: {said[0]}", where="cluster", hint="try --workers")
 
     def close(self) -> None:
-        """End it with all its workers."""
+        """End the process with all its workers."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None

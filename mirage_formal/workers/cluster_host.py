@@ -1,7 +1,7 @@
-"""A dask cluster on this machine, which lives until whoever started it closes its standard input or is gone.
+"""A local dask cluster as a separate process, which lives until its parent closes its standard input or ends.
 
-It is a process of its own so that its workers do not import the user's main module once more, and so that Ctrl-C
-reaches only the search: ``python -m mirage_formal.workers.cluster_host WORKERS`` prints the address.
+As a separate process its workers do not import the user's main module once more, and Ctrl-C reaches only the search.
+``python -m mirage_formal.workers.cluster_host WORKERS`` prints the address.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import threading
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-#: Seconds that dask is given to close the cluster. Nobody waits for this process by then: it must not stay for ever.
+#: Seconds for dask to close the cluster. No one waits for this process any more, so it must end by itself.
 _CLOSE_S: Final = 30.0
 
 
 def main() -> None:
-    """Start so many workers of one thread each, print the scheduler's address, and wait for the end of the input."""
+    """Start a dask cluster of single-threaded workers, print the scheduler's address, and wait for the end of input."""
     import distributed
 
     make: Any = distributed.LocalCluster  # its signature is not annotated

@@ -1,7 +1,7 @@
-"""Code that runs inside a dask worker: it computes every task in a process of its own.
+"""Code that runs inside a dask worker: it computes every task in a separate process.
 
-A dask worker computes in threads, which nobody can stop. In a process of its own a task can be bounded in time and
-memory, killed when it is no longer wanted, and may crash: the dask worker and its other tasks go on.
+A dask worker computes in threads, which cannot be stopped. A separate process can be bounded in time and memory, killed
+when its task is no longer wanted, and may crash: the dask worker and its other tasks go on.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from mirage_formal.workers.dispatch import Answer, Done, Event, Failed, Lost, Mi
 from mirage_formal.workers.pool import Pool
 from mirage_formal.workers.task_progress import EVERY_S
 
-#: Dask's name of the events by which tasks say where they stand: their key, and a pickled value. One name for all
-#: clients, as a scheduler keeps the last events of each name for ever.
+#: Dask's topic of progress events: the task's key, and a pickled value. All clients share one name, because a scheduler
+#: keeps the last events of each name for ever.
 TOPIC: Final = "mirage_formal"
-#: Seconds after which a process that has nothing to do is ended: its cluster may have work for others.
+#: Seconds after which an idle process is ended: the cluster may have work for other clients.
 IDLE_S: Final = 60.0
 
 
@@ -47,7 +47,7 @@ class Order:
 
 
 def compute(order: Order) -> Event:
-    """Compute a task in a process of its own; a task that the client has given up is killed."""
+    """Compute a task in a separate process; kill it if the client has given it up."""
     from distributed import get_worker
 
     worker = get_worker()
@@ -75,7 +75,7 @@ def compute(order: Order) -> Event:
 
 
 def _bound(worker: Any, asked: int | None) -> int | None:
-    """The smaller of what the run asks for and a thread's share of the dask worker's own limit."""
+    """Return the memory limit of a task: the smaller of the run's and a thread's share of the dask worker's."""
     limit = worker.memory_manager.memory_limit
     bounds = [asked, limit and limit // worker.state.nthreads]
     return min((bound for bound in bounds if bound), default=None)
@@ -89,7 +89,7 @@ def _given_up(worker: Any, key: str) -> bool:
 
 @dataclass(eq=False, slots=True)
 class _Place:
-    """A pool of one process, what it was made for, and since when it has had nothing to do."""
+    """A pool of one process, its preloaded modules and memory limit, and the time since which it is idle."""
 
     pool: Pool
     terms: tuple[tuple[str, ...], int | None]
@@ -97,7 +97,7 @@ class _Place:
 
 
 class _Crew:
-    """Processes of a dask worker that have nothing to do, kept because starting one takes a second."""
+    """Idle processes of a dask worker, kept because starting one takes a second."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

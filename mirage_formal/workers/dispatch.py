@@ -1,9 +1,9 @@
 """Distribution of tasks among workers of any kind, which may die, hang or be slow.
 
-An ``Executor`` hands out tasks in their order, gives those that failed to other workers, a fixed number of times, and
-reports the ones that take much longer than the rest. Where its workers are is a subclass's matter: processes of this
-machine (``pool.Pool``) or the workers of a cluster (``cluster.Cluster``). Tasks are pure functions of their
-arguments, so it changes nothing which worker answers, or how many times a task is computed.
+An ``Executor`` hands out tasks in their order. It retries those that failed on other workers, a fixed number of times,
+and reports the ones that take much longer than the rest. A subclass supplies the workers: processes of this machine
+(``pool.Pool``) or the workers of a cluster (``cluster.Cluster``). Tasks are pure functions of their arguments, so the
+result does not depend on the worker that answers, or on the number of times that a task is computed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ R = TypeVar("R")
 
 #: Tries of one task, each on another worker where there is one, before it is reported as failed.
 TRIES: Final = 3
-#: A task is slow when it has taken so many times the median of those that are done,
+#: A task is slow when it has taken this multiple of the median of those that are done,
 SLOW_FACTOR: Final = 5.0
-#: and so many seconds at least,
+#: and at least this number of seconds,
 SLOW_AFTER_S: Final = 10.0
-#: once so many are done.
+#: once this number of tasks is done.
 _SLOW_SAMPLE: Final = 3
 
 
@@ -38,12 +38,12 @@ class Done(Generic[R]):
 
     Attributes:
         index: Position among the tasks.
-        value: What it returned.
+        value: Its result.
         attempts: Workers that it was given to.
         milliseconds: Time that its worker took.
         cpu_milliseconds: Processor time that its worker took, with that of processes it waited for.
-        since: Value of time.monotonic() when it was given to the worker that answered; None if nobody knows.
-        place: Number of the place where that was, see ``Slot``.
+        since: Value of time.monotonic() when it was given to the worker that answered; None if unknown.
+        place: Number of that worker's slot, see ``Slot``.
     """
 
     index: int
@@ -63,9 +63,9 @@ class Failed:
         index: Position among the tasks.
         reason: Of the last try.
         attempts: Workers that it was given to.
-        overdue: Whether the last try took longer than it was given.
-        since: Value of time.monotonic() when the last try began; None if nobody knows.
-        place: Number of the place where that was, see ``Slot``.
+        overdue: Whether the last try took longer than its limit.
+        since: Value of time.monotonic() when the last try began; None if unknown.
+        place: Number of that worker's slot, see ``Slot``.
     """
 
     index: int
@@ -84,7 +84,7 @@ class Slow:
         index: Position among the tasks.
         seconds: Since it was given to a worker.
         typical_s: Median of the tasks that are done.
-        again: Whether another worker, which had nothing to do, now computes it as well.
+        again: Whether another, idle worker now computes it as well.
     """
 
     index: int
@@ -104,7 +104,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A try that came to nothing: the worker died, hung (``overdue``) or raised."""
+    """A failed try: the worker died, hung (``overdue``) or raised."""
 
     reason: str
     overdue: bool = False
@@ -112,7 +112,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """The task raised a user's mistake, which no other try would cure."""
+    """A user's error that the task raised, which a retry cannot cure."""
 
     error: MirageError
 
@@ -122,13 +122,13 @@ Event = Answer | Lost | Mistake
 
 @dataclass(eq=False)
 class Slot:
-    """A place where one task at a time is computed.
+    """Place of a worker where one task at a time is computed.
 
     Attributes:
         home: The worker that it belongs to: a task that failed at one home is given to another where there is one.
-        task: What is being computed, if anything.
+        task: Position of the running task, if any.
         since: Value of time.monotonic() when that was sent.
-        said: What it last said of itself, if it has, see ``workers.task_progress``.
+        said: The last progress value of the task, if any, see ``workers.task_progress``.
         place: Its number among the places, from 0, once it was given a task; one that takes the place of another has
             that one's number.
     """
@@ -165,13 +165,13 @@ class _Book:
 
 
 class Executor(ABC, Generic[S]):
-    """Computes tasks on workers; a context manager that may be used for any number of ``run``s.
+    """Executor of tasks on workers; a context manager that may be used for any number of ``run``s.
 
     Attributes:
-        remarks: What the user should know about the workers, readable.
+        remarks: Readable remarks for the user about the workers.
     """
 
-    #: Whether a slow task is given to a second worker that has nothing to do.
+    #: Whether a slow task is given to an idle second worker as well.
     speculative: ClassVar[bool] = False
     #: Seconds without an outcome after which ``run`` yields None.
     TICK_S: ClassVar[float] = 0.2
@@ -184,7 +184,7 @@ class Executor(ABC, Generic[S]):
     @property
     @abstractmethod
     def workers(self) -> int:
-        """Tasks that are computed at a time."""
+        """Return the number of tasks that are computed at a time."""
 
     @property
     def said(self) -> dict[int, Any]:
@@ -193,15 +193,15 @@ class Executor(ABC, Generic[S]):
 
     @abstractmethod
     def close(self) -> None:
-        """End every worker that was started here, whatever it is doing."""
+        """End every worker that was started here, also during a task."""
 
     @abstractmethod
     def _ready(self, wanted: int) -> list[S]:
-        """Slots that may be given a task; up to ``wanted`` are started if that is possible."""
+        """Return slots that may be given a task; up to ``wanted`` are started if that is possible."""
 
     @abstractmethod
     def _send(self, slot: S, function: Callable[[Any], Any], task: Any, limit_s: float) -> bool:
-        """Give a task to a slot; False if the worker died while it was idle, so that nothing was lost."""
+        """Give a task to a slot; return False if the worker died while it was idle, so that nothing was lost."""
 
     @abstractmethod
     def _events(self, timeout: float) -> Iterator[tuple[S, Event]]:
@@ -209,7 +209,7 @@ class Executor(ABC, Generic[S]):
 
     @abstractmethod
     def _stop(self, slot: S) -> None:
-        """End what a busy slot computes; nothing more is heard of it."""
+        """End the task of a busy slot; it yields no further events."""
 
     def __enter__(self) -> Self:
         return self
@@ -266,7 +266,7 @@ class Executor(ABC, Generic[S]):
                     self._stop(slot)
 
     def _assign(self, function: Callable[[P], R], tasks: Sequence[P], book: _Book, limit_s: float) -> None:
-        """Give every idle slot the first task that may go there."""
+        """Give every idle slot the first waiting task that it may compute."""
         if not book.waiting:
             return
         busy = sum(slot.task is not None for slot in self._slots)
@@ -276,7 +276,7 @@ class Executor(ABC, Generic[S]):
                 book.waiting.remove(index)
 
     def _start(self, slot: S, function: Callable[[P], R], task: P, index: int, book: _Book, limit_s: float) -> bool:
-        # Busy before it is sent: whatever interrupts from here on, ``run`` stops what may have begun.
+        # Mark the slot as busy before sending: after any interrupt, ``run`` stops a task that may have begun.
         slot.task, slot.since, slot.said = index, time.monotonic(), None
         if slot.place < 0:
             slot.place = min(set(range(len(self._slots) + 1)) - {other.place for other in self._slots})
@@ -288,7 +288,7 @@ class Executor(ABC, Generic[S]):
         return True
 
     def _next(self, book: _Book, slot: S) -> int | None:
-        """The first waiting task that has not failed at this slot's home, or at every home there is."""
+        """Return the first waiting task that has not failed at this slot's home, or has failed at every home."""
         homes: set[str] | None = None
         for index in book.waiting:
             if slot.home not in book.homes[index]:
@@ -299,7 +299,7 @@ class Executor(ABC, Generic[S]):
         return None
 
     def _note(self, book: _Book, slot: S, event: Event) -> Done[Any] | Failed | None:
-        """Write down what a slot said; the outcome, if that settles its task."""
+        """Record a slot's event; return the outcome, if that settles its task."""
         index = slot.task
         assert index is not None
         seconds = time.monotonic() - slot.since
@@ -324,7 +324,7 @@ class Executor(ABC, Generic[S]):
                 return Failed(index, reason, book.starts[index], overdue, slot.since, slot.place)
 
     def _slow_ones(self, function: Callable[[P], R], tasks: Sequence[P], book: _Book, limit_s: float) -> Iterator[Slow]:
-        """Tasks that have become slow, and those that are now computed a second time; each once."""
+        """Yield tasks that have become slow, each once, with whether another worker now computes them as well."""
         if len(book.seconds) < _SLOW_SAMPLE:
             return
         factor, after_s = self._slow
@@ -340,7 +340,7 @@ class Executor(ABC, Generic[S]):
                 yield Slow(index, seconds, typical, again)
 
     def _double(self, slot: S, function: Callable[[P], R], tasks: Sequence[P], book: _Book, limit_s: float) -> bool:
-        """Compute a busy slot's task at another home as well, if one has nothing to do."""
+        """Compute a busy slot's task at another home as well, if that has an idle slot; return whether it does."""
         index = slot.task
         assert index is not None
         for other in self._ready(0):

@@ -1,6 +1,6 @@
-"""Worker processes of this machine, which may die, crash or hang at any moment without losing a result.
+"""Pool of worker processes on this machine, which may die, crash or hang at any moment without losing a result.
 
-Every worker has a pipe of its own and one task at a time, so the supervisor always knows what a dead worker was doing:
+Every worker has a pipe of its own and one task at a time, so the supervisor always knows the task of a dead worker:
 there is no shared queue or lock that a SIGKILL could leave in a bad state. A worker that failed in any way is replaced
 by a fresh one.
 """
@@ -33,9 +33,9 @@ from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Answer, Ev
 
 #: Seconds that an idle or starting worker is given to exit before it is killed.
 _GRACE_S: Final = 1.0
-#: Workers that may die without having taken a task before something is taken to be wrong with the machine.
+#: Workers that may die without having taken a task before the run is given up.
 _MAX_STILLBORN: Final = 100
-#: Seconds between two looks at how much memory workers use.
+#: Seconds between two measurements of the workers' memory.
 _MEMORY_EVERY_S: Final = 0.1
 _GIB: Final = 1 << 30
 _HINT: Final = "look at this machine's limits of processes and memory (ulimit -a), or use fewer --workers"
@@ -97,12 +97,12 @@ class Pool(Executor[_Worker]):
         _start_server(self._threads)
 
     def close(self) -> None:
-        """Kill every worker, whatever it is doing."""
+        """Kill every worker, also during a task."""
         for worker in list(self._slots):
             self._stop(worker)
 
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the workers that are alive."""
+        """Return the process ids of the workers that are alive."""
         return tuple(w.process.pid for w in self._slots if w.process.pid is not None and w.process.is_alive())
 
     def _ready(self, wanted: int) -> list[_Worker]:
@@ -141,7 +141,7 @@ class Pool(Executor[_Worker]):
                 yield worker, event
 
     def _heard(self, worker: _Worker) -> Event | None:
-        """The answer of a worker, or what its death means; None if it was idle."""
+        """Return the event that a worker sent or that its death means; None for a progress message."""
         try:
             event: Event | _Note = worker.pipe.recv()
         except (EOFError, OSError):
@@ -155,7 +155,7 @@ class Pool(Executor[_Worker]):
         return event
 
     def _overdue(self, worker: _Worker) -> Event | None:
-        """Kill a busy worker that has taken too long or too much."""
+        """Kill a busy worker that exceeded its time or memory, and return the event; None if it did not."""
         if time.monotonic() >= worker.until:
             self._stop(worker)
             return Lost("its worker hung and was killed", overdue=True)
@@ -188,7 +188,7 @@ class Pool(Executor[_Worker]):
 
 
 def _resident(pid: int | None) -> int:
-    """Bytes of memory that a process has in use; 0 where nobody can say."""
+    """Return the resident memory of a process in bytes; 0 if it is unknown."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, IndexError, ValueError):
@@ -196,7 +196,7 @@ def _resident(pid: int | None) -> int:
 
 
 def _serve(pipe: Connection) -> None:
-    """Serve as a worker: compute the task it is sent, answer, wait for the next; leave when the pipe closes."""
+    """Serve as a worker: compute each task that arrives and send its answer, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which then kills its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
@@ -216,7 +216,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _tell(pipe: Connection, writes: threading.Lock) -> None:
-    """Send what the task says of itself while it is computed; nothing is sent behind its answer."""
+    """Send progress values of the task while it is computed; none is sent after its answer."""
     with suppress(OSError):
         while True:
             time.sleep(task_progress.EVERY_S)
@@ -237,12 +237,12 @@ def _computed(function: Callable[[Any], Any], task: Any) -> Event:
 
 
 def _cpu_seconds() -> float:
-    """Processor time of this process and of those that it has waited for."""
+    """Return the processor time of this process and of those that it has waited for."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 def _leave_with_parent() -> None:
-    """End this worker, whatever it computes, when the supervisor is gone."""
+    """End this worker, also during a task, when the supervisor is gone."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -255,7 +255,7 @@ def _leave_with_parent() -> None:
 _MAIN_LOCK: Final = threading.Lock()
 
 
-#: What linear-algebra libraries read once, when they are loaded.
+#: Environment variables that linear-algebra libraries read once, when they are loaded.
 _THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -297,5 +297,5 @@ class _Context(ForkServerContext):
 
 
 def default_workers() -> int:
-    """Processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,7 +1,6 @@
-"""Progress of a running task: a value that a thread beside the task reads now and then.
+"""Progress of a running task: a value that a second thread reads at intervals.
 
-Whatever computes the task is not slowed by it: it counts as it does anyway, and its counts are looked at twice a
-second.
+This does not slow the task down: the task counts as it does anyway, and its counts are read twice a second.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
-#: Seconds between two looks.
+#: Seconds between two reads.
 EVERY_S: Final = 0.5
 
 _sources: list[Callable[[], Any]] = []
@@ -18,7 +17,7 @@ _sources: list[Callable[[], Any]] = []
 
 @contextmanager
 def telling(source: Callable[[], Any]) -> Iterator[None]:
-    """While this lasts, ``source()`` says where the task of this process stands: a small value that can be pickled."""
+    """Register ``source``, which returns this process's task progress as a small picklable value, for this context."""
     _sources.append(source)
     try:
         yield

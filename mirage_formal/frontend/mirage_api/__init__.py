@@ -1,1 +1,1 @@
-"""The reference system's Python interface: what of it is offered here."""
+"""Table of the reference system's Python interface, with the support for each name."""

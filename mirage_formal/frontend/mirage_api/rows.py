@@ -1,4 +1,4 @@
-"""The part of the reference system's Python interface that is offered: one row for each name.
+"""Table of the reference system's Python interface: one row for each name, with its support here.
 
 docs/mirage_api.md is printed from these rows, errors name them, and tests try every one. A name without a row is not
 known here.
@@ -13,12 +13,12 @@ from typing import Final
 
 
 class Offer(StrEnum):
-    """How far a name of the reference system is supported."""
+    """Degree of support for a name of the reference system."""
 
     YES = "yes"
-    #: Its use raises UnsupportedError, with the row's name.
+    #: The use of the name raises UnsupportedError, with the row's name.
     NO = "no"
-    #: It is accepted with an IgnoredOptionWarning, and has no effect.
+    #: The option is accepted with an IgnoredOptionWarning, and has no effect.
     IGNORED = "ignored"
 
 
@@ -29,7 +29,7 @@ class Row:
     Attributes:
         name: As there; methods with their class.
         offer: Whether it is offered.
-        difference: What is different here, or what to do instead.
+        difference: The difference here, or the alternative.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The rows as a document, and as errors where something is used that is not offered here."""
+"""The interface table as a document, and as errors for the use of unsupported names."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ is the package of the engines.
 
 
 def refusal(name: str, what: str = "") -> UnsupportedError:
-    """The error for the use of a name that is not offered.
+    """Return the error for the use of a name that is not offered.
 
     Args:
         name: Name of its row.
-        what: What was expected and got; made of the row if left out.
+        what: The expected and the given; made from the row if left out.
 
     Returns:
         An error at the user's line that names the row.
@@ -42,12 +42,12 @@ def refusal(name: str, what: str = "") -> UnsupportedError:
 
 
 def missing(owner: str, name: str, here: str) -> Exception:
-    """The error for an attribute that an object has not.
+    """Return the error for an attribute that an object has not.
 
     Args:
         owner: The class of the reference system that the object stands for, or "" for the module.
         name: The attribute.
-        here: What the object is here.
+        here: The kind of the object here.
 
     Returns:
         The row's error, if the table has the name; else an AttributeError.
@@ -62,7 +62,7 @@ def missing(owner: str, name: str, here: str) -> Exception:
 
 
 def document() -> str:
-    """The text of docs/mirage_api.md."""
+    """Return the text of docs/mirage_api.md."""
     lines = [_HEAD.rstrip("\n")]
     for section in SECTIONS:
         lines += ["", f"## {section.title}", "", "| name | here | difference, or what to do instead |", "|---|---|---|"]

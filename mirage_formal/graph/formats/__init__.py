@@ -1,1 +1,1 @@
-"""µGraphs as files: our JSON, text for people, checkpoints of Mirage."""
+"""File formats of µGraphs: our JSON, readable text, Graphviz, and checkpoints of Mirage."""

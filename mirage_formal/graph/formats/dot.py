@@ -1,4 +1,4 @@
-"""µGraphs as text of Graphviz: a node for each operator, a box for each kernel that a block graph defines."""
+"""Export of µGraphs to Graphviz: a node for each operator, a box for each graph-defined kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mirage_formal.graph.types import DimMap, DTensor, Shape
 
 
 def to_dot(graph: KernelGraph) -> str:
-    """A graph in Graphviz's language, for ``dot -Tpng``.
+    """Return a graph in Graphviz's language, for ``dot -Tpng``.
 
     Args:
         graph: A well-formed graph.
@@ -23,7 +23,7 @@ def to_dot(graph: KernelGraph) -> str:
     """
     types = kernel_types(graph)
     lines = ["digraph mugraph {", "  rankdir=TB;", "  node [shape=box, fontname=monospace];"]
-    #: The node behind which each tensor is found.
+    #: The node that defines each tensor.
     made = {n: f"d{n}" for n in range(len(graph.inputs))}
     for n, item in enumerate(graph.inputs):
         lines.append(_node(made[n], f"{item.name}\n{item.tensor.dtype.value} {_dims(item.tensor.shape)}", "ellipse"))
@@ -45,7 +45,7 @@ def to_dot(graph: KernelGraph) -> str:
 
 
 def _kernel(op: GraphDefined, first: int, operands: Sequence[DTensor]) -> Iterator[str]:
-    """The box of a block graph."""
+    """Yield the lines of a block graph's box."""
     block = op.graph
     types = block_types(block, tuple(operands))
     grid = "x".join(map(str, block.grid))
@@ -71,14 +71,14 @@ def _kernel(op: GraphDefined, first: int, operands: Sequence[DTensor]) -> Iterat
 
 
 def _split(block: BlockGraph, number: int) -> str:
-    """How an iterator cuts its tensor."""
+    """Return the label of an input iterator: the dims that its imap and the loop split."""
     iterator = block.inputs[number]
     loop = "" if iterator.fmap is None else f", loop over dim {iterator.fmap}"
     return f"{_map(iterator.imap)}{loop}"
 
 
 def _map(dims: DimMap) -> str:
-    """As in ``x: dim 0``, for each axis that has a dim."""
+    """Return a map as text such as ``x: dim 0``, for each axis that has a dim."""
     return ", ".join(f"{axis}: dim {dim}" for axis, dim in zip("xyz", dims, strict=True) if dim is not None) or "whole"
 
 
@@ -91,6 +91,6 @@ def _node(name: str, label: str, shape: str = "") -> str:
 
 
 def _quoted(text: str) -> str:
-    """A string of Graphviz; names of inputs are identifiers, so nothing else needs care."""
+    """Return a quoted string of Graphviz; names of inputs are identifiers, so nothing else needs escaping."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

@@ -1,4 +1,4 @@
-"""µGraphs as JSON, for people and files, and as compact bytes, for worker processes.
+"""µGraphs as JSON, for users and files, and as compact bytes, for worker processes.
 
 Loading never executes anything: the text is bounded, parsed as plain JSON, matched against typed records
 (graph/wire.py) and turned into frozen values. The published schema is docs/schemas/mugraph.schema.json.
@@ -23,17 +23,17 @@ _HINT: Final = "the file must be one that mirage-formal wrote: give mugraph.json
 
 
 def to_json(graph: KernelGraph) -> str:
-    """Readable JSON text of a graph; ``from_json`` gives the same graph back, exactly."""
+    """Return readable JSON text of a graph; ``from_json`` gives the same graph back, exactly."""
     return pretty(msgspec.to_builtins(record_of(graph))) + "\n"
 
 
 def embed(graph: KernelGraph) -> msgspec.Raw:
-    """The text of ``to_json`` as a field of a record."""
+    """Return the text of ``to_json`` as a field of a record."""
     return msgspec.Raw(to_json(graph).strip().encode())
 
 
 def from_json(text: str | bytes, where: str = "") -> KernelGraph:
-    """The graph in a JSON text.
+    """Return the graph in a JSON text.
 
     The result refers only to earlier tensors, but its shapes are not checked: see ``check.kernel_types``.
 
@@ -48,7 +48,7 @@ def from_json(text: str | bytes, where: str = "") -> KernelGraph:
 
 
 def from_value(value: object, where: str = "") -> KernelGraph:
-    """The graph in plain JSON values.
+    """Return the graph in plain JSON values.
 
     Raises:
         FormatError: The values are no µGraph of a known version; the field at fault is named.
@@ -69,12 +69,12 @@ def from_value(value: object, where: str = "") -> KernelGraph:
 
 
 def encode(graph: KernelGraph) -> bytes:
-    """Compact bytes of a graph, for worker processes."""
+    """Return compact bytes of a graph, for worker processes."""
     return msgspec.msgpack.encode(record_of(graph))
 
 
 def decode(data: bytes) -> KernelGraph:
-    """The graph in bytes that ``encode`` made.
+    """Return the graph in bytes that ``encode`` made.
 
     Raises:
         FormatError: The bytes are no µGraph.
@@ -86,12 +86,12 @@ def decode(data: bytes) -> KernelGraph:
 
 
 def schema_text() -> str:
-    """Text of docs/schemas/mugraph.schema.json."""
+    """Return the text of docs/schemas/mugraph.schema.json."""
     return json.dumps(schema(), indent=2, sort_keys=True) + "\n"
 
 
 def load_json(text: str | bytes, where: str = "") -> object:
-    """Plain JSON values in a bounded text, without duplicate keys.
+    """Return the plain JSON values in a bounded text, without duplicate keys.
 
     Raises:
         FormatError: See ``strict_json.load``.
@@ -101,7 +101,7 @@ def load_json(text: str | bytes, where: str = "") -> object:
 
 
 def field_message(error: msgspec.ValidationError) -> str:
-    """A message of msgspec with the field first: ``field $.ops[0].operands: expected ..., got ...``."""
+    """Return a message of msgspec with the field first: ``field $.ops[0].operands: expected ..., got ...``."""
     what, separator, path = str(error).rpartition(" - at `")
     if not separator:
         return f"field $: {str(error)[:1].lower()}{str(error)[1:]}"
@@ -109,7 +109,7 @@ def field_message(error: msgspec.ValidationError) -> str:
 
 
 def pretty(value: object, indent: int = 0) -> str:
-    """JSON text that keeps what fits on one line."""
+    """Return JSON text in which a value that fits on one line stays on one line."""
     flat = json.dumps(value, ensure_ascii=False, allow_nan=False)
     if len(flat) + indent <= _WIDTH or not isinstance(value, dict | list | tuple) or not value:
         return flat

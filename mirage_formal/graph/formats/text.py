@@ -1,4 +1,4 @@
-"""µGraphs as text for people: one statement a line, types as comments, and the way back.
+"""µGraphs as readable text, one statement a line with types as comments; writer and parser.
 
     mugraph 1
     d0 = input(X) dtype=float16 shape=[16,64]
@@ -44,7 +44,7 @@ _Types = tuple[DTensor, ...] | tuple[STensor, ...] | tuple[RTensor, ...]
 
 
 def to_text(graph: KernelGraph) -> str:
-    """Readable text of a graph; of a well-formed one, ``from_text`` gives the same graph back, exactly."""
+    """Return readable text of a graph; of a well-formed one, ``from_text`` gives the same graph back, exactly."""
     types: tuple[DTensor, ...]
     try:
         types = kernel_types(graph)
@@ -69,7 +69,7 @@ def to_text(graph: KernelGraph) -> str:
 
 
 def from_text(text: str, where: str = "") -> KernelGraph:
-    """The graph in a text that ``to_text`` wrote.
+    """Return the graph in a text that ``to_text`` wrote.
 
     Raises:
         FormatError: The text is no µGraph; the line or field at fault is named.
@@ -108,7 +108,7 @@ def _attributes(attrs: Attrs) -> Iterator[str]:
 
 
 def _call(name: str, operands: tuple[int, ...], number: int, results: int, letters: str) -> str:
-    """``s4, s5 = name(d0, d1)``: the letters of operands and of results."""
+    """Return ``s4, s5 = name(d0, d1)``: ``letters`` are those of operands and of results."""
     made = ", ".join(f"{letters[-1]}{number + r}" for r in range(results))
     return f"{made} = {name}({', '.join(f'{letters[0]}{n}' for n in operands)})"
 
@@ -180,7 +180,7 @@ class _Statement:
 
 @dataclass(slots=True)
 class _Scope:
-    """Tensors of one graph while it is read: their letter and how many there are."""
+    """Tensors of one graph while it is parsed: their letter and their number."""
 
     letter: str
     count: int = 0
@@ -191,7 +191,7 @@ class _Scope:
 
 
 class _Reader:
-    """Turns text into the plain values of the JSON format, which are then checked like those of a file."""
+    """Parser from text to the plain values of the JSON format, which are then checked like those of a file."""
 
     def __init__(self, text: str, where: str) -> None:
         self._where = where
@@ -199,7 +199,7 @@ class _Reader:
         self._lines = enumerate((line.partition(";")[0].strip() for line in text.splitlines()), start=1)
 
     def kernel(self) -> dict[str, object]:
-        """The whole graph."""
+        """Return the plain values of the whole graph."""
         self._line, header = next((item for item in self._lines if item[1]), (1, ""))
         if header != _HEADER:
             self._fail(f"expected {_HEADER!r}, got {header[:40]!r}")
@@ -304,7 +304,7 @@ class _Reader:
         yield from self._statements(last="}")
 
     def _statements(self, last: str | None) -> Iterator[_Statement]:
-        """Statements up to the closing line."""
+        """Yield the statements up to the closing line."""
         for number, line in self._lines:
             self._line = number
             if line == last:
@@ -353,7 +353,7 @@ class _Reader:
         return [int(arg[1:]) for arg in args]
 
     def _value(self, s: _Statement, key: str) -> object:
-        """A value as JSON has it: an integer, null for ``-``, a list of those, or text."""
+        """Return an attribute's value as JSON has it: an integer, null for ``-``, a list of those, or text."""
         if key not in s.attributes:
             self._fail(f"expected {key}=..., got none")
         text = s.attributes[key]

@@ -1,1 +1,1 @@
-"""Where tensors lie in memory."""
+"""Storage locations of tensors in memory."""

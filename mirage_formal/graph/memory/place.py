@@ -1,8 +1,8 @@
-"""Where the elements of a kernel-level tensor lie: at strides, or where moves of another tensor's elements lead.
+"""Storage location of a kernel-level tensor's elements: strides, or an index map through moves of another tensor.
 
-A path is followed from an element back to where it was, in integers or in the index expressions of a kernel, by one
-function. So whatever moves are put together, a reader finds the element; what has to be known beside that is only which
-neighbours stay neighbours, so that they are read together.
+A path maps an element's index back to its index in the stored tensor. One function computes this map, over integers or
+over the index expressions of a kernel. So a reader finds the element under any combination of moves. The only further
+information needed is which neighbouring elements stay neighbours, so that they are read together.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ _T = TypeVar("_T")
 
 
 class Arithmetic(Protocol[_T]):
-    """Integers, or expressions that stand for them."""
+    """Arithmetic of integers, or of expressions that stand for them."""
 
     def number(self, value: int) -> _T:
-        """A constant."""
+        """Return a constant."""
 
     def add(self, *terms: _T) -> _T:
-        """Their sum."""
+        """Return the sum of the terms."""
 
     def mod(self, e: _T, n: int) -> _T:
-        """e % n."""
+        """Return e % n."""
 
     def less(self, e: _T, n: int) -> _T:
         """Return whether e < n."""
 
     def ravel(self, coordinates: Iterable[_T], strides: Iterable[int]) -> _T:
-        """The sum of coordinates times strides."""
+        """Return the sum of coordinates times strides."""
 
     def unravel(self, e: _T, shape: tuple[int, ...]) -> tuple[_T, ...]:
-        """Coordinates of the element at a row-major position."""
+        """Return the coordinates of the element at a row-major position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An operator that moves elements, between two shapes.
+    """Operator that moves elements, with its operand's and its result's shape.
 
     Attributes:
-        kind: The operator; a concatenation stands for a tensor that is rolled.
-        attrs: Its attributes; of a rolled tensor the dim, and the element that comes first as ``start``.
-        given: Extents of what it moves.
+        kind: The operator; a concatenation stands for a roll (circular shift) of a tensor.
+        attrs: Its attributes; of a roll the dim, and the element that comes first as ``start``.
+        given: Extents of its operand.
         shape: Extents of its result.
     """
 
@@ -58,9 +58,10 @@ class Move:
     shape: Shape
 
     def back(self, at: Sequence[_T], ix: Arithmetic[_T]) -> tuple[list[_T], list[_T]]:
-        """Where an element of the result was, and conditions: where one is 0, the element is a zero of a pad.
+        """Return the operand's index of an element of the result, and conditions under which it is no zero of a pad.
 
-        No number on the way is negative. Where a condition is 0, the element would have been behind the end.
+        No intermediate number is negative. Where a condition is 0, the element is a pad's zero, and the index would lie
+        beyond the operand's end.
         """
         found, dim, attrs = list(at), self.attrs.dim or 0, self.attrs
         match self.kind:
@@ -82,7 +83,7 @@ class Move:
         return found, []
 
     def inverse(self) -> Move:
-        """The move that undoes a reshape, a transpose or a roll."""
+        """Return the move that undoes a reshape, a transpose or a roll."""
         if self.kind is OpKind.CONCAT:
             dim = self.attrs.dim or 0
             return Move(
@@ -95,9 +96,10 @@ class Move:
         return Move(self.kind, Attrs(perm=back), self.shape, self.given)
 
     def dim(self, dim: int, run: int) -> tuple[int, int] | None:
-        """The dim along which neighbours along a dim were neighbours, and the run that stays together.
+        """Map a dim of the result, and a run length along it, to the operand's dim and the run length there.
 
-        Runs start at multiples of their length, along both dims. None if there is no such dim.
+        Neighbours along the result's dim are neighbours along the operand's, within runs that start at multiples of
+        their length along both dims. None if there is no such dim.
         """
         attrs = self.attrs
         match self.kind:
@@ -121,7 +123,7 @@ class Move:
                 return dim, gcd(run, attrs.start or 0)
 
     def steps(self, steps: Sequence[int]) -> tuple[int, ...]:
-        """The steps in memory between neighbours along each dim of the result, from those of what it moves."""
+        """Return the strides of the result's dims in memory, from those of the operand's dims."""
         match self.kind:
             case OpKind.TRANSPOSE:
                 assert self.attrs.perm is not None
@@ -140,11 +142,11 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Moves that lead from a tensor whose elements lie at strides to one whose elements do not.
+    """Moves that map a tensor whose elements lie at strides to one whose elements do not.
 
     Attributes:
         moves: One after another; at least one.
-        source: Where the first one's tensor lies.
+        source: The storage location of the first move's operand.
     """
 
     moves: tuple[Move, ...]
@@ -152,17 +154,17 @@ class Path:
 
     @property
     def given(self) -> Shape:
-        """Extents of the first one's tensor."""
+        """Return the extents of the first move's operand."""
         return self.moves[0].given
 
     @property
     def share(self) -> float:
-        """The part of the result that no pad added."""
+        """Return the fraction of the result's elements that no pad added."""
         kept = (prod(move.given) / prod(move.shape) for move in self.moves if move.kind is OpKind.PAD)
         return prod(kept) * self.source.share(self.given)
 
     def back(self, at: Sequence[_T], ix: Arithmetic[_T]) -> tuple[list[_T], list[_T]]:
-        """Where an element was in the first one's tensor, and conditions, see ``Move.back``."""
+        """Return an element's index in the first move's operand, and conditions, see ``Move.back``."""
         conditions: list[_T] = []
         found = list(at)
         for move in reversed(self.moves):
@@ -171,7 +173,7 @@ class Path:
         return found, conditions
 
     def run(self, dim: int) -> int:
-        """How many neighbours along a dim are always neighbours in memory, from multiples of their number on.
+        """Return the length of the runs along a dim whose elements are always neighbours in memory.
 
         A power of two; runs begin at multiples of it along the dim. Either no element of a run lies in a pad, or all.
         """
@@ -189,19 +191,19 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the elements of a tensor lie.
+    """Storage location of a tensor's elements.
 
     Attributes:
-        base: Number of the tensor in whose memory they lie: its own, unless it is a view. The base of what is stored
-            only in part is the slice that reads it.
+        base: Number of the tensor in whose memory they lie: its own, unless it is a view. The base of a tensor that is
+            stored only in part is the slice that reads it.
         strides: In elements; element (i, j, ...) lies at ``offset`` plus the sum of index times stride, counted from
             the base's first element.
         offset: In elements; below 0 if the first elements do not lie in memory.
-        extents: Where only elements with indices below these lie in memory; others are 0 where they are read, and are
-            not written. None: all do.
+        extents: Bounds of the indices of elements in memory, if only those below lie there; others are 0 where they are
+            read, and are not written. None: all do.
         starts: As ``extents``, the least indices of elements in memory; None: 0.
-        path: Where no strides give the elements, how they are found from where others of the base lie. ``strides`` then
-            are the steps between neighbours along each dim, as far as these are the same.
+        path: Where no strides give the elements, the index map from other elements of the base. ``strides`` then are
+            the steps between neighbours along each dim, as far as these are the same.
     """
 
     base: int
@@ -212,14 +214,14 @@ class Place:
     path: Path | None = None
 
     def span(self, shape: Shape) -> int:
-        """Elements of the base up to the last one that belongs to a tensor of this shape."""
+        """Return the number of elements of the base up to the last one that belongs to a tensor of this shape."""
         if self.path is not None:
             return self.path.source.span(self.path.given)
         inside = self.extents or shape
         return self.offset + 1 + sum((n - 1) * s for n, s in zip(inside, self.strides, strict=True))
 
     def share(self, shape: Shape) -> float:
-        """The part of a tensor of this shape that lies in memory, from above 0 to 1."""
+        """Return the fraction of a tensor of this shape that lies in memory, from above 0 to 1."""
         if self.path is not None:
             return self.path.share
         if self.extents is None:
@@ -228,7 +230,7 @@ class Place:
         return prod(end - start for start, end in zip(starts, self.extents, strict=True)) / prod(shape)
 
     def aligned(self, shape: Shape, width: int, dense: int) -> bool:
-        """Whether runs of ``width`` elements along a dim start at multiples of it, and lie in memory wholly or not.
+        """Return whether runs of ``width`` elements along a dim start at multiples of it, and are stored wholly or not.
 
         Args:
             shape: Extents of the tensor.
@@ -245,7 +247,7 @@ class Place:
 
 
 class _Integers:
-    """Integers themselves."""
+    """Arithmetic of Python integers."""
 
     def number(self, value: int) -> int:
         return value

@@ -1,1 +1,1 @@
-"""Candidates whose tiles overhang their tensors: pads and slices around kernels."""
+"""Candidates whose remainder tiles overhang their tensors: pads and slices around kernels."""

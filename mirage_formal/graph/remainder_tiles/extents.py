@@ -1,8 +1,8 @@
-"""Programs at other extents, and what a candidate with tails computes at the padded ones.
+"""Programs at padded extents, for candidates whose remainder tiles overhang their tensors.
 
 A candidate whose tiles overhang its tensors computes slices(kernels(pads(x))). It computes a program P if its kernels
 compute P', the program's own operators on inputs of the padded extents, and if slices(P'(pads(x))) is P(x). The first
-has no pads in it, the second no grids and loops.
+condition contains no pads, the second no grids and loops.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mirage_formal.graph.types import DTensor, Shape, row_major
 
 @dataclass(frozen=True, slots=True)
 class Tails:
-    """A candidate taken apart.
+    """Decomposition of a candidate with remainder tiles.
 
     Attributes:
         program: The program's operators on inputs of the padded extents.
@@ -36,7 +36,7 @@ class Tails:
 
 
 def tails(program: KernelGraph, candidate: KernelGraph) -> Tails | None:
-    """A candidate taken apart; None if it has neither pads in front nor slices behind, or the program does not fit.
+    """Decompose a candidate; return None if it has neither pads nor slices around it, or the program does not fit.
 
     Args:
         program: A well-formed program.
@@ -56,7 +56,7 @@ def tails(program: KernelGraph, candidate: KernelGraph) -> Tails | None:
 
 
 def _ends(wrapping: Wrapping, count: int) -> list[int] | None:
-    """For each result of what is between, an output of the whole that it is, or that is cut from it.
+    """Return for each result of the core an output of the whole that is this result, or a slice of it.
 
     Kernels may give their results in another order than the program has its outputs. None if a result is none of them.
     """
@@ -73,18 +73,18 @@ def _outputs(graph: KernelGraph) -> list[DTensor]:
 
 
 def with_shape(item: Input, shape: Shape) -> Input:
-    """An input at other extents; row-major unless nothing changes."""
+    """Return an input at other extents; row-major unless nothing changes."""
     if shape == item.tensor.shape:
         return item
     return Input(item.name, DTensor(shape, item.tensor.dtype), row_major(shape))
 
 
 def resize(program: KernelGraph, shapes: Sequence[Shape]) -> KernelGraph | None:
-    """A program's operators on inputs of other shapes; None where they do not fit, or are not predefined.
+    """Return a program's operators on inputs of other shapes; None where they do not fit, or are not predefined.
 
-    A mean keeps its divisor, so that zeros behind the end of what it runs over change nothing: where that has another
-    extent, it is written as a sum and a product with a constant, and so is the mean in an RMS norm. What other
-    operators compute may depend on the extents, as a softmax does.
+    A mean keeps its divisor, so that zeros behind the end of the reduced dim change nothing: where that dim has another
+    extent, it is written as a sum and a product with a constant, and so is the mean in an RMS norm. The results of
+    other operators may depend on the extents, as a softmax does.
     """
     inputs = tuple(with_shape(item, shape) for item, shape in zip(program.inputs, shapes, strict=True))
     before, types = kernel_types(program), [item.tensor for item in inputs]
@@ -108,7 +108,7 @@ def resize(program: KernelGraph, shapes: Sequence[Shape]) -> KernelGraph | None:
 
 
 def _steps(op: Op, old: Shape, new: Shape) -> list[Op]:
-    """An operator at another extent of its first operand, as one operator or several."""
+    """Return an operator at another extent of its first operand, as one operator or several."""
     dim = op.attrs.dim
     if op.kind not in (OpKind.MEAN, OpKind.RMS_NORM) or dim is None or old[dim] == new[dim]:
         return [op]
@@ -124,7 +124,7 @@ def _steps(op: Op, old: Shape, new: Shape) -> list[Op]:
 
 
 def reshape(before: Shape, given: Shape, target: Shape) -> Shape:
-    """The target of a reshape of other extents: dims that stay one dim have the new ones."""
+    """Return the target of a reshape at other extents: dims that stay one dim have the new ones."""
     out = list(target)
     for old, new in same_dims(before, target):
         out[new] = given[old]
@@ -132,7 +132,7 @@ def reshape(before: Shape, given: Shape, target: Shape) -> Shape:
 
 
 def same_dims(before: Shape, target: Shape) -> list[tuple[int, int]]:
-    """Pairs of dims of a tensor and of its reshape that hold the same index: as much is in front of both as behind."""
+    """Return pairs of dims of a tensor and of its reshape with the same index: the dims before have equal products."""
     found: list[tuple[int, int]] = []
     for old, extent in enumerate(before):
         for new, other in enumerate(target):

@@ -1,9 +1,9 @@
-"""What certificates of a candidate are about: candidate and program at the extents to which the candidate pads inputs.
+"""Program and candidate at the extents to which the candidate pads its inputs: the pair that certificates are about.
 
-A kernel whose tiles overhang sums over more elements than the program has, and abstract expressions say over how many.
-So they are compared where the program, too, has inputs of the padded extents. Nothing has to be taken off for that but
-the pads: these may stand behind views of inputs, behind pads that the program has as well, and behind elementwise
-operators of such tensors.
+A kernel whose tiles overhang sums over more elements than the program has, and abstract expressions contain the number
+of summed elements. So the two are compared with the program's inputs at the padded extents as well. Only the pads are
+removed for that. They may stand behind views of inputs, behind pads that the program has as well, and behind
+elementwise operators of such tensors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ELEMENTWISE = frozenset(kind for kind, spec in SPECS.items() if spec.elementwis
 
 
 def match(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph]:
-    """The program and the candidate at the extents to which the candidate pads inputs; as they are where it does not.
+    """Return the program and the candidate at the extents to which the candidate pads inputs; unchanged without pads.
 
     Pads of inputs that both have then are inputs of both, under one name for one pad.
     """
@@ -42,10 +42,10 @@ def match(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, Ke
 
 
 def readings(program: KernelGraph, candidate: KernelGraph) -> tuple[tuple[KernelGraph, KernelGraph], ...]:
-    """What certificates may be about: see ``match``, and the same without the pads that stand behind common pads.
+    """Return the pairs that certificates may be about: that of ``match``, and one without pads behind common pads.
 
-    Those of a concatenation are common, and a kernel may read them at longer extents. A proof log is about the first of
-    these of which every tensor is part of an output's expression.
+    The pads of a concatenation are common, and a kernel may read them at longer extents. A proof log is about the first
+    pair in which every tensor is part of an output's expression.
 
     Sound: see ``_longer``; it holds of every program and candidate that are equal where those that were given are.
     """
@@ -56,19 +56,20 @@ def readings(program: KernelGraph, candidate: KernelGraph) -> tuple[tuple[Kernel
 
 # --- tails ------------------------------------------------------------------------------------------------------------
 
-#: How a tensor is made: an operator, its attributes, and the numbers of how its operands are; or an input's name.
+#: Hash-consed derivation of a tensor: an operator, its attributes, and the operands' derivation numbers; or an input's
+#: name.
 _How = tuple[OpKind | Attrs | int | str, ...]
-#: The dims of inputs that a dim of a tensor is, each an input and its dim; None where elements are cut or added.
+#: The dims of inputs, each (input, dim), whose index a tensor's dim has; None where elements are cut or added.
 _Dim = frozenset[tuple[int, int]] | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """Tensors that moves of elements and elementwise operators make of a graph's inputs.
+    """Tensors that moves of elements and elementwise operators compute from a graph's inputs.
 
     Attributes:
-        how: How each is made, as a number; tails count as what they are behind.
-        dims: What each of its dims is.
+        how: The number of each tensor's derivation; a tail, a pad at the end, has that of the padded tensor.
+        dims: The dims of inputs that each of its dims has.
         tails: Results of pads behind the end of a dim of inputs.
         shapes: The inputs' shapes with the tails.
     """
@@ -80,12 +81,12 @@ class _Made:
 
 
 def _made(graph: KernelGraph, table: dict[_How, int], own: Collection[int] | None = None) -> _Made:
-    """Return the tensors computed from a graph's inputs, and those of them that are tails.
+    """Return the tensors computed from a graph's inputs, and those of them that are tails (pads at the end).
 
     Args:
         graph: A well-formed graph.
-        table: Numbers of how tensors are made, which grows.
-        own: How tensors are made that are no tails; None if none is one.
+        table: Numbers of derivations, to which new ones are added.
+        own: Derivations of tensors that are no tails; None if no tensor is a tail.
     """
     types, shapes = kernel_types(graph), [item.tensor.shape for item in graph.inputs]
     how = {n: table.setdefault((item.name,), len(table)) for n, item in enumerate(graph.inputs)}
@@ -115,7 +116,7 @@ def _made(graph: KernelGraph, table: dict[_How, int], own: Collection[int] | Non
 
 
 def _dims_of(op: Op, before: Sequence[Shape], after: Shape, dims: Sequence[tuple[_Dim, ...]]) -> tuple[_Dim, ...]:
-    """Return the dims of an operator's result from those of its operands."""
+    """Return for each dim of a result the dims of inputs whose index it has, given those of the operands."""
     (shape, *_), (given, *_) = before, dims
     if op.kind is OpKind.TRANSPOSE and op.attrs.perm is not None:
         return tuple(given[n] for n in op.attrs.perm)
@@ -126,7 +127,7 @@ def _dims_of(op: Op, before: Sequence[Shape], after: Shape, dims: Sequence[tuple
         return tuple(at if shape[n] == after[n] else None for n, at in enumerate(given))
     found: list[_Dim] = []
     for dim, extent in enumerate(after):
-        # Dims are counted from the last one; those of one element, which are repeated, stay as they are.
+        # Dims are counted from the last one; dims of extent 1, which are broadcast, are left out.
         back = dim - len(after)
         each = [at[back] for have, at in zip(before, dims, strict=True) if -back <= len(have) and have[back] == extent]
         known = [at for at in each if at is not None]
@@ -135,7 +136,7 @@ def _dims_of(op: Op, before: Sequence[Shape], after: Shape, dims: Sequence[tuple
 
 
 def _longer(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph] | None:
-    """Program and candidate on inputs of the extents to which the candidate pads them, or what it makes of them.
+    """Return program and candidate on inputs of the extents to which the candidate pads them or tensors made of them.
 
     The candidate then has no such pads. None where it has none, where an input is read at two extents, or where the
     program does not fit.
@@ -176,19 +177,19 @@ def _longer(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, 
 
 
 def _only(graph: KernelGraph, inputs: Sequence[int]) -> KernelGraph:
-    """The graph with some of its inputs; it reads no others."""
+    """Return the graph with some of its inputs; it reads no others."""
     count = len(graph.inputs)
     number = {n: i for i, n in enumerate((*inputs, *range(count, len(kernel_types(graph)))))}
     ops = tuple(renumber(op, number) for op in graph.ops)
     return KernelGraph(tuple(graph.inputs[n] for n in inputs), ops, tuple(number[n] for n in graph.outputs))
 
 
-#: A tensor that is made of one input by pads and views: the input's name, and the operators with their attributes.
+#: A tensor made from one input by pads and views: the input's name, and the operators with their attributes.
 _Chain = tuple[str | OpKind | Attrs, ...]
 
 
 def _pads(graph: KernelGraph) -> dict[int, _Chain]:
-    """Results of pads that are made of one input by pads and views."""
+    """Return the results of pads that are made from one input by pads and views."""
     made: dict[int, _Chain] = {number: (item.name,) for number, item in enumerate(graph.inputs)}
     found: dict[int, _Chain] = {}
     for first, op in numbered(len(graph.inputs), graph.ops):
@@ -200,7 +201,7 @@ def _pads(graph: KernelGraph) -> dict[int, _Chain]:
 
 
 def _named(graph: KernelGraph, pads: Mapping[int, _Chain], common: Sequence[_Chain]) -> KernelGraph:
-    """The graph with some of its pads as inputs."""
+    """Return the graph with the common pads as additional inputs."""
     types, count, stem = kernel_types(graph), len(graph.inputs), "pad"
     while any(item.name.startswith(stem) for item in graph.inputs):
         stem = f"_{stem}"

@@ -1,4 +1,4 @@
-"""A graph taken apart: pads of inputs, what is between, slices of results."""
+"""Decomposition of a graph into pads of inputs, a core, and slices of results."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _AnyOp = TypeVar("_AnyOp", Op, KernelOp)
 
 @dataclass(frozen=True, slots=True)
 class Wrapping:
-    """Operators over inputs and over results of a graph in between: pads and slices, or views and other shapes.
+    """Operators around a core graph, over its inputs and over its results: pads and slices, or views and reshapes.
 
     Attributes:
-        front: Those over the inputs of the whole and each other's results.
-        reads: For each input of the graph in between, the tensor that it is.
-        back: Those over results; their operands are counted from 0, the graph's outputs first.
-        outputs: What of those the outputs of the whole are.
+        front: Operators over the inputs of the whole and each other's results.
+        reads: For each input of the core, the number of the tensor that it reads.
+        back: Operators over the core's results; their operands are counted from 0, the core's outputs first.
+        outputs: The numbers, in the same count, of the outputs of the whole.
     """
 
     front: tuple[Op, ...]
@@ -31,11 +31,11 @@ class Wrapping:
     outputs: tuple[int, ...]
 
     def around(self, inputs: tuple[Input, ...], graph: KernelGraph) -> KernelGraph:
-        """The whole: what is in front, the graph's operators, what is behind.
+        """Return the whole graph: the operators in front, the core's operators, the operators behind.
 
         Args:
             inputs: The inputs of the whole.
-            graph: What stands between.
+            graph: The core.
         """
         count = len(inputs) + len(self.front)
         number = list(self.reads)
@@ -53,16 +53,18 @@ class Wrapping:
 
 
 def split(graph: KernelGraph, *, moves: bool = False, joins: bool = True) -> tuple[Wrapping, KernelGraph] | None:
-    """The pads and slices around a graph, and what is between; None if there are none, or an input is read in two ways.
+    """Return the pads and slices around a graph, and the core between them; None if there are none.
+
+    None as well if an input is read both padded and not, or under different pads, unless ``moves`` is set.
 
     Sound: every operator is a pad over inputs alone, or a slice that only slices and outputs follow, or in between;
     ``Wrapping.around`` puts what is in between back where it was, with each operator on the tensors that it had.
 
     Args:
         graph: The whole.
-        moves: Whether all operators that move elements count as pads and slices do, and an input may be read in several
-            ways, each of which is an input of what is between.
-        joins: Whether concatenations that only moves follow count as slices do, if all others that move elements do.
+        moves: Whether all operators that move elements count like pads and slices, and an input may be read in several
+            ways, each of which is an input of the core.
+        joins: Whether concatenations that only moves follow count like slices, if ``moves`` is set.
     """
     ahead, after = (MOVES - {OpKind.CONCAT}, MOVES) if moves else (frozenset({OpKind.PAD}), frozenset({OpKind.SLICE}))
     after = after if joins else after - {OpKind.CONCAT}
@@ -108,10 +110,9 @@ def between(
 
     Args:
         graph: The whole.
-        front: Results of the operators over inputs; and the tensors that what is between reads, inputs or of these.
-        back: The tensors that what is between gives; and results of the operators over these.
-            Results are ascending, here as in front.
-        inputs: For each tensor that what is between reads, what it is to that.
+        front: Results of the operators over inputs; and the tensors that the core reads, inputs or such results.
+        back: The core's results; and results of the operators over these. Results are ascending, here as in front.
+        inputs: For each tensor that the core reads, the core's input.
     """
     (ahead, reads), (ends, behind), count = front, back, len(graph.inputs)
     makers = dict(numbered(count, graph.ops))

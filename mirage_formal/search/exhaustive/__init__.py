@@ -4,7 +4,7 @@ Kernel graphs grow by one operator at a time, predefined or graph-defined, in ca
 is tried on every set of available tensors with every grid, map and loop range of the space, and its block graph grows
 in the same way. Tests, in this order: canonical order, shape, abstract expression, shared memory, use of every tensor.
 
-It is slow, and the reference for everything that is faster: no sharing between branches but memos of equal questions.
+It is slow, and the reference for the guided engine: branches share nothing but memos of equal questions.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from mirage_formal.search.engine import CutError, SearchOptions, Tally, Unit, Un
 from mirage_formal.search.exhaustive.kernel import KernelSearch
 from mirage_formal.search.exhaustive.pruner import Judge
 
-#: First choices per unit aimed at, and the most units.
+#: Target number of first choices per unit, and the most units.
 _UNIT_CHOICES: Final = 64
 _MAX_UNITS: Final = 512
 
 
 class ExhaustiveEngine:
-    """Implements search.engine.Engine; see the module."""
+    """Implementation of ``search.engine.Engine`` by depth-first enumeration."""
 
     @property
     def name(self) -> str:
-        """As written into candidates."""
+        """Return the engine's name, as written into candidates."""
         return "exhaustive"
 
     def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:

@@ -1,7 +1,7 @@
-"""Operators as the enumeration meets them: which attributes to try, and what one application yields.
+"""Operator applications of the exhaustive enumeration: the attributes to try, and the results.
 
 The abstract expression of a result comes from the rules that every other domain uses (semantics/operators.py), applied
-to the operands' own expressions, so nothing is ever walked twice.
+to the operands' own expressions, so no expression is evaluated twice.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LAST: Final = frozenset({OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A tensor as the enumeration sees it: equal ones are one object (see Tensors), so that memos are cheap.
+    """A tensor of the enumeration; equal tensors are one object (see Tensors), so that memos are cheap.
 
     Attributes:
         term: Its abstract expression (one term, for nothing here concatenates).
         lead: Its extents along the grid axes and the loop, 1 where it does not depend on them; empty at kernel level.
-        shape: Its shape; in a block, of one block's copy in one iteration.
+        shape: Its shape; in a block, the shape of one block's copy in one iteration.
         mask: Whether its elements are booleans.
     """
 
@@ -47,13 +47,13 @@ class Tensor:
 
 
 class Tensors:
-    """Makes equal tensors one object."""
+    """Interning table of tensors: equal tensors are one object."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Expr, Shape, Shape, bool], Tensor] = {}
 
     def tensor(self, term: Expr, lead: Shape, shape: Shape, mask: bool) -> Tensor:
-        """The tensor with these fields."""
+        """Return the tensor with these fields."""
         key = (term, lead, shape, mask)
         found = self._known.get(key)
         if found is None:
@@ -70,7 +70,7 @@ class Tensors:
         return self.tensor(source.term, tuple(lead), tuple(tile), source.mask)
 
     def saved(self, source: Tensor, grid: Dim3, omap: DimMap) -> Tensor:
-        """Return the result of an output saver: the results of all blocks put together; the expression stays."""
+        """Return the result of an output saver: the concatenated results of all blocks; the expression stays."""
         whole = list(source.shape)
         for extent, dim in zip(grid, omap, strict=True):
             if dim is not None:
@@ -80,8 +80,9 @@ class Tensors:
 
 #: Comparisons and selections, which may have a number in place of their last operand.
 _VALUED: Final = COMPARISONS | {OpKind.SELECT}
-#: Functions of one element, extremes, comparisons and what reads their masks, the quotient that is 0 where its divisor
-#: is, and the layer norm; a search tries those that the program applies. (A square is a product.)
+#: Operators that a search tries only if the program applies them: elementwise functions of one operand (a square is a
+#: product), maximum and minimum, comparisons and readers of masks, the quotient that is 0 where its divisor is 0, and
+#: the layer norm.
 _TRIED: Final = (
     FUNCTIONS - {OpKind.SQUARE}
     | _VALUED
@@ -93,10 +94,16 @@ _NORMS: Final = (OpKind.RMS_NORM, OpKind.LAYER_NORM)
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Attribute values and functions of one element that a program uses; the search tries no others.
+    """Attribute values and elementwise functions that a program uses; the search tries no others.
 
-    ``late`` has the inputs that are carried behind a loop. ``values`` has comparisons and selections, each with the
-    number in place of its last operand, or None. ``casts`` has the element types that masks are cast to.
+    Attributes:
+        factors: Scale factors.
+        shifts: Summands of shifts.
+        eps: eps of norms; None for norms without.
+        functions: Optional operators that the program applies.
+        late: Expressions of the inputs that are carried behind a loop.
+        values: Comparisons and selections, each with the number in place of its last operand, or None.
+        casts: Element types that masks are cast to.
     """
 
     factors: tuple[Fraction, ...]
@@ -108,14 +115,14 @@ class Constants:
     casts: tuple[DType, ...]
 
     def usable(self, kinds: tuple[OpKind, ...]) -> tuple[OpKind, ...]:
-        """The operators of a list that a search for this program tries."""
+        """Return the operators of a list that a search for this program tries."""
         return tuple(kind for kind in kinds if kind not in _TRIED or kind in self.functions)
 
 
 def constants(program: KernelGraph) -> Constants:
-    """The scale factors, shifts, eps and functions of a program; eps is None where a norm is used without.
+    """Return the scale factors, shifts, eps and functions of a program; eps is None for a norm without eps.
 
-    A softmax is taken apart into exp, sum and div; a norm stays one operator, so it contributes no sqrt.
+    A softmax is decomposed into exp, sum and div; a norm stays one operator, so it contributes no sqrt.
     """
     ops = list(operators(program))
     factors = tuple(dict.fromkeys(op.attrs.factor for op in ops if op.attrs.factor is not None))
@@ -137,7 +144,7 @@ def constants(program: KernelGraph) -> Constants:
 
 
 class Terms:
-    """The abstract expressions of results, judged, with a memo that serves all configurations.
+    """Memo of the abstract expressions of results that the judge keeps; it serves all configurations.
 
     A term depends on its operands' terms alone if the operator is elementwise, and otherwise on their shapes and on
     whether they depend on the loop; grid axes never enter it. Of terms with one normal form the first one stands for
@@ -152,7 +159,7 @@ class Terms:
     def term(
         self, kind: OpKind, attrs: Attrs, operands: tuple[Tensor, ...], context: BlockContext | None
     ) -> Expr | None:
-        """The term of the result, or None if the judge refutes it.
+        """Return the term of an operator's result, or None if the judge refutes it.
 
         Sound: None only on the judge's refutation.
         """
@@ -181,7 +188,7 @@ class Terms:
 
 
 class Applier:
-    """Applies operators of one level, in one block context, to tensors, with memos.
+    """Memoised application of the operators of one level, in one block context, to tensors.
 
     Sound: an application is refused only if its shapes or element types do not fit, a rule of every space forbids it
     (see search/bounds.py), or the judge refutes its abstract expression.
@@ -221,11 +228,11 @@ class Applier:
 
     @property
     def joins(self) -> int:
-        """How many tensors that nothing has read become fewer by one operator at most."""
+        """Return the most by which one operator can lower the number of unread tensors."""
         return 2 if self._threes else 1
 
     def choices(self, newest: int, tensors: list[Tensor], behind: int, read: int) -> Iterator[tuple[Op, Tensor]]:
-        """Every operator whose largest operand is the tensor numbered ``newest``, in canonical order.
+        """Yield every operator whose largest operand is the tensor numbered ``newest``, in canonical order.
 
         Order and completeness: choices are ordered by largest operand, then by this iterator. An operator that
         becomes possible only with a new tensor has that tensor as its largest operand, so taking choices in strictly
@@ -249,11 +256,11 @@ class Applier:
             yield from self._selections(newest, tensors, [n for n in range(newest + 1) if behind >> n & 1 == stage])
 
     def _selections(self, newest: int, tensors: list[Tensor], usable: list[int]) -> Iterator[tuple[Op, Tensor]]:
-        """Selections of three tensors of one stage, of which the one numbered ``newest`` is among them."""
+        """Yield selections from three tensors of one stage that include the one numbered ``newest``."""
         masks = [n for n in usable if tensors[n].mask]
         values = [n for n in usable if not tensors[n].mask]
         for numbers in product(masks, values, values):
-            # Between one value and itself nothing is selected.
+            # A selection between a value and itself is that value.
             if newest in numbers and numbers[1] != numbers[2]:
                 for result in self._apply(OpKind.SELECT, NO_ATTRS, tuple(tensors[n] for n in numbers)):
                     yield Op(OpKind.SELECT, numbers), result
@@ -263,11 +270,11 @@ class Applier:
         if found is None:
             kinds = list(self._maps)
             if inside:
-                # What is the same in each iteration is brought behind the loop as it was read, and not summed.
+                # A loop-invariant input is carried behind the loop as it was read, and not summed.
                 late = self._carriers if read and a.term in self._fixed.late else []
                 kinds += self._accumulators if self._closes(a) else late
                 if a.mask and self._context is not None and self._context.forloop_range == 1:
-                    # A mask has no sum; of one iteration the largest is what there is.
+                    # A mask has no sum; over one iteration the maximum is the mask itself.
                     kinds += [OpKind.ACCUM_MAX] if OpKind.ACCUM_SUM in self._accumulators else self._carriers
             each = ((kind, attrs) for kind in kinds for attrs in self._attrs(kind, a.shape))
             found = [(kind, attrs, result) for kind, attrs in each for result in self._apply(kind, attrs, (a,))]
@@ -275,7 +282,7 @@ class Applier:
         return found
 
     def _binary(self, low: Tensor, high: Tensor, same: bool) -> list[tuple[OpKind, Attrs, bool, Tensor]]:
-        """Results of both operand orders where they matter; square stands for mul(x, x)."""
+        """Return the results of both operand orders where they matter; square stands for mul(x, x)."""
         found = self._of_two.get((low, high, same))
         if found is None:
             found = self._of_two[low, high, same] = []

@@ -15,17 +15,17 @@ from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.applications import Applier, Constants, Tensor, Tensors, Terms
 
-#: Block graphs of one opening above which they are enumerated again rather than remembered: only searches without
-#: pruning have so many.
+#: Most block graphs of one opening that are remembered; more are enumerated again. Only searches without pruning have
+#: more.
 _MAX_REMEMBERED: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """All that the enumeration of a block graph depends on: the tiles and how often they are computed.
+    """Parameters of a block graph's enumeration: the input tiles, grid, loop range and output limits.
 
     Attributes:
-        tiles: What the input iterators yield.
+        tiles: The results of the input iterators.
         element_bytes: Size of an element that is a number.
         grid: The grid.
         loop: The loop range.
@@ -48,7 +48,7 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A block graph's operators and output savers, and the device tensors that it writes."""
+    """A complete block graph: its operators and output savers, and the device tensors that it writes."""
 
     ops: tuple[Op, ...]
     savers: tuple[OutputSaver, ...]
@@ -56,7 +56,7 @@ class Closed:
 
 
 class BlockSearch:
-    """The enumeration, with memos that serve all configurations of a unit."""
+    """Enumeration of block graphs, with memos that serve all configurations of a unit."""
 
     def __init__(self, space: SearchSpace, fixed: Constants, terms: Terms, known: Tensors, tally: Tally) -> None:
         self.space = space
@@ -68,7 +68,7 @@ class BlockSearch:
         self._closed: dict[Opening, tuple[Closed, ...]] = {}
 
     def block_graphs(self, opening: Opening) -> Iterator[Closed]:
-        """Every block graph of this opening, in canonical order."""
+        """Yield every block graph of this opening, in canonical order."""
         known = self._closed.get(opening)
         if known is not None:
             yield from known
@@ -90,7 +90,7 @@ class BlockSearch:
 
 
 class _Walk:
-    """One depth-first walk; the fields are the current block graph."""
+    """One depth-first traversal; the fields are the current block graph."""
 
     def __init__(self, space: SearchSpace, known: Tensors, tally: Tally, applier: Applier, opening: Opening) -> None:
         self.space = space
@@ -116,7 +116,7 @@ class _Walk:
         return prod(tensor.shape) * (DType.BOOL.bytes if tensor.mask else self.opening.element_bytes)
 
     def _extend(self, start: int, dangling: int, held: int) -> Iterator[Closed]:
-        """All block graphs that add choices from ``start`` on; ``dangling`` is the set of tensors not read yet."""
+        """Yield all block graphs that add choices from ``start`` on; ``dangling`` is the set of unread tensors."""
         left = self.space.max_block_ops - len(self.ops) - 1
         if left < 0:
             return
@@ -152,7 +152,7 @@ class _Walk:
         self.behind = before
 
     def _missing(self, dangling: int) -> int:
-        """Fewest further operators after which every tensor can be read.
+        """Return the fewest further operators after which every tensor can be read.
 
         Sound: an operator makes one tensor of those that it reads, so it lowers the number of unread tensors by at most
         ``joins``, and every unread tensor inside the loop has to be joined with others, or to be accumulated, of which
@@ -163,7 +163,7 @@ class _Walk:
         return -(-(inside + max(0, behind + (inside > 0) - self.opening.max_outputs)) // self.applier.joins)
 
     def _close(self, dangling: int) -> Iterator[Closed]:
-        """Every way to save what is there: all unread tensors, and possibly some that were read."""
+        """Yield every choice of output savers: all unread tensors, and possibly some that were read."""
         unread = [n for n in range(len(self.tensors)) if dangling >> n & 1]
         if dangling & ~self.behind or len(unread) > self.opening.max_outputs:
             return

@@ -19,7 +19,7 @@ from mirage_formal.search.exhaustive.pruner import Judge
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """How a graph-defined kernel is opened on its operands."""
+    """Launch configuration of a graph-defined kernel: grid, maps of its inputs, loop range and reduction_dimx."""
 
     grid: Dim3
     imaps: tuple[DimMap, ...]
@@ -33,7 +33,7 @@ _Choice = tuple[Op, Tensor] | tuple[int, ...]
 
 
 def configurations(space: SearchSpace, shapes: tuple[Shape, ...]) -> Iterator[Configuration]:
-    """Every way to open a kernel on operands of these shapes, in a fixed order.
+    """Yield every configuration of a kernel on operands of these shapes, in a fixed order.
 
     Sound: of configurations that differ only by exchanging two grid axes of equal extent one is kept, and only where
     the space does not list maps itself; the axes have no other meaning.
@@ -67,7 +67,7 @@ def _ordered(grid: Dim3, imaps: tuple[DimMap, ...]) -> bool:
 
 
 def _slab(shape: Shape, grid: Dim3, imap: DimMap) -> Shape:
-    """The slab of a tensor that one block reads."""
+    """Return the shape of the tensor slab that one block reads."""
     slab = list(shape)
     for extent, dim in zip(grid, imap, strict=True):
         if dim is not None:
@@ -76,7 +76,7 @@ def _slab(shape: Shape, grid: Dim3, imap: DimMap) -> Shape:
 
 
 class KernelSearch:
-    """One depth-first walk over kernel graphs; the fields are the current graph."""
+    """One depth-first traversal of kernel graphs; the fields are the current graph."""
 
     def __init__(
         self, program: KernelGraph, space: SearchSpace, options: SearchOptions, judge: Judge, tally: Tally
@@ -102,7 +102,7 @@ class KernelSearch:
         self.part = (0, 1)
 
     def count(self) -> int:
-        """Number of first choices: predefined operators and configurations of graph-defined kernels."""
+        """Return the number of first choices: predefined operators and configurations of graph-defined kernels."""
         self._offer(range(len(self.tensors)))
         total = 0
         for choice in self.choices:
@@ -115,13 +115,13 @@ class KernelSearch:
         return total
 
     def run(self, part: int, parts: int) -> Iterator[Candidate]:
-        """Every candidate whose first choice has a number congruent to ``part`` modulo ``parts``."""
+        """Yield every candidate whose first choice has a number congruent to ``part`` modulo ``parts``."""
         self.part = (part, parts)
         self._offer(range(len(self.tensors)))
         yield from self._extend(0, self._required(), self.space.max_graph_defined)
 
     def _required(self) -> int:
-        """The inputs that the program reads; a candidate must read these, and may read the others."""
+        """Return the set of inputs that the program reads; a candidate must read these, and may read the others."""
         read = {n for op in self.program.ops for n in op.operands} | set(self.program.outputs)
         return sum(1 << n for n in range(len(self.program.inputs)) if n in read)
 
@@ -166,7 +166,7 @@ class KernelSearch:
         return bool(self.ops) or counter % parts == part
 
     def _room(self, dangling: int, left: int, kernels_left: int) -> int:
-        """How many more tensors may be left unread by the next operator.
+        """Return how many more tensors may be left unread by the next operator.
 
         Sound: a predefined operator lowers the number of unread tensors by at most ``joins``, a graph-defined kernel by
         at most its inputs less one, and in the end every unread tensor is an output of the program.
@@ -201,7 +201,7 @@ class KernelSearch:
     def _push(
         self, start: int, op: KernelOp, results: tuple[Tensor, ...], dangling: int, kernels_left: int
     ) -> Iterator[Candidate]:
-        """Everything that begins with the current graph and this operator."""
+        """Yield every candidate that begins with the current graph and this operator."""
         left = self.space.max_kernel_ops - len(self.ops) - 1
         first, end = len(self.tensors), len(self.choices)
         remaining = dangling & ~sum(1 << n for n in set(op.operands))
@@ -228,7 +228,7 @@ class KernelSearch:
         del self.tensors[first:]
 
     def _complete(self, dangling: int) -> Iterator[Candidate]:
-        """Candidates that the current graph is: outputs found among its results, and nothing left unread."""
+        """Yield the candidates among the current graph's results: no other tensor is left unread."""
         if dangling.bit_count() > len(self.program.outputs) or dangling & ((1 << len(self.program.inputs)) - 1):
             return
         places = [self._places(position) for position in range(len(self.program.outputs))]
@@ -237,7 +237,7 @@ class KernelSearch:
                 yield from self._candidate(outputs)
 
     def _places(self, position: int) -> list[int]:
-        """Results that may be output number ``position`` of the program."""
+        """Return the results that may be output number ``position`` of the program."""
         wanted = self.judge.outputs[position]
         return [
             n
@@ -248,7 +248,10 @@ class KernelSearch:
         ]
 
     def _candidate(self, outputs: tuple[int, ...]) -> Iterator[Candidate]:
-        """Sound: reported is only what ``accept`` finds Probable or proves; without it the caller must verify."""
+        """Yield the current graph with these outputs as a candidate, unless it is known or ``accept`` rejects it.
+
+        Sound: reported is only what ``accept`` finds Probable or proves; without it the caller must verify.
+        """
         graph, key = named(KernelGraph(self.program.inputs, tuple(self.ops), outputs))
         if key in self.digests:
             return
@@ -264,7 +267,7 @@ class KernelSearch:
 
 
 def _aligned(imaps: tuple[DimMap, ...]) -> DimMap:
-    """For each grid axis the dim that all inputs it splits agree on, None where they do not."""
+    """Return for each grid axis the dim that it splits in every input that it splits, None where they disagree."""
     dims = [{imap[axis] for imap in imaps} - {None} for axis in range(3)]
     x, y, z = (next(iter(d)) if len(d) == 1 else None for d in dims)
     return (x, y, z)

@@ -1,4 +1,4 @@
-"""Pruning of the enumeration by the abstract expression of a tensor."""
+"""Pruning of the enumeration by a tensor's abstract expression."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirage_formal.semantics.domain import Domain
 
 
 class Judge:
-    """Keeps what may become part of the program, and recognises its outputs.
+    """Pruning test: decides which tensors may be part of a candidate, and which may be outputs of the program.
 
     Attributes:
         domain: The domain of abstract expressions.
@@ -43,7 +43,7 @@ class Judge:
         return not self._prune or self._oracle.contains(expr) is not Answer.REFUTED
 
     def form(self, expr: Expr) -> int | None:
-        """A number that only expressions of one normal form share, if that is all that the judge looks at."""
+        """Return the number of the expression's normal form; None unless the judge decides by normal forms alone."""
         return self._exact.form(expr) if self._prune and self._oracle is self._exact else None
 
     def reaches(self, output: int, expr: Expr) -> bool:
@@ -63,15 +63,15 @@ class Judge:
                 return self._forms.of(expr) == self._forms.of(self._targets[output])
 
     def queries(self) -> tuple[Expr, ...]:
-        """The distinct expressions that the oracle was asked about, in the order asked."""
+        """Return the distinct expressions that the oracle was asked about, in the order asked."""
         return self._oracle.asked()
 
     def classes(self) -> frozenset[bytes]:
-        """Keys of the normal forms of those that are known to be part of an output's expression."""
+        """Return keys of the normal forms of the queries that are known to be part of an output's expression."""
         return frozenset(key for e in self.queries() if (key := self._exact.key(e)) is not None)
 
     def report(self, tally: Tally) -> None:
-        """Add the oracle's counts."""
+        """Add the oracle's counts to a tally."""
         tally.add("oracle_calls", self._oracle.calls)
         tally.add("oracle_unknown", self._oracle.unknown)
         tally.add("cache_hits", self._oracle.cache_hits)

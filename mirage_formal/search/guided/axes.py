@@ -1,10 +1,11 @@
-"""Axis classes of a program: which dims of its tensors run through the same index.
+"""Assignment of index variables ("axes") to the dims of a program's tensors.
 
-Union-find over digit strings: a dim is a list of axes, most significant first (several after a reshape, none for
-extent 1). Contractions, elementwise operators and norms unify dims; a reshape splits axes where its cuts require it.
+Two dims have the same axis if the program's operators require one index for both, as the letters of an einsum do.
+Each dim is a list of axes, most significant first: several after a reshape, none for extent 1. Union-find computes
+the lists. Contractions, elementwise operators and norms unify dims; a reshape splits an axis where its new dims cut it.
 
-An axis may run through two dims of one tensor (X X, or (A B)(A X)): such an axis has several copies, and each dim of a
-tensor runs through its own one (see index_renaming.py).
+One axis may index two dims of one tensor, as in X X or (A B)(A X). Such an axis has several copies, and each dim of
+a tensor has a copy of its own (index_renaming.py).
 """
 
 from __future__ import annotations
@@ -34,20 +35,20 @@ from mirage_formal.search.guided.index_renaming import Dims, Views
 TensorId = NewType("TensorId", int)
 #: Number of an index that dims are unified over; it may turn out to be an alias, or a string of finer ones.
 _Index = NewType("_Index", int)
-#: A dim as the indices it runs through, most significant first; none for extent 1.
+#: A dim as its indices, most significant first; empty for extent 1.
 _String = list[_Index]
 
-#: The dims of a tensor, each as the axes it runs through, most significant first.
+#: The dims of a tensor, each as a list of axes, most significant first.
 AxisDims = tuple[tuple[Axis, ...], ...]
 
-#: Functions of one element that are opaque here; a square is a product.
+#: Elementwise functions of one operand that stay uninterpreted here; a square is a product instead.
 FUNCTIONS = ELEMENT_FUNCTIONS - {OpKind.SQUARE}
-#: Functions of one element of a mask.
+#: Elementwise functions of one boolean mask.
 OF_MASKS = frozenset({OpKind.LOGICAL_NOT, OpKind.CAST})
 
 
 class _Indices:
-    """Union-find over indices, each an alias of another or a string of two finer ones."""
+    """Union-find over indices; an index is a representative, an alias of another one, or a string of two finer ones."""
 
     def __init__(self) -> None:
         self.extent: list[int] = []
@@ -88,22 +89,22 @@ class _Indices:
 
 
 class ProgramAxes:
-    """A program as dims over axes, with the normal form of its output for any split of the axes.
+    """A program whose tensor dims are expressed by axes, with the normal form of its output.
 
     Attributes:
         program: The program.
-        dtype: The element type of its tensors that are no masks.
+        dtype: The element type of its tensors other than boolean masks.
         extents: Extent of each axis.
         dims: Dims of each program tensor as strings of axes.
         output: Dims of the program's output.
-        functions: Opaque elementwise functions that occur.
-        constants: Rational factors that occur, including 1/n of means.
-        shifts: Rational summands that occur.
-        norms: (kind, eps) of the norms that occur.
-        comparisons: (kind, number) of the comparisons that occur; no number where tensors are compared.
-        selections: Numbers in selections that occur; None for a selection from two tensors.
-        casts: Element types that masks are cast to.
-        kinds: All operator kinds that occur, macro operators expanded.
+        functions: Uninterpreted elementwise functions that the program uses.
+        constants: Rational factors that the program uses, including 1/n of means.
+        shifts: Rational summands that the program uses.
+        norms: (kind, eps) of the norms that the program uses.
+        comparisons: (kind, number) of the comparisons that the program uses; no number where two tensors are compared.
+        selections: Numbers in the program's selections; None for a selection from two tensors.
+        casts: Element types that boolean masks are cast to.
+        kinds: All operator kinds of the program, macro operators expanded.
         bound: Axes that some operator reduces.
         free: Axes of the program's output.
 
@@ -195,7 +196,7 @@ class ProgramAxes:
                 raise _unsupported(f"the operator {op.kind.value} is not searched")
 
     def _of_mask(self, op: Op) -> bool:
-        """Return whether a cast makes numbers of a mask."""
+        """Return whether a cast converts a boolean mask to numbers."""
         return bool(op.attrs.dtype and op.attrs.dtype.floating) and not self._types[op.operands[0]].dtype.floating
 
     def _broadcast(self, a: list[_String], b: list[_String]) -> list[_String]:
@@ -235,7 +236,7 @@ class ProgramAxes:
         """Unify axes of equal extent that are only summed over, in different tensors: sum x + sum y = sum (x + y).
 
         Returns:
-            Whether there were any.
+            True if it unified any axes.
         """
         held = [{i for dim in tensor for i in self._indices.resolve(dim)} for tensor in strings]
         merged = False
@@ -265,20 +266,21 @@ class ProgramAxes:
         self.free = frozenset(axis for dim in self.output for axis in dim)
 
     def repeats(self, algebra: Algebra, target: Form) -> int:
-        """The most dims of one tensor, of the program or of a product of its tensors, that one axis can run through.
+        """Return an upper bound on the dims of one tensor that one axis can index.
 
-        It is 1 for most programs, which then need no copies of axes. A tensor that is part of the target holds an axis
-        twice only if some term of the target has two copies of it. (Two indices that meet only in a product of
-        denominators, x / y / z as x / (y * z), are bound in y or z before they meet.)
+        It counts tensors of the program and products of them. It is 1 for most programs, which then need no copies of
+        axes. A tensor that is part of the target has an axis twice only if some term of the target has two copies of
+        that axis. (Two indices that meet only in a product of denominators, x / y / z as x / (y * z), are bound in y or
+        z before.)
         """
         twice = {Axis(axis) for axis, copies in enumerate(algebra.copies(target, products=False)) if copies > 1}
         return _repeats(set(self.dims), self.bound, twice) if twice else 1
 
     def tensor(self, algebra: Algebra, number: TensorId) -> tuple[Form, Dims]:
-        """A program input; its axes take their copies in the order of its dims.
+        """Return the normal form and dims of a program input; copies of an axis are numbered in the order of its dims.
 
         Args:
-            algebra: The forms' algebra.
+            algebra: The algebra that interns the normal forms.
             number: Number of the input.
 
         Returns:
@@ -297,9 +299,10 @@ class ProgramAxes:
         return algebra.variable(source.name, axes, mask=not source.tensor.dtype.floating), tuple(dims)
 
     def target(self, algebra: Algebra) -> tuple[Form, Dims]:
-        """Normal form and dims of the program's output, unsplit; its axes take their copies in the order of its dims.
+        """Return the normal form and dims of the program's output, with unsplit axes.
 
-        Sums over whole axes have one normal form however a kernel splits them, so this is the target in every frame.
+        Copies of an axis are numbered in the order of the output's dims. A sum over a whole axis has one normal form
+        however a kernel splits the axis, so this is the target in every frame.
         """
         inputs = len(self.program.inputs)
         values = [self.tensor(algebra, TensorId(i)) for i in range(inputs)]
@@ -313,16 +316,16 @@ class ProgramAxes:
 
 
 def require_normal_form(program: KernelGraph) -> None:
-    """Refuse, with an UnsupportedError, a program that guided search does not take: its output has no normal form."""
+    """Raise an UnsupportedError for a program whose output has no normal form: guided search does not take it."""
     axes = ProgramAxes(program)
     axes.target(Algebra(len(axes.extents)))
 
 
 def _repeats(held: set[AxisDims], bound: frozenset[Axis], twice: set[Axis]) -> int:
-    """The most dims of one tensor that one of the axes in ``twice`` can run through.
+    """Return an upper bound on the dims of one tensor that one of the axes in ``twice`` can index.
 
-    Dims that products, broadcasts and sums over reduced axes can make of the dims in ``held``, whatever their values:
-    more than any candidate holds, so an axis that is never found twice needs no copies.
+    It closes the dims in ``held`` under products, broadcasts and sums over reduced axes, whatever the values are. This
+    covers more tensors than any candidate holds, so an axis that never occurs twice needs no copies.
     """
     for _ in range(8):  # paths of products get no longer: each adds a pair of dims, and the bound is only on time
         fresh: set[AxisDims] = set()
@@ -342,7 +345,7 @@ def _repeats(held: set[AxisDims], bound: frozenset[Axis], twice: set[Axis]) -> i
 
 
 class _Walk:
-    """Evaluates a program in normal forms."""
+    """Evaluation of a program over normal forms."""
 
     def __init__(self, axes: ProgramAxes, algebra: Algebra, frame: Frame) -> None:
         self._axes = axes
@@ -353,7 +356,7 @@ class _Walk:
         )
 
     def value(self, op: Op, operands: list[tuple[Form, Dims]]) -> tuple[Form, Dims]:
-        """Normal form and dims of the result of ``op``."""
+        """Return the normal form and dims of the result of ``op``."""
         form, dims = self._value(op, operands)
         if form is None:
             raise _unsupported(f"the result of {op.kind.value} has no normal form")
@@ -400,7 +403,7 @@ class _Walk:
                 return function(algebra, kind, x), dims
 
     def _reshaped(self, op: Op, dims: Dims) -> Dims:
-        """The same indices in the order of the new dims."""
+        """Return the dims of a reshape's result: the operand's indices, grouped by the new extents."""
         assert op.attrs.shape is not None
         flat = [part for dim in dims for part in dim]
         extents = self._axes.extents
@@ -456,7 +459,7 @@ def _unsupported(what: str, hint: str = "") -> UnsupportedError:
 
 @contextmanager
 def _at(program: KernelGraph, number: int) -> Iterator[None]:
-    """What is unsupported here is this operator."""
+    """Add the operator's number and a hint to an UnsupportedError that the body raises."""
     try:
         yield
     except UnsupportedError as error:

@@ -1,4 +1,4 @@
-"""From a solved kernel and an assignment to a block graph."""
+"""Construction of a block graph from a solved kernel and an assignment of extents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def block_graph(
     block: Dim3,
     dimx: tuple[int, ...],
 ) -> BlockGraph:
-    """The block graph of one DAG of a kernel under an assignment.
+    """Return the block graph of one DAG of a kernel under an assignment.
 
     Args:
         kernel: The kernel.

@@ -1,4 +1,4 @@
-"""The guided engine: paths over classes, instantiated as µGraphs."""
+"""Engine of guided search: enumerates kernel sequences over classes and instantiates them as µGraphs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from mirage_formal.search.guided.saturation import ClassId
 from mirage_formal.search.guided.solved_kernel import Kernel
 from mirage_formal.search.space import SearchSpace
 
-#: Shares that a search is cut into; each explores its own part of what first kernels hand over.
+#: Number of shares of a search; each explores its own subset of the first kernels' interfaces.
 SHARES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """One concrete kernel: which way, which DAG, which numbers."""
+    """One concrete kernel: a symbolic kernel, one of its DAGs, and its extents."""
 
     kernel: Kernel
     dag: Dag
@@ -40,20 +40,20 @@ class _Choice:
 
 #: Weight of a predefined operator's launch, in the units of Assigner's weights.
 _LAUNCH = 3.0
-#: Candidates instantiated of each sequence of kernel kinds, per unit of ``best``.
+#: Candidates instantiated for each sequence of kernel kinds, per unit of ``best``.
 _PER_BEST = 64
 
 
 class GuidedEngine:
-    """Search over symbolic extents.
+    """Search engine over symbolic extents.
 
     Args:
         best: How many assignments (and, of each, how many DAGs) of a structure are instantiated, by a rough weight;
             None instantiates all, which only small spaces allow.
 
     Left out by construction: graphs that cancel (x * y / x), compute one value twice, only copy, or rescale by
-    constants that the program does not contain; disconnected block graphs; programs with several outputs; and what
-    docs/search.md names.
+    constants that the program does not contain; disconnected block graphs; programs with several outputs; and the cases
+    of docs/search.md.
     """
 
     name = "guided"
@@ -62,9 +62,9 @@ class GuidedEngine:
         self._best = best
 
     def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
-        """Single kernels, and where there may be several graph-defined ones, shares of what the first hands over.
+        """Return the work units: single kernels, and shares of the first kernels' interfaces if there may be several.
 
-        The unit of single kernels is short and the first: what it finds is there whenever a search ends.
+        The unit of single kernels is short and comes first, so its results exist whenever a search ends.
 
         Raises:
             UnsupportedError: The program is outside this engine; see ``require_normal_form``.
@@ -78,7 +78,7 @@ class GuidedEngine:
         return units + [Unit(i, f"first kernels {i} of {shares}", f"{i - 1}/{shares}") for i in range(1, shares + 1)]
 
     def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
-        """Run one share: canonical candidates, each once, in the order found."""
+        """Run one share and return its canonical candidates, each once, in the order found."""
         share, shares = (int(n) for n in unit.payload.split("/"))
         space = options.bounded(space)
         tally = Tally(space.max_states)
@@ -96,10 +96,10 @@ class GuidedEngine:
         return UnitResult(tuple(found.values()), tally.stats() + counts)
 
     def _confirmed(self, paths: Iterator[Path], builder: _Builder, options: SearchOptions, tally: Tally) -> list[Path]:
-        """Paths whose small instance the caller's fingerprint does not refute.
+        """Return the paths whose small instance the caller's fingerprint does not refute.
 
-        The normal form has already shown each of them equal; a refutation here is a bug and is counted as rejected.
-        At the limit on states, those that were found by then.
+        The normal form has already shown each of them equal; a refutation here is a bug and is counted as rejected. At
+        the limit on states, return the paths found by then.
         """
         out = []
         try:
@@ -118,7 +118,7 @@ class GuidedEngine:
 
 
 class _Best:
-    """The choices of least weight, of equal ones those that come first; all of them where there is no limit."""
+    """Collection of the choices of least weight, earlier ones first among equals; unlimited if there is no limit."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
@@ -130,7 +130,7 @@ class _Best:
         return self._limit is None or len(self._kept) < self._limit or weight < -self._kept[0][0]
 
     def add(self, weight: float, path: int, choices: tuple[_Choice | None, ...]) -> None:
-        """Offer a choice for the path with this number."""
+        """Keep a choice for the path with this number, if it is among the best."""
         if not self.takes(weight):
             return
         self._count += 1
@@ -147,7 +147,7 @@ class _Best:
 
 
 def _behind(kernel: Kernel, assignment: Assignment, outer: Extents) -> Extents:
-    """The extents that kernels behind see."""
+    """Return the extents of the parts that later kernels read."""
     if not kernel.origins:
         return outer
     inside = assignment.extents
@@ -155,7 +155,7 @@ def _behind(kernel: Kernel, assignment: Assignment, outer: Extents) -> Extents:
 
 
 class _Builder:
-    """Instantiates paths."""
+    """Builder of µGraphs from paths."""
 
     def __init__(self, solver: KernelSolver, space: SearchSpace, best: int | None) -> None:
         self._solver = solver
@@ -170,7 +170,7 @@ class _Builder:
         self._kernels: list[Kernel] = []
 
     def graphs(self, paths: list[Path]) -> Iterator[KernelGraph]:
-        """µGraphs of the paths: all of them, or the best of each sequence of kernel kinds by rough weight."""
+        """Yield µGraphs of the paths: all of them, or those of least rough weight for each sequence of kernel kinds."""
         extents = self._extents(self._axes.extents)
         groups: dict[tuple[bool, ...], _Best] = {}
         for number, path in enumerate(paths):
@@ -183,12 +183,12 @@ class _Builder:
                 yield self._emit(paths[number], choices, self._assigner)
 
     def _extents(self, sizes: Sequence[int]) -> Extents:
-        """Extents of unsplit axes; copies of one axis have one extent."""
+        """Return the extents of unsplit axes; copies of one axis have one extent."""
         names = self._solver.names
         return {whole(a): sizes[names.base(a)] for a in names.axes} if sizes else {}
 
     def scaled(self, path: Path) -> tuple[KernelGraph, KernelGraph] | None:
-        """The program and a candidate of this path at small extents; None where constants depend on extents."""
+        """Return the program and a candidate of this path at small extents; None where constants depend on extents."""
         axes = self._axes
         if axes.kinds & {OpKind.MEAN, OpKind.RESHAPE}:
             return None
@@ -231,7 +231,7 @@ class _Builder:
         weight: float,
         best: _Best,
     ) -> Iterator[tuple[float, tuple[_Choice | None, ...]]]:
-        """Every choice for the rest of a path that may be among the best, with its weight."""
+        """Yield every choice for the rest of a path that may be among the best, with its weight."""
         if at == len(path):
             yield weight, done
             return
@@ -248,7 +248,7 @@ class _Builder:
                 yield from self._extend(path, at + 1, inner, (*done, choice), sofar, best)
 
     def _choices(self, kernel: Kernel, extents: Extents) -> list[_Choice]:
-        """The choices for a kernel by ascending weight."""
+        """Return the choices for a kernel by ascending weight."""
         key = (id(kernel), tuple(extents[leaf] for leaf, _ in kernel.structure.splits))
         found = self._cache.get(key)
         if found is None:
@@ -263,7 +263,8 @@ class _Builder:
             dags = self._assigner.fitting(kernel, sorted(self._solver.dags(kernel), key=len))
             self._fitting[key] = dags
         assignments = sorted(self._assigner.assignments(kernel, extents), key=lambda a: a.weight)
-        # A later kernel sees only the extents of the parts left split: the best of each such group are kept.
+        # A later kernel depends only on the extents of the parts left split: keep the best choices for each of these
+        # extents.
         out: list[_Choice] = []
         kept: dict[tuple[int, ...], int] = {}
         for assignment in assignments:
@@ -302,7 +303,7 @@ def _resized(program_input: Input, shape: tuple[int, ...]) -> Input:
 
 
 def _unbounded(space: SearchSpace) -> SearchSpace:
-    """The space with every divisor allowed, for small instances."""
+    """Return the space with every divisor allowed, for small instances."""
     rules = replace(
         space.free,
         grids=None,

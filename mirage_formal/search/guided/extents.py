@@ -1,4 +1,4 @@
-"""Extents: numbers for the parts of a structure, by divisibility, the space's lists and shared memory."""
+"""Choice of extents for the parts of a structure, limited by divisibility, the space's lists and shared memory."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from mirage_formal.search.guided.solved_kernel import Kernel, Placement
 from mirage_formal.search.guided.symbolic_tiling import F, G, KTensor, L, T
 from mirage_formal.search.space import SearchSpace, divisors
 
-#: Elements of a block's largest result from which on there may be more blocks than a space has: of a tensor of 2^26
-#: elements no tile that fits into shared memory is a 4096th.
+#: A kernel may exceed the space's limit on blocks if one block's largest result has at least this many elements: of a
+#: tensor of 2^26 elements no tile that fits into shared memory is a 4096th.
 _TILE: Final = 4096
-#: Extent of each part at hand.
+#: Extent of each part.
 Extents = Mapping[Part, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Numbers for one kernel.
+    """Extents, grid and loop range of one kernel.
 
     Attributes:
         extents: Extents of all parts, those of the kernel's own split included.
         grid: Grid dimensions.
         axis: Grid axis (0, 1, 2) of each grid leaf.
         loop: Loop range.
-        weight: Rough time, only for choosing between assignments of one structure.
+        weight: Rough time in arbitrary units, only for choosing between assignments of one structure.
     """
 
     extents: Extents
@@ -46,7 +46,7 @@ class Assignment:
 
 
 def shape_of(dims: Dims, extents: Extents) -> Shape:
-    """Shape of a tensor.
+    """Return the shape of a tensor.
 
     Args:
         dims: Its dims.
@@ -56,7 +56,7 @@ def shape_of(dims: Dims, extents: Extents) -> Shape:
 
 
 class Assigner:
-    """Enumerates assignments of kernels in one space."""
+    """Enumerator of assignments of extents to kernels in one space."""
 
     def __init__(self, space: SearchSpace, element_bytes: int) -> None:
         self._space = space
@@ -66,11 +66,11 @@ class Assigner:
 
     @property
     def folds_to(self) -> tuple[int, ...]:
-        """Widths that a fold may keep."""
+        """Return the widths that a fold may keep."""
         return self._space.reduction_dimx
 
     def assignments(self, kernel: Kernel, outer: Extents) -> Iterator[Assignment]:
-        """All assignments of a kernel, whether DAGs fit them or not.
+        """Yield all assignments of a kernel, including those that no DAG fits.
 
         Args:
             kernel: The kernel.
@@ -109,7 +109,7 @@ class Assigner:
                 yield Assignment(extents, grid, axis, loop, weight_of(extents, blocks, loop))
 
     def _too_many(self, blocks: int, extents: Extents, written: Sequence[Parts]) -> bool:
-        """Return whether a kernel has more blocks than the space allows, though none has a large tile of a result."""
+        """Return whether a kernel exceeds the space's limit on blocks without a large tile of a result."""
         if blocks <= self._space.limits.max_blocks:
             return False
         return self._listed or all(prod(extents[p] for p in parts) < _TILE for parts in written)
@@ -159,7 +159,7 @@ class Assigner:
         )
 
     def _weights(self, kernel: Kernel) -> Callable[[Extents, int, int], float]:
-        """The weight of a kernel's assignments from their extents, blocks and loop range.
+        """Return a function that computes an assignment's weight from its extents, blocks and loop range.
 
         Rough time in arbitrary units: traffic over a parallelism that saturates, plus loop and launch latency.
         """
@@ -183,7 +183,7 @@ class Assigner:
         return weight
 
     def fitting(self, kernel: Kernel, dags: Sequence[Dag]) -> Fitting:
-        """Which DAGs of a kernel fit into shared memory, with folds that keep one width that the space lists."""
+        """Return a test of DAGs: they fit into shared memory, and their folds keep one width of the space's list."""
         return Fitting(kernel, dags, self._space.shared_bytes // self._bytes, self._space.reduction_dimx)
 
     def folds(self, kernel: Kernel, dag: Dag, assignment: Assignment) -> bool:
@@ -192,11 +192,11 @@ class Assigner:
 
 
 class Fitting:
-    """Which DAGs of one kernel fit, asked about many assignments.
+    """Test of which DAGs of one kernel fit into shared memory, for many assignments.
 
     A block's shared memory holds its input tiles and every result that does not take an operand's place. Many tensors
-    of a kernel have the same parts, so a size is computed once for all of them, and a sum once for all DAGs that store
-    and fold alike.
+    of a kernel have the same parts, so a size is computed once for all of them. A sum is computed once for all DAGs
+    that store tensors and fold dims of the same parts.
 
     Args:
         kernel: The kernel.
@@ -219,15 +219,15 @@ class Fitting:
         self._alike = list(found.items())
 
     def _number(self, parts: Parts) -> int:
-        """A number for tensors and dims of these parts."""
+        """Return the number that tensors and dims of these parts share."""
         return self._numbers.setdefault(tuple(sorted(parts)), len(self._numbers))
 
     def first(self, extents: Extents, most: int | None) -> list[Dag]:
-        """The first ``most`` DAGs that fit, or all of them, in their order.
+        """Return the first ``most`` DAGs that fit, or all of them, in their order.
 
         Args:
             extents: The extent of each part inside the kernel.
-            most: How many; None for all.
+            most: Most DAGs to return; None for all.
         """
         sizes = [prod([extents[p] for p in parts]) for parts in self._numbers]
         left = self._elements - sum([sizes[i] for i in self._inputs])
@@ -245,17 +245,17 @@ class Fitting:
 
 
 def _written(kernel: Kernel) -> list[Parts]:
-    """The parts of each result's tile."""
+    """Return the parts of each result's tile."""
     return [_flat(kernel.solved.closure.classes[goal][1]) for goal in kernel.goals]
 
 
 def _flat(dims: Dims) -> Parts:
-    """All parts of a tensor's dims."""
+    """Return all parts of a tensor's dims."""
     return tuple(part for dim in dims for part in dim)
 
 
 def _folded(kernel: Kernel, dag: Dag) -> Iterator[Parts]:
-    """The parts of each dim that an operator of a DAG folds."""
+    """Yield the parts of each dim that an operator of a DAG folds."""
     classes = kernel.solved.closure.classes
     for number, producer in dag:
         if producer.kind in (OpKind.ACCUM_SUM_TO_DIMX, OpKind.SUM_TO_DIMX):
@@ -263,7 +263,7 @@ def _folded(kernel: Kernel, dag: Dag) -> Iterator[Parts]:
 
 
 def dimx_of(kernel: Kernel, dag: Dag, extents: Extents, allowed: tuple[int, ...]) -> int | None:
-    """The width, reduction_dimx, to which the reductions of a block graph fold.
+    """Return the width, reduction_dimx, to which the reductions of a block graph fold.
 
     Args:
         kernel: The kernel.
@@ -285,7 +285,7 @@ def dimx_of(kernel: Kernel, dag: Dag, extents: Extents, allowed: tuple[int, ...]
 def _options(
     split: Split, extent: int, loops: tuple[int, ...] | None, folds: tuple[int, ...]
 ) -> tuple[tuple[int, ...], ...]:
-    """Extents above 1 for the parts of a split whose product is ``extent``."""
+    """Return the choices of extents above 1 for the parts of a split whose product is ``extent``."""
     if not split:
         return ((),) if extent == 1 else ()
     kind, rest = split[0], split[1:]
@@ -303,7 +303,7 @@ def _options(
 
 
 def input_map(dims: Dims, axis: Mapping[Part, int]) -> DimMap:
-    """imap of an input: for each grid axis the dim that holds its leaf.
+    """Return the imap of an input: for each grid axis the dim that holds its leaf.
 
     Args:
         dims: Dims of the input.
@@ -316,7 +316,7 @@ def input_map(dims: Dims, axis: Mapping[Part, int]) -> DimMap:
 
 
 def output_map(placement: Placement, axis: Mapping[Part, int]) -> DimMap:
-    """omap of an output: for each grid axis the dim that it concatenates.
+    """Return the omap of an output: for each grid axis the dim that it concatenates.
 
     Args:
         placement: For each leaf that the grid splits the dim of the output.
@@ -329,7 +329,7 @@ def output_map(placement: Placement, axis: Mapping[Part, int]) -> DimMap:
 
 
 def loop_dim(dims: Dims, loops: Parts) -> int | None:
-    """fmap of an input.
+    """Return the fmap of an input.
 
     Args:
         dims: Dims of the input.

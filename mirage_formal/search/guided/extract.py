@@ -1,4 +1,4 @@
-"""Extraction: all operator DAGs that compute given goal classes within an operator limit and use every input."""
+"""Extraction of all operator DAGs that compute given goal classes within an operator limit and use every input."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NewType
 
 from mirage_formal.search.guided.saturation import ClassId, Closure, Producer
 
-#: A set of a block's inputs as a bit mask: bit i is set where input i is in it.
+#: A set of a block's inputs as a bit mask: bit i stands for input i.
 InputMask = NewType("InputMask", int)
-#: A DAG: for each computed class the producer chosen, by ascending class number.
+#: A DAG: (class, chosen producer) pairs by ascending class number.
 Dag = tuple[tuple[ClassId, Producer], ...]
 _UNREACHABLE = 1 << 20
 
 
 def costs(closure: Closure) -> list[int]:
-    """Lower bounds on operators.
+    """Return lower bounds on the operators that each class needs.
 
     Args:
         closure: The closure.
@@ -37,7 +37,7 @@ def costs(closure: Closure) -> list[int]:
 
 
 def needed(goals: Sequence[int]) -> int:
-    """A lower bound on the operators of a DAG that computes distinct goals.
+    """Return a lower bound on the operators of a DAG that computes distinct goals.
 
     Args:
         goals: The cost of each goal; at least one.
@@ -49,12 +49,12 @@ def needed(goals: Sequence[int]) -> int:
 
 
 def every_input(count: int) -> InputMask:
-    """The set of all of a block's ``count`` inputs."""
+    """Return the set of all of a block's ``count`` inputs."""
     return InputMask((1 << count) - 1)
 
 
 def reachable_inputs(closure: Closure) -> list[InputMask]:
-    """The inputs that classes depend on.
+    """Return the inputs that each class depends on.
 
     Args:
         closure: The closure.
@@ -78,7 +78,7 @@ def reachable_inputs(closure: Closure) -> list[InputMask]:
 
 
 def extract(closure: Closure, goals: tuple[ClassId, ...], limit: int, cost: list[int]) -> list[Dag]:
-    """All DAGs with at most ``limit`` operators whose results are the goals and that use every input class.
+    """Return all DAGs with at most ``limit`` operators whose results are the goals and that use every input class.
 
     A class is computed once in a DAG, so no value is computed twice by construction.
 
@@ -86,7 +86,7 @@ def extract(closure: Closure, goals: tuple[ClassId, ...], limit: int, cost: list
         closure: The closure.
         goals: The classes to compute.
         limit: Most operators.
-        cost: By ``ClassId`` what ``costs`` found.
+        cost: By ``ClassId`` the lower bound of ``costs``.
     """
     found: list[Dag] = []
     need = every_input(closure.inputs)
@@ -101,7 +101,7 @@ def extract(closure: Closure, goals: tuple[ClassId, ...], limit: int, cost: list
             return
         # A class is computed after all its uses are known, so the costliest comes first.
         number = max(pending, key=lambda n: (cost[n], n))
-        # The shallowest derivation may run through classes already chosen; count only what is surely missing.
+        # The shallowest derivation may use classes already chosen; count only operators that are surely missing.
         shared = sum(cost[n] < cost[number] for n in chosen)
         if cost[number] - shared + len(chosen) > limit:
             return

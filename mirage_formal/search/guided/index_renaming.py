@@ -1,9 +1,9 @@
-"""Views: the same tensor with its indices under other names, so that the dims of two tensors match.
+"""Renaming of a tensor's indices ("views"), so that the dims of two operands match.
 
-An axis that can run through two dims of a tensor has several copies of equal extent and equal split. A tensor means the
-same whichever copies its dims run through; its canonical view takes them in the order of its dims. Before two tensors
-meet, the second one is viewed through the copies of the first one's dims where they must agree, and through fresh ones
-elsewhere.
+An axis that can index two dims of a tensor has several copies of equal extent and equal split. A tensor means the
+same under any assignment of copies to its dims. Its canonical view numbers the copies in the order of its dims. Before
+two tensors are combined, the second one is renamed. Where the dims must agree, it gets the copies of the first one's
+dims; elsewhere it gets copies that the first one does not use.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Dims = tuple[Parts, ...]
 
 
 class Views:
-    """Renames indices to their peers.
+    """Renaming of indices to copies of the same axis.
 
     Sound: a renaming is one-to-one on the indices of the tensor, and goes between copies that have the same parts.
 
     Args:
-        algebra: The forms' algebra.
+        algebra: The algebra that interns the normal forms.
         peers: For an axis all copies that it may be renamed to, in order of preference.
     """
 
@@ -34,7 +34,7 @@ class Views:
         self._peers = peers
 
     def canonical(self, form: Form, dims: Dims) -> tuple[Form, Dims]:
-        """The view that takes copies in the order of the dims.
+        """Return the view whose copies are numbered in the order of the dims.
 
         Args:
             form: Form of the tensor.
@@ -57,7 +57,7 @@ class Views:
         return self._viewed(form, dims, names)
 
     def joined(self, dims: Dims, form: Form, dims2: Dims) -> tuple[Form, Dims]:
-        """For an elementwise operator: the second operand viewed along the first, and the dims of the result.
+        """Return an elementwise operator's second operand, renamed to the first's indices, and the dims of the result.
 
         Args:
             dims: Dims of the first operand.
@@ -75,7 +75,7 @@ class Views:
         return form, tuple(x or y for x, y in zip(dims, viewed, strict=True))
 
     def contracted(self, dims: Dims, form: Form, dims2: Dims) -> tuple[Form, Dims]:
-        """For a product of matrices: the second operand viewed along the first.
+        """Return a matrix product's second operand, renamed to the indices of the first.
 
         Args:
             dims: Dims of the first operand.
@@ -120,7 +120,7 @@ class Views:
         pairs: Substitution = tuple((axis, name) for axis, name in names.items() if axis != name)
         if not pairs:
             return form, dims
-        # An index that no dim shows (a block's place in the grid) keeps its name, so no other may take it.
+        # An index that no dim shows (a grid index of the block) keeps its name, so no other index may take that name.
         free = self._algebra.free[form]
         if any(full_mask(name) & free for _, name in pairs if name not in names):
             raise ValueError
@@ -129,5 +129,5 @@ class Views:
 
 
 def _visible(dims: Dims) -> list[Axis]:
-    """The axes of some dims, in order."""
+    """Return the axes of some dims, in order."""
     return list(dict.fromkeys(axis_of(part) for dim in dims for part in dim))

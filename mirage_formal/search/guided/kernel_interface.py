@@ -1,8 +1,8 @@
-"""What a graph-defined kernel hands over: its output tensors, and in which parts each axis is carried from then on.
+"""Interface between a graph-defined kernel and later kernels: its output tensors, and the parts of each axis.
 
-Parts that no output tells apart are merged. What stays split takes new names, 1, 2, ... in order of significance
-(parts.py), so the kernels behind do not depend on how many came before, and kernels that split an axis differently but
-leave the same parts behind hand over the same.
+Parts that no output distinguishes are merged. Parts that stay split take new names, 1, 2, ... in order of significance
+(parts.py). So later kernels do not depend on the number of earlier ones, and kernels that split an axis differently
+but leave the same parts have the same interface.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mirage_formal.search.guided.algebra.parts import (
 )
 from mirage_formal.search.guided.symbolic_tiling import KTensor, Structure
 
-#: For each part carried behind a kernel the parts that it is made of, before and inside the kernel.
+#: For each part carried to later kernels the parts that it consists of, before and inside the kernel.
 Origins = tuple[tuple[Part, Parts], ...]
 
 
@@ -36,7 +36,7 @@ class Handover:
     Attributes:
         outputs: Its outputs.
         frame: The frame behind it.
-        moves: The parts carried before it whose names change, with the parts that they are made of now.
+        moves: The parts carried before it whose names change, each with the parts that replace it behind the kernel.
     """
 
     outputs: tuple[KTensor, ...]
@@ -44,10 +44,10 @@ class Handover:
     moves: Origins
 
     def moved(self, algebra: Algebra, tensor: KTensor) -> KTensor | None:
-        """A tensor from before the kernel, under the names behind it.
+        """Return a tensor from before the kernel, with its parts renamed to those behind it.
 
         Args:
-            algebra: The forms' algebra.
+            algebra: The algebra that interns the normal forms.
             tensor: The tensor.
 
         Returns:
@@ -65,17 +65,17 @@ class Handover:
 def collapse(
     algebra: Algebra, outputs: list[KTensor], structure: Structure, frame: Frame, *, merge: bool = True
 ) -> tuple[Handover, Origins] | None:
-    """The handover of some outputs: parts that none of them tells apart are merged.
+    """Return the handover of some outputs: parts that none of them distinguishes are merged.
 
     Args:
-        algebra: The forms' algebra.
+        algebra: The algebra that interns the normal forms.
         outputs: The outputs, over the parts inside the kernel.
-        structure: How the kernel splits its leaves.
+        structure: The kernel's split of its leaves.
         frame: The frame before the kernel.
         merge: Whether parts of a leaf that is left split are merged; if not, it is merged wholly or not at all.
 
     Returns:
-        The handover, and what the parts carried behind the kernel are made of; None if an axis would be carried in too
+        The handover, and the origins of the parts carried behind the kernel; None if an axis would be carried in too
         many parts, or in two ways at once.
 
     Sound: merged are only adjacent parts that each output holds side by side or not at all, and that are bound
@@ -113,7 +113,7 @@ def collapse(
 
 
 class _Names:
-    """New names for the parts of split axes; the frame behind."""
+    """New names for the parts of split axes, and the frame behind the kernel."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = list(frame)
@@ -121,7 +121,7 @@ class _Names:
         self.origins: dict[Part, Parts] = {}
 
     def split(self, axis: Axis, runs: dict[Part, tuple[Parts, ...]]) -> bool:
-        """Name the parts of an axis of which a leaf is left split; False if they are too many or do not nest."""
+        """Name the parts of an axis that is left split; return False if they are too many or do not nest."""
         before = carried_in(self.frame, axis)
         if any(axis_of(leaf) == axis and len(pieces) > 1 and leaf not in before for leaf, pieces in runs.items()):
             return False
@@ -138,17 +138,17 @@ class _Names:
 
 
 def carried_in(frame: Sequence[PartMask], axis: Axis) -> Parts:
-    """The parts in which an axis is carried, most significant first.
+    """Return the parts in which an axis is carried, most significant first.
 
     Args:
-        frame: For each axis the mask of the parts that it is made of.
+        frame: For each axis the mask of its parts.
         axis: The axis.
     """
     return tuple(Part(part) for part in range(whole(axis), whole(axis) + SLOTS) if frame[axis] >> part & 1)
 
 
 def _runs(children: Parts, outputs: list[KTensor], masks: list[PartMask]) -> tuple[Parts, ...]:
-    """The children in groups of neighbours that no output tells apart."""
+    """Return the children grouped into runs of neighbours that no output distinguishes."""
     runs: list[list[Part]] = [[children[0]]]
     for part in children[1:]:
         before = runs[-1][-1]
@@ -161,7 +161,7 @@ def _runs(children: Parts, outputs: list[KTensor], masks: list[PartMask]) -> tup
 
 
 def _side_by_side(output: KTensor, a: Part, b: Part) -> bool:
-    """Return whether the dims hold neither part, or b right behind a."""
+    """Return whether every dim of the output holds neither part, or b directly behind a."""
     for dim in output.dims:
         if a in dim:
             at = dim.index(a) + 1
@@ -172,7 +172,7 @@ def _side_by_side(output: KTensor, a: Part, b: Part) -> bool:
 
 
 def _merge(dim: Parts, merged: dict[Parts, Part]) -> Parts:
-    """A dim with each group of parts replaced by its name."""
+    """Return a dim with each group of merged parts replaced by the group's name."""
     by_first = {origin[0]: (part, len(origin)) for origin, part in merged.items()}
     out = []
     at = 0

@@ -1,4 +1,4 @@
-"""Kernel level: sequences of predefined operators and graph-defined kernels that end in the program's output."""
+"""Enumeration of kernel-level operator sequences: predefined operators and graph-defined kernels up to the output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mirage_formal.search.guided.symbolic_tiling import KTensor
 
 @dataclass(frozen=True, slots=True)
 class PredefinedStep:
-    """A predefined operator as a kernel of its own."""
+    """Predefined operator that runs as a kernel of its own."""
 
     kind: OpKind
     operands: tuple[TensorId, ...]
@@ -40,14 +40,14 @@ class PredefinedStep:
 
 @dataclass(frozen=True, slots=True)
 class DefinedStep:
-    """A graph-defined kernel; ``kernels`` compute the same outputs."""
+    """Graph-defined kernel; ``kernels`` are alternatives that compute the same outputs."""
 
     operands: tuple[TensorId, ...]
     kernels: tuple[Kernel, ...]
     outputs: tuple[KTensor, ...]
 
 
-#: A set of tensors as a bit mask: bit ``tensor`` is set where the tensor is in it.
+#: A set of tensors as a bit mask: bit number ``tensor`` stands for that tensor.
 TensorMask = NewType("TensorMask", int)
 
 Step = PredefinedStep | DefinedStep
@@ -65,20 +65,20 @@ class _State:
     path: Path
 
 
-#: Inputs of a program up to which the handovers of one first kernel are shared out, and not the kernels.
+#: Up to this number of program inputs, shares divide the handovers of each first kernel; above it, the first kernels.
 _FEW_INPUTS = 4
 
 
 class PathFinder:
-    """Enumerates kernel-level paths.
+    """Enumerator of kernel-level operator sequences ("paths").
 
-    Single kernels come first, whatever else is searched: they are found at once, and a search that ends at a limit
-    keeps what it has found by then.
+    Paths of a single kernel come first in every search: they are found at once, and a search that ends at a limit keeps
+    its earlier results.
 
     Args:
         solver: Solves the kernels.
-        part: (i, n): of n shares of what first kernels hand over, the one with number i. (0, 0) for single kernels
-            only; they are in no share of several.
+        part: (i, n): share number i of n shares of the first kernels' handovers. (0, 0) for single kernels only; they
+            are in no share of several.
     """
 
     def __init__(self, solver: KernelSolver, part: tuple[int, int]) -> None:
@@ -91,7 +91,7 @@ class PathFinder:
         self._operands: dict[tuple[KTensor, ...], int] = {}
 
     def paths(self) -> Iterator[Path]:
-        """All paths of a share, those of a single kernel first; those without a first kernel only in share 0."""
+        """Yield all paths of a share, those of a single kernel first; those without a first kernel only in share 0."""
         start = _State(
             tensors=self._solver.inputs,
             unused=TensorMask((1 << self._inputs) - 1),
@@ -107,7 +107,7 @@ class PathFinder:
             yield from self._visit(start)
 
     def _alone(self, start: _State) -> Iterator[Path]:
-        """One kernel that reads all inputs."""
+        """Yield the paths of one kernel that reads all inputs."""
         operands = tuple(map(TensorId, range(self._inputs)))
         for tensors in product(*(self._readings(tensor, start.frame) for tensor in start.tensors)):
             kernels = self._solver.last(tensors, start.frame)
@@ -129,7 +129,7 @@ class PathFinder:
             yield from self._defined(state)
 
     def _mine(self, state: _State) -> bool:
-        """Whether this share reports what ends here: paths with no choice of a first kernel belong to share 0."""
+        """Return whether this share reports a path that ends here; paths without a first kernel belong to share 0."""
         return bool(state.read) or self._part[0] == 0
 
     # --- predefined operators ----------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class PathFinder:
             )
 
     def _hopeless(self, unused: int, steps_left: int) -> bool:
-        """Return whether so many unused tensors cannot become one output in the steps left."""
+        """Return whether this number of unused tensors cannot become one output in the steps left."""
         return unused > 1 + steps_left * (self._space.max_block_inputs - 1)
 
     def _applications(
@@ -185,7 +185,7 @@ class PathFinder:
     def _selections(
         self, tensors: tuple[KTensor, ...], frame: Frame
     ) -> Iterator[tuple[OpKind, tuple[TensorId, ...], Attrs, Form, Dims]]:
-        """Selections by masks, from a tensor and a number or from two tensors."""
+        """Yield selections by boolean masks, from a tensor and a number or from two tensors."""
         algebra = self._solver.algebra
         masks = [(i, tensor) for i, tensor in _numbered(tensors) if algebra.is_mask(tensor.form)]
         others = [(i, tensor) for i, tensor in _numbered(tensors) if not algebra.is_mask(tensor.form)]
@@ -203,7 +203,10 @@ class PathFinder:
                     yield OpKind.SELECT, (m, *(i for i, _ in chosen)), Attrs(value=number), form, dims
 
     def _beside(self, dims: Dims, tensor: KTensor, frame: Frame) -> tuple[Form, Dims] | None:
-        """An operand of an operator of elements viewed along these dims, and the dims of the result; None if none."""
+        """Return an elementwise operand's form with its indices renamed to match the given dims, and the result's dims.
+
+        None if the operand's dims do not match.
+        """
         form, own = tensor.form, tensor.dims
         if len(dims) != len(own):
             return None
@@ -217,7 +220,7 @@ class PathFinder:
         return None if found is None else (form, found)
 
     def _pair(self, kind: OpKind, a: KTensor, b: KTensor, frame: Frame) -> tuple[Form, Dims] | None:
-        """Form and dims of a two-operand predefined operator; None if it has none or takes one operand."""
+        """Return form and dims of a predefined operator with two operands; None if it has none or takes one operand."""
         algebra = self._solver.algebra
         masks = algebra.is_mask(a.form), algebra.is_mask(b.form)
         if masks[0] is not masks[1] or (masks[0] and kind not in TAKES_MASKS):
@@ -258,7 +261,7 @@ class PathFinder:
                 yield attrs, form, a.dims
 
     def _with_attribute(self, kind: OpKind, a: Form) -> Iterator[tuple[Attrs, Form]]:
-        """Operators of one element with an attribute that the program has."""
+        """Yield elementwise operators of one operand whose attribute occurs in the program."""
         algebra, axes = self._solver.algebra, self._solver.axes
         if kind is OpKind.SCALE:
             for value in sorted(axes.constants):
@@ -276,7 +279,7 @@ class PathFinder:
                 yield Attrs(value=value), compared(algebra, kind, a, value)
 
     def _along(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, Form, Dims]]:
-        """Operators along one dim."""
+        """Yield sums and norms along each dim of a tensor."""
         algebra = self._solver.algebra
         for dim, parts in enumerate(a.dims):
             if not parts:
@@ -307,7 +310,7 @@ class PathFinder:
                     yield from self._kernel(state, operands, rest, tensors)
 
     def _commutes(self, state: _State, operands: tuple[TensorId, ...]) -> bool:
-        """Return whether the step before is a predefined operator whose result is not read."""
+        """Return whether the previous step is a predefined operator whose result the new kernel does not read."""
         return (
             bool(state.path) and isinstance(state.path[-1], PredefinedStep) and len(state.tensors) - 1 not in operands
         )
@@ -323,10 +326,10 @@ class PathFinder:
             yield from self._earlier(state, operands, rest, tensors)
 
     def _readings(self, tensor: KTensor, frame: Frame) -> list[KTensor]:
-        """How a kernel may read a tensor that carries, unsplit, an axis which an earlier kernel left split.
+        """Return the ways in which a kernel may read a tensor with an unsplit axis that an earlier kernel left split.
 
-        Reduced along that axis it must be read in the parts that the target binds; along an axis of the output it may
-        also be read as it is, and so it may where the axis has another copy.
+        If the kernel reduces that axis, it must read it in the parts that the target binds. Along an axis of the
+        output, or where the axis has another copy, it may also read the axis unsplit.
         """
         names, axes = self._solver.names, self._solver.axes
         split = {a for a in names.axes if frame[a] != 1 << whole(a)}
@@ -348,7 +351,7 @@ class PathFinder:
         return out
 
     def _refined(self, tensor: KTensor, frame: Frame, chosen: dict[Part, Axis | None]) -> KTensor | None:
-        """The tensor with some unsplit axes read as axes that are split."""
+        """Return the tensor with the chosen unsplit axes replaced by split ones; None if two of them coincide."""
         into = {leaf: axis for leaf, axis in chosen.items() if axis is not None}
         if len(set(into.values())) < len(into):
             return None
@@ -389,10 +392,10 @@ class PathFinder:
             )
 
     def _handovers(self, state: _State, tensors: tuple[KTensor, ...]) -> list[tuple[Handover, list[Kernel]]]:
-        """Return the interfaces that one more kernel can have; of a first kernel only this share's.
+        """Return the interfaces that one more kernel can have; for a first kernel only those of this share.
 
-        Sound: every handover of a first kernel belongs to exactly one share. Solving a first kernel is cheap next to
-        what is behind it where the program has few inputs; with many there are enough sets of operands to share out.
+        Sound: every handover of a first kernel belongs to exactly one share. With few inputs, solving a first kernel is
+        cheap next to the search behind it; with many inputs there are enough sets of operands to divide.
         """
         share, shares = self._part
         if state.read:
@@ -404,7 +407,7 @@ class PathFinder:
         return list(self._solver.earlier(tensors, state.frame).items())[share::shares]
 
     def _readable(self, state: _State, handover: Handover) -> bool:
-        """Return whether what is left can still be consumed.
+        """Return whether later steps can still consume the tensors that a kernel leaves.
 
         Sound: a predefined operator works on whole dims, so without a further graph-defined kernel it consumes the
         parts of an axis only where they are all that a dim of an output holds.
@@ -417,18 +420,18 @@ class PathFinder:
 
 
 _PAIRS = ARITHMETIC | COMPARISONS | {OpKind.MATMUL}
-#: Pairs that only programs with such an operator have.
+#: Operators with two operands that are tried only if the program itself uses them.
 _RARE = EXTREMES | COMPARISONS | {OpKind.SUB, OpKind.DIV_NO_NAN}
 
 
 def _alone(dim: Parts) -> bool:
-    """Return whether a dim holds nothing but parts of one carried axis."""
+    """Return whether a dim consists only of parts of one carried axis."""
     axes = {axis_of(part) for part in dim}
     return len(axes) == 1 and not any(is_whole(part) for part in dim)
 
 
 def _bits(parts: Parts) -> PartMask:
-    """What a sum over these parts of a dim binds: an unsplit axis wholly, even where other tensors carry its parts."""
+    """Return the mask that a sum over a dim's parts binds; an unsplit axis is bound wholly, even if split elsewhere."""
     out = 0
     for part in parts:
         out |= full_mask(axis_of(part)) if is_whole(part) else 1 << part
@@ -440,14 +443,14 @@ def _numbered(tensors: tuple[KTensor, ...]) -> Iterator[tuple[TensorId, KTensor]
 
 
 def _product_dims(a: Dims, b: Dims) -> Dims | None:
-    """Dims of a predefined product, None if the operands do not fit."""
+    """Return the dims of a predefined product, None if the operands do not fit."""
     if len(a) != len(b) or len(a) < 2 or a[-1] != b[-2] or a[:-2] != b[:-2] or set(a[-2]) & set(b[-1]):
         return None
     return (*a[:-1], b[-1])
 
 
 def _broadcast_dims(a: Dims, b: Dims) -> Dims | None:
-    """Dims of a predefined operator of elements, None if the operands do not fit."""
+    """Return the dims of a predefined elementwise operator, None if the operands do not fit."""
     if any(x and y and x != y for x, y in zip(a, b, strict=True)):
         return None
     joined = tuple(x or y for x, y in zip(a, b, strict=True))

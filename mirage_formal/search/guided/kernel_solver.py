@@ -1,10 +1,11 @@
-"""Graph-defined kernels as problems over classes: the last kernel reaches the target, an earlier one any useful set.
+"""Enumeration of graph-defined kernels without extents: which structures and classes compute given outputs.
 
-Two sharings and some filters keep this small; each can be switched off and a test compares the results:
+A last kernel must reach the program's output; an earlier one may write any set of useful classes. Two reuse
+techniques and some filters keep this small. Each can be switched off by its name, and a test compares the results:
 
 - "share": a grid part on an axis that the program never reduces does not change the closure, so structures that differ
   only there share one.
-- "merge": parts of an axis that no output tells apart are carried to later kernels as one part (kernel_interface.py).
+- "merge": parts of an axis that no output distinguishes are carried to later kernels as one part (kernel_interface.py).
 - "filter": before the structures of a last kernel are enumerated, its most permissive ones are tried.
 - "ties": inputs that share an index wherever they occur in the target are split alike along it (shared_indices.py).
 - "apart": copies of one axis are split in different ways (symbolic_tiling.py).
@@ -48,11 +49,11 @@ from mirage_formal.search.space import SearchSpace
 
 @dataclass(frozen=True, slots=True)
 class _Earlier:
-    """A kernel before the last one whose outputs are still to be chosen.
+    """A solved kernel before the last one whose outputs are not yet chosen.
 
     Attributes:
-        tensors: Its inputs as they are in device memory.
-        read: Its inputs as it reads them.
+        tensors: Its inputs in device memory.
+        read: Its inputs with the index copies and parts under which it reads them.
         frame: The frame before it.
         structure: Its structure.
         solved: Its closure.
@@ -65,15 +66,15 @@ class _Earlier:
     solved: Solved
 
 
-#: What an operator that folds a dim does to a dim whose kept part is left out: it sums all of it.
+#: The full sum that each partial reduction becomes if the part that it would keep is left out of the structure.
 _WHOLE: Final = {OpKind.SUM_TO_DIMX: OpKind.SUM, OpKind.ACCUM_SUM_TO_DIMX: OpKind.ACCUM_SUM_LAST}
 
-#: A class that an earlier kernel may write, the device tensor that this makes, and where its grid parts go.
+#: An output that an earlier kernel may write: its class, the device tensor, and the dims that concatenate grid parts.
 _Export = tuple[ClassId, KTensor, Placement]
 
 
 class KernelSolver:
-    """Solves graph-defined kernels of one program in one space; memoised, deterministic."""
+    """Solver of graph-defined kernels of one program in one space; memoised, deterministic."""
 
     def __init__(self, axes: ProgramAxes, space: SearchSpace, options: SearchOptions, tally: Tally) -> None:
         self.axes = axes
@@ -105,7 +106,7 @@ class KernelSolver:
         self._late = {self.inputs[i].form for i in elementwise(axes.program)}
 
     def views(self, frame: Frame) -> Views:
-        """Views of device tensors: an axis that an earlier kernel left split keeps its name.
+        """Return the index renaming of device tensors: an axis that an earlier kernel left split keeps its name.
 
         Args:
             frame: The frame at that point of the kernel graph.
@@ -121,7 +122,7 @@ class KernelSolver:
         return Views(self.algebra, peers)
 
     def device_tensor(self, form: Form, dims: Dims, frame: Frame) -> KTensor | None:
-        """A device tensor in its canonical view.
+        """Return a device tensor with its index copies renamed canonically.
 
         Args:
             form: Its form.
@@ -139,9 +140,9 @@ class KernelSolver:
             return None
 
     def _goals(self, leaves: Parts) -> Iterator[tuple[Form, Dims]]:
-        """The program's output over the leaves at hand, whose axes it may run through in several ways.
+        """Yield form and dims of the program's output for each choice of the given leaves as its indices.
 
-        Where some tensors carry an axis in parts and another has it whole, the output runs through either.
+        Where some tensors carry an axis in parts and another has it whole, the output may use either.
         """
         names = self.names
         held: dict[Axis, list[Parts]] = {}
@@ -170,7 +171,7 @@ class KernelSolver:
             yield self.algebra.substitute(self.target, pairs), dims
 
     def dags(self, kernel: Kernel) -> list[Dag]:
-        """All operator DAGs of a kernel within the operator limit."""
+        """Return all operator DAGs of a kernel within the operator limit."""
         found = kernel.solved.dags.get(kernel.goals)
         if found is None:
             solved = kernel.solved
@@ -181,7 +182,7 @@ class KernelSolver:
     # --- closures ----------------------------------------------------------------------------------------------
 
     def _shared(self, structure: Structure) -> Structure:
-        """The structure without grid parts of axes that the program never reduces."""
+        """Return the structure without grid parts of axes that the program never reduces."""
         if not self._share:
             return structure
         bound, base = self.axes.bound, self.names.base
@@ -192,7 +193,7 @@ class KernelSolver:
         return Structure(splits, structure.loops, structure.names)
 
     def _solve(self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure) -> Solved | None:
-        """Closure of a kernel under a structure; None where the structure does not fit its inputs."""
+        """Return the closure of a kernel under a structure; None where the structure does not fit its inputs."""
         self.tally.add("structures")
         if any(structure.block_dims(t.dims) is None or not structure.opens(t.dims) for t in tensors):
             return None
@@ -201,7 +202,7 @@ class KernelSolver:
     def _closed(
         self, closer: Closer, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure
     ) -> Solved | None:
-        """Closure of a kernel under exactly this structure, made once; None where it does not fit the inputs."""
+        """Return the memoised closure of a kernel under this structure; None where it does not fit the inputs."""
         key = (closer, tensors, frame, structure)
         if key not in self._solved:
             self._solved[key] = self._close(closer, tensors, frame, structure)
@@ -230,7 +231,7 @@ class KernelSolver:
     # --- the last kernel ---------------------------------------------------------------------------------------
 
     def last(self, tensors: tuple[KTensor, ...], frame: Frame) -> list[Kernel]:
-        """Every way in which one kernel computes the program's output.
+        """Return every way in which one kernel computes the program's output.
 
         Args:
             tensors: Its inputs in device memory.
@@ -383,10 +384,10 @@ class KernelSolver:
     def _placed(
         self, form: Form, dims: Dims, structure: Structure, tensors: tuple[KTensor, ...]
     ) -> Iterator[tuple[KTensor, Placement]]:
-        """The device tensors that an STensor's blocks can form: every grid part goes in front of its own tile part.
+        """Yield the device tensors that the blocks' tiles can form: every grid part goes in front of its own tile part.
 
-        A part whose tile is no longer there goes to the dim that it splits in the inputs, or to any if they disagree;
-        no two parts go to one dim.
+        A grid part whose tile part was reduced goes to the dim that it splits in the inputs, or to any if they
+        disagree. No two grid parts go to one dim.
         """
         choices: list[list[int]] = []
         for leaf in structure.grid_leaves:
@@ -409,9 +410,9 @@ class KernelSolver:
 
 
 def _ambiguous(read: tuple[KTensor, ...]) -> bool:
-    """Return whether one name stands for two indices: an axis that is carried in parts and one that is whole.
+    """Return whether one name stands for two indices: an axis is carried in parts and also occurs whole.
 
-    Sound: a last kernel can only reach its goal through one of them; what an earlier one writes could hold both.
+    Sound: a last kernel can only reach its goal through one of them; the outputs of an earlier one could hold both.
     """
     leaves = leaves_of(read)
     return not {axis_of(p) for p in leaves if is_whole(p)}.isdisjoint(axis_of(p) for p in leaves if not is_whole(p))

@@ -1,9 +1,9 @@
-"""The closure of a block's input classes under the block operators, pruned by the target.
+"""Saturation of a fused kernel's block graph: all tensors that block operators compute from its inputs, pruned.
 
 A class is (normal form, dims as part lists, behind an accumulator or not); a producer is an operator with the classes
-of its operands. They are what an e-graph calls an e-class and an e-node, but for how classes become one: not by
-rewriting, only by an equal normal form. Extents never occur: a reduction binds parts, and "all parts bound" stands for
-"lengths match".
+of its operands. They correspond to e-classes and e-nodes of an e-graph. Classes merge by equal normal forms only, not
+by rewriting. A class is kept only if its form is part of the target, the normal form of the program's output. Extents
+never occur: a reduction binds parts, and "all parts bound" stands for "lengths match".
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ ClassId = NewType("ClassId", int)
 #: (normal form, dims of a block's tile, whether behind an accumulator).
 BlockClass = tuple[Form, Dims, bool]
 
-#: In place of the number of a class: it was pruned.
+#: Entry of ``Closure.index`` for a class that was pruned.
 PRUNED: Final = ClassId(-1)
 
 
 @dataclass(frozen=True, slots=True)
 class Producer:
-    """One way to compute a class: an operator and the classes of its operands."""
+    """Operator application that computes a class (an e-node): an operator kind and the classes of its operands."""
 
     kind: OpKind
     operands: tuple[ClassId, ...]
@@ -62,11 +62,11 @@ class _Context:
     Attributes:
         frame: The parts of each axis inside the kernel.
         loop: Masks of the loop's parts.
-        same: Masks of parts that are one index of the kernel under several names.
+        same: Groups of masks; the parts in a group are one index of the kernel under several names.
         target: Normal form of the program's output.
         views: Renames axes to their twins; None where no axis has twins.
-        loose: Whether the loop runs through several axes of the program, so that terms are summed over different ones.
-        carried: Inputs that may come behind the loop as they are.
+        loose: True if the loop iterates over several axes of the program, so that terms are summed over different axes.
+        carried: Inputs that may be copied unchanged behind the loop.
     """
 
     frame: Frame
@@ -85,11 +85,11 @@ class Closure:
     Attributes:
         inputs: Number of input classes; they come first.
         classes: The classes.
-        index: Number of a class; PRUNED for a class that was.
-        producers: For each class, every operator application found that yields it.
-        tried: Operator applications tried.
-        branches: For each class that is a mask, what a selection from two tensors may select by it.
-        diagonals: Classes that were pruned because a term has one index of the kernel under two names.
+        index: Number of each class that was found; PRUNED for a pruned class.
+        producers: For each class, every operator application found that computes it.
+        tried: Number of operator applications tried.
+        branches: For each class that is a boolean mask, the classes that a selection from two tensors may take by it.
+        diagonals: Number of classes that were pruned because a term has one index of the kernel under two names.
     """
 
     inputs: int
@@ -102,7 +102,7 @@ class Closure:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How many classes were pruned, each once, by the reason."""
+        """Return the number of pruned classes by reason; each class counts once."""
         counts = {
             "diagonal": self.diagonals,
             "expression": len(self.index) - len(self.classes) - self.diagonals,
@@ -116,18 +116,18 @@ _PAIRS: Final = (
     *sorted(EXTREMES),
     *_COMPARED,
 )
-#: Pairs that only programs with such an operator have.
+#: Operators with two operands that are tried only if the program itself uses them.
 _RARE: Final = EXTREMES | COMPARISONS | {OpKind.SUB, OpKind.DIV_NO_NAN}
-#: Accumulators one of which stands before what a kernel stores.
+#: Accumulators that can precede an output saver.
 _INTO_STORES: Final = frozenset({OpKind.ACCUM_SUM, OpKind.ACCUM_MAX})
-#: Pairs of masks.
+#: Operators with two operands that also take two boolean masks.
 _OF_TWO_MASKS: Final = frozenset({OpKind.MUL, OpKind.MAXIMUM, OpKind.EQ})
-#: Classes that a selection by a mask may select where it is 1, and those that it may select elsewhere.
+#: Candidate classes for both branches of a selection by a mask: where the mask is 1, and where it is 0.
 _Branches = tuple[list[ClassId], list[ClassId]]
 
 
 class Closer:
-    """Builds closures for one program, operator list and algebra.
+    """Builder of closures for one program, operator list and algebra.
 
     Sound: a class is dropped only if no monomial context turns it into a part of the target (Algebra.within); every
     operator's operands then satisfy the same test, so no cancellation-free candidate is lost. A class with a term that
@@ -169,15 +169,15 @@ class Closer:
         depth: int,
         carried: frozenset[ClassId] = frozenset(),
     ) -> Closure:
-        """Close a block's input classes under the block operators.
+        """Return the closure of a block's input classes under the block operators.
 
         Args:
             inputs: Form and block dims of each input, all different.
-            structure: How the kernel splits its leaves.
-            frame: The frame inside the kernel: for each axis the parts that it is made of there.
+            structure: The kernel's split of its leaves.
+            frame: The frame inside the kernel: for each axis its parts there.
             target: Form of the program's output.
             depth: Most operators between an input and a class.
-            carried: Inputs that may come behind the loop as they are, if it does not change them.
+            carried: Inputs that may be copied behind the loop if the loop does not change them.
         """
         names = structure.names
         views = Views(self._algebra, names.peers) if names.twins > 1 else None
@@ -210,7 +210,7 @@ class Closer:
     def _put(self, out: Closure, cls: BlockClass, producer: Producer, context: _Context) -> None:
         out.tried += 1
         if context.views is not None:
-            # Where a block's place in the grid holds the name, the class is a diagonal and keeps the name that it has.
+            # If a grid index has the canonical name already, the class is a diagonal and keeps its present names.
             with suppress(ValueError):
                 cls = (*context.views.canonical(cls[0], cls[1]), cls[2])
         number = out.index.get(cls)
@@ -261,7 +261,7 @@ class Closer:
             yield from self._accumulators(form, dims, number, context)
 
     def _of_mask(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
-        """What one operator makes of a mask. Nothing sums it, so it comes behind the loop as the largest of equals."""
+        """Yield the results of one operator on a boolean mask; only ``accum_max`` carries a mask behind the loop."""
         form, dims, after = out.classes[number]
         if self._negated:
             yield (
@@ -306,7 +306,7 @@ class Closer:
                 yield (average, _without(dims, dim), after), Producer(OpKind.MEAN, (number,), Attrs(dim=dim))
 
     def _mean(self, form: Form, parts: PartMask, frame: Frame) -> Form | None:
-        """Mean over parts that make up a whole axis whose 1/n the program uses."""
+        """Return the form of a mean over a whole axis; None unless the program uses the axis' 1/n as a factor."""
         for axis, full in enumerate(frame):
             value = Fraction(1, self._axes.extents[axis % self._algebra.width])
             if full == parts and value in self._axes.constants:
@@ -389,10 +389,10 @@ class Closer:
                     yield (value, dims, after), Producer(kind, (b, a))
 
     def _selection(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
-        """Selections from two tensors of which a class is the mask or one of the tensors.
+        """Yield the selections from two tensors whose mask or branch is the given class.
 
-        Sound: what is selected by a mask at one place is tried at the other one only where the target has a selection
-        of it there, by that mask; no other selection is part of the target.
+        Sound: a tensor selected by a mask at one place is tried at the other place only where the target has a
+        selection of it there, by that mask; no other selection is part of the target.
         """
         algebra = self._algebra
         mine = algebra.is_mask(out.classes[number][0])
@@ -409,7 +409,7 @@ class Closer:
                     yield from self._selected(out, (m, a, b), context)
 
     def _selects(self, out: Closure, operands: tuple[ClassId, ClassId], place: int, context: _Context) -> bool:
-        """Return whether a selection by a mask may have a tensor at a place: where the mask is 1, or elsewhere."""
+        """Return whether a selection by a mask may have a tensor at a place: 0 where the mask is 1, 1 elsewhere."""
         (chooses, dims, after), (form, dims2, after2) = (out.classes[n] for n in operands)
         joined = _joined(dims, form, dims2, context.views) if after == after2 and len(dims) == len(dims2) else None
         if joined is None:
@@ -468,7 +468,7 @@ def _entire(dim: Parts, parts: PartMask, frame: Frame) -> bool:
 
 
 def _fits(a: Dims, b: Dims) -> bool:
-    """Return whether the dims could be those of an elementwise operator's operands under some names."""
+    """Return whether the dims could be those of an elementwise operator's operands after a renaming of indices."""
     return all(not x or not y or len(x) == len(y) for x, y in zip(a, b, strict=True))
 
 
@@ -477,7 +477,10 @@ def _axes(parts: Parts) -> set[Axis]:
 
 
 def _joined(dims: Dims, form: Form, dims2: Dims, views: Views | None) -> tuple[Form, Dims] | None:
-    """The second operand of an elementwise operator as viewed along the first, and the dims of the result."""
+    """Return an elementwise operator's second form, renamed to the first's indices, and the result's dims.
+
+    None if the dims do not fit.
+    """
     if views is None:
         joined = _join(dims, dims2)
         return None if joined is None else (form, joined)
@@ -489,7 +492,7 @@ def _joined(dims: Dims, form: Form, dims2: Dims, views: Views | None) -> tuple[F
 
 
 def _join(a: Dims, b: Dims) -> Dims | None:
-    """Dims of an elementwise result; None if they differ or one axis would run through two dims."""
+    """Return the dims of an elementwise result; None if the operands differ or one axis would index two dims."""
     out: list[Parts] = []
     for x, y in zip(a, b, strict=True):
         if x and y and x != y:

@@ -1,4 +1,4 @@
-"""Which dims of a program's inputs share their index wherever they occur in the program's output."""
+"""Pairs of dims of a program's inputs that have the same index in every term of the program's output."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mirage_formal.search.guided.algebra.masks import NO_PARTS, axes_in, full_ma
 from mirage_formal.search.guided.algebra.parts import Axis
 from mirage_formal.search.guided.symbolic_tiling import KTensor, Place
 
-#: Number of an index of the target: one for each free index and for each time that one is bound.
+#: Number of an index of the target: one for each free index and one for each binding occurrence.
 _Index = NewType("_Index", int)
 
 
 def ties(algebra: Algebra, target: Form, inputs: Sequence[KTensor]) -> Mapping[Place, frozenset[Place]]:
-    """For each place of an input the places of others that share its index in every term where the input occurs.
+    """Map each place of an input to the places of other inputs with the same index in every term of the input.
 
     Args:
-        algebra: The forms' algebra.
+        algebra: The algebra that interns the normal forms.
         target: Form of the program's output.
         inputs: The program's inputs, each the form of one atom.
 

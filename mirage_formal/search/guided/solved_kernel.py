@@ -1,4 +1,4 @@
-"""A graph-defined kernel whose structure is solved: its closure, what it writes, and where its grid parts go."""
+"""Graph-defined kernel without extents: its closure, its output classes, and the dims that its grid splits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Placement = tuple[tuple[Part, int], ...]
 
 @dataclass(slots=True)
 class Solved:
-    """The closure of one kernel, with what is derived from it on demand."""
+    """The closure of one kernel, with the DAGs extracted from it on demand."""
 
     closure: Closure
     cost: list[int]
@@ -26,16 +26,16 @@ class Solved:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A graph-defined kernel without extents.
+    """Graph-defined kernel without extents.
 
     Attributes:
-        read: Its inputs as it reads them.
+        read: Its inputs with the index copies and parts under which it reads them.
         structure: Its structure.
         solved: Its closure.
         goals: The class of each output.
-        placements: Where each output's grid parts go.
-        origins: What the parts carried behind it are made of; none behind a last kernel.
-        last: Whether it computes the program's output, and not intermediate tensors.
+        placements: For each output the dims that concatenate the grid parts.
+        origins: For each part carried to later kernels the parts that it consists of; none for a last kernel.
+        last: True if it computes the program's output, False for intermediate tensors.
     """
 
     read: tuple[KTensor, ...]

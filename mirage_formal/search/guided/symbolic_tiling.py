@@ -1,11 +1,11 @@
-"""Structures: which parts of each axis a graph-defined kernel has, without extents.
+"""Symbolic tilings ("structures") of a graph-defined kernel: the parts of each axis, without extents.
 
-A structure says for each part that its input tensors carry (a leaf) how it is split: over the grid, over the loop,
-folded to reduction_dimx, or kept as a tile. Grid axes and the loop are thereby assigned to axes, and imap, fmap and
-omap follow. The loop may run through several axes, of different input tensors.
+A structure states for each leaf, a part of an input tensor, how the kernel splits it: over the grid, over the loop,
+folded to reduction_dimx, or kept as a tile. This assigns the grid axes and the loop to axes, which determines imap,
+fmap and omap. The loop may iterate over several axes, of different input tensors.
 
-One axis may be split in several ways in different dims of the inputs: each way has a copy of the axis to itself
-(``Reader``), and each such copy has as many twins, split like it, as dims of one tensor can need.
+One axis may be split in several ways in different dims of the inputs. Each way has its own copy of the axis
+(``Reader``). Each such copy has twins that are split like it, enough for the dims of one tensor.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mirage_formal.search.guided.algebra.parts import (
 )
 from mirage_formal.search.guided.index_renaming import Dims
 
-#: A dim's axis in a program input: (normal form of the input, number of the axis in its dims).
+#: An axis of a program input: (normal form of the input, number of the axis in its dims).
 Place = tuple[Form, int]
 #: An axis of a tensor that a kernel reads: (number of the tensor among the kernel's inputs, axis).
 ReadPlace = tuple[int, Axis]
@@ -51,18 +51,19 @@ class KTensor:
 
     @property
     def leaves(self) -> Parts:
-        """Every part of its dims, in order."""
+        """Return every part of its dims, in order."""
         return tuple(part for dim in self.dims for part in dim)
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The copies of axes.
+    """Numbering of the copies of axes.
 
     Attributes:
-        width: Base axes; axis ``width * copy + base`` is a copy of ``base``.
-        ways: In how many ways one axis may be split by one kernel; copies below this number are told apart by it.
-        twins: Copies that are split alike; copy number c has the twins c, c + ways, c + 2 * ways, ...
+        width: Number of base axes; axis ``width * copy + base`` is a copy of ``base``.
+        ways: Number of ways in which one kernel may split one axis; each of the first ``ways`` copies has a way of its
+            own.
+        twins: Number of copies that are split alike; copy number c has the twins c, c + ways, c + 2 * ways, ...
     """
 
     width: int
@@ -76,34 +77,34 @@ class Names:
 
     @property
     def count(self) -> int:
-        """Number of axes, copies included."""
+        """Return the number of axes, copies included."""
         return self.width * self.ways * self.twins
 
     def base(self, axis: Axis) -> Axis:
-        """The base axis of an axis."""
+        """Return the base axis of an axis."""
         return Axis(axis % self.width)
 
     @property
     def axes(self) -> Sequence[Axis]:
-        """All axes, copies included, ascending."""
+        """Return all axes, copies included, ascending."""
         return cast(Sequence[Axis], range(self.count))
 
     def peers(self, axis: Axis) -> Sequence[Axis]:
-        """An axis and its twins."""
+        """Return an axis and its twins."""
         return cast(Sequence[Axis], range(axis % (self.width * self.ways), self.count, self.width * self.ways))
 
     def first(self, part: Part) -> Part:
-        """The same part of the first twin."""
+        """Return the same part of the first twin."""
         return rename(part, Axis(axis_of(part) % (self.width * self.ways)))
 
     def twin_parts(self, part: Part) -> Parts:
-        """The same part of every twin of an axis, given that of the first one."""
+        """Return the same part of every twin of an axis, given that of the first one."""
         return tuple(Part(part + i * self.width * self.ways * SLOTS) for i in range(self.twins))
 
 
 @dataclass(frozen=True)
 class Structure:
-    """How a graph-defined kernel splits each leaf, and the leaves that the loop splits.
+    """A kernel's symbolic tiling: the split of each leaf, and the leaves that the loop splits.
 
     Leaves are those of first twins; the others are split like them.
     """
@@ -117,30 +118,30 @@ class Structure:
         return {twin: split for leaf, split in self.splits for twin in self.names.twin_parts(leaf)}
 
     def split(self, leaf: Part) -> Split:
-        """The split of one leaf, of whichever twin."""
+        """Return the split of one leaf, which may belong to any twin."""
         return self._by_leaf[leaf]
 
     def children(self, leaf: Part) -> Parts:
-        """The parts that a leaf is split into."""
+        """Return the parts that a leaf is split into."""
         return tuple(child(leaf, kind) for kind in self.split(leaf))
 
     def local(self, leaf: Part) -> Parts:
-        """The parts of a leaf that one block holds at a time."""
+        """Return the parts of a leaf that one block holds at a time: fold and tile parts."""
         return tuple(child(leaf, kind) for kind in self.split(leaf) if kind >= F)
 
     @property
     def grid_leaves(self) -> Parts:
-        """Leaves that a grid axis splits, in order."""
+        """Return the leaves that a grid axis splits, in order."""
         return tuple(leaf for leaf, split in self.splits if G in split)
 
     @cached_property
     def loop_parts(self) -> tuple[PartMask, ...]:
-        """Masks of the loop's parts, one for each index that it runs through; none where the loop runs once."""
+        """Return the mask of the loop's part of each index that it iterates over; none where the loop runs once."""
         return tuple(PartMask(1 << child(twin, L)) for leaf in self.loops for twin in self.names.twin_parts(leaf))
 
     @cached_property
     def same(self) -> tuple[tuple[PartMask, ...], ...]:
-        """Masks of parts that are one index of the kernel under several names, such as the loop's."""
+        """Return groups of part masks; a group is one index of the kernel, such as the loop's, under several names."""
         grids = [
             tuple(PartMask(1 << child(twin, G)) for twin in self.names.twin_parts(leaf)) for leaf in self.grid_leaves
         ]
@@ -148,11 +149,11 @@ class Structure:
 
     @cached_property
     def renaming(self) -> Renaming:
-        """Each leaf replaced by its children."""
+        """Return the renaming that replaces each leaf by its children."""
         return tuple((PartMask(1 << leaf), mask(self.children(leaf))) for leaf in self._by_leaf)
 
     def frame(self, outer: Frame) -> Frame:
-        """The frame inside the kernel.
+        """Return the frame inside the kernel.
 
         Args:
             outer: The frame before it.
@@ -165,7 +166,7 @@ class Structure:
         return tuple(inner)
 
     def block_dims(self, dims: Dims) -> Dims | None:
-        """Dims of one block's tile.
+        """Return the dims of one block's tile.
 
         Args:
             dims: Dims of the tensor in device memory.
@@ -201,7 +202,7 @@ class Structure:
 
 
 def leaves_of(tensors: tuple[KTensor, ...]) -> Parts:
-    """All leaves of some tensors, ascending."""
+    """Return all leaves of some tensors, ascending."""
     return tuple(sorted({leaf for tensor in tensors for leaf in tensor.leaves}))
 
 
@@ -213,8 +214,8 @@ class StructureRules:
         free: Base axes of the program's output.
         bound: Base axes that the program reduces.
         fold: Whether a fold part (for accum_sum_to_dimx) may be split off.
-        names: The copies of axes.
-        loops: Most axes that the loop runs through.
+        names: The numbering of the copies of axes.
+        loops: Most axes that the loop iterates over.
         apart: Whether structures are left out that split two copies of one axis alike.
         max_grid: Most grid axes.
     """
@@ -228,7 +229,7 @@ class StructureRules:
     max_grid: int = 3
 
     def loop_groups(self, tensors: tuple[KTensor, ...]) -> Iterator[Parts]:
-        """What the loop may run through: nothing, one leaf, or leaves no two of which are in one input."""
+        """Yield the sets of leaves that the loop may iterate over: none, one leaf, or leaves of different inputs."""
         first = self.names.first
         held = [{first(leaf) for leaf in tensor.leaves} for tensor in tensors]
         leaves = sorted({leaf for leaves in held for leaf in leaves if self._base(leaf) in self.bound})
@@ -238,10 +239,10 @@ class StructureRules:
                     yield group
 
     def structures(self, tensors: tuple[KTensor, ...], *, last: bool) -> Iterator[Structure]:
-        """All structures over the leaves of some tensors.
+        """Yield all structures over the leaves of some tensors.
 
         Args:
-            tensors: What the kernel reads.
+            tensors: The tensors that the kernel reads.
             last: Whether it is the last kernel, which may not split a reduced axis over the grid.
         """
         leaves = tuple(sorted({self.names.first(leaf) for leaf in leaves_of(tensors)}))
@@ -256,7 +257,7 @@ class StructureRules:
         return self.names.base(axis_of(leaf))
 
     def _told_apart(self, structure: Structure) -> bool:
-        """Whether the copies of one axis are split in different ways; without a grid part equal splits are one way.
+        """Return whether the copies of each axis are split in different ways; splits with a grid part always count.
 
         Sound: with equal splits every operator of the structure is one of that in which the copies are one.
         """
@@ -277,17 +278,17 @@ class StructureRules:
 
 
 class Reader:
-    """How a kernel may read its inputs where one axis may be split in several ways.
+    """Assignment of axis copies to a kernel's inputs, for axes that may be split in several ways.
 
-    Every dim of an input takes one of the copies of its axis that are told apart by their split; a further dim of the
-    same tensor on the same copy takes a twin.
+    Every dim of an input takes one of the first ``ways`` copies of its axis, which differ by their split. A further dim
+    of the same tensor on the same copy takes a twin.
 
     Args:
-        names: The copies of axes.
+        names: The numbering of the copies of axes.
         ties: For places (form of a program input, number of an axis in its dims) the places of other inputs that share
             the index wherever the input occurs in the target; those of one kernel are split alike.
-        inputs: Forms of the program's inputs. Of other tensors it is not known where they meet, so an axis of theirs
-            is split in one way, unless one of them holds it twice.
+        inputs: Forms of the program's inputs. Where other tensors meet is unknown, so an axis of theirs is split in one
+            way, unless one of them holds it twice.
     """
 
     def __init__(self, names: Names, ties: Mapping[Place, frozenset[Place]], inputs: frozenset[Form]) -> None:
@@ -296,12 +297,14 @@ class Reader:
         self._inputs = inputs
 
     def readings(self, tensors: tuple[KTensor, ...], frame: Frame, algebra: Algebra) -> Iterator[tuple[KTensor, ...]]:
-        """Every choice of copies, up to exchanging copies that have no parts yet; the one with fewest comes first.
+        """Yield each assignment of axis copies to the inputs, one per equivalence class of interchangeable copies.
+
+        Copies without parts before the kernel are interchangeable. The assignment with the fewest copies comes first.
 
         Args:
             tensors: The kernel's inputs in device memory.
             frame: The frame before the kernel.
-            algebra: The forms' algebra.
+            algebra: The algebra that interns the normal forms.
         """
         names = self._names
         if names.ways == 1:
@@ -327,7 +330,7 @@ class Reader:
         return [way for way in range(self._names.ways) if base + way * self._names.width not in taken]
 
     def _groups(self, tensors: tuple[KTensor, ...], places: list[ReadPlace]) -> list[list[int]]:
-        """Places that must be read through one copy."""
+        """Return groups of places that must be read through one copy."""
         of = {
             (tensor.form, n): (i, axis_of(leaf))
             for i, tensor in enumerate(tensors)
@@ -376,7 +379,7 @@ class Reader:
 
 
 def _in_order(bases: list[Axis], ways: tuple[int, ...], taken: set[Axis], width: int) -> bool:
-    """Return whether the copies of each axis come into use in ascending order."""
+    """Return whether the copies of each axis are first used in ascending order."""
     next_way: dict[Axis, int] = {}
     for base, way in zip(bases, ways, strict=True):
         limit = next_way.get(base, 0)

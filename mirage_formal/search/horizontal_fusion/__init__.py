@@ -1,1 +1,1 @@
-"""Candidates for programs with several outputs: kernels of the outputs' own programs, united to one."""
+"""Horizontal fusion: one kernel for several outputs of a program."""

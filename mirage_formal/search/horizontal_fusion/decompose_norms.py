@@ -1,6 +1,6 @@
-"""Programs with their norms written out, and the guided engine on a program both as it is and written out.
+"""Decomposition of norms into primitive operators, and guided search of a program with and without it.
 
-A root mean square norm with eps is one operator in a block, which then has to see whole rows. Written out it is the
+A root mean square norm with eps is one operator in a block, so the block has to read whole rows. Decomposed, it is the
 quotient of x and sqrt(mean(x^2) + eps): beside a product of x, a block sums x^2 in its loop and divides behind it.
 """
 
@@ -19,14 +19,14 @@ from mirage_formal.search.engine import SearchOptions, Unit, UnitResult
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace
 
-#: Begins the payload of a unit of the program written out.
+#: Prefix of the payload of a unit that searches the decomposed program.
 _MARK: Final = "written out: "
 
 
 def written_out(program: KernelGraph) -> KernelGraph | None:
-    """The program with every norm with eps as mean, shift, root and quotient; None if that brings nothing.
+    """Return the program with every norm with eps decomposed into mean, shift, root and quotient; None if not useful.
 
-    It does where there are such norms and products: alone a norm is as good as one operator.
+    Decomposition is useful if there are such norms and products: without a product, a norm is as good as one operator.
 
     Sound: by definition a norm is x / sqrt(mean(x^2) + eps), times the weight where it has one. What is found for the
     result is a candidate for the program itself and proved for it.
@@ -58,9 +58,9 @@ def written_out(program: KernelGraph) -> KernelGraph | None:
 
 
 class WrittenOutEngine:
-    """The guided engine on a program as it is, and on the program written out, each with units of its own.
+    """Guided engine on a program and on the program with decomposed norms, each with units of its own.
 
-    Of the program written out single kernels are searched. A space's limit on the operators of a block counts those
+    The decomposed program is searched for single kernels only. A space's limit on the operators of a block counts those
     that take the place of a norm as one.
 
     Args:
@@ -73,7 +73,7 @@ class WrittenOutEngine:
         self._guided = GuidedEngine(best)
 
     def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
-        """The guided engine's units, of the program and, if there is one, of the program written out.
+        """Return the guided engine's units for the program and, if there is one, for the program with decomposed norms.
 
         Raises:
             UnsupportedError: The program is outside the guided engine.
@@ -101,7 +101,7 @@ class WrittenOutEngine:
 def _own(
     program: KernelGraph, longer: KernelGraph, space: SearchSpace, options: SearchOptions
 ) -> tuple[SearchSpace, SearchOptions]:
-    """Space and options for a program written out."""
+    """Return the space and options for a program with decomposed norms."""
     space, options = options.bounded(space), replace(options, max_kernel_ops=None, max_block_ops=None)
     most = space.max_block_ops + len(longer.ops) - len(program.ops)
     return replace(space, max_kernel_ops=1, max_graph_defined=1, max_block_ops=most), options

@@ -1,10 +1,11 @@
-"""The engine around the guided one: kernels for several outputs, and kernels that do what the program does.
+"""Engine around the guided one: horizontal fusion for several outputs, and fusion of whole programs without products.
 
-Every output is a program of its own (``slices``), which the guided engine searches for single kernels. Kernels with the
-same grid and loop range are united (``union``), equal loads and operators of theirs once; a producer that several
-outputs need is in each of their kernels, and the union computes it once. What is kept are the unions of least estimate,
-found result by result: of the unions for the first results, so many best ones are tried with each kernel for the next.
-A program without products has kernels of its own operators as well (``mirrored``), whose limits are no kernel's limits.
+Each output has its backward slices (``slices``), which the guided engine searches for single kernels. Kernels with the
+same grid and loop range are fused (``union``), equal loads and operators once. A producer that several outputs need is
+in each of their kernels, and the union computes it once. The unions of least estimated cost are found by a beam search,
+result by result: the best unions for the first results are extended by each kernel for the next. A program without
+products has kernels of its own operators as well (``fuse_whole_program``), which a kernel's operator limits do not
+bound.
 
 Sound: nothing is pruned that was asked for, and nothing is accepted here: the united kernel is a candidate for the
 program with all its outputs, which the prover and the checker decide.
@@ -34,28 +35,28 @@ from mirage_formal.search.horizontal_fusion.union import Piece, permute_grid, un
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_mirrored
 from mirage_formal.search.space import SearchSpace
 
-#: Kernels of one output that are tried on one grid and loop range, and unions that are extended by them.
+#: Beam widths: kernels of one output tried on one grid and loop range, and unions that are extended by them.
 _KERNELS: Final = 6
 _UNIONS: Final = 4
-#: Payloads of the unit of unions and of that of the program's own operators.
+#: Payloads of the unit of unions and of the unit of whole-program fusion.
 _UNITED: Final = "united"
 _MIRRORED: Final = "own operators"
-#: Unions that a search reports, and kernels of the program's own operators.
+#: Most unions, and most kernels of whole-program fusion, that a search reports.
 _MOST: Final = 64
 _TILINGS: Final = 16
-#: States of a search beside kernels of the program's own operators: there is little left to find.
+#: Most states of a search if whole-program fusion applies as well: there is little left to find.
 _BESIDE: Final = 20_000
-#: Assignments of a structure that the guided engine instantiates: kernels are united on equal grids, so there have to
-#: be more grids than the few best of each output.
+#: Assignments of a structure that the guided engine instantiates. Kernels are united on equal grids, so more grids are
+#: needed than the few best of each output.
 _ASSIGNMENTS: Final = 16
 
 
 class UnitedEngine:
-    """Extensions of the guided engine: several outputs, norms written out, programs without products.
+    """Guided engine extended to several outputs, decomposed norms, and programs without products.
 
     A program with one output has the guided engine's units, if its operators fit into a candidate, and a unit for its
-    norms written out (``WrittenOutEngine``). A program with several outputs has one unit. Where that is allowed, there
-    is one more for kernels of the program's own operators; a program of more than fit into a candidate has only that.
+    decomposed norms (``WrittenOutEngine``). A program with several outputs has one unit. If ``longer`` is set and
+    whole-program fusion applies, it has one more unit; a program with more operators than a candidate has only that.
 
     Left out: unions of kernels with different grids or loop ranges; candidates of several kernels for several outputs,
     which covers of the program find (run/partitioning).
@@ -64,7 +65,7 @@ class UnitedEngine:
     name = "guided"
 
     def units(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
-        """The units.
+        """Return the work units.
 
         Raises:
             UnsupportedError: An output is not one that the guided engine takes, see ``require_outputs``.
@@ -79,7 +80,7 @@ class UnitedEngine:
         return [*units, Unit(len(units), "one kernel of the program's operators", _MIRRORED)]
 
     def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
-        """Run one unit; of unions those of least estimate, canonical, each once."""
+        """Run one unit and return its candidates, canonical, each once; of unions those of least estimated cost."""
         cost = options.cost or _bytes_read
         if unit.payload == _MIRRORED:
             return self._best(fuse_whole_program(program, space, cost), Stats(), _TILINGS)
@@ -89,7 +90,7 @@ class UnitedEngine:
             return WrittenOutEngine().run(program, space, options, unit)
         space = replace(options.bounded(space), max_kernel_ops=1, max_graph_defined=1)
         search = _Slices(space, replace(options, accept=None), cost)
-        # What reads another output comes behind it.
+        # A slice that reads another output comes after that output's slice.
         ordered = sorted(slices(program), key=lambda ways: ways[0].result)
         pieces = [[piece for one in ways for piece in search.pieces(one)] for ways in ordered]
         return self._best(_unions(program, pieces, space, cost), search.stats, _MOST)
@@ -101,7 +102,7 @@ class UnitedEngine:
         return [Unit(0, f"one kernel for {len(program.outputs)} outputs", _UNITED)]
 
     def _best(self, graphs: Iterable[tuple[float, KernelGraph]], stats: Stats, most: int) -> UnitResult:
-        """The graphs of least cost, canonical, each once."""
+        """Return the graphs of least cost, canonical, each once."""
         found: dict[str, tuple[float, Candidate]] = {}
         for us, graph in graphs:
             final = canonical(graph)
@@ -112,7 +113,7 @@ class UnitedEngine:
 
 
 class _Slices:
-    """Searches of slices, equal ones once."""
+    """Searches of slices for single kernels, memoised by program."""
 
     def __init__(self, space: SearchSpace, options: SearchOptions, cost: Callable[[KernelGraph], float]) -> None:
         self._space = space
@@ -122,7 +123,7 @@ class _Slices:
         self.stats = Stats()
 
     def pieces(self, one: Slice) -> Iterator[Piece]:
-        """The kernels that compute a slice by themselves, over the tensors of the program that it is a slice of."""
+        """Yield the kernels that compute a slice, with their inputs numbered as tensors of the given program."""
         if one.program not in self._found:
             self._found[one.program] = list(self._searched(one.program))
         for piece in self._found[one.program]:
@@ -149,14 +150,14 @@ class _Slices:
 
 
 def _piece(graph: KernelGraph, us: float) -> Piece:
-    """The one kernel of a graph."""
+    """Return the only kernel of a graph."""
     (kernel,) = graph.ops
     assert isinstance(kernel, GraphDefined)
     return Piece(kernel.operands, inline_blocks(kernel.graph), 0, us)
 
 
 def _of_slice(stats: Stats) -> Stats:
-    """Counts of a slice's search without its candidates, which are none of the program's."""
+    """Return the counts of a slice's search without its candidates, which are not candidates of the program."""
     counts = {name: getattr(stats, name) for name in Stats.__struct_fields__}
     return Stats(**{**counts, "complete": 0, "candidates": 0})
 
@@ -167,7 +168,7 @@ def _unions(
     space: SearchSpace,
     cost: Callable[[KernelGraph], float],
 ) -> Iterator[tuple[float, KernelGraph]]:
-    """Unions of one kernel of each result, with their costs."""
+    """Yield unions of one kernel for each result, with their costs."""
     shapes = dict.fromkeys(piece.shape for piece in results[0])
     written = {piece.result for pieces in results for piece in pieces}
     carry = OpKind.ACCUM_MAX in space.block_ops
@@ -181,7 +182,7 @@ def _unions(
         ]
         if not all(fitting):
             continue
-        # Axes of one extent may stand for different dims in different kernels: the first kernel fixes their order.
+        # Grid axes of one extent may stand for different dims in different kernels; the first kernel fixes their order.
         unions: list[tuple[float, tuple[Piece, ...], KernelGraph]] = [(0.0, (), program)]
         for pieces in fitting:
             grown: dict[KernelGraph, tuple[float, tuple[Piece, ...], KernelGraph]] = {}
@@ -204,7 +205,7 @@ def _us(piece: Piece) -> float:
 
 
 def _several(pieces: Sequence[Piece]) -> list[Piece]:
-    """The best kernels of one shape that read the same tensors: others can be united where these cannot."""
+    """Return the first ``_KERNELS`` kernels for each set of tensors read: others may fit where these do not."""
     counts: dict[tuple[int, ...], int] = {}
     found = []
     for piece in pieces:
@@ -218,7 +219,7 @@ def _several(pieces: Sequence[Piece]) -> list[Piece]:
 def _graph(
     program: KernelGraph, pieces: Sequence[Piece], space: SearchSpace, outputs: Sequence[int]
 ) -> KernelGraph | None:
-    """The union of kernels as a graph, if it is well-formed and within the space's limits."""
+    """Return the union of kernels as a graph; None if it is not well-formed or exceeds the space's limits."""
     results = {piece.result for piece in pieces}
     if any(i >= len(program.inputs) and i not in results for piece in pieces for i in piece.reads):
         return None  # reads an output that a kernel behind it computes
@@ -227,7 +228,7 @@ def _graph(
 
 
 def _bytes_read(graph: KernelGraph) -> float:
-    """A rough cost of a candidate of one kernel: the bytes that its blocks read."""
+    """Return a rough cost of a candidate of one kernel: the bytes that its blocks read."""
     (kernel,) = graph.ops
     assert isinstance(kernel, GraphDefined)
     types = kernel_types(graph)

@@ -1,4 +1,4 @@
-"""Which programs the engines of guided search take, whatever the number of their outputs."""
+"""Check that the engines of guided search take a program, with one output or several."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirro
 
 
 def require_outputs(program: KernelGraph) -> None:
-    """Check that there is a way to compute each output by itself: one that the guided engine takes, or its operators.
+    """Raise an error unless each output has a slice that the guided engine takes or whole-program fusion can compute.
 
     Args:
         program: A program of predefined operators.
 
     Raises:
-        UnsupportedError: There is none.
+        UnsupportedError: An output has no such slice.
     """
     if len(program.outputs) == 1:
         require_normal_form(program)

@@ -1,4 +1,4 @@
-"""Some operators of a program as programs of their own, and the slices of a program: what each output is made of."""
+"""Extraction of subgraphs as programs of their own, and the backward slices of a program's outputs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Slice:
 def taken_out(
     program: KernelGraph, types: Sequence[DTensor], operators: Sequence[int], results: Sequence[int]
 ) -> tuple[KernelGraph, tuple[int, ...]]:
-    """Some operators of a program as a program of their own, with inputs x0, x1, ... in the order of their first use.
+    """Return some operators of a program as a program of their own, with inputs x0, x1, ... in the order of first use.
 
     Args:
         program: A program of predefined operators.
-        types: Of all its tensors.
+        types: The types of all its tensors.
         operators: Numbers of operators, ascending.
         results: Tensors of the program that are the outputs; each is the result of one of the operators.
 
@@ -61,10 +61,10 @@ def _input(program: KernelGraph, types: Sequence[DTensor], tensor: int, number: 
 
 
 def slices(program: KernelGraph) -> tuple[tuple[Slice, ...], ...]:
-    """For each output the programs that compute it: from the program's inputs, and with other outputs for inputs.
+    """Return for each output its backward slices: from the program's inputs, and with other outputs as inputs.
 
-    The second is left out where no other output is needed. An output that reads another may be too large for one kernel
-    from the inputs on, and one step behind the other.
+    The second is left out where no other output is needed. An output that reads another one may be too large for one
+    kernel from the inputs on, but only one step behind the other output.
 
     Args:
         program: A program of predefined operators.
@@ -86,7 +86,7 @@ def slices(program: KernelGraph) -> tuple[tuple[Slice, ...], ...]:
 
 
 def _cone(program: KernelGraph, output: int, stop: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of the operators that a tensor needs, ascending, those behind other tensors left out."""
+    """Return the numbers, ascending, of the operators that a tensor needs, without those behind tensors in ``stop``."""
     base = len(program.inputs)
     needed: set[int] = set()
     todo = [output]

@@ -1,14 +1,17 @@
-"""Several kernels on one grid as one: what they all read is loaded once, what they all compute is computed once.
+"""Horizontal fusion of kernels on one grid: tensors that several of them read or compute are loaded or computed once.
 
-The kernels of a union have the same grid, up to the order of its axes, and the same loop range. A kernel that reads
-what another one of them writes takes the block's own tile of it, where the tile that it would read is that one, and
-where the loop runs once: then an accumulator is no more than a step from inside the loop to behind it, so it is left
-out and put in again where the united operators need it. A kernel whose loop runs once and that reads what others of
-them write stands behind any loop: the largest elements of rows of a softmax behind the loop of its product. What else
-it reads is carried there, if a space lists the largest value over a loop: of equal values it is that value. And what a
-kernel carries behind its own loop may be what another one has written behind the same loop: x W + h U + b.
+The kernels of a union have the same grid, up to the order of its axes, and the same loop range.
 
-Nothing here is believed: what is united is a candidate like any other, to be proved.
+- A kernel that reads the result of another one takes the block's own tile of it, if it would read that tile and the
+  loop runs once. An accumulator over one iteration only moves a tensor from inside the loop to behind it, so it is
+  left out, and inserted again where the united operators need it.
+- A kernel whose loop runs once and that reads results of others stands behind any loop: for example, the row maxima of
+  a softmax behind the loop of its product. Its other inputs are carried behind the loop, if a space lists the maximum
+  over a loop: the maximum of equal values is that value.
+- A tensor that a kernel carries behind its own loop may be one that another kernel has written behind the same loop,
+  as in x W + h U + b.
+
+Nothing is accepted here: a union is a candidate like any other, to be proved.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ class Piece:
 
     Attributes:
         reads: For each input iterator, the number of the program's tensor.
-        block: What it does, without thread graphs, with one output saver.
+        block: Its block graph, without thread graphs, with one output saver.
         result: The number of the program's tensor that it writes.
         us: Estimated microseconds.
     """
@@ -50,11 +53,11 @@ class Piece:
     us: float
 
     def behind(self, results: Container[int], *, carry: bool) -> bool:
-        """Return whether it can stand behind the loop of kernels that write these tensors.
+        """Return whether the piece can stand behind the loop of kernels that write these tensors.
 
         Args:
             results: The tensors.
-            carry: Whether it may read others as well.
+            carry: Whether it may read other tensors as well.
         """
         read = [tensor in results for tensor in self.reads]
         return self.block.forloop_range == 1 and (any(read) if carry else all(read))
@@ -67,9 +70,9 @@ class Piece:
 
 
 def permute_grid(piece: Piece, grid: Dim3) -> Iterator[Piece]:
-    """The piece with its grid axes in every order that gives the grid.
+    """Yield the piece with its grid axes in every order that gives the grid.
 
-    Where two axes split one dim their order has a meaning, and only the piece as it is has it.
+    Where two axes split one dim, their order matters, and only the piece itself is yielded.
     """
     block = piece.block
     maps = (*(i.imap for i in block.inputs), *(s.omap for s in block.outputs))
@@ -83,13 +86,13 @@ def permute_grid(piece: Piece, grid: Dim3) -> Iterator[Piece]:
 
 
 def fuse_horizontally(pieces: Sequence[Piece], outputs: Sequence[int], *, carry: bool = False) -> GraphDefined | None:
-    """One kernel that does what the pieces do, or None if they do not fit together.
+    """Return one kernel that computes the results of all pieces, or None if they do not fit together.
 
     Args:
         pieces: Kernels with one grid and loop range, or ``behind`` the others; one that reads another's result comes
             behind it.
         outputs: The tensors that it writes, in this order: results of the pieces.
-        carry: Whether what the loop does not change may be brought behind it.
+        carry: Whether loop-invariant inputs may be carried behind the loop.
     """
     union = _Union(pieces[0].block, carry)
     if not all(union.add(piece) for piece in pieces):
@@ -100,13 +103,13 @@ def fuse_horizontally(pieces: Sequence[Piece], outputs: Sequence[int], *, carry:
 def united_graph(
     inputs: tuple[Input, ...], pieces: Sequence[Piece], outputs: Sequence[int], most_bytes: int, *, carry: bool
 ) -> KernelGraph | None:
-    """The union of kernels as a graph; None if they do not fit together, or are not well-formed as one.
+    """Return the union of kernels as a graph; None if they do not fit together, or are not well-formed as one.
 
     Args:
-        inputs: Of the program, which is all that the kernel may read.
+        inputs: The program's inputs; the kernel may read no other tensors.
         pieces: See ``fuse_horizontally``.
         outputs: See ``fuse_horizontally``.
-        most_bytes: Shared memory that a block has.
+        most_bytes: Shared memory of a block.
         carry: See ``fuse_horizontally``.
     """
     kernel = fuse_horizontally(pieces, outputs, carry=carry)
@@ -122,7 +125,10 @@ def united_graph(
 
 
 def _with_masks(block: BlockGraph, dtypes: Sequence[DType]) -> BlockGraph:
-    """The block graph with the largest of one iteration in the place of sums of masks, which have none."""
+    """Return the block graph with each sum of a boolean mask over the loop replaced by a maximum.
+
+    Masks have no sums.
+    """
     masks = [not dtype.floating for dtype in dtypes]
     ops: list[BlockOp] = []
     for op in block.ops:
@@ -136,7 +142,7 @@ def _with_masks(block: BlockGraph, dtypes: Sequence[DType]) -> BlockGraph:
 
 
 def _carried(block: BlockGraph) -> set[int]:
-    """Input iterators that the loop does not change and that are only brought behind it."""
+    """Return the loop-invariant input iterators that only ``accum_max`` reads, to carry them behind the loop."""
     found = {at for at, iterator in enumerate(block.inputs) if iterator.fmap is None}
     for op in block.ops:
         if not isinstance(op, Op) or op.kind is not OpKind.ACCUM_MAX:
@@ -146,14 +152,14 @@ def _carried(block: BlockGraph) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """An operator of the united kernel, applied to nodes; for an input iterator, the tensor in place of operands."""
+    """Operator of the united kernel with its operand nodes, or input iterator with the program's tensor it reads."""
 
     what: Op | InputIterator
     operands: tuple[int, ...]
 
 
 class _Union:
-    """Operators of several block graphs, equal ones once."""
+    """Value-numbered operators of several block graphs: equal ones are one node."""
 
     def __init__(self, first: BlockGraph, carry: bool) -> None:
         self._first = first
@@ -164,7 +170,7 @@ class _Union:
         self._written: dict[int, tuple[int, DimMap]] = {}  # tensors of the program: node and omap
 
     def add(self, piece: Piece) -> bool:
-        """Take in a kernel; False if it does not fit to those that are there."""
+        """Add a kernel; return False if it does not fit the kernels added before."""
         own: list[int] = []
         behind = self._once or piece.behind(self._written, carry=self._carry)
         carried = set() if behind else _carried(piece.block)
@@ -196,7 +202,10 @@ class _Union:
         return True
 
     def kernel(self, outputs: Sequence[int]) -> GraphDefined | None:
-        """The kernel that writes the tensors; None if an accumulator would read what is behind another one."""
+        """Return the kernel that writes the tensors.
+
+        None if an accumulator would read a result of another accumulator.
+        """
         maker = _Maker(self._first)
         place: dict[int, int] = {}
         for number, node in enumerate(self._nodes):
@@ -213,7 +222,7 @@ class _Union:
         return maker.kernel([OutputSaver(maker.behind(node), omap) for node, omap in written])
 
     def _mapped(self, dims: DimMap) -> DimMap:
-        """A map without what it says of axes of extent 1."""
+        """Return a map without its entries for grid axes of extent 1."""
         x, y, z = (dim if extent > 1 else None for dim, extent in zip(dims, self._first.grid, strict=True))
         return x, y, z
 
@@ -225,7 +234,7 @@ class _Union:
 
 
 class _Maker:
-    """Writes a block graph; where the loop runs once, with accumulators where operators need them.
+    """Builder of a block graph; where the loop runs once, it inserts accumulators where operators need them.
 
     Operators stand inside the loop as long as all their operands do.
     """
@@ -240,14 +249,14 @@ class _Maker:
         self._behind: dict[int, int] = {}
 
     def iterator(self, what: InputIterator, tensor: int) -> int:
-        """A tile of a tensor of the program; all of them come before the operators."""
+        """Add an input iterator of a tensor of the program and return its number; all of them precede the operators."""
         self._reads.append(tensor)
         self._iterators.append(what)
         self._after.append(False)
         return len(self._after) - 1
 
     def op(self, what: Op, operands: Sequence[int]) -> int | None:
-        """An operator; None if its operands may not stand where it needs them."""
+        """Add an operator and return its result's number; None if its operands may not stand where it needs them."""
         accumulates = SPECS[what.kind].accumulator
         after = any(self._after[i] for i in operands)
         if accumulates and after:
@@ -257,7 +266,7 @@ class _Maker:
         return self._put(replace(what, operands=tuple(operands)), after or accumulates)
 
     def behind(self, tensor: int) -> int:
-        """The tensor behind an accumulator; where the loop runs more than once, it has to be there."""
+        """Return the tensor behind an accumulator, inserted if the loop runs once; else the tensor itself."""
         if self._after[tensor] or not self._once:
             return tensor
         if tensor not in self._behind:
@@ -270,7 +279,7 @@ class _Maker:
         return len(self._after) - 1
 
     def kernel(self, savers: Sequence[OutputSaver]) -> GraphDefined:
-        """The kernel."""
+        """Return the complete kernel with these output savers."""
         block = replace(self._first, inputs=tuple(self._iterators), ops=tuple(self._ops), outputs=tuple(savers))
         return GraphDefined(tuple(self._reads), block)
 

@@ -1,9 +1,9 @@
-"""The operators of a program without products as one kernel: each block does on its tile what the program does.
+"""Fusion of a whole program without products into one kernel: each block applies the program's operators to its tile.
 
-Operators that map elements, reduce or normalise read along the dims that they work along and no further. So where no
-operator works along a dim that all outputs have, that dim can be cut into tiles, and a block computes its tile of the
-outputs from its tiles of the inputs, in one iteration of its loop and with the program's own operators. However many
-these are, that is one kernel, and there is nothing to search for but the extents of the tiles.
+Reductions and norms combine elements only along the dims that they reduce or normalise, and elementwise operators along
+none. So the grid can split a dim that all outputs have and that no operator reduces or normalises. A block computes its
+tile of the outputs from its tiles of the inputs, in one iteration of its loop and with the program's own operators. Any
+number of operators makes one such kernel, and only the extents of the tiles are to be chosen.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from mirage_formal.search.space import SearchSpace
 
 #: Axes of a grid.
 _AXES: Final = 3
-#: Elements of the largest tile of a block: fewer leave threads idle, more do not fit into its registers.
+#: Bounds on the elements of a block's largest tile: fewer leave threads idle, more do not fit into its registers.
 _FEWEST: Final = 32
 _MOST: Final = 1 << 15
-#: Elements that a thread has of it, while there are threads; and how many threads a block has at least and at most.
+#: Elements of the largest tile per thread, up to the most threads; and the least and most threads of a block.
 _ELEMENTS: Final = 8
 _THREADS: Final = (32, 512)
 #: Estimates that differ by less are equal.
 _EQUAL: Final = 1.01
-#: The least extent of a tile along the last dim of a tensor, if there are so many: elements that are read together.
+#: The least extent of a tile along an output's last dim, if one fits: adjacent elements are read together.
 _TOGETHER: Final = 8
 
 
 @lru_cache(maxsize=4096)
 def is_mirrored(program: KernelGraph) -> bool:
-    """Return whether a program has such kernels: its operators are there in blocks, and tiles can have a fit size."""
+    """Return whether whole-program fusion applies: blocks have all operators, and some tiling has fit tile sizes."""
     kinds = [op.kind if isinstance(op, Op) else OpKind.MATMUL for op in program.ops]
     if any(kind is not OpKind.SOFTMAX and not _in_blocks(kind) for kind in kinds):
         return False
-    # Of a program that only moves elements of its inputs nothing is left but copies.
+    # A program that only moves elements of its inputs would become a copy.
     computed = all(output >= len(program.inputs) for output in program.outputs)
     return (computed or not program.ops) and next(_tilings(program, Ties(program)), None) is not None
 
@@ -51,14 +51,14 @@ def is_mirrored(program: KernelGraph) -> bool:
 def fuse_whole_program(
     program: KernelGraph, space: SearchSpace, cost: Callable[[KernelGraph], float]
 ) -> list[tuple[float, KernelGraph]]:
-    """The kernels, with their costs: one for each grid that leaves tiles of a sensible size.
+    """Return one kernel, with its cost, for each grid that leaves tiles of a sensible size.
 
     Sound: nothing is accepted here. Each is a candidate for the program like any other, to be proved.
 
     Args:
         program: A program that ``is_mirrored``.
         space: Its limits on blocks and their shared memory hold.
-        cost: What a graph costs.
+        cost: Returns the cost of a graph.
     """
     ties = Ties(program)
     ops = _operators(program)
@@ -69,7 +69,7 @@ def fuse_whole_program(
         if _fits(graph, space):
             (again if _repeats_rows(program, ties, tiles) else found).append((cost(graph), graph))
     least = min((us for us, _ in again), default=math.inf)
-    # What the repetition costs is not in the estimates, so it decides between equal ones.
+    # The estimates do not include the cost of repeated reads, so between equal estimates kernels without them win.
     if not found or min(us for us, _ in found) > _EQUAL * least:
         found += again
     return found
@@ -81,7 +81,7 @@ def _in_blocks(kind: OpKind) -> bool:
 
 
 def _cut(program: KernelGraph, ties: Ties) -> list[Dim]:
-    """The dims that may be cut, longest first: those that all outputs have and no operator works along."""
+    """Return the dims that the grid may split, longest first: all outputs have them, no operator works along them."""
     base = len(program.inputs)
     common = set[Dim].intersection(*(set(ties.of(output)) for output in program.outputs))
     along: set[Dim] = set()
@@ -96,9 +96,9 @@ def _cut(program: KernelGraph, ties: Ties) -> list[Dim]:
 
 
 def _tilings(program: KernelGraph, ties: Ties) -> Iterator[tuple[dict[Dim, int], int]]:
-    """Extents of tiles along the dims that are cut, three at most; along all others tiles are whole.
+    """Yield the extents of tiles along the dims that are cut, at most three, with the elements of the largest tile.
 
-    With them the elements of the largest tile.
+    Along all other dims tiles are whole.
     """
     types = kernel_types(program)
     lasts = {ties.of(output)[-1] for output in program.outputs}
@@ -113,19 +113,21 @@ def _tilings(program: KernelGraph, ties: Ties) -> Iterator[tuple[dict[Dim, int],
 
 
 def _shape(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> Shape:
-    """The extents of a tensor's tile."""
+    """Return the extents of a tensor's tile."""
     return tuple(tiles.get(dim, ties.extent((tensor, d))) for d, dim in enumerate(ties.of(tensor)))
 
 
 def _tile(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> int:
-    """Elements of a tensor's tile."""
+    """Return the number of elements of a tensor's tile."""
     return prod(_shape(ties, tensor, tiles))
 
 
 def _repeats_rows(program: KernelGraph, ties: Ties, tiles: dict[Dim, int]) -> bool:
-    """Whether an operator reads some rows of an operand's tile several times, which threads do not have in registers.
+    """Return whether an elementwise operator reads rows of an operand's tile repeatedly.
 
-    Dims but the last are rows; an operand that has all rows of the result, or one, stays in registers.
+    Such a tile is not in registers.
+
+    All dims but the last are rows; an operand that has all rows of the result, or one row, stays in registers.
     """
     for first, op in enumerate(program.ops, len(program.inputs)):
         rows = prod(_shape(ties, first, tiles)[:-1])
@@ -142,13 +144,13 @@ def _extents(extent: int, *, last: bool) -> list[int]:
 
 
 def _threads(tile: int) -> int:
-    """Threads of a block: as many as there are eights of elements of its largest tile."""
+    """Return the threads of a block, 32 to 512: a power of 2 for about 8 elements of its largest tile per thread."""
     fewest, most = _THREADS
     return min(most, max(fewest, 1 << max(0, -(-tile // _ELEMENTS) - 1).bit_length()))
 
 
 def _operators(program: KernelGraph) -> tuple[tuple[Op, ...], tuple[int, ...]]:
-    """The operators of a block, and the tensors that it writes: the program's, each behind an accumulator."""
+    """Return a block's operators, and the tensors that it writes: the program's outputs, each behind an accumulator."""
     base = len(program.inputs)
     place = list(range(base))
     ops: list[Op] = []
@@ -168,7 +170,7 @@ def _operators(program: KernelGraph) -> tuple[tuple[Op, ...], tuple[int, ...]]:
             place.append(put(op.kind, *operands, attrs=op.attrs))
     types = kernel_types(program)
     written = tuple(
-        # Masks have no sum; of the one iteration the largest is what there is.
+        # Masks have no sum; over the one iteration the maximum is the mask itself.
         put(OpKind.ACCUM_SUM if types[output].dtype.floating else OpKind.ACCUM_MAX, place[output], attrs=Attrs())
         for output in program.outputs
     )
@@ -178,7 +180,7 @@ def _operators(program: KernelGraph) -> tuple[tuple[Op, ...], tuple[int, ...]]:
 def _graph(
     program: KernelGraph, ties: Ties, ops: tuple[tuple[Op, ...], tuple[int, ...]], tiles: dict[Dim, int], threads: int
 ) -> KernelGraph:
-    """The kernel with these tiles."""
+    """Return the kernel with these tiles."""
     axes = sorted(tiles, key=lambda dim: -ties.extent(dim) // tiles[dim])
     x, y, z = [*(ties.extent(dim) // tiles[dim] for dim in axes), 1, 1][:_AXES]
     body, written = ops
@@ -200,7 +202,7 @@ def _graph(
 
 
 def _map(ties: Ties, axes: Sequence[Dim], tensor: int) -> DimMap:
-    """For each grid axis the dim of a tensor that it cuts."""
+    """Return for each grid axis the dim of a tensor that it cuts."""
     dims = ties.of(tensor)
     x, y, z = [*(dims.index(axis) if axis in dims else None for axis in axes), None, None][:_AXES]
     return x, y, z

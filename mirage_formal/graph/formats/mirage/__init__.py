@@ -1,1 +1,1 @@
-"""Checkpoints of the Mirage system, read and written."""
+"""Reader and writer of checkpoints of the Mirage system."""

@@ -1,4 +1,4 @@
-"""Tables of the reader and the writer of Mirage's checkpoints: names of operators, codes of element types."""
+"""Tables of operator names and element type codes of Mirage's checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirage_formal.graph.types import DType
 
 #: Stands for the last dim of the operand.
 LAST: Final = -1
-#: Most dims of a tensor in that format; ``dim`` always has so many entries.
+#: Most dims of a tensor in that format; ``dim`` always has this number of entries.
 RANK: Final = 4
 #: Dims that an operator's name can hold, as in tb_reduction_2_op.
 NAMED_DIMS: Final = 3
@@ -21,7 +21,7 @@ NAMED_DIMS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The operator that a name stands for; ``dim`` is None where it has none."""
+    """Operator with this name in the format; ``dim`` is None where it has none."""
 
     kind: OpKind
     dim: int | None = None
@@ -29,18 +29,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How a version writes what changed between versions.
+    """Spelling of the parts of the format that changed between versions.
 
     Attributes:
         dtypes: Element types by code.
-        accumulator: What the names of accumulators begin with.
+        accumulator: Prefix of the names of accumulators.
     """
 
     dtypes: Mapping[int, DType]
     accumulator: str
 
     def code(self, dtype: DType) -> int:
-        """The code of an element type."""
+        """Return the code of an element type."""
         return next(code for code, known in self.dtypes.items() if known is dtype)
 
 
@@ -103,7 +103,7 @@ _NO_FACTOR: Final = "its factor is not in the file"
 _NO_BOUNDS: Final = "its bounds are not in the file"
 _RESCALING: Final = "online softmax of that system is not read; accum_rescaled_sum is its counterpart"
 _PARALLEL: Final = "programs over several GPUs are not read"
-#: Why an operator that the format names is refused.
+#: The reasons for refusing operators that the format names.
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
         **dict.fromkeys(("kn_mul_scalar_op", "tb_mul_scalar_op"), _NO_FACTOR),
@@ -119,11 +119,11 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def kernel_name(row: Row) -> str | None:
-    """The name of a kernel operator; None if the format has none."""
+    """Return the name of a kernel operator; None if the format has none."""
     return next((name for name, known in KERNEL_ROWS.items() if known == row), None)
 
 
 def block_name(row: Row, dialect: Dialect) -> str | None:
-    """The name of a block operator in a dialect; None if the format has none."""
+    """Return the name of a block operator in a dialect; None if the format has none."""
     found = [name for name, known in BLOCK_ROWS.items() if known == row]
     return next((n for n in found if n.startswith(dialect.accumulator)), found[0] if found else None)

@@ -1,10 +1,10 @@
-"""Mirage's checkpoint JSON: reading it. Writing is in writer.py beside this file, what both know in names.py.
+"""Reader of Mirage's checkpoint JSON; the writer is in writer.py, the names that both use in names.py.
 
 A file is a list of graphs, or one graph; a graph is a list of kernel operators in topological order, whose tensors are
 matched by guid. Everything that a file says twice (copies of tensors, shapes of results, stages) must agree with what
-follows from the operators, and a field that is not known is refused, because a meaning that is not understood must not
-be dropped. Layouts, shared memory offsets and strides of outputs say where elements lie, not what they are: they are
-read past. docs/mirage_json.md describes the format.
+follows from the operators. Unknown fields are refused, because they could change the meaning. Layouts, shared memory
+offsets and strides of outputs only say where elements lie, so they are ignored. docs/mirage_json.md describes the
+format.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ _S = TypeVar("_S", bound=Struct)
 
 
 def from_mirage(text: str | bytes, where: str = "", *, half: DType = DType.FLOAT16) -> tuple[KernelGraph, ...]:
-    """The graphs of a checkpoint; their inputs are called X0, X1, ... because the format has no names.
+    """Return the graphs of a checkpoint; their inputs are called X0, X1, ... because the format has no names.
 
     Args:
         text: The text; at most serialize.MAX_BYTES long.
         where: Name of the file, for messages.
-        half: What the codes 940 and 941 stand for: one of them is float16 and one bfloat16, but which one changed
+        half: Meaning of the codes 940 and 941: one of them is float16 and one bfloat16, but which one changed
             between versions of the format. 920, 921, 930 and 950 mean the same in all of them.
 
     Raises:
@@ -89,13 +89,13 @@ def is_mirage(value: object) -> bool:
 def graphs_of(
     value: object, where: str = "", *, half: DType = DType.FLOAT16, names: Sequence[str] = ()
 ) -> Iterator[KernelGraph | FormatError]:
-    """Graph after graph of plain JSON values; one that cannot be read is given as the error that says why.
+    """Yield the graphs in plain JSON values; for a graph that cannot be read, yield the error with the reason.
 
     Args:
         value: The values.
         where: Name of the file, for messages.
         half: See ``from_mirage``.
-        names: What the inputs of a graph with so many are called, in order; the format has no names.
+        names: Names of the inputs, in order, for graphs with this number of inputs; the format has no names.
 
     Raises:
         FormatError: The values are no list of graphs at all.
@@ -126,14 +126,14 @@ class _Seen:
 
 
 class _Tensors:
-    """The tensors of one graph, found again by guid; numbers are given in the order of definition."""
+    """The tensors of one graph by guid, numbered in the order of definition."""
 
     def __init__(self, codes: _Codes) -> None:
         self._codes = codes
         self._seen: dict[int, _Seen] = {}
 
     def define(self, record: DeviceRecord | SharedRecord, path: str) -> int:
-        """The number of a new tensor."""
+        """Add a new tensor and return its number."""
         if record.guid in self._seen:
             raise FieldError(
                 f"{path}.guid", f"expected a new guid, got {record.guid} of {self._seen[record.guid].path}"
@@ -143,7 +143,7 @@ class _Tensors:
         return number
 
     def use(self, record: DeviceRecord | SharedRecord, path: str) -> int:
-        """The number of an earlier tensor, of which the record is a copy."""
+        """Return the number of the earlier tensor that the record is a copy of."""
         seen = self._seen.get(record.guid)
         if seen is None:
             raise FieldError(f"{path}.guid", f"expected the guid of an earlier tensor, got {record.guid}")
@@ -154,7 +154,7 @@ class _Tensors:
         return seen.number
 
     def agree(self, types: Sequence[DTensor | STensor]) -> None:
-        """Compare what the file said about every tensor with what follows from the operators."""
+        """Check that the file's shape, type and stage of every tensor agree with those inferred from the operators."""
         for seen, found in zip(self._seen.values(), types, strict=True):
             facts = (found.shape, found.dtype, isinstance(found, STensor) and found.after_loop)
             if facts != (seen.shape, seen.dtype, seen.after):
@@ -175,7 +175,7 @@ def _shown(shape: Shape, dtype: DType, after: bool) -> str:
 
 
 class _Codes:
-    """Element types by their codes, which changed between versions: those of one graph must be of one version."""
+    """Codes of element types, which changed between versions: those of one graph must be of one version."""
 
     def __init__(self, half: DType) -> None:
         self._half = half
@@ -200,7 +200,7 @@ class _Codes:
 
 
 class _Reader:
-    """Reads one graph."""
+    """Reader of one graph."""
 
     def __init__(self, half: DType, names: Sequence[str]) -> None:
         self._codes = _Codes(half)
@@ -209,7 +209,7 @@ class _Reader:
         self._blocks: list[tuple[int, _Tensors]] = []
 
     def graph(self, value: object, path: str) -> KernelGraph:
-        """The graph of a list of kernel operators.
+        """Return the graph of a list of kernel operators.
 
         Raises:
             FieldError: See ``from_mirage``.
@@ -332,7 +332,7 @@ def _op(row: Row, operands: tuple[int, ...], rank: int) -> Op:
 
 
 def _records(value: object, path: str, kinds: Mapping[str, type[_S]]) -> Iterator[tuple[str, _S]]:
-    """The operators of a graph with their paths, each read as what its op_type says."""
+    """Yield the operators of a graph with their paths, each as the record of its op_type."""
     if not isinstance(value, list):
         raise FieldError(path, f"expected a list of operators, got {type(value).__name__}")
     if not 1 <= len(value) <= MAX_OPS:
@@ -384,7 +384,7 @@ def _expect_counts(record: AnyKernel | AnyBlock, at: str, inputs: int, outputs: 
 
 
 def _last_only(record: KernelNorm, shape: Shape, at: str) -> None:
-    """Refuse a norm over more than the last dim, or over nobody knows which.
+    """Refuse a norm over more than the last dim, or over unknown dims.
 
     The published writers leave the size out; where all other extents are 1 it makes no difference.
     """
@@ -402,7 +402,7 @@ def _whole(given: MapRecord | None, path: str) -> None:
 
 
 def _dangling(inputs: int, ops: Sequence[KernelOp]) -> list[int]:
-    """Results that nothing reads: the outputs of a file that marks none."""
+    """Return the results that nothing reads: the outputs of a file that marks none."""
     used = {number for op in ops for number in op.operands}
     total = inputs + sum(op.results for op in ops)
     return [number for number in range(inputs, total) if number not in used]

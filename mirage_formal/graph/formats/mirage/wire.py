@@ -1,6 +1,6 @@
 """Schema of an operator in Mirage's checkpoint JSON: bounded, typed records, one for each kind of operator.
 
-Fields that are not listed are refused: a meaning that is not understood must not be dropped.
+Fields that are not listed are refused, because they could change the meaning.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Dim3Record(Struct, forbid_unknown_fields=True):
 
 
 class MapRecord(Struct, forbid_unknown_fields=True):
-    """For each grid axis the dim that it splits; -1 is none."""
+    """Map of the three grid axes: for each the dim that it splits; -1 is none."""
 
     x: _Dim
     y: _Dim
@@ -90,7 +90,7 @@ class KernelOutput(KernelRecord, forbid_unknown_fields=True, kw_only=True):
 
 
 class KernelNorm(KernelRecord, forbid_unknown_fields=True, kw_only=True):
-    """rms_norm; the published writers leave the size out."""
+    """Kernel operator rms_norm; the published writers leave the size out."""
 
     normalized_size: Extent | None = None
 

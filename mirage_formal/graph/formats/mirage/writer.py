@@ -1,4 +1,4 @@
-"""Writing Mirage's checkpoint JSON; see reader.py for reading it and docs/mirage_json.md for the format."""
+"""Writer of Mirage's checkpoint JSON; the reader is in reader.py, docs/mirage_json.md describes the format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mirage_formal.graph.types import Dim3, DimMap, DTensor, Shape, STensor, row
 _DEVICE_GUID: Final = 10_000_000
 _SHARED_GUID: Final = 20_000_000
 _ALIGNMENT: Final = 16
-#: Operators with an attribute that their names there hold, or imply.
+#: Operators with an attribute that their names in the format hold or imply.
 _WITH_DIM: Final = frozenset({OpKind.SUM, OpKind.SUM_TO_DIMX, OpKind.CONCAT, OpKind.RMS_NORM})
 
 _Json = dict[str, Any]
@@ -29,7 +29,7 @@ _WHOLE: Final[_Json] = {"x": -1, "y": -1, "z": -1}
 
 
 def to_mirage(graphs: Sequence[KernelGraph], *, dialect: Dialect = SAVED) -> str:
-    """The text of a checkpoint with these graphs; ``from_mirage`` gives them back, up to the names of inputs.
+    """Return the text of a checkpoint with these graphs; ``from_mirage`` gives them back, up to the names of inputs.
 
     Thread graphs, which the format does not have, are written as the block operators that they hold.
 
@@ -52,7 +52,7 @@ def to_mirage(graphs: Sequence[KernelGraph], *, dialect: Dialect = SAVED) -> str
 
 
 class _Writer:
-    """Writes graphs with guids that are distinct in a file."""
+    """Writer of graphs with guids that are distinct in a file."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -60,7 +60,7 @@ class _Writer:
         self._shared_guids = count(_SHARED_GUID)
 
     def graph(self, graph: KernelGraph) -> list[_Json]:
-        """The list of operators of a graph."""
+        """Return the list of operators of a graph."""
         types = kernel_types(graph)
         self._refuse(graph, types)
         tensors = [self._device(tensor) for tensor in types]
@@ -182,20 +182,20 @@ class _Writer:
 
 
 class _Memory:
-    """Places in shared memory, one behind the other; nothing is reused."""
+    """Allocator of shared memory: tensors one behind the other, without reuse."""
 
     def __init__(self) -> None:
         self.top = 0
 
     def place(self, tensor: STensor) -> int:
-        """The offset of a tensor."""
+        """Return the offset of a newly allocated tensor."""
         offset = self.top
         self.top += -(-prod(tensor.shape) * tensor.dtype.bytes // _ALIGNMENT) * _ALIGNMENT
         return offset
 
 
 def _row(op: Op, rank: int, at: str) -> Row:
-    """The row of an operator, attributes included.
+    """Return the table row of an operator, attributes included.
 
     Raises:
         UnsupportedError: It has an attribute or an operand that the format has no place for.

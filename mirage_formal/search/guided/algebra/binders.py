@@ -1,10 +1,12 @@
-"""Names of bound indices: canonical renaming (alpha-equivalence) and substitution that avoids capture.
+"""Bound indices of normal forms: canonical renaming (alpha-equivalence) and capture-avoiding substitution.
 
-Indices are axes in the sense of parts.py. Axis ``copy * width + base`` is copy number ``copy`` of base axis ``base``;
-copies of one base axis have one extent, so a bound index may be renamed from one to another. A sum over all parts of an
-index binds the index wholly: all slots of its mask are set, however it was split, and it takes the first copies that
-are not free in the monomial, in the order that makes the monomial least. So forms that differ only in the names of
-bound indices are one form, and the form of the program's output does not depend on how a kernel splits its axes.
+Indices are axes in the sense of parts.py. Axis ``copy * width + base`` is copy number ``copy`` of base axis ``base``.
+Copies of one base axis have one extent, so a bound index may be renamed from one to another.
+
+A sum over all parts of an index binds the index wholly: all slots of its mask are set, however it was split. Wholly
+bound indices are named by the first copies that are not free in the monomial, in the order that makes the monomial
+least. So forms that differ only in the names of bound indices are one form. The form of the program's output does not
+depend on how a kernel splits its axes.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from mirage_formal.search.guided.algebra.parts import Axis
 
 
 class Binders(Interner):
-    """Interned values whose indices can be renamed.
+    """Interner of values whose indices can be renamed.
 
     Sound: a free index is renamed to a copy of its base axis, which has the same extent, and all of a term at once; a
     bound one only to a name that is not free in the term. So no index is captured and no value changes but by the names
@@ -43,7 +45,7 @@ class Binders(Interner):
         self._substituted: dict[tuple[Form, Substitution], Form] = {}
 
     def _fresh(self, base: Axis, taken: PartMask, count: int = 1) -> list[Axis]:
-        """The first copies of a base axis that have no part in ``taken``."""
+        """Return the first copies of a base axis that have no part in ``taken``."""
         out: list[Axis] = []
         axis = base
         while len(out) < count:
@@ -53,7 +55,7 @@ class Binders(Interner):
         return out
 
     def named(self, bound: PartMask, atoms: Atoms, denominators: Denominators) -> MonomialId:
-        """The monomial with its wholly bound indices named canonically.
+        """Return the number of a monomial after its wholly bound indices are named canonically.
 
         Args:
             bound: The parts that it is summed over.
@@ -89,7 +91,7 @@ class Binders(Interner):
         return self.monomial(PartMask(mask), *best)
 
     def moved(self, atoms: Atoms, denominators: Denominators, pairs: Substitution) -> tuple[Atoms, Denominators]:
-        """Factors under other names of their free indices.
+        """Return factors with their free indices renamed.
 
         Args:
             atoms: Numbers of atoms.
@@ -107,7 +109,7 @@ class Binders(Interner):
         )
 
     def substitute(self, a: Form, pairs: Substitution) -> Form:
-        """Replace free indices by copies of the same base axes, all at once; partly bound ones move as well.
+        """Replace free indices by copies of the same base axes, simultaneously; partly bound ones move as well.
 
         Args:
             a: The form.
@@ -129,7 +131,7 @@ class Binders(Interner):
         return found
 
     def substitute_monomial(self, monomial: MonomialId, pairs: Substitution) -> MonomialId:
-        """Replace free indices of one monomial; its bound ones make way where they have one of the new names.
+        """Replace free indices of one monomial; bound indices that have one of the new names get fresh names.
 
         Args:
             monomial: Number of the monomial.
@@ -185,7 +187,7 @@ class Binders(Interner):
                 return self.atom((atom[0], inner), self.free[inner])
 
     def apart(self, monomial: MonomialId, taken: PartMask) -> Monomial:
-        """A monomial whose wholly bound indices avoid some names.
+        """Return a monomial whose wholly bound indices avoid the given parts' axes.
 
         Args:
             monomial: Number of the monomial.
@@ -206,7 +208,7 @@ class Binders(Interner):
         return (move(bound, moved), *self.moved(atoms, denominators, moved))
 
     def input_atom(self, name: str, axes: tuple[Axis, ...]) -> AtomId:
-        """The number of an input's element.
+        """Return the number of the atom that is an input's element.
 
         Args:
             name: Name of the input.
@@ -218,12 +220,12 @@ class Binders(Interner):
         return self.atom(("input", name, axes), PartMask(free))
 
     def norm_atom(self, argument: Form, parts: PartMask, eps: object) -> AtomId:
-        """The number of a norm factor, its wholly bound indices named canonically, in the order of their names.
+        """Return the number of a norm factor; its wholly bound indices are renamed canonically, in order of names.
 
         Args:
-            argument: Form of what is normed.
-            parts: The parts that the mean runs over.
-            eps: What is added to the mean of squares, or None.
+            argument: Form of the normed tensor's element.
+            parts: The parts that the mean is taken over.
+            eps: The summand of the mean of squares, or None.
         """
         whole = [axis for axis in axes_in(parts) if not full_mask(axis) & ~parts]
         rest: int = parts

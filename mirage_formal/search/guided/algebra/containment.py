@@ -1,7 +1,7 @@
-"""Which normal forms are part of a target: the pruning test of guided search.
+"""Containment of normal forms in a target: the pruning test of guided search.
 
-A form is part of the target if some context, a product with a monomial under further sums, turns it into terms of the
-target or of a polynomial nested in it.
+A form is part of the target if some context turns it into terms of the target or of a polynomial nested in it. A
+context is a product with a monomial under further sums.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Algebra(Forms):
     # --- renaming of bound parts -------------------------------------------------------------------------------
 
     def rename(self, a: Form, renaming: Renaming) -> Form | None:
-        """Replace parts of partly bound indices, as where a kernel splits a leaf or merges parts.
+        """Replace parts of partly bound indices; used where a kernel splits a leaf or merges parts.
 
         Args:
             a: The form.
@@ -113,7 +113,7 @@ class Algebra(Forms):
     # --- containment -------------------------------------------------------------------------------------------
 
     def nested(self, target: Form, *, products: bool = True) -> tuple[Form, ...]:
-        """The target and every denominator, product of one term's denominators and argument nested in it.
+        """Return the target and every denominator, product of one term's denominators and argument nested in it.
 
         Args:
             target: The form.
@@ -142,14 +142,14 @@ class Algebra(Forms):
         return found
 
     def _product(self, factors: Denominators) -> list[Form]:
-        """The product, if it has a normal form."""
+        """Return the product as a list of one form; an empty list if it has no normal form."""
         out: Form | None = factors[0]
         for factor in factors[1:]:
             out = None if out is None else self.mul(out, factor)
         return [] if out is None else [out]
 
     def argument(self, atom: AtomId) -> Form | None:
-        """The polynomial inside an atom.
+        """Return the polynomial inside an atom.
 
         Args:
             atom: Number of the atom.
@@ -161,7 +161,7 @@ class Algebra(Forms):
         return None if inside[0] in ("input", "const") else operand(inside)
 
     def bound_masks(self, a: Form) -> frozenset[PartMask]:
-        """Which parts are bound together.
+        """Return the sets of parts that are bound together.
 
         Args:
             a: The form.
@@ -180,7 +180,7 @@ class Algebra(Forms):
         return frozenset(out)
 
     def copies(self, target: Form, *, products: bool = True) -> tuple[int, ...]:
-        """How many copies of each axis occur in a form, whatever they are nested in.
+        """Return the number of copies of each axis in a form, nested forms included.
 
         Args:
             target: The form.
@@ -200,14 +200,14 @@ class Algebra(Forms):
         return found
 
     def within(self, a: Form, target: Form, *, loose: bool = False) -> bool:
-        """Whether some monomial context times ``a`` is contained termwise in the target or in a form nested in it.
+        """Return whether a form times some monomial context is contained termwise in the target or in a nested form.
 
         The names of the indices of ``a`` do not matter where the target has several copies of their base axis.
 
         Args:
             a: Form of a tensor that a candidate may hold.
             target: Form of the program's output.
-            loose: Whether the terms of ``a`` may be summed over different indices later, as a loop through several axes
+            loose: Whether the terms of ``a`` may be summed over different indices later, as a loop over several axes
                 does.
 
         Sound: used only to prune. Without cancellation every tensor that contributes to the target occurs in it this
@@ -251,11 +251,10 @@ class Algebra(Forms):
     def _namings(
         self, free: PartMask, bound: PartMask, here: PartMask, copies: tuple[int, ...]
     ) -> Iterator[Substitution]:
-        """Ways to name indices by copies that the target has, the present names first.
+        """Yield substitutions of indices by copies that the target has, the empty one first.
 
-        An index may have a name that the target does not use, where a kernel reads an axis in a second way.
-
-        The free indices take different copies, and so do the bound ones and those free ``here``, in their term.
+        An index may have a name that the target does not use, where a kernel reads an axis in a second way. The free
+        indices take different copies, and so do, within their term, the bound ones together with those free ``here``.
         """
         yield ()
         groups: dict[tuple[int, bool], list[Axis]] = {}
@@ -299,7 +298,7 @@ class Algebra(Forms):
         counts: dict[MonomialId, int],
         loose: bool,
     ) -> bool:
-        """Return whether context times one further term is in the target often enough."""
+        """Return whether context times one further term is in the target with at least this multiplicity."""
         bound, atoms, denominators = context
         free = self.factors_free(atoms, denominators)
         renamed = self.substitute_monomial(monomial, names) if names else monomial

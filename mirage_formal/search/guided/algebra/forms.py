@@ -2,17 +2,17 @@
 
 A polynomial is a multiset of monomials; a monomial is (mask of bound parts, atoms, denominators): the sum over the
 bound parts of the product of the atoms divided by the denominators. An atom is an input element at given indices, a
-rational constant, an opaque function of a polynomial or a norm factor. Everything is interned, so equality is identity
-of integers.
+rational constant, an opaque function of a polynomial or a norm factor. All of them are interned, so equality is
+identity of integers.
 
 Laws used: ring laws without cancellation, division as multiplication by a formal inverse, linearity of sums, products
 of sums, renaming of bound indices. No law cancels, so two elements with one normal form are equal for every extent.
 
-The normal forms of abstract expressions (claims/abstract/normal_form.py) are polynomials of monomials as well, but not
-these: a monomial there has the product of all summed extents where one here has the set of bound parts, and one
-denominator, multiplied out, where one here has a multiset of them. Without index names nothing there can be captured,
-so products always exist; here they rename or refuse. There two tensors with one form may differ, here they may not.
-So the two share no table; the full comparison stands there.
+The normal forms of abstract expressions (claims/abstract/normal_form.py) are polynomials of monomials as well, but
+they differ. A monomial there has the product of all summed extents, here the set of bound parts. It has one
+multiplied-out denominator there, a multiset of denominators here. Without index names nothing there can be captured,
+so products always exist; here they rename or refuse. Two tensors with one form may differ there, but not here. So the
+two share no table; the full comparison stands there.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mirage_formal.search.guided.algebra.masks import (
 )
 from mirage_formal.search.guided.algebra.parts import Axis
 
-#: How the name of an opaque function begins whose result is a mask.
+#: Name prefix of opaque functions whose result is a boolean mask.
 MASKS: Final = "mask "
 
 
@@ -66,7 +66,7 @@ class Forms(Binders):
         self._is_mask: dict[Form, bool] = {}
 
     def variable(self, name: str, axes: tuple[Axis, ...], *, mask: bool = False) -> Form:
-        """The element of an input.
+        """Return the form of an input's element.
 
         Args:
             name: Name of the input.
@@ -101,11 +101,11 @@ class Forms(Binders):
         return rest[0] in self._masks if name == "input" else str(name).startswith(MASKS)
 
     def constant(self, value: Fraction) -> Form:
-        """A rational constant, kept as an atom: constants are never folded."""
+        """Return the form of a rational constant. It is an atom: constants are never folded."""
         return self.single(self.atom(("const", value), NO_PARTS))
 
     def apply(self, name: str, argument: Form) -> Form:
-        """An opaque elementwise function.
+        """Return the form of an opaque elementwise function.
 
         Args:
             name: Name of the function.
@@ -116,8 +116,8 @@ class Forms(Binders):
     def apply_several(self, name: str, arguments: Sequence[Form], *, commutative: bool = False) -> Form:
         """Return the form of an opaque elementwise function of several arguments.
 
-        It is an opaque function of one argument, the sum of an opaque function of each: with names that tell the
-        arguments apart, unless they may be exchanged.
+        It is encoded as an opaque function of one argument, the sum of an opaque function of each argument. The names
+        of these functions distinguish the arguments, unless the function is commutative.
 
         Args:
             name: Name of the function.
@@ -130,17 +130,17 @@ class Forms(Binders):
         return self.apply(name, total)
 
     def argument_at(self, place: int, argument: Form) -> Form:
-        """Return what stands for one of several arguments inside the form of an opaque function of them."""
+        """Return the form that stands for one of several arguments inside the form of an opaque function of them."""
         return self.apply(f"operand {place}", argument)
 
     def root_mean_square(self, parts: PartMask, argument: Form, eps: Fraction | None, frame: Frame) -> Form | None:
-        """sqrt(mean over ``parts`` of argument^2 (+ eps)), opaque.
+        """Return the opaque form of sqrt(mean over ``parts`` of argument^2 (+ eps)).
 
         Args:
-            parts: The parts that the mean runs over.
-            argument: Form of what is normed.
-            eps: What is added to the mean, or None.
-            frame: For each axis the parts that it is made of; a mean over them all binds the axis wholly.
+            parts: The parts that the mean is taken over.
+            argument: Form of the normed tensor's element.
+            eps: The summand of the mean, or None.
+            frame: For each axis the mask of its parts; a mean over them all binds the axis wholly.
 
         Returns:
             The form; None if the argument does not depend on all the parts, or there are none.
@@ -150,13 +150,13 @@ class Forms(Binders):
         return self.single(self.norm_atom(argument, complete(parts, frame), eps))
 
     def layer_norm(self, parts: PartMask, argument: Form, eps: Fraction | None, frame: Frame) -> Form | None:
-        """Layer norm over ``parts``, opaque; the result still depends on them.
+        """Return the opaque form of a layer norm over ``parts``; the result still depends on them.
 
         Args:
             parts: The parts that are normed over.
-            argument: Form of what is normed.
-            eps: What is added to the variance, or None.
-            frame: For each axis the parts that it is made of; a norm over them all is one over the axis.
+            argument: Form of the normed tensor's element.
+            eps: The summand of the variance, or None.
+            frame: For each axis the mask of its parts; a norm over them all is one over the axis.
 
         Returns:
             The form; None if the argument does not depend on all the parts, or there are none.
@@ -166,7 +166,7 @@ class Forms(Binders):
         return self.single(self.atom(("layer_norm", argument, complete(parts, frame), eps), self.free[argument]))
 
     def add(self, a: Form, b: Form) -> Form:
-        """The form of a sum.
+        """Return the form of a sum.
 
         Args:
             a: Form of one operand.
@@ -183,7 +183,7 @@ class Forms(Binders):
         return found
 
     def mul(self, a: Form, b: Form) -> Form | None:
-        """The form of a product, expanded.
+        """Return the form of a product, expanded.
 
         Args:
             a: Form of one operand.
@@ -222,13 +222,13 @@ class Forms(Binders):
         return self.named(PartMask(bound_a | bound_b), atoms_a + atoms_b, denominators_a + denominators_b)
 
     def sum(self, parts: PartMask, a: Form, frame: Frame, one_of: tuple[PartMask, ...] = ()) -> Form | None:
-        """Sum over ``parts``, and over one of the parts of a loop that runs through several axes.
+        """Return the form of a sum over ``parts``, and over one of the parts of a loop over several axes.
 
         Args:
-            parts: What every term is summed over.
+            parts: The parts that every term is summed over.
             a: Form of the element.
-            frame: For each axis the parts that it is made of; a sum over them all binds the axis wholly.
-            one_of: Masks of which each term must depend on exactly one, over which it is summed as well.
+            frame: For each axis the mask of its parts; a sum over them all binds the axis wholly.
+            one_of: Masks; each term must depend on exactly one of them, over which it is summed as well.
 
         Returns:
             The form; None where a term does not depend on all of them (the sum would scale it).
@@ -258,7 +258,7 @@ class Forms(Binders):
         return self.polynomial(terms)
 
     def div(self, a: Form, b: Form) -> Form | None:
-        """The form of a quotient.
+        """Return the form of a quotient.
 
         Args:
             a: Form of the dividend.
@@ -287,15 +287,15 @@ class Forms(Binders):
         return self.polynomial(terms)
 
     def factors(self, b: Form) -> Denominators:
-        """A divisor as a product, as 1 / (x * y) is 1 / x / y: the factors that its terms share, and the rest.
+        """Factor a divisor, as 1 / (x * y) is 1 / x / y: into the factors that its terms share, and the rest.
 
-        A single term falls into the factors that share no bound index; a denominator d in it is the factor 1 / d.
+        A single term is decomposed into factors that share no bound index; a denominator d in it is the factor 1 / d.
 
         Args:
             b: Form of the divisor.
 
         Returns:
-            The forms whose product it is; itself alone where it does not fall apart.
+            The forms whose product it is; itself alone where it has no such factors.
         """
         terms = self.polynomials[b]
         if len(terms) == 1:
@@ -320,7 +320,7 @@ class Forms(Binders):
         return (self.polynomial(rest), *(self.polynomial({self.monomial(*f): 1}) for f in factors))
 
     def _components(self, bound: PartMask, atoms: Atoms, denominators: Denominators) -> list[Monomial]:
-        """The factors of a monomial that share no bound index."""
+        """Return the factors of a monomial that share no bound index."""
         items: list[Monomial] = [(PartMask(self.atom_free[a] & bound), (a,), ()) for a in atoms]
         items += [(PartMask(self.free[d] & bound), (), (d,)) for d in denominators]
         groups: list[Monomial] = []
@@ -336,7 +336,7 @@ class Forms(Binders):
         return groups
 
     def _shared(self, terms: Polynomial) -> tuple[Atoms, Denominators]:
-        """Atoms and denominators that are factors of every term and depend on nothing that the term binds."""
+        """Return the atoms and denominators that divide every term and depend on no index that a term binds."""
         common: tuple[Counter[AtomId], Counter[Form]] | None = None
         for monomial, _ in terms:
             bound, atoms, denominators = self.monomials[monomial]

@@ -1,7 +1,7 @@
-"""Interned atoms, monomials and polynomials: the tables of the normal forms in forms.py, and what numbers mean.
+"""Tables of interned atoms, monomials and polynomials, the building blocks of the normal forms in forms.py.
 
-Every value is a number in a table, so equality of values is equality of numbers. Numbers mean something only within one
-``Interner``, and those of atoms, monomials and polynomials are counted separately: each sort has a type of its own.
+Every value is a number in a table, so equality of values is equality of numbers. Numbers are valid only within one
+``Interner``. Atoms, monomials and polynomials are numbered separately, each with a type of its own.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Interner:
         self.free: list[PartMask] = [NO_PARTS]
 
     def atom(self, atom: Atom, free: PartMask) -> AtomId:
-        """The number of an atom.
+        """Return the number of an atom.
 
         Args:
             atom: The atom.
@@ -77,7 +77,7 @@ class Interner:
         return number
 
     def factors_free(self, atoms: Iterable[AtomId], denominators: Iterable[Form]) -> PartMask:
-        """The parts that some of these factors depend on.
+        """Return the parts that some of these factors depend on.
 
         Args:
             atoms: Numbers of atoms.
@@ -91,7 +91,7 @@ class Interner:
         return PartMask(free)
 
     def monomial(self, bound: PartMask, atoms: Atoms, denominators: Denominators) -> MonomialId:
-        """The number of a monomial under its final names; ``Binders.named`` finds those.
+        """Return the number of a monomial whose bound indices have the canonical names of ``Binders.named``.
 
         Args:
             bound: The parts that it is summed over.
@@ -108,7 +108,7 @@ class Interner:
         return number
 
     def polynomial(self, terms: dict[MonomialId, int]) -> Form:
-        """The normal form that is a sum of monomials.
+        """Return the normal form that is a sum of monomials.
 
         Args:
             terms: The multiplicity of each monomial, positive.
@@ -125,26 +125,26 @@ class Interner:
         return number
 
     def single(self, atom: AtomId) -> Form:
-        """The polynomial that is one atom."""
+        """Return the polynomial that is one atom."""
         return self.polynomial({self.monomial(NO_PARTS, (atom,), ()): 1})
 
 
 def input_axes(atom: Atom) -> tuple[Axis, ...]:
-    """The axes of an input atom."""
+    """Return the axes of an input atom."""
     axes = atom[2]
     assert isinstance(axes, tuple)
     return axes
 
 
 def operand(atom: Atom) -> Form:
-    """The argument of a function or norm atom."""
+    """Return the argument of a function or norm atom."""
     inner = atom[1]
     assert isinstance(inner, int)
     return Form(inner)
 
 
 def norm_parts(atom: Atom) -> PartMask:
-    """The parts that a norm atom runs over."""
+    """Return the parts that a norm atom is taken over."""
     parts = atom[2]
     assert isinstance(parts, int)
     return PartMask(parts)

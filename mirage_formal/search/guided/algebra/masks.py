@@ -1,4 +1,4 @@
-"""Masks of parts: the axes in them, wholly bound axes, and renamings; and multisets of factors."""
+"""Bit masks of parts: contained axes, wholly bound axes, renamings; and differences of multisets of factors."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final, NewType, TypeVar
 
 from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Part, whole
 
-#: A set of parts as a bit mask: bit ``part`` is set where the part is in it.
+#: A set of parts as a bit mask: bit number ``part`` stands for that part.
 PartMask = NewType("PartMask", int)
-#: For each axis the mask of the parts that it is made of at one point of the kernel graph.
+#: For each axis the mask of its parts at one point of the kernel graph.
 Frame = tuple[PartMask, ...]
 #: Replacement of bound parts: each (source mask, target mask); a source must be covered wholly or not at all.
 Renaming = tuple[tuple[PartMask, PartMask], ...]
@@ -22,7 +22,7 @@ _Item = TypeVar("_Item")
 
 
 def mask(parts: Iterable[Part]) -> PartMask:
-    """The mask of a set of parts."""
+    """Return the mask of a set of parts."""
     out = 0
     for part in parts:
         out |= 1 << part
@@ -30,17 +30,17 @@ def mask(parts: Iterable[Part]) -> PartMask:
 
 
 def full_mask(axis: Axis) -> PartMask:
-    """Every part that could belong to an axis, however it is split."""
+    """Return the mask of every part that an axis can have under any split."""
     return PartMask(((1 << SLOTS) - 1) << (SLOTS * axis))
 
 
 def unsplit(count: int) -> Frame:
-    """The frame in which the first ``count`` axes are unsplit."""
+    """Return the frame in which the first ``count`` axes are unsplit."""
     return tuple(PartMask(1 << whole(Axis(axis))) for axis in range(count))
 
 
 def axes_in(parts: PartMask) -> Iterator[Axis]:
-    """The axes that have a part in a mask, ascending."""
+    """Yield the axes that have a part in a mask, ascending."""
     rest: int = parts
     while rest:
         axis = Axis(((rest & -rest).bit_length() - 1) // SLOTS)
@@ -49,11 +49,11 @@ def axes_in(parts: PartMask) -> Iterator[Axis]:
 
 
 def complete(parts: PartMask, frame: Frame) -> PartMask:
-    """Bind every axis wholly whose parts at hand are all bound.
+    """Bind wholly, by setting all its slots, every axis whose parts in the frame are all bound.
 
     Args:
         parts: The bound parts.
-        frame: For each axis the parts that it is made of.
+        frame: For each axis the mask of its parts.
 
     Returns:
         The parts, and all slots of each such axis.
@@ -66,7 +66,7 @@ def complete(parts: PartMask, frame: Frame) -> PartMask:
 
 
 def move(parts: PartMask, pairs: Substitution) -> PartMask:
-    """The parts with those of each source axis moved to its target, all at once.
+    """Return the parts with those of each source axis moved to its target, simultaneously.
 
     Args:
         parts: The parts.
@@ -108,14 +108,14 @@ def rename_mask(parts: PartMask, renaming: Renaming) -> PartMask | None:
 
 
 def without(items: tuple[_Item, ...], removed: tuple[_Item, ...]) -> tuple[_Item, ...] | None:
-    """The difference of multisets.
+    """Return the difference of two multisets.
 
     Args:
         items: A multiset, as the numbers of its elements in any order.
         removed: The elements to take out.
 
     Returns:
-        What is left, in the order of ``items``; None if ``items`` does not hold them all.
+        The remaining elements, in the order of ``items``; None if ``items`` does not hold all removed ones.
     """
     rest = list(items)
     for item in removed:

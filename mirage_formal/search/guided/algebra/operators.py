@@ -1,4 +1,4 @@
-"""Normal forms of the results of operators, from those of their operands."""
+"""Normal forms of operators' results, computed from the normal forms of their operands."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from mirage_formal.search.guided.algebra.forms import MASKS
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, PartMask
 
-#: Operators that take the larger or the smaller of two elements.
+#: Elementwise maximum and minimum.
 EXTREMES: Final = frozenset({OpKind.MAXIMUM, OpKind.MINIMUM})
-#: The operator that a comparison of two elements is when these are exchanged.
+#: The equivalent comparison with exchanged operands.
 _TURNED: Final = {OpKind.GT: OpKind.LT, OpKind.GE: OpKind.LE}
 _MINUS_ONE: Final = Fraction(-1)
 
 
 def binary(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
-    """Normal form of an elementwise operator.
+    """Return the normal form of an elementwise operator with two operands.
 
     Division without NaN is a product with an opaque function, the inverse that is 0 at 0; the conjunction of masks is
     their product. Comparisons and the disjunction of masks are opaque.
 
     Args:
-        algebra: The forms' algebra.
+        algebra: The algebra that interns the normal forms.
         kind: One of ``ARITHMETIC``, or a comparison.
         a: Form of the first operand.
         b: Form of the second operand.
@@ -59,7 +59,7 @@ def binary(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
 
 
 def _extreme(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
-    """max(a, b) = b + p and min(a, b) = a - p, where p = positive(a - b) is the larger of a - b and 0.
+    """Return max(a, b) as b + p or min(a, b) as a - p, where p = positive(a - b) is the larger of a - b and 0.
 
     The operands come in the order of their numbers, so that both orders have one form.
     """
@@ -71,10 +71,10 @@ def _extreme(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
 
 
 def function(algebra: Algebra, kind: OpKind, a: Form) -> Form:
-    """Return the normal form of an opaque function of one element.
+    """Return the normal form of an opaque elementwise function of one operand.
 
     Args:
-        algebra: The forms' algebra.
+        algebra: The algebra that interns the normal forms.
         kind: One of ``FUNCTIONS`` but a square, a negation or cast of a mask.
         a: Form of the operand.
     """
@@ -87,12 +87,12 @@ def compared(algebra: Algebra, kind: OpKind, a: Form, value: Fraction) -> Form:
 
 
 def select(algebra: Algebra, mask: Form, values: Sequence[Form], value: Fraction | None) -> Form:
-    """Return the normal form of a selection: opaque, so that nothing moves into or out of what it selects from.
+    """Return the normal form of a selection. It is opaque: no law moves an operator into or out of its operands.
 
     Args:
-        algebra: The forms' algebra.
+        algebra: The algebra that interns the normal forms.
         mask: Form of the mask.
-        values: Forms of what is selected where the mask is 1, and of what is selected elsewhere.
+        values: Forms of the values selected where the mask is 1, and elsewhere.
         value: The number that is selected elsewhere, if it is one.
     """
     name = "select" if value is None else f"select {value}"
@@ -100,10 +100,10 @@ def select(algebra: Algebra, mask: Form, values: Sequence[Form], value: Fraction
 
 
 def selected_part(algebra: Algebra, mask: Form, value: Form, place: int) -> Form:
-    """Return what stands for the mask and one of two values inside the form of a selection from them.
+    """Return the subterm of a selection's form that stands for the mask and one of the two values.
 
     Args:
-        algebra: The forms' algebra.
+        algebra: The algebra that interns the normal forms.
         mask: Form of the mask.
         value: Form of the value.
         place: 0 if it is selected where the mask is 1, 1 if elsewhere.
@@ -112,16 +112,19 @@ def selected_part(algebra: Algebra, mask: Form, value: Form, place: int) -> Form
 
 
 def shift(algebra: Algebra, a: Form, summand: Fraction) -> Form:
-    """Normal form of a sum with a constant: opaque, because a sum over an index has no form for terms without it."""
+    """Return the normal form of a sum with a constant.
+
+    It is opaque, because a sum over an index has no form for terms without that index.
+    """
     return algebra.apply(f"shift {summand}", a)
 
 
 def rms_norm(algebra: Algebra, parts: PartMask, a: Form, eps: Fraction | None, frame: Frame) -> Form | None:
-    """Normal form of rms_norm over ``parts``: the norm stays an opaque factor. See ``Forms.root_mean_square``."""
+    """Return the normal form of rms_norm over ``parts``; the norm is an opaque divisor (``Forms.root_mean_square``)."""
     norm = algebra.root_mean_square(parts, a, eps, frame)
     return None if norm is None else algebra.div(a, norm)
 
 
 def layer_norm(algebra: Algebra, parts: PartMask, a: Form, eps: Fraction | None, frame: Frame) -> Form | None:
-    """Normal form of layer_norm over ``parts``, opaque. See ``Forms.layer_norm``."""
+    """Return the normal form of layer_norm over ``parts``, which is opaque (``Forms.layer_norm``)."""
     return algebra.layer_norm(parts, a, eps, frame)

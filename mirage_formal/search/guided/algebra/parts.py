@@ -1,10 +1,10 @@
-"""Named parts of axes as bits.
+"""Numbering of axes and of their parts, as bits of a mask.
 
 An axis is an index that runs through a program (batch, query, key, ...). A part is a factor of its extent, that is a
 digit of the index in a mixed radix. A graph-defined kernel splits the index into a most significant grid part, a loop
-part, a part folded by a reduction to ``reduction_dimx``, and a tile part. What it leaves split is carried to the
-kernels behind it under new names, 1, 2, ... in order of significance, and each of those may split every carried part
-once more. So the names do not grow with the number of kernels. A part is one bit, a set of parts a bit mask, and
+part, a part folded by a reduction to ``reduction_dimx``, and a tile part. Parts that it leaves split are carried to
+later kernels under new names, 1, 2, ... in order of significance, and each of those kernels may split every carried
+part once more. So the names do not grow with the number of kernels. A part is one bit, a set of parts a bit mask, and
 extents never appear here.
 """
 
@@ -20,7 +20,7 @@ Part = NewType("Part", int)
 
 
 class Kind(IntEnum):
-    """How a kernel uses a part of an axis; the order is the significance order within one dim."""
+    """Use of a part of an axis by a kernel; the order is the significance order within one dim."""
 
     GRID = 0
     LOOP = 1
@@ -41,12 +41,12 @@ SLOTS: Final = (1 + CARRIED) * (1 + len(Kind))
 
 
 def whole(axis: Axis) -> Part:
-    """The part that is an unsplit axis."""
+    """Return the part that is an unsplit axis."""
     return Part(axis * SLOTS)
 
 
 def axis_of(part: Part) -> Axis:
-    """The axis that a part belongs to."""
+    """Return the axis that a part belongs to."""
     return Axis(part // SLOTS)
 
 
@@ -56,22 +56,22 @@ def is_whole(part: Part) -> bool:
 
 
 def carried(axis: Axis, count: int) -> Parts:
-    """The first carried parts of an axis, most significant first.
+    """Return the first carried parts of an axis, most significant first.
 
     Args:
         axis: The axis.
-        count: How many, at most CARRIED.
+        count: Number of parts, at most CARRIED.
     """
     assert count <= CARRIED, "checked where parts are carried"
     return tuple(Part(axis * SLOTS + 1 + i) for i in range(count))
 
 
 def child(part: Part, kind: Kind) -> Part:
-    """The part that a kernel cuts from a leaf.
+    """Return the part that a kernel cuts from a leaf.
 
     Args:
         part: The leaf: a whole axis or a carried part.
-        kind: What the kernel uses the cut part for.
+        kind: The kernel's use of the cut part.
     """
     axis, slot = divmod(part, SLOTS)
     assert slot <= CARRIED, "what a kernel has split is carried under a new name"
@@ -79,7 +79,7 @@ def child(part: Part, kind: Kind) -> Part:
 
 
 def rename(part: Part, axis: Axis) -> Part:
-    """The part of another axis that is cut from it as this one is from its own.
+    """Return the part of another axis with the same slot as this one.
 
     Args:
         part: The part.
