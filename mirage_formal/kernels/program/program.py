@@ -1,7 +1,7 @@
-"""Programs: one kernel as loops, copies, matrix products and barriers, before it is printed as CUDA C++.
+"""Programs, the low-level IR: one kernel as loops, copies, matrix products and barriers, before it is printed as CUDA C++.
 
-A Program says what every thread of a block does; there is one Program per graph-defined kernel. Index arithmetic is
-exact integers over ``tid``, ``bx``, ``by``, ``bz`` and loop variables, so that safety obligations (in bounds, no
+A Program states the actions of every thread of a block; there is one Program per graph-defined kernel. Index arithmetic
+is exact integers over ``tid``, ``bx``, ``by``, ``bz`` and loop variables. So safety obligations (in bounds, no
 unsynchronised conflict) can be stated about the very expressions that are printed.
 
 Values are float32 in registers; shared and device memory hold elements of the buffer's dtype, converted on access. An
@@ -118,7 +118,7 @@ class UnaryFn(StrEnum):
 
 
 def unary_fn(kind: OpKind) -> UnaryFn:
-    """The function of an operator of one element."""
+    """Return the function that computes an elementwise operator of one operand."""
     named = {OpKind.ROUND_FLOAT16: UnaryFn.ROUND_HALF, OpKind.ROUND_BFLOAT16: UnaryFn.ROUND_BFLOAT}
     return named[kind] if kind in named else UnaryFn(kind.value)
 
@@ -145,7 +145,7 @@ class BinaryFn(StrEnum):
 
 
 def binary_fn(kind: OpKind) -> BinaryFn:
-    """The function of an operator of two elements."""
+    """Return the function that computes an elementwise operator of two operands."""
     named = {OpKind.MAXIMUM: BinaryFn.MAX, OpKind.MINIMUM: BinaryFn.MIN}
     return named[kind] if kind in named else BinaryFn(kind.value)
 
@@ -193,7 +193,9 @@ Value = Real | Reg | SharedRead | GlobalRead | Apply | Combine | Select | Where
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """Declares a register array for the rest of the enclosing body: ``count`` floats, or 32-bit words of two halves."""
+    """A declaration of a register array for the rest of the enclosing body: ``count`` floats, or 32-bit words of two
+    halves.
+    """
 
     name: str
     count: int
@@ -204,7 +206,7 @@ class Registers:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """body for var = 0 .. extent-1, in order; ``unroll`` makes register indices constants."""
+    """A loop: body for var = 0 .. extent-1, in order; ``unroll`` makes register indices constants."""
 
     var: str
     extent: int
@@ -214,10 +216,14 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """body where the condition is nonzero; no barrier and no collective operation inside unless it is uniform.
+    """A conditional: body where the condition is nonzero.
+
+    A barrier or collective operation may be inside only if it is uniform.
 
     Attributes:
-        uniform: The condition is the same for all threads of the block.
+        condition: The condition.
+        body: The statements.
+        uniform: Whether the condition is the same for all threads of the block.
     """
 
     condition: IntExpr
@@ -304,19 +310,19 @@ class CopyAsync:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Closes a group of asynchronous copies of this thread."""
+    """The end of a group of this thread's asynchronous copies (cp.async.commit_group)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitGroups:
-    """Waits until at most ``left`` of this thread's newest groups are still in flight."""
+    """A wait until at most ``left`` of this thread's newest groups are still in flight (cp.async.wait_group)."""
 
     left: int
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """All threads of the block meet; shared memory written before is visible after."""
+    """A barrier of all threads of the block (``__syncthreads``); shared memory written before is visible after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,19 +372,19 @@ class ShuffleReduce:
 
 @dataclass(frozen=True, slots=True)
 class GridWait:
-    """Waits until the launch before has ended and what it wrote is visible (griddepcontrol.wait).
+    """A wait until the previous launch has ended and its writes are visible (griddepcontrol.wait).
 
-    A kernel that has one may be started while the launch before it still runs (``Program.dependent``). It stands once,
-    outside of loops and conditions; of device memory, nothing but parameters that are ``given`` is touched ahead of it.
+    A kernel that has one may be started while the previous launch still runs (``Program.dependent``). It stands once,
+    outside of loops and conditions. Of device memory, only parameters that are ``given`` are accessed before it.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchDependents:
-    """The launch behind may be started once all blocks are here (griddepcontrol.launch_dependents).
+    """A permission to start the next launch once all blocks have reached it (griddepcontrol.launch_dependents).
 
-    It stands outside of loops and conditions, behind ``GridWait`` if that is there. It says nothing about memory: what
-    is started so waits itself.
+    It stands outside of loops and conditions, after ``GridWait`` if there is one. It orders no memory: a kernel that is
+    started in this way waits itself.
     """
 
 
@@ -409,12 +415,12 @@ Stmt = (
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A tensor in device memory: ``elements`` is how many it spans (row-major, contiguous unless strides say more).
+    """A tensor in device memory: it spans ``elements`` elements (row-major, contiguous unless strides say more).
 
     Attributes:
         written: Whether the kernel writes it; a parameter is either read or written, never both.
         align: The pointer's alignment in bytes that the kernel relies on; the launcher checks it.
-        given: Whether no launch of the call writes it, so that it may be read ahead of ``GridWait``.
+        given: Whether no launch of the call writes it, so that it may be read before ``GridWait``.
     """
 
     name: str
@@ -436,7 +442,7 @@ class SharedBuffer:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the buffer."""
+        """Return the bytes of the buffer."""
         return self.elements * self.dtype.bytes
 
 
@@ -446,11 +452,11 @@ class Program:
 
     Attributes:
         name: Its name in the source, a C identifier.
-        params: In the order of the launch arguments.
+        params: Parameters in the order of the launch arguments.
         shared: All shared buffers; ``shared_bytes`` is the dynamic shared memory of a launch.
         grid, threads: Launch dimensions.
-        alone: Whether a multiprocessor has room for one block of it at a time: the registers are that block's. A
-            compiler does not know the shared memory of a launch, and keeps registers for others unless it is told.
+        alone: Whether a multiprocessor has room for one block at a time, which then gets all registers. A compiler does
+            not know the shared memory of a launch, and keeps registers for other blocks unless it is told.
     """
 
     name: str
@@ -463,10 +469,11 @@ class Program:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory that a block needs."""
+        """Return the bytes of shared memory that a block needs."""
         return max((buffer.offset + buffer.bytes for buffer in self.shared), default=0)
 
     @property
     def dependent(self) -> bool:
-        """Return whether it may be started while the launch before it still runs: it waits for that one itself."""
+        """Return whether the kernel may start while the previous launch still runs: it then waits for that launch itself.
+        """
         return any(isinstance(statement, GridWait) for statement in self.body)
