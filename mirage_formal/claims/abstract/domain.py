@@ -54,16 +54,16 @@ class Abstract:
 
     @property
     def single(self) -> bool:
-        """Return whether one term says it all."""
+        """Return whether the value is one term."""
         return len(self.pieces) == 1
 
     @property
     def term(self) -> Expr:
-        """The term, or the sum of the pieces' terms."""
+        """Return the term, or the sum of the pieces' terms."""
         return reduce(add, (e for _, e in self.pieces))
 
     def along(self, axis: int, extent: int) -> Pieces:
-        """The pieces along an axis, which is one piece unless this tensor is divided along it."""
+        """Return the pieces along an axis: one piece unless this tensor is divided along it."""
         return self.pieces if not self.single and self.axis == axis else ((extent, self.term),)
 
 
@@ -87,7 +87,7 @@ def _divided(a: Abstract, axis: int) -> bool:
 
 
 def _refined(a: Pieces, b: Pieces) -> list[tuple[int, Expr, Expr]]:
-    """The common refinement of two divisions of one axis."""
+    """Return the common refinement of two divisions of one axis."""
     out: list[tuple[int, Expr, Expr]] = []
     left, right = list(reversed(a)), list(reversed(b))
     while left and right:
@@ -106,11 +106,11 @@ def _broadcast(a: Shape, b: Shape) -> Shape:
 
 
 class AbstractDomain:
-    """Abstract expressions as a domain of the walk."""
+    """The abstract domain of terms for the interpreter."""
 
     @property
     def keeps(self) -> frozenset[OpKind]:
-        """silu is opaque; softmax is expanded."""
+        """Return the operators that are not expanded: silu is opaque; softmax is expanded."""
         return frozenset({OpKind.SILU})
 
     def unary(self, kind: OpKind, a: Abstract) -> Abstract:
@@ -274,10 +274,10 @@ def _max(e: Expr) -> Expr:
 
 
 def program_inputs(graph: KernelGraph) -> tuple[Abstract, ...]:
-    """One variable per input, named like it.
+    """Return one variable per input, named like it.
 
     Raises:
-        GraphError: Two inputs have one name, so their terms would be one.
+        GraphError: Two inputs have one name, so their terms would be equal.
     """
     names = [source.name for source in graph.inputs]
     if len(set(names)) != len(names):
@@ -297,7 +297,7 @@ def _trace(graph: KernelGraph, view: Callable[[Abstract], _Out]) -> Trace[_Out]:
 
 
 def expressions(graph: KernelGraph) -> Trace[Expr]:
-    """The abstract expression of every tensor of a graph.
+    """Return the abstract expression of every tensor of a graph.
 
     Raises:
         GraphError: The graph is not well-formed, or two inputs share a name.
@@ -306,7 +306,9 @@ def expressions(graph: KernelGraph) -> Trace[Expr]:
 
 
 def pieces(graph: KernelGraph) -> Trace[tuple[Expr, ...]]:
-    """For every tensor, the terms whose containment in a target makes it useful: one each, more for concatenations.
+    """Return, for every tensor, the terms of its pieces: one term, or several for concatenations.
+
+    The tensor is useful for a target if these terms are contained in it.
 
     Sound: a tensor may be pruned only if one of these is refuted; the sum that ``expressions`` shows for a
     concatenation need not be part of a target that the concatenation is good for.

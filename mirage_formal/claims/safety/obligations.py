@@ -1,4 +1,4 @@
-"""Safety obligations and what became of them, as values."""
+"""Safety obligations and their findings, as values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 
 
 class Means(StrEnum):
-    """How an obligation was settled."""
+    """The method by which an obligation was settled."""
 
     #: Names and types.
     FORM = "form"
@@ -62,10 +62,10 @@ class Broken:
     """The obligation does not hold.
 
     Attributes:
-        means: How that was found.
-        model: Where it fails: ``tid`` (``tid~2`` for a second thread), ``bx``..., loop variables, ``index``; may be
-            empty for faults of form.
-        reason: In words.
+        means: The method that found it.
+        model: The values at which it fails: ``tid`` (``tid~2`` for a second thread), ``bx``..., loop variables,
+            ``index``; may be empty for faults of form.
+        reason: An explanation in words.
     """
 
     means: Means
@@ -75,7 +75,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Neither; never accepted."""
+    """The obligation is neither proved nor refuted; never accepted."""
 
     reason: str
 
@@ -85,15 +85,15 @@ Finding = Held | Broken | Undecided
 
 @dataclass(frozen=True, slots=True)
 class Obligation:
-    """Something that must hold for a Program to be safe.
+    """A property that a Program must have to be safe.
 
     Attributes:
-        kind: What it is about.
+        kind: Its kind.
         path: The statement, as ``0/2:for i/1`` (positions in bodies), or two joined by `` & ``.
         subject: The buffer, parameter, register array or variable.
-        claim: What must hold, in words.
-        query: The question that must have no answer; None where the obligation is settled by enumeration or form.
-        finding: What is known without a solver; None where a solver must be asked.
+        claim: The property, in words.
+        query: The query that must be unsatisfiable; None where the obligation is settled by enumeration or form.
+        finding: The finding without a solver; None where a solver must be asked.
     """
 
     kind: Kind
@@ -105,18 +105,18 @@ class Obligation:
 
     @property
     def text(self) -> str:
-        """The query in SMT-LIB 2.6, which must be unsatisfiable; empty if there is none."""
+        """Return the query in SMT-LIB 2.6, which must be unsatisfiable; empty if there is none."""
         return "" if self.query is None else to_smt2(self.query)
 
 
 @dataclass(frozen=True, slots=True)
 class Discharged:
-    """An obligation and what became of it.
+    """An obligation with its finding.
 
     Attributes:
         obligation: The obligation.
-        finding: What is known now.
-        results: What solvers said, empty if none was asked; shared by obligations of equal text.
+        finding: The finding.
+        results: Results of solvers, empty if none was asked; shared by obligations of equal text.
         milliseconds: Time of settling it; 0 for repeated texts.
     """
 
@@ -135,7 +135,7 @@ class Safe(NoTruth):
 
 @dataclass(frozen=True, slots=True)
 class Unsafe(NoTruth):
-    """An obligation does not hold: the first one, and where it fails."""
+    """An obligation does not hold: the first one, with the values at which it fails."""
 
     obligation: Obligation
     model: tuple[tuple[str, int], ...]
@@ -152,7 +152,7 @@ class SafetyReport:
     Attributes:
         program: Its name.
         verdict: Safe only if every obligation holds.
-        discharged: In order.
+        discharged: The obligations with their findings, in order.
         milliseconds: Wall time of stating and settling all.
     """
 
@@ -163,7 +163,7 @@ class SafetyReport:
 
     @property
     def means(self) -> dict[str, int]:
-        """How many obligations were settled by which means."""
+        """Return the number of obligations settled by each method."""
         counts: dict[str, int] = {}
         for entry in self.discharged:
             match entry.finding:

@@ -17,8 +17,8 @@ from mirage_formal.kernels.program.register_layout import Axis, Distribution, re
 
 #: Elements of a batch in one thread beyond which more threads pay.
 ENOUGH: Final = 64
-#: The most elements of one tensor that a thread's registers hold, and the most that may pass through them: a tensor read
-#: once is loaded and used a few vectors at a time.
+#: The most elements of one tensor that a thread's registers hold, and the most that may pass through them: a tensor
+#: that is read once is loaded and used a few vectors at a time.
 _HELD: Final = 128
 _PASSING: Final = 512
 
@@ -65,8 +65,7 @@ class Stack:
 
 
 def run(cols: int, most: int) -> int:
-    """Return the length of the longest run (8, 4, 2 or 1, at most ``most``) that divides an extent of contiguous elements.
-    """
+    """Return the longest run length (8, 4, 2 or 1, at most ``most``) that divides a contiguous extent."""
     return next(w for w in (8, 4, 2, 1) if w <= most and cols % w == 0)
 
 

@@ -51,9 +51,7 @@ class Distributions:
         return None if self.stack is None else self.stack.part(self.tensors[number], self.threads)
 
     def hint(self, number: int, seen: set[int]) -> Distribution | None:
-        """Return the distribution of a product that a tensor meets in an elementwise operator later on; None if there is
-        none.
-        """
+        """Return the distribution of a product that a tensor later meets elementwise; None if there is none."""
         seen.add(number)
         shape = (self.tensors[number].rows, self.tensors[number].cols)
         for op in self.products.readers.get(number, []):
@@ -121,9 +119,7 @@ class Distributions:
         return self.tensors[number].rows, self.tensors[number].cols
 
     def _width(self, number: int, kept: int | None = None) -> int:
-        """Return the length of a contiguous run of columns of a tensor; it divides the number of columns that a reduction
-        keeps.
-        """
+        """Return the length of a run of columns of a tensor; it divides the columns that a reduction keeps."""
         return run(gcd(self.tensors[number].cols, kept or 0), self.products.run)
 
     def _reduced(self, number: int, axis: Axis, seen: set[int]) -> bool:
@@ -149,8 +145,7 @@ class Distributions:
         return bool(whole) and all(n in self.turned for n in whole) and not self._saved(number, set())
 
     def _sources(self, number: int) -> set[int]:
-        """Return the tensors from which elementwise operators compute a tensor; the tensor itself if none computes it.
-        """
+        """Return the tensors from which elementwise operators compute a tensor; the tensor itself if none does."""
         op = self.products.makers.get(number)
         if not isinstance(op, Elementwise):
             return {number}

@@ -319,8 +319,7 @@ def _joined(work: _Expansion, outputs: tuple[int, ...]) -> list[FlatOp]:
 
 
 def _finite(ops: Sequence[FlatOp], maxima: Set[int]) -> list[FlatOp]:
-    """Return the operators, with subtractions of maxima from exponents marked ``finite``: a maximum never counts as -inf.
-    """
+    """Mark subtractions of maxima from exponents as ``finite``, so that a maximum never counts as -inf."""
     exponents = {op.operands[0] for op in ops if isinstance(op, Elementwise) and op.fn is UnaryFn.EXP}
     tops = _maxima(ops, maxima)
 

@@ -138,8 +138,7 @@ def packs(source: ProductShape, a: Warps, product: ProductShape, b: Warps) -> bo
 
 
 def product_cost(shape: ProductShape, warps: Warps, *, beside: bool = False) -> int:
-    """Return the clocks of one product in a block; with ``beside`` it reuses the fragments of the operand that it shares.
-    """
+    """Return the clocks of one product in a block; with ``beside`` it reuses the shared operand's fragments."""
     high, wide, steps = tiles_of(shape, warps)
     words = shape.size // DType.FLOAT16.bytes
     each = 1 if words == 1 else FLOAT32_STEPS

@@ -187,7 +187,7 @@ class _Chooser:
         return self.tensors[number].placement.registers
 
     def _need(self, number: int, result: int, over: Distribution) -> None:
-        """Record that a computation over a distribution reads an operand: in shared memory if its registers do not match.
+        """Record that an operand is read over a distribution: in shared memory if its registers do not match.
 
         Args:
             number: The operand.
@@ -232,9 +232,7 @@ class _Chooser:
         return self.over.hint(result, set()) or (held[0] if held else self.over.beside(result, operands))
 
     def _fold(self, number: int, dim: int, kept: int) -> tuple[Distribution, Distribution, tuple[Digit, ...]] | None:
-        """Return (distribution of the operand, distribution of the result, digits to add over) of a reduction; None if
-        none.
-        """
+        """Return (layout of the operand, layout of the result, digits to add over) of a reduction; None if none."""
         for over in (self._held(number), self.over.hint(number, set()), self.over.fresh(number)):
             axis = None if over is None else self.over.fold_axis(number, dim, over)
             if over is not None and axis is not None and (found := fold(over, axis, kept)) is not None:
@@ -327,8 +325,7 @@ class _Chooser:
                 self._readable(n)
 
     def _inline(self, op: FlatOp, result: int) -> bool:
-        """Return whether the readers of a result compute it themselves (rematerialisation): it is cheap, or read once.
-        """
+        """Return whether the readers of a result recompute it (rematerialisation): it is cheap, or read once."""
         readers = self.readers.get(result, [])
         if isinstance(op, Product):
             return self.accumulator_of(op) is not None
@@ -400,8 +397,9 @@ class _Chooser:
             self.tensors[number] = tensor.at(Placement(tensor.placement.device, placement, tensor.placement.registers))
 
     def _matrix(self, number: int) -> SharedPlacement:
-        """Return the placement of a computed matrix from which products read fragments, in the order in which threads hold
-        runs.
+        """Return the placement of a computed matrix from which products read fragments.
+
+        It is stored transposed if threads hold runs of its rows.
         """
         tensor, over = self.tensors[number], self._held(number)
         rows, cols = pad_operand(number, tensor, self.readers[number], self.placements.computes)

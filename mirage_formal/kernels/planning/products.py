@@ -99,8 +99,7 @@ class Products:
         return self.flat.tensors[op.a].dtype is self.flat.tensors[op.b].dtype
 
     def root(self, number: int) -> int | None:
-        """Return the product from whose accumulators a tensor takes its shape and register layout; None if there is none.
-        """
+        """Return the product whose shape and register layout a tensor shares; None if there is none."""
         op = self.makers.get(number)
         if isinstance(op, Product):
             return number
@@ -113,9 +112,7 @@ class Products:
         return None
 
     def accumulator_of(self, op: Product) -> Accumulate | None:
-        """Return the accumulator that a product can add into directly: its only reader, a plain sum; None if there is
-        none.
-        """
+        """Return the accumulator that a product adds into directly: its only reader, a plain sum; None if none."""
         readers = self.readers.get(op.result, [])
         if len(readers) != 1 or op.result in self.flat.outputs:
             return None
@@ -137,8 +134,7 @@ class Products:
         return out
 
     def reductions(self, number: int) -> int:
-        """Return the number of reductions over the columns of a product's result that must finish in every iteration.
-        """
+        """Return the number of reductions over the columns of a product's result that each iteration finishes."""
         last = len(self.flat.tensors[number].shape) - 1
         return sum(
             isinstance(op, Reduce) and op.dim == last and self.root(op.operand) == number for op in self.flat.ops

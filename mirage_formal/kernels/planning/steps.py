@@ -133,8 +133,7 @@ class Steps:
         return Item(step, ((*read, write), (back, *wrote)))
 
     def _owned(self, op: FlatOp) -> list[Access]:
-        """Return the generic way's accesses to results in shared memory; loop-carried results are read as well as written.
-        """
+        """Return the generic way's accesses to results in shared memory; loop-carried results are read too."""
         out: list[Access] = []
         for result in results_of(op):
             tensor = self.tensors[result]
@@ -195,8 +194,7 @@ class Steps:
         self._arrivals()
 
     def _copies(self) -> None:
-        """Add the copies of inputs: loop-invariant ones before the loop, then the first stages of the pipeline buffer.
-        """
+        """Add the copies of inputs: loop-invariant ones before the loop, then the first pipeline stages."""
         fixed = [n for n, chunks in self.placements.copied.items() if chunks and self.tensors[n].phase is Phase.BEFORE]
         for n in fixed:
             self.before.append(Item(Fetch(n, asynchronous=True), (tuple(self._write(n)),)))
@@ -219,8 +217,7 @@ class Steps:
             self.loop += [Item(Commit()), Item(WaitGroups(0)), Item(Barrier())]
 
     def _arrivals(self) -> None:
-        """Add waits for loop-invariant tiles: before the first step that reads one, or at the latest before the loop.
-        """
+        """Add waits for loop-invariant tiles: before their first reader, or at the latest before the loop."""
         fixed = {
             a.buffer
             for item in self.before

@@ -1,5 +1,4 @@
-"""Listing of a Program's memory accesses with their conditions and loops, and checks that the Program is well-formed.
-"""
+"""Listing of a Program's memory accesses with their conditions and loops, and checks of well-formedness."""
 
 from __future__ import annotations
 

@@ -19,8 +19,7 @@ class MapFn(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """An elementwise operator with broadcasting: result = fn of the operands' elements; a constant stands for the last
-    operand.
+    """An elementwise operator with broadcasting: result = fn of the operands; a constant stands for the last one.
 
     In a ``finite`` difference, a second operand below the lowest finite float32 counts as that number. The operand is a
     maximum m, and exp(x - m) is 0 for x = -inf, even if all x are -inf.

@@ -12,8 +12,7 @@ _MMA: Final = 64
 
 
 def amount(program: Program) -> float:
-    """Return the statements that all threads of a launch execute; a statement on several elements counts once for each.
-    """
+    """Return the statements that all threads of a launch execute; vector statements count once per element."""
     return float(prod(program.grid) * program.threads * _body(program.body))
 
 

@@ -15,8 +15,7 @@ ONE: Final = Int(1)
 
 
 def evaluate(e: IntExpr, values: Mapping[str, int]) -> int | None:
-    """Return the value of an expression; None if a division by zero or a negative operand of ``/ % ^`` makes it undefined.
-    """
+    """Return the value of an expression; None where division by 0 or a negative operand of ``/ % ^`` occurs."""
     match e:
         case Int(value):
             return value

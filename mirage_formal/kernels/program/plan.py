@@ -198,7 +198,7 @@ class PlanParam:
         return self.place.span(self.shape)
 
     def aligned(self, width: int, dense: int) -> bool:
-        """Return whether runs of ``width`` elements along a dim are aligned, and each lies in memory wholly or not at all.
+        """Return whether runs of ``width`` elements along a dim are aligned and lie in memory wholly or not at all.
 
         Args:
             width: Elements of a run; runs start at multiples of it along the dim.
@@ -227,7 +227,7 @@ class PlanParam:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The part of a parameter that a block accesses, for an input iterator (tensor number = its position) or output saver.
+    """The part of a parameter that a block accesses: of an input iterator (tensor = its position) or output saver.
 
     Attributes:
         param: Position of the parameter.

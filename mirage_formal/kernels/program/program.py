@@ -1,4 +1,4 @@
-"""Programs, the low-level IR: one kernel as loops, copies, matrix products and barriers, before it is printed as CUDA C++.
+"""Programs, the low-level IR: one kernel as loops, copies, products and barriers, before it is printed as CUDA C++.
 
 A Program states the actions of every thread of a block; there is one Program per graph-defined kernel. Index arithmetic
 is exact integers over ``tid``, ``bx``, ``by``, ``bz`` and loop variables. So safety obligations (in bounds, no
@@ -193,9 +193,7 @@ Value = Real | Reg | SharedRead | GlobalRead | Apply | Combine | Select | Where
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """A declaration of a register array for the rest of the enclosing body: ``count`` floats, or 32-bit words of two
-    halves.
-    """
+    """A declaration of a register array for the enclosing body: ``count`` floats, or 32-bit words of two halves."""
 
     name: str
     count: int
@@ -474,6 +472,5 @@ class Program:
 
     @property
     def dependent(self) -> bool:
-        """Return whether the kernel may start while the previous launch still runs: it then waits for that launch itself.
-        """
+        """Return whether the kernel may start while the previous launch still runs; it waits for that one itself."""
         return any(isinstance(statement, GridWait) for statement in self.body)

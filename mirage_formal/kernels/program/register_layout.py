@@ -203,7 +203,7 @@ def vector(
 
 
 def transposed_vector(threads: int, rows: int, cols: int, width: int, *, wide: bool = False) -> Distribution:
-    """Return the distribution of a matrix with contiguous rows, in runs of ``width`` rows: ``vector`` with axes swapped.
+    """Return the layout of a matrix with contiguous rows, in runs of ``width`` rows: ``vector`` with axes swapped.
 
     Args:
         threads: Threads of the block.
@@ -322,8 +322,7 @@ def folds(slot: Slot, axis: Axis, kept: int) -> bool:
 
 
 def run_of(over: Distribution) -> tuple[Axis, int]:
-    """Return the axis along which a thread's elements are contiguous, and the length of a run; columns and 1 if none are.
-    """
+    """Return the axis along which a thread's elements are contiguous, and the run length; columns and 1 if none."""
     last = over.slots[-1] if over.slots else None
     rows = last is not None and last.axis is Axis.ROW and over.plane is None
     if last is None or last.stride != 1 or not (rows or last.axis is Axis.COL):

@@ -1,4 +1,4 @@
-"""The functions of one or two elements, in Triton and in torch."""
+"""Functions of one or two elements, as text of Triton."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ NEEDED: Final[dict[UnaryFn | BinaryFn | MapFn, str]] = {UnaryFn.TANH: "_tanh", U
 
 
 def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool = False) -> str:
-    """A function's value as text; operands are names or constants.
+    """Return the text of a function's value; operands are names or constants.
 
     Args:
         fn: The function.
-        operands: What it is applied to.
-        finite: Of a difference: see ``flat.Elementwise``.
+        operands: The arguments.
+        finite: For a difference, see ``flat.Elementwise``.
     """
     match fn:
         case BinaryFn.SUB if finite:
@@ -120,7 +120,7 @@ def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool 
 
 
 def real(value: float) -> str:
-    """A constant as text."""
+    """Return a constant as text."""
     if value in (float("inf"), float("-inf")):
         return f'float("{value}")'
     return f"({value!r})" if value < 0 else repr(value)
