@@ -174,8 +174,7 @@ class NormalFormOracle:
         return None if None in self._limits else self._forms.of(e)
 
     def key(self, e: Expr) -> bytes | None:
-        """Return a key that equal normal forms share in every process; None unless ``e`` is known to be part of a target.
-        """
+        """Return a key that equal normal forms share in every process; None unless ``e`` is part of a target."""
         found = self._answers.get(e)
         if found is None:
             found = self._decide(e)

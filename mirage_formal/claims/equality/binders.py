@@ -197,7 +197,7 @@ class Binders(Changes):
         return self.change(p, Change(folds=folds))
 
     def _ordered(self, chains: list[tuple[int, ...]], p: Polynomial, height: int) -> list[tuple[int, ...]]:
-        """The chains in canonical order: by colours, ties by the least result."""
+        """Return the chains in canonical order: by colours, ties by the least result."""
         if any(len(chain) > 1 for chain in chains):
             plain: Folds = tuple((self.fresh(prod(self.extent[d] for d in c)), c) for c in chains)
             p = self.change(p, Change(folds=plain))
@@ -223,7 +223,7 @@ class Binders(Changes):
     # --- maxima ------------------------------------------------------------------------------------------------
 
     def max(self, p: Polynomial, digits: Sequence[int]) -> Polynomial:
-        """Largest value of a polynomial over digits."""
+        """Return the largest value of a polynomial over digits."""
         used = frozenset(digits) & self.free_of(p)
         if not used:
             return p
@@ -250,7 +250,7 @@ class Binders(Changes):
         return single(number), ("max", bound, p, opens, number, folds)
 
     def _open_max(self, bound: frozenset[int], p: Polynomial) -> tuple[tuple[int, ...], Polynomial, frozenset[int]]:
-        """A maximum of maxima, or of all prefixes' maxima, is one maximum."""
+        """Flatten a maximum of maxima, or of a running maximum over all its prefixes, into one maximum."""
         f = self.alone(p, Kind.MAX, Kind.PMAX)
         if f is None:
             return (), p, bound
@@ -274,7 +274,7 @@ class Binders(Changes):
         return (f, *fresh), body, wider | set(fresh)
 
     def prefix(self, kind: Kind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
-        """The sum or maximum over ``digits`` of the terms before ``u``, in its canonical form."""
+        """Return the canonical form of a running maximum over u and digits (PMAX), or its rescaling factor (CARRY)."""
         if kind == Kind.PMAX and u not in self.free_of(p):
             return self.max(p, digits)
         key = (index, u, frozenset(digits) & self.free_of(p), p)

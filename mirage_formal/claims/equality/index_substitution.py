@@ -1,5 +1,4 @@
-"""Substitution of digits in exact terms (renaming, splitting, slicing, merging), and the lemmas that a proof needs for it.
-"""
+"""Substitution of digits in exact terms (renaming, splitting, slicing, merging), and the lemmas that it needs."""
 
 from __future__ import annotations
 
@@ -91,7 +90,7 @@ class Changes(Terms, ABC):
         self._adjacent: dict[int, frozenset[tuple[int, int]]] = {}
 
     def apply(self, name: str, p: Polynomial) -> Polynomial:
-        """Return an opaque function of p; from the logarithm of one product, exp is taken out: log(exp(q) r) = q + log(r).
+        """Return an opaque function of p; exp is taken out of the logarithm of a product: log(exp(q) r) = q + log(r).
 
         Sound: that holds where the logarithm has a value; and p is 0 where -p is, so ``zero`` has the sign that comes
         first.

@@ -389,8 +389,7 @@ class Terms:
         return scaled(self.product(items), k)
 
     def content(self, p: Polynomial, e2: int) -> tuple[Monomial, Fraction, Polynomial] | None:
-        """Return (monomial, rational, rest) with product p, which may be taken out of p^(e2/2); None if there is none.
-        """
+        """Return (monomial, rational, rest) with product p that may leave p^(e2/2); None if there is none."""
         key = (p, e2)
         if key not in self._content:
             self._content[key] = self._find_content(p, e2)
@@ -418,8 +417,7 @@ class Terms:
         return m, q, scaled(rest, 1 / q)
 
     def _common(self, p: Polynomial, *, even: bool) -> dict[int, int]:
-        """Return the factors with exponents that every monomial contains; exponentials term by term of their arguments.
-        """
+        """Return the factors with exponents that every monomial contains; exponentials term by term."""
         shared: dict[int | tuple[Monomial], Rational] | None = None
         for m, _ in p:
             mine: dict[int | tuple[Monomial], Rational] = {}

@@ -1,5 +1,4 @@
-"""Serialization of proof objects: the steps and lemmas that a proof needs, renumbered, as compact JSON (docs/proof.md).
-"""
+"""Serialization of proof objects: the needed steps and lemmas, renumbered, as compact JSON (docs/proof.md)."""
 
 from __future__ import annotations
 

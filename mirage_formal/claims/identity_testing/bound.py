@@ -1,4 +1,4 @@
-"""How many exponentials and what degrees a program has: the numbers that the fingerprint's error bound needs.
+"""Bounds on the exponentials and degrees of a program, which the fingerprint's error bound needs.
 
 Every value is written N / D, where N and D are sums of terms polynomial x omega^polynomial. The numbers are upper
 bounds, one for all elements of a tensor, found in one pass over the tape; a sum of n elements brings all denominators
@@ -51,24 +51,24 @@ class Sums:
     exponent: int
 
     def times(self, other: Sums) -> Sums:
-        """The product."""
+        """Return the bounds of the product."""
         return _capped(self.terms * other.terms, self.degree + other.degree, max(self.exponent, other.exponent))
 
     def plus(self, other: Sums) -> Sums:
-        """The sum."""
+        """Return the bounds of the sum."""
         if not self.exponent and not other.exponent:
             return _capped(1, max(self.degree, other.degree), 0)
         return _capped(self.terms + other.terms, max(self.degree, other.degree), max(self.exponent, other.exponent))
 
     def power(self, n: int) -> Sums:
-        """The product of n different sums with these bounds."""
+        """Return the bounds of the product of n different sums with these bounds."""
         if self == ONE:
             return ONE
         terms = _CAP if self.terms > 1 and n * log2(self.terms) > 64 else self.terms**n
         return _capped(terms, self.degree * n, self.exponent)
 
     def repeated(self, n: int) -> Sums:
-        """The sum of n different sums with these bounds."""
+        """Return the bounds of the sum of n different sums with these bounds."""
         return _capped(self.terms * n if self.exponent else 1, self.degree, self.exponent)
 
 
@@ -87,28 +87,28 @@ class Growth:
     below: Sums
 
     def plus(self, other: Growth) -> Growth:
-        """Bounds for the sum (and the difference)."""
+        """Return bounds for the sum (and the difference)."""
         if self.below == ONE and other.below == ONE:
             return Growth(self.above.plus(other.above), ONE)
         crossed = self.above.times(other.below).plus(other.above.times(self.below))
         return Growth(crossed, self.below.times(other.below))
 
     def times(self, other: Growth) -> Growth:
-        """Bounds for the product."""
+        """Return bounds for the product."""
         return Growth(self.above.times(other.above), self.below.times(other.below))
 
     def over(self, other: Growth) -> Growth:
-        """Bounds for the quotient."""
+        """Return bounds for the quotient."""
         return Growth(self.above.times(other.below), self.below.times(other.above))
 
     def summed(self, n: int) -> Growth:
-        """Bounds for the sum of n such quotients."""
+        """Return bounds for the sum of n such quotients."""
         if self.below == ONE:
             return Growth(self.above.repeated(n), ONE)
         return Growth(self.above.times(self.below.power(n - 1)).repeated(n), self.below.power(n))
 
     def union(self, other: Growth) -> Growth:
-        """Bounds that hold for either."""
+        """Return bounds that hold for either."""
         return Growth(_larger(self.above, other.above), _larger(self.below, other.below))
 
 
@@ -118,13 +118,13 @@ def _larger(a: Sums, b: Sums) -> Sums:
 
 @dataclass(frozen=True, slots=True)
 class OutsideTheorem:
-    """Why no bound applies."""
+    """The reason why no bound applies."""
 
     reason: str
 
 
 def growth(tape: Tape, wanted: Needs) -> Growth | OutsideTheorem:
-    """Bounds that hold for every output in Z_p."""
+    """Return bounds that hold for every output in Z_p."""
     known: dict[tuple[int, Part], Growth] = {}
     for number, step, parts in needed(tape, wanted):
         for part in parts:
@@ -206,7 +206,9 @@ class Bound:
 
 
 def error_bound(a: Growth | OutsideTheorem, b: Growth | OutsideTheorem, pair: FieldPair, rounds: int) -> Bound:
-    """Probability that two programs that differ over the fields agree in ``rounds`` independent draws.
+    """Return a bound on the probability that two programs that differ over the fields agree in ``rounds`` draws.
+
+    The draws are independent.
 
     Without exponentials two quotients differ by a nonzero polynomial of degree d over the product of the denominators,
     so (Schwartz, Zippel) one draw with nonzero denominators hides it with probability at most d / (p - e), e the

@@ -57,7 +57,7 @@ def _passes(n: int, base: int, odd: int, twos: int) -> bool:
 
 @lru_cache(maxsize=64)
 def field_pair(bits: int) -> FieldPair:
-    """The pair of primes for values of ``bits`` bits.
+    """Return the pair of primes for values of ``bits`` bits.
 
     Args:
         bits: 16 to 31; products of two elements must fit 64 bits, and limbs of them 53.
@@ -90,10 +90,12 @@ class Confirmation:
 
 
 def confirm(pair: FieldPair) -> Confirmation:
-    """A second opinion on a pair from galois: both are prime, and Z_p has elements of order q.
+    """Return the confirmation of a pair by galois: both are prime, and Z_p has elements of order q.
 
-    Every pair that ``field_pair`` gives was put to galois once; what it said is kept in ``confirmed``, with its
-    version. galois itself takes one to three seconds to load, and is asked about other pairs only.
+    The answers for every pair that ``field_pair`` gives are kept in ``prime_table``, with the version of galois. galois
+    itself takes one to three seconds to load, and is asked about other pairs only.
+
+
 
     Raises:
         UnsupportedError: galois disagrees.
@@ -103,7 +105,7 @@ def confirm(pair: FieldPair) -> Confirmation:
 
 
 def ask_galois(pair: FieldPair) -> Confirmation:
-    """The same from galois itself, whatever is kept.
+    """Return the confirmation from galois itself, without the table.
 
     Raises:
         UnsupportedError: galois disagrees.

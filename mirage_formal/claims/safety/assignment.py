@@ -319,8 +319,7 @@ def _bits(event: _Event, shared: int) -> int | None:
 
 
 def _multiples(e: IntExpr) -> dict[str, int] | None:
-    """Return an expression as a sum of multiples of variables, and of "" for a constant; None if it has another form.
-    """
+    """Return an expression as a sum of multiples of variables, "" for the constant; None if it is no such sum."""
     match e:
         case Int(value):
             return {"": value} if value >= 0 else None

@@ -236,8 +236,7 @@ class Run:
                 timeline.copies.append(_Copy(step, len(timeline.epochs) - 1, self._commits))
 
     def _instance(self, access: Access) -> tuple[Access, int] | None:
-        """Return the access with the values of the loops that are run, and its number; None where a condition is false.
-        """
+        """Return the access with the values of the running loops, and its number; None where a condition is false."""
         if id(access) not in self._names:
             loops = {name for name, _ in access.context.loops} | self._always
             used = variables(access.index).union(*map(variables, access.context.guards)) & loops
