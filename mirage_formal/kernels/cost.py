@@ -1,21 +1,21 @@
 """Cost model: a roofline per kernel, from the figures of a target.
 
 It is a ranking model: it orders candidates so that only the promising ones are compiled and measured. No verdict
-depends on it. Its constants are measured or fitted on one GPU (see gpu/targets/h200.toml); on hand-written kernels for
-the H200 it is within about a third of the measured time, which is enough to order forms that differ in launches, bytes
-or parallelism, and not enough to order neighbours.
+depends on it. Its constants are measured or fitted on one GPU (see gpu/targets/h200.toml). On hand-written kernels for
+the H200 it is within about a third of the measured time. This suffices to order forms that differ in launches, bytes or
+parallelism, but not to order close variants.
 
 A graph-defined kernel takes ``launch + latency + max(throughput, path, blocks)`` microseconds (a generated kernel
 behind another one has a shorter launch, see ``kernels.generate``), where
 
 - device memory: every input is read once from device memory when it fits half the L2 cache or one wave reads it; a
   larger one is read once per wave, at most once per replica (a replica: a combination of grid axes that do not split
-  it). A result of an earlier kernel that fits half the L2 is not read from device memory at all, and none that does is
-  written to it before the kernel ends. Where nothing is read from device memory, it is L2 that the first access waits
-  for. All that blocks read and write goes through L2 at its own bandwidth; what several of them read is found there
-  faster (``l2_reread_share``) than what one of them is the first to read. L2 hands out sectors of 32 bytes: a tile of
-  which fewer bytes are next to each other in memory takes whole sectors all the same, and so does a result. What a tile
-  has beyond a tensor's end (``graph.views``) is arithmetic and shared memory, and no traffic.
+  it). A result of an earlier kernel that fits half the L2 is not read from device memory at all, and no such result is
+  written to it before the kernel ends. If nothing is read from device memory, the first access waits for L2. All loads
+  and stores of blocks go through L2 at its own bandwidth; bytes that another block has read before are found there
+  faster (``l2_reread_share``). L2 transfers sectors of 32 bytes: a tile or result with shorter contiguous runs takes
+  whole sectors all the same. Elements of a tile beyond a tensor's end (``graph.views``) cost arithmetic and shared
+  memory, but no traffic.
 - bandwidth: the device's, or the active SMs' if that is less (one SM cannot draw more than its share). A block has as
   many iterations in flight as fit its part of shared memory; every further round of loads waits a memory latency.
 - arithmetic: products on tensor cores, padded to the target's tile, one of float32 as six of 16 bits; exponentials,
@@ -24,13 +24,13 @@ behind another one has a shorter launch, see ``kernels.generate``), where
 - throughput: the larger of memory and arithmetic, plus the smaller one once per stage of the pipeline: with a single
   iteration and a single wave a block loads first and computes then. A kernel with products, whose tiles go through
   shared memory, has a step of the pipeline to issue and to wait for in each iteration.
-- blocks: an SM starts one block after another, however little each has to do. A roof of its own beside throughput and
-  path, so that a grid of many tiny blocks is dearer than one of few.
+- blocks: an SM starts one block after another, even if each has little work. It is a roof of its own beside throughput
+  and path, so that a grid of many tiny blocks is dearer than one of few.
 - path: the dependent latencies of one block (a loop iteration, each operator in it) times the waves.
 - element by element: a product of operands of two types is a loop in which each scalar step waits for its loads. A
-  product's operand whose rows 16-byte copies do not fit takes 8 or 4 bytes a copy; where these do not fit either,
-  elements are loaded and stored one by one, some at a time, and each time a memory latency is waited for. Issue slots
-  are vector operations, waits are path. Nothing is charged where operands of 16 bits have multiples of 8.
+  product's operand whose rows do not fit 16-byte copies is copied by 8 or 4 bytes. If these do not fit either, elements
+  are loaded and stored one by one, some at a time, and each time waits a memory latency. Issue slots are vector
+  operations, waits are path. Operands of 16 bits with rows of multiples of 8 elements cost nothing extra.
 
 Predefined kernel operators cost one launch each: operands and results cross device memory once, and all SMs work at the
 fraction of their peak that library kernels reach. Blocks of a library's product go along the sum step by step, and no

@@ -119,7 +119,8 @@ def load_target(name: str) -> Target:
     """Return a target by name ("h200", "h100", "a100", "rtx4090") or from a TOML file of the same form.
 
     Raises:
-        TargetError: The name is unknown, or the file is malformed; names the field, what was expected and got.
+        TargetError: The name is unknown, or the file is malformed; the text names the field, the expected and the
+            actual value.
     """
     path = Path(name) if name.endswith(".toml") else data_dir("gpu") / "targets" / f"{name}.toml"
     hint = f"use one of {', '.join(target_names())}, or the path of a .toml file of the same form"

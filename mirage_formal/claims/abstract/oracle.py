@@ -1,7 +1,7 @@
 """The subexpression oracle: it decides whether an abstract expression can become part of a program's output.
 
 ``NormalFormOracle`` decides the question and certifies every positive answer. ``Z3Oracle`` asks Z3 with the quantified
-axioms, as the paper does, but keeps what Z3 does not know.
+axioms, as the paper does, but keeps expressions that Z3 cannot decide.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _FILLS: Final = (Fill(0, 0), Fill(1, 1), Fill(0, 1), Fill(1, 2))
 #: The default of masks in place of the last of them.
 _FLIPPED: Final = Fill(1, 0)
 _MAX_FILLS: Final = 64
-#: How many defined defaults are tried in one attempt.
+#: Defined defaults that are tried in one attempt.
 _DEFAULTS: Final = 4
 _FEW: Final = 6
 _MINIMAL: Final = 4
@@ -63,17 +63,16 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
         ShapeError: The graphs have other inputs or outputs.
         GraphError: A graph is not well-formed.
 
-    Notes:
-        One attempt evaluates both graphs on at most 48 inputs for each of about 4 defaults, and minimising on a few
-        hundred more, many at a time: milliseconds for graphs of some hundred elements. Where one evaluation has more
-        than 2^15 elements (every partial product of every block and iteration counts), only a few coordinates per
-        extent are changed and tensors are kept by classes of equal elements (grouped): what that takes does
-        not depend on extents. The answer is None where the element that differs depends on more than 2^26 elements.
+    Notes: One attempt evaluates both graphs on at most 48 inputs for each of about 4 defaults, and minimising on a few
+    hundred more, many at a time: milliseconds for graphs of some hundred elements. Where one evaluation has more than
+    2^15 elements (every partial product of every block and iteration counts), only a few coordinates per extent are
+    changed and tensors are compressed by classes of equal elements (grouped): this cost does not depend on extents. The
+    answer is None where the element that differs depends on more than 2^26 elements.
 
     Sound: a Counterexample is returned only if all outputs are finite; the gap is at least 1e-6 of the largest
-    magnitude of the output and 16 times what rounding may have done to both sides (bounded); and the
-    reference (on all that the element depends on), float64 with other roundings and extended precision agree within a
-    hundredth of the gap.
+    magnitude of the output and 16 times what rounding may have done to both sides (bounded); and the reference (on all
+    that the element depends on), float64 with other roundings and extended precision agree within a hundredth of the
+    gap.
     """
     if any(item.band is not None for item in program.inputs):
         return None

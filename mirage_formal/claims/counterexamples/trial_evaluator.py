@@ -110,8 +110,7 @@ class Arena(ABC):
 
     @abstractmethod
     def sizes(self, trials: Sequence[Trial]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """Yield, for every output, the largest magnitude of both sides and the largest gap, by trial; nan if infinite.
-        """
+        """Yield, for every output, the largest magnitude and the largest gap by trial; nan if not finite."""
 
     @abstractmethod
     def settled(self, trial: Trial) -> Counterexample | None:

@@ -33,7 +33,7 @@ MAX_TERMS: Final = 20_000
 #: Products, replacements and comparisons of monomials in one proof: some seconds, and no more than the checker's kernel
 #: does, which does not count everything that is counted here.
 MAX_WORK: Final = 250_000
-#: What the checker's kernel reads: bits of a coefficient, half exponents, and nesting of factors.
+#: Limits of the checker's kernel: bits of a coefficient, half exponents, and nesting of factors.
 MAX_BITS: Final = 13_000
 MAX_EXPONENT: Final = 64
 MAX_DEPTH: Final = 60

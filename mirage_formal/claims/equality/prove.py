@@ -98,7 +98,7 @@ class Derivation:
 
 
 def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGraph] = ()) -> Equivalent | Unknown:
-    """Prove that a candidate computes what the program computes, for all inputs.
+    """Prove that a candidate computes the same as the program, for all inputs.
 
     Sound: Equivalent is answered only when every output element's normal form is the same, or differs by a multiple of
     zero after multiplication with divisors; or when that holds of two halves (``graph.remainder_tiles``, ``_between``),
@@ -114,7 +114,7 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGrap
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
     """
     _same_interface(program, candidate)
-    # First, because it tells that what the kernels need beyond the end of an input holds there.
+    # First, because it shows the kernels' requirements on elements beyond the end of an input.
     composed = _composed(program, candidate)
     if composed is not None:
         return composed

@@ -54,7 +54,13 @@ class FieldPoint:
     """The part of a point besides the inputs: the fields, the root of unity omega and the keys of opaque functions."""
 
     def __init__(self, pair: FieldPair, omega: int, keys: dict[OpKind, HashKey]) -> None:
-        """Args: ``omega`` of order q in Z_p; ``keys`` for every opaque function."""
+        """Create a point from the fields, omega and the keys.
+
+        Args:
+            pair: The primes of the fields.
+            omega: An element of order q in Z_p.
+            keys: The keys of every opaque function.
+        """
         assert omega != 1
         assert pow(omega, pair.q, pair.p) == 1
         self.pair = pair

@@ -37,9 +37,9 @@ class FingerprintSettings:
         confirm_fields: Ask galois to confirm the fields (about a second per process).
         max_elements: Largest tensor that is evaluated; beyond it the answer is Unknown. A tensor of 2^25 elements takes
             256 MiB, and a product of two such holds about ten at a time.
-        max_multiplications: Most multiplications of elements by one evaluation of either side, in matrix products, and
-            in quotients, functions and roots what takes as long; beyond it the answer is Unknown. None is no bound.
-            2^30 take about two seconds.
+        max_multiplications: Most multiplications of elements by one evaluation of either side: those of matrix
+            products, and the equivalent of quotients, functions and roots; beyond it the answer is Unknown. None is no
+            bound. 2^30 take about two seconds.
     """
 
     seed: int = 0

@@ -1,15 +1,15 @@
 """Numerics: a comparison of a kernel's results with the program's exact values, within a derived tolerance.
 
-Inputs are drawn from a seed at the scales 0.1, 1 and 8; at 8 the logits of attention lie far beyond what exp can return
-in float16. The program is evaluated in float64 with an exponent of its own for every value
-(claims/numerics/rounding.py), so that exp does not overflow either. The candidate's µGraph is evaluated the same way
-with the variance of its rounding errors:
+Inputs are drawn from a seed at the scales 0.1, 1 and 8; at 8 the logits of attention are so large that exp overflows in
+float16. The program is evaluated in float64 with an exponent of its own for every value (claims/numerics/rounding.py),
+so that exp does not overflow either. The candidate's µGraph is evaluated the same way with the variance of its rounding
+errors:
 
 - its device tensors are rounded to their element type, its matrix products round their operands, everything else is
   float32 (see the module named above for every term);
 - the result is rounded once more: (u |y|)^2, or half of the smallest subnormal if that is more;
 - the tolerance of an element is LAMBDA times the root of the total variance. A result outside of that is compared once
-  more with a tolerance to which is added what the µGraph's own roundings do together (correlated_rounding.py), for
+  more with a larger tolerance: the combined effect of the µGraph's own roundings is added (correlated_rounding.py), for
   roundings of equal values are not independent.
 
 Some elements are not finite if the program's own operators compute them, each as a kernel that stores its result in its
@@ -437,7 +437,10 @@ def _at_scale(
 
 
 def _all(answers: Any) -> Answer:
-    """Sound: "within" only if all are."""
+    """Return the combined answer of several.
+
+    Sound: "within" only if all are.
+    """
     found = set(answers)
     return "outside" if "outside" in found else "undecided" if "undecided" in found or not found else "within"
 

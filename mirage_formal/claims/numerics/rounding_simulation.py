@@ -35,7 +35,7 @@ Array = NDArray[Any]
 MAX_ESTIMATED: Final = 1 << 21
 MAX_ELEMENTS: Final = 1 << 24
 _SEED: Final = 0
-#: Of the largest number of an element type, the share beyond which nothing is said of what has no tolerance.
+#: The share of an element type's largest number beyond which results without a tolerance are not judged.
 _FAR: Final = 0.5
 #: The scale at which errors of candidates are compared.
 _USUAL: Final = 1.0

@@ -192,7 +192,7 @@ def _fitted(candidate: KernelGraph, inputs: Sequence[Input], extents: Extents) -
 def _block(
     block: BlockGraph, before: Sequence[DTensor], operands: tuple[DTensor, ...], fixed: Sequence[bool]
 ) -> BlockGraph | None:
-    """The block graph on smaller operands, with as few changed tiles and then as few blocks and iterations as can be.
+    """Return the block graph on smaller operands, with as few changed tiles, then blocks and iterations, as possible.
 
     Args:
         block: The block graph.

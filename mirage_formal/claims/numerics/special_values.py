@@ -43,7 +43,7 @@ _SEED: Final = 0
 _CLOSE: Final = 1e-6
 #: The most sets of inputs whose results for the program are cached for the next candidate.
 _KEPT: Final = 64
-#: Of the largest number of an element type, the share beyond which rounding may decide what overflows.
+#: The share of an element type's largest number beyond which rounding may decide about overflow.
 _FAR: Final = 0.5
 #: A placeholder for the largest number of an input's element type.
 _MOST: Final = "largest"
@@ -229,7 +229,7 @@ def _tolerances(graph: KernelGraph, number: int) -> tuple[Array, ...]:
 
 
 def _with(draw: _Draw, item: Input, number: int, place: int) -> Array:
-    """Seeded values for one input, with special values at some places; a mask has none."""
+    """Return seeded values for one input, with special values at some places; a mask has none."""
     array = np.asarray(plain(item, place, _SEED + number, 1.0))
     dtype = item.tensor.dtype
     if not dtype.floating or draw.only not in (None, place):

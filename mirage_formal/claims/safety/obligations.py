@@ -26,9 +26,10 @@ class Kind(StrEnum):
     UNIFORM = "uniform"
     #: Two accesses to shared memory that no barrier (or wait and barrier) keeps apart do not meet.
     CONFLICT = "conflict"
-    #: What a read of shared memory sees was last written through the same buffer: live buffers do not overlap.
+    #: The bytes that a read of shared memory returns were last written through the same buffer: live buffers do not
+    #: overlap.
     LIVE = "live"
-    #: What is read from a register array was written before, by the same thread.
+    #: Elements read from a register array were written before, by the same thread.
     ASSIGNMENT = "definite assignment"
     #: Two threads never write one element of a parameter.
     SINGLE_WRITER = "single writer"

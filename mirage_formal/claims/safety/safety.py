@@ -255,7 +255,7 @@ def discharge_safety(
     Args:
         program: The Program.
         timeout_ms: Time limit of each question.
-        second: Whether cvc5 is asked too about what z3 refutes quickly.
+        second: Whether cvc5 is asked too about queries that z3 refutes quickly.
         recheck: Whether solvers are also asked about obligations that hold by bounds or digits; they must agree.
     """
     start = perf_counter()
@@ -265,7 +265,10 @@ def discharge_safety(
 
 
 def _verdict(discharged: tuple[Discharged, ...]) -> SafetyVerdict:
-    """Sound: Safe only where all are Held; a broken obligation outweighs an undecided one."""
+    """Return the verdict of all obligations.
+
+    Sound: Safe only where all are Held; a broken obligation outweighs an undecided one.
+    """
     unknown: list[str] = []
     for entry in discharged:
         match entry.finding:

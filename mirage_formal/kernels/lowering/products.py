@@ -62,7 +62,7 @@ class _Product:
         self.depth = self.a.shape[-1]
         self.steps = -(-self.depth // (MMA[2] * warps.inner))
         self.into = name((step.into if isinstance(step, MultiplyAccumulate) else op).result)
-        #: The operands of which tensor cores take 16 rows or columns, and 8, at a time.
+        #: The operand from which tensor cores take 16 rows or columns at a time, and the one from which they take 8.
         self.operands = (op.b, op.a) if warps.transposed else (op.a, op.b)
         #: Whether operands are floats, and registers of a tile of the left one and of one of the right one.
         self.floats = self.a.dtype is DType.FLOAT32

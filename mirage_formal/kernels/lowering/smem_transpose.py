@@ -52,9 +52,9 @@ from mirage_formal.kernels.target import Target
 
 _WARP: Final = 32
 _MOST_THREADS: Final = 256
-#: Vectors of an operand that a thread has in flight, where there are so many.
+#: Vectors of an operand that a thread has in flight, if there are enough.
 _IN_FLIGHT: Final = 2
-#: Bytes of a tile, of its smallest element type; two tiles of it fit what a block has without asking for more.
+#: Bytes of a tile of its smallest element type, and shared memory of a block that needs no opt-in.
 _TILE_BYTES: Final = 8 << 10
 _SHARED_BYTES: Final = 40 << 10
 #: The least elements of a result for this kernel; a smaller one fits one multiprocessor's cache in any order.

@@ -358,7 +358,7 @@ class Level(Generic[_T]):
         exponent = self.exponents.get(value.number)
         number, wide = self._emitted(op, operands)
         if exponent is None:
-            # One that another kernel forms may be formed here; of others the maximum of what is selected is not known.
+            # An exponential of another kernel may be computed here; for others the selected maximum is not known.
             lost = value.lost or self.context is None or value.number in self.makers
             return Value(number, raw=value.raw, moving=moving, lost=lost, wide=wide)
         key = self.exponents[number] = self.keys[origin] = ("selected", mask, exponent)
@@ -470,7 +470,7 @@ class Level(Generic[_T]):
             case OpKind.DIV | OpKind.DIV_NO_NAN | OpKind.SQUARE:
                 return first.raw, first.lost
             case OpKind.SELECT if op.attrs.value is None:
-                # The maximum of what is selected of either is not known.
+                # The maximum of the selected elements of either is not known.
                 raw = operands[1].raw | operands[2].raw
                 return raw, bool(raw)
             case _ if op.kind in _LINEAR or op.kind in _REDUCTIONS:

@@ -188,7 +188,7 @@ def _changed(graph: KernelGraph, change: _Hoist | _Move) -> KernelGraph | NotSta
         return NotStable(str(reason))
 
 
-#: Of the tensors of a graph, and of each of its block graphs.
+#: The terms of the tensors of a graph, and of each of its block graphs.
 _Terms = tuple[tuple[Hashable, ...], dict[int, tuple[Hashable, ...]]]
 
 

@@ -227,7 +227,7 @@ class _Expansion:
             case OpKind.ACCUM_SUM:
                 return self.accumulate(BinaryFn.ADD, x)
             case OpKind.ACCUM_MAX:
-                # The largest of equal values is what it was: it may be read behind the loop.
+                # The maximum of equal values is the value: it may be read after the loop.
                 return x if self.tensors[x].phase is Phase.BEFORE else self.accumulate(BinaryFn.MAX, x)
             case OpKind.ACCUM_SUM_LAST:
                 return self.accumulate(BinaryFn.ADD, x, last)
@@ -272,7 +272,7 @@ class _Expansion:
         if dtype is self.tensors[x].dtype:
             return x
         if dtype is DType.FLOAT32 or not self.tensors[x].dtype.floating:
-            # Values are float32 already, and 0 and 1 are exact; the element type only matters to what is stored.
+            # Values are float32 already, and 0 and 1 are exact; the element type matters to stored values only.
             result = self.map(BinaryFn.MUL, x, constant=Fraction(1))
         else:
             result = self.map(_ROUND[dtype], x)

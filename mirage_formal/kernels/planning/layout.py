@@ -255,8 +255,8 @@ def conflicts(placement: SharedPlacement, *, size: int = DType.FLOAT16.bytes, ac
     """Return the extra wavefronts of a warp's fragment read: rows that share banks with another row.
 
     For 16-bit elements a read is 8 rows of 8 elements: one ldmatrix matrix, in either direction. For 32-bit elements it
-    is 4 rows of 8 elements. These are adjacent rows, of which half a warp reads pairs of elements. Where the inner dim
-    lies across the rows, they are every other row, of which a warp reads single elements.
+    is 4 rows of 8 elements. These are adjacent rows, from which half a warp reads pairs of elements. Where the inner
+    dim lies across the rows, they are every other row, from which a warp reads single elements.
 
 
 

@@ -126,8 +126,7 @@ def grows(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> bool:
     This holds if three conditions hold. The axis splits one dim of each tensor that depends on it. No operator mixes
     elements at different indices of that dim. The results are concatenated along that dim.
 
-    So it is if the axis splits one dim of each tensor that depends on it, every operator keeps what stands at one index
-    of that dim apart from what stands at another, and results are put together along it.
+
 
     Args:
         block: A block graph without thread graphs.

@@ -179,7 +179,8 @@ class Indices:
 class Digits:
     """A builder of expressions for mixed-radix digits, which layout compositions split and recombine several times.
 
-    Quotients and remainders of sums drop what their terms show, which ``Indices`` leaves to the compiler of a kernel.
+    Quotients and remainders of sums are simplified from the form of their terms, which ``Indices`` leaves to the
+    kernel's compiler.
 
     Args:
         ix: Builds the expressions.

@@ -59,7 +59,7 @@ class SharedPlacement:
 
     @property
     def elements(self) -> int:
-        """Elements of one copy."""
+        """Return the elements of one copy."""
         return self.rows * self.pitch
 
 
@@ -129,7 +129,7 @@ def reads(operand: PlanTensor, result: PlanTensor, over: Distribution) -> frozen
         over: The distribution: the elements that each thread computes.
 
     Returns:
-        The axes along which the operand's registers run; None if a thread does not hold what it needs.
+        The axes along which the operand's registers run; None if a thread does not hold the elements that it needs.
     """
     found = operand.placement.registers
     mine, whole = operand.extents(over.plane), result.extents(over.plane)

@@ -178,7 +178,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """``a`` where the mask is not 0, else ``b``; all three are read, but what is not chosen has no influence."""
+    """``a`` where the mask is not 0, else ``b``; all three are read, but the unselected value has no influence."""
 
     mask: Value
     a: Value

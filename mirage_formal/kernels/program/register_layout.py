@@ -173,7 +173,7 @@ def vector(
         cols: Columns of the matrix.
         width: Columns of a run, a power of two.
         kept: The columns will be summed over all positions equal modulo ``kept``, which ``width`` divides; the digits
-            are then cut there. Extents are powers of two times what one thread holds.
+            are then cut there. Extents are powers of two times the extent of one thread.
         wide: Whether rows will be reduced.
     """
     down = 1 if wide else min(_floor_power(rows), threads)

@@ -48,7 +48,7 @@ def programs_text(programs: Sequence[ir.Program]) -> bytes:
     """Return the text of programs.json.
 
     Raises:
-        FormatError: A Program is beyond the bounds of what can be read again.
+        FormatError: A Program is beyond the bounds of the reader.
     """
     text = _written(programs)
     if programs_of(text) != tuple(programs):
@@ -118,7 +118,7 @@ class _Tables:
 
     def ref(self, table: str, item: object) -> int:
         given = {field.name: self._field(str(field.type), getattr(item, field.name)) for field in fields(item)}  # type: ignore[arg-type]
-        # Records, not what they are of: Real(0.0) == Real(-0.0).
+        # Records are compared, not the values that they describe: Real(0.0) == Real(-0.0).
         entry = TABLES[table][type(item)](**given)
         known = self.entries[table]
         return known.setdefault(entry, len(known))

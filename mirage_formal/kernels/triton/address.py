@@ -174,7 +174,7 @@ def address(tile: Tile, ranges: Sequence[Index | None], graph: BlockGraph) -> Ad
     within = [number(0) if one is None else one for one in ranges]
     over = [TEXT.less(one, extent) for one, extent in zip(within, tile.shape, strict=True) if one.value is None]
     place = tile.place
-    # Padded lanes may leave the bounds that the tiles have: only what is masked is read there.
+    # Padded lanes may exceed the bounds of the tiles: these lanes are masked.
     at = [TEXT.add(start, _bounded(one, extent)) for start, one, extent in zip(starts, within, tile.shape, strict=True)]
     if place.path is None:
         mask = _inside(at, place, tile.tensor.shape)

@@ -91,14 +91,14 @@ def main():
 def _listed(found):
     return list(found) if isinstance(found, tuple) else [found]
 '''
-#: A line of it, and what takes its place where there are masks.
+#: A line of it, and its replacement where there are masks.
 _MASKS: Final = (
     "        values = values.abs() + 0.1 if positive else values\n",
     "        values = values > 0 if dtype == torch.bool else values.abs() + 0.1 if positive else values\n",
 )
 #: Lines of ``run`` before it looks at its inputs.
 _HEAD: Final = 2
-#: What is done when the file is run; this module is no command itself.
+#: The main guard of the file; this module is no command itself.
 _GUARD: Final = "if __name__ == {!r}:\n    raise SystemExit(main())\n"
 
 

@@ -64,7 +64,7 @@ def _tanh(x):
 '''
 
 
-#: The interpreter's own conversion cuts off what is behind the last bit.
+#: The interpreter's own conversion truncates instead of rounding.
 ROUND_BFLOAT: Final = '''@triton.jit
 def _round_bfloat(x):
     """The nearest bfloat16, ties to even."""
@@ -75,7 +75,7 @@ def _round_bfloat(x):
     else:
         return x.to(tl.bfloat16).to(tl.float32)
 '''
-#: What maxima along an axis need of the file; of the interpreter's reductions only its own are fast.
+#: Helpers for maxima along an axis; of the interpreter's reductions only its own are fast.
 LARGEST: Final = f'''@triton.jit
 def _larger(a, b):
     return tl.maximum(a, b, {_NAN})
