@@ -1,1 +1,2 @@
-"""Abstract expressions: which partial µGraphs cannot become part of the program any more (paper, section 4.3)."""
+"""Pruning by abstract expressions: whether a partial µGraph can still become part of the program (paper, section 4.3).
+"""

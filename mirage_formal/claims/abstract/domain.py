@@ -257,7 +257,7 @@ def _sub(a: Expr, b: Expr) -> Expr:
 
 
 def _of_sum(kind: OpKind) -> Callable[[Expr, Expr], Expr]:
-    """Return the opaque function of two terms that is named like an operator: that of their sum."""
+    """Return a function of two terms: the opaque function of their sum, named like an operator."""
     return lambda a, b: unary(kind.value, add(a, b))
 
 

@@ -12,14 +12,14 @@ The normal forms of guided search (search/guided/algebra/forms.py) are polynomia
 and no table serves both:
 
 - Here a sum is its extent, a factor of n, and which index it binds is forgotten: sums of x over two indices of one
-  extent are one form. There a sum is the set of index parts that it binds, without extents. So a product of monomials
+  extent are one form. There a sum is the set of index parts that it binds, without extents. A product of monomials
   always exists here and multiplies n; there bound indices have to be renamed first, and it may have no normal form.
 - Here the denominators are multiplied out to one polynomial, as the exact division needs on which containment rests.
   There they are a multiset of polynomials that are compared as they are: nothing divides by a polynomial.
 - Equal numbers mean here that A_eq identifies two expressions, whose tensors may still differ; there they mean that
   the tensors are equal for every choice of extents.
 
-What is left in common is that sorted (monomial, multiplicity) pairs are interned.
+Both intern sorted (monomial, multiplicity) pairs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Tie(Exception):
 
 @dataclass(frozen=True, slots=True)
 class InContext:
-    """The context times the expression is termwise contained in ``whole``."""
+    """A witness step: the context times the expression is termwise contained in ``whole``."""
 
     context: Monomial
     whole: int
@@ -73,7 +73,7 @@ class InContext:
 
 @dataclass(frozen=True, slots=True)
 class InDenominator:
-    """The expression so far is the denominator of a monomial of ``whole``."""
+    """A witness step: the expression so far is the denominator of a monomial of ``whole``."""
 
     monomial: int
     whole: int
@@ -81,7 +81,7 @@ class InDenominator:
 
 @dataclass(frozen=True, slots=True)
 class InArgument:
-    """The expression so far is the argument of an atom of a monomial of ``whole``."""
+    """A witness step: the expression so far is the argument of an atom of a monomial of ``whole``."""
 
     atom: int
     monomial: int

@@ -25,8 +25,8 @@ class Fact:
     """Facts about a tensor.
 
     Attributes:
-        total: Whether each element has a value for all inputs: no divisor on the way to it can be 0, no radicand be
-            negative, no argument of a logarithm be 0 or negative.
+        total: Whether each element has a value for all inputs: in its computation no divisor can be 0, no radicand
+            negative, and no argument of a logarithm 0 or negative.
         sign: The sign of its elements.
     """
 

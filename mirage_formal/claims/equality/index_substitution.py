@@ -196,7 +196,7 @@ class Changes(Terms, ABC):
         return out
 
     def _change_factor(self, f: int, change: Change) -> Polynomial:
-        """Return the image of factor^1."""
+        """Return the image of factor^1 under a substitution."""
         key = (f, change)
         found = self._changed.get(key)
         if found is None:

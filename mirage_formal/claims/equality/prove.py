@@ -130,7 +130,7 @@ Half = tuple[str, KernelGraph, KernelGraph]
 
 
 def halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
-    """Return the proof obligations of a candidate with tails (``graph.remainder_tiles``); none without tails."""
+    """Return the two proof obligations of a candidate with remainder tiles (``graph.remainder_tiles``), or none."""
     found = tails(program, candidate)
     if found is None:
         return ()

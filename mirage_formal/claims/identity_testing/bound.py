@@ -81,7 +81,12 @@ ONE: Final = Sums(1, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Bounds for a quotient N / D."""
+    """Bounds for a quotient N / D.
+
+    Attributes:
+        above: Bounds for N.
+        below: Bounds for D.
+    """
 
     above: Sums
     below: Sums

@@ -5,8 +5,8 @@ principal root, defined on residues only. Division by zero and roots of non-resi
 something else. Opaque functions (``graph.ops.OPAQUE``) are keyed hashes of the part they are applied to: random
 functions, the same in every program evaluated at the point. Those of two elements hash the sum of both elements'
 hashes, which is symmetric. Comparisons are random bits, keyed by the difference of the values in Z_p: a comparison is
-the same number, 0 or 1, in both fields, as an element of a mask is. A selection is the product of mask and value. A
-quotient that is 0 where its divisor is 0 is just that.
+the same number, 0 or 1, in both fields, as an element of a mask is. A selection is the product of mask and value.
+``div_no_nan`` is 0 where its divisor is 0.
 """
 
 from __future__ import annotations

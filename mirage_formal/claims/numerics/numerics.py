@@ -122,7 +122,7 @@ def _sums(state: int, first: int, count: int, xp: Any) -> Array:
 
 
 def mixed(state: int, first: int, count: int, xp: Any = np) -> Array:
-    """Return elements of the sequence splitmix64 of a state, from the one of number ``first`` on."""
+    """Return elements of a state's splitmix64 sequence, from the element of number ``first`` on."""
     z = xp.arange(first, first + count, dtype=xp.uint64) * xp.uint64(0x9E3779B97F4A7C15) + xp.uint64(state)
     z = (z ^ (z >> xp.uint64(30))) * xp.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> xp.uint64(27))) * xp.uint64(0x94D049BB133111EB)
@@ -396,9 +396,9 @@ def check(
         program: The program.
         candidate: The µGraph that was lowered to the kernel.
         digest: Its digest.
-        run: Runs the kernel.
-        device: What it runs on, for the record.
-        inputs: What it is run on; ``run`` gets and returns arrays of the package that they are of.
+        run: A function that runs the kernel.
+        device: The device that it runs on, for the record.
+        inputs: The distribution of its inputs; ``run`` gets and returns arrays of their package (numpy or cupy).
 
     Returns:
         The answer at every scale, and of all.

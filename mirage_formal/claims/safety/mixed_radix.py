@@ -17,7 +17,10 @@ Extents = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """``(string / div) % mod``; the string's variables are listed with their extents, least significant first."""
+    """A mixed-radix digit: ``(string / div) % mod``.
+
+    The string lists variables with their extents, least significant first.
+    """
 
     string: tuple[tuple[str, int], ...]
     div: int
@@ -31,7 +34,7 @@ class Digit:
 
 @dataclass(frozen=True, slots=True)
 class Xor:
-    """``a ^ b``, below ``mod``, a power of two."""
+    """An exclusive or: ``a ^ b``, below ``mod``, a power of two."""
 
     a: Linear
     b: Linear
@@ -40,7 +43,7 @@ class Xor:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """``constant + sum of coefficient * atom``; terms have ascending positive coefficients."""
+    """A sum of digits: ``constant + sum of coefficient * atom``; terms have ascending positive coefficients."""
 
     constant: int
     terms: tuple[tuple[int, Digit | Xor], ...]
@@ -388,7 +391,10 @@ def are_staggered(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, oth
 
 
 def _units(x: Linear, c: int, width: int, given: Facts) -> int | None:
-    """Return the divisor of the terms below c, if all others are multiples of c and these stay below c; else 0."""
+    """Return the common divisor of the coefficients below c, 0 if there are none.
+
+    None if another coefficient is no multiple of c, or if the terms below c and the width can reach c.
+    """
     low = [k for k, _ in x.terms if k < c]
     if any(k % c for k, _ in x.terms[len(low) :]) or x.constant % c + _sums(x, width, given)[len(low)] >= c:
         return None

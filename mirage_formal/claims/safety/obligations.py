@@ -11,7 +11,7 @@ from mirage_formal.logic.session import SolverResult
 
 
 class Kind(StrEnum):
-    """Subject of an obligation."""
+    """The kind of an obligation."""
 
     #: Statements fit together: names, types, sizes, collectives in uniform control flow, countable copy groups; a wait
     #: for the launch before is the first one.

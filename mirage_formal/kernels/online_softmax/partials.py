@@ -110,7 +110,7 @@ class _Parts:
     Attributes:
         old: The dim along which parts were concatenated.
         tile: The extent of one part along it.
-        new: The dim along which they lie now, as its least significant digit.
+        new: The dim along which they lie after ``move``, as its least significant digit.
     """
 
     old: int

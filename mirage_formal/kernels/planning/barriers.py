@@ -12,12 +12,13 @@ from mirage_formal.kernels.program.step import Step
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A use of a buffer in shared memory.
+    """An access to a buffer in shared memory.
 
     Attributes:
         buffer: Its name.
-        write: Whether it is written.
-        owner: Steps with equal owners give every element of the buffer to the same thread; None for no such promise.
+        write: Whether it is a write.
+        owner: A key; steps with equal owners give every element of the buffer to the same thread. None promises
+            nothing.
     """
 
     buffer: str

@@ -111,7 +111,7 @@ class Distributions:
         return Axis.ROW if self._over_rows(number, dim) else None
 
     def _over_rows(self, number: int, dim: int) -> bool:
-        """Return whether a dim of a tensor is all of its rows."""
+        """Return whether a dim of a tensor makes up all of its rows."""
         tensor = self.tensors[number]
         return dim < len(tensor.shape) - 1 and tensor.shape[dim] == tensor.rows
 

@@ -412,7 +412,7 @@ class _Chooser:
         return place(f"s{number}", rows, cols, size=size, across=self._across(number, transposed=False))
 
     def _across(self, number: int, *, transposed: bool) -> bool:
-        """Return whether the inner dim of a product that reads a matrix lies across its rows, as they are stored."""
+        """Return whether the inner dim of a product that reads a matrix runs across its rows, as they are stored."""
         products = [op for op in self.readers[number] if isinstance(op, Product) and op.result in self.warps]
         return any((op.a == number and transposed) or (op.b == number and not transposed) for op in products)
 

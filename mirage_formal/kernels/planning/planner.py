@@ -301,8 +301,8 @@ class _Attempt:
     def good(self) -> bool:
         """Return whether operators are in registers, and a copy is in flight whenever the loop waits for a stage.
 
-        Where a multiprocessor gets several blocks, it has to hold two: one's copies fill the time in which the other
-        ends and the next one begins.
+        If there are more blocks than multiprocessors, two must be resident: copies of one overlap the end of the other
+        and the start of the next.
         """
         if not self.placements.moving_bytes:
             return self.placements.schedule.registers

@@ -206,7 +206,7 @@ class Listing:
 
 
 def listing(program: Program) -> Listing:
-    """List a Program's accesses and faults of form, for its proof of safety and for the printer.
+    """Return the listing of a Program's accesses and faults of form, for its safety proof and for the printer.
 
     Sound: every statement and every value in it is visited; what a statement's description in
     kernels/program/program.py forbids by form alone is a fault or unruly, and such a Program is not safe.

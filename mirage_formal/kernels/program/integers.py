@@ -250,5 +250,5 @@ def known(guards: Iterable[IntExpr], ranges: Mapping[str, Range]) -> dict[IntExp
 
 
 def contradictory(bounds: Mapping[IntExpr, Range]) -> bool:
-    """Return whether some bounds are empty: then the conditions that they follow from never hold."""
+    """Return whether some bounds are empty, so that the conditions that imply them never hold."""
     return any(low > high for low, high in bounds.values())

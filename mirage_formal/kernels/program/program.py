@@ -21,14 +21,14 @@ from mirage_formal.graph.types import DType
 
 @dataclass(frozen=True, slots=True)
 class Int:
-    """A constant."""
+    """An integer constant."""
 
     value: int
 
 
 @dataclass(frozen=True, slots=True)
 class Var:
-    """``tid`` (thread of the block), ``bx``/``by``/``bz`` (block of the grid), or the variable of an enclosing For."""
+    """A variable: ``tid`` (thread of the block), ``bx``/``by``/``bz`` (block of the grid), or that of a For around."""
 
     name: str
 
@@ -49,7 +49,10 @@ class IntOp(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IntBin:
-    """a op b; every intermediate value lies in 0..2^31-1 (an obligation), except that of SUB's user, which must too."""
+    """A binary operation: a op b.
+
+    Every intermediate value lies in 0..2^31-1 (an obligation), except that of SUB's user, which must too.
+    """
 
     op: IntOp
     a: IntExpr
@@ -71,7 +74,7 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class Reg:
-    """An element of a register array of floats; indices must become constants when loops are unrolled."""
+    """A read of an element of a register array of floats; indices must become constants when loops are unrolled."""
 
     array: str
     index: IntExpr
@@ -79,7 +82,7 @@ class Reg:
 
 @dataclass(frozen=True, slots=True)
 class SharedRead:
-    """An element of a shared buffer."""
+    """A read of an element of a shared buffer."""
 
     buffer: str
     index: IntExpr
@@ -87,7 +90,7 @@ class SharedRead:
 
 @dataclass(frozen=True, slots=True)
 class GlobalRead:
-    """An element of a parameter in device memory."""
+    """A read of an element of a parameter in device memory."""
 
     param: str
     index: IntExpr
@@ -169,7 +172,7 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """``a`` where the condition is nonzero, else ``b``; only the chosen one is read."""
+    """A selection: ``a`` where the condition is nonzero, else ``b``; only the chosen one is read."""
 
     condition: IntExpr
     a: Value
@@ -178,7 +181,10 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """``a`` where the mask is not 0, else ``b``; all three are read, but the unselected value has no influence."""
+    """A masked selection: ``a`` where the mask is not 0, else ``b``.
+
+    All three are read, but the unselected value has no influence.
+    """
 
     mask: Value
     a: Value
@@ -231,7 +237,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class SetReg:
-    """array[index] = value."""
+    """A register assignment: array[index] = value."""
 
     array: str
     index: IntExpr
@@ -240,7 +246,7 @@ class SetReg:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """words[index] = two halves of the kernel's element type, ``low`` in the lower bits."""
+    """A pack: words[index] = two halves of the kernel's element type, ``low`` in the lower bits."""
 
     words: str
     index: IntExpr
@@ -251,7 +257,10 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class SharedWrite:
-    """buffer[index .. index+len-1] = values, converted; several values are one vector store, aligned to its size."""
+    """A store: buffer[index .. index+len-1] = values, converted.
+
+    Several values are one vector store, aligned to its size.
+    """
 
     buffer: str
     index: IntExpr
@@ -260,7 +269,10 @@ class SharedWrite:
 
 @dataclass(frozen=True, slots=True)
 class GlobalWrite:
-    """param[index .. index+len-1] = values, converted; several values are one vector store, aligned to its size."""
+    """A store: param[index .. index+len-1] = values, converted.
+
+    Several values are one vector store, aligned to its size.
+    """
 
     param: str
     index: IntExpr
@@ -269,7 +281,7 @@ class GlobalWrite:
 
 @dataclass(frozen=True, slots=True)
 class SharedVector:
-    """array[at .. at+count-1] = buffer[index .. ], one vector load of ``count`` elements, aligned to its size."""
+    """A vector load: array[at .. at+count-1] = buffer[index .. ], aligned to its size."""
 
     array: str
     at: IntExpr
@@ -280,7 +292,7 @@ class SharedVector:
 
 @dataclass(frozen=True, slots=True)
 class GlobalVector:
-    """array[at .. at+count-1] = param[index .. ], one vector load of ``count`` elements, aligned to its size."""
+    """A vector load: array[at .. at+count-1] = param[index .. ], aligned to its size."""
 
     array: str
     at: IntExpr
@@ -291,10 +303,10 @@ class GlobalVector:
 
 @dataclass(frozen=True, slots=True)
 class CopyAsync:
-    """buffer[index ..] = param[source ..], asynchronously (cp.async); both are aligned to the bytes that are copied.
+    """An asynchronous copy (cp.async): buffer[index ..] = param[source ..], both aligned to the bytes copied.
 
     Attributes:
-        valid: Where it is 0 the bytes are filled with zeros and nothing is read.
+        valid: A condition; where it is 0, the bytes are filled with zeros and nothing is read.
         bytes: 4, 8 or 16.
     """
 
@@ -325,7 +337,7 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class LoadMatrix:
-    """words[at .. at+count-1] = count 8x8 matrices of 16-bit elements (ldmatrix), collective over a warp.
+    """An ldmatrix: words[at .. at+count-1] = count 8x8 matrices of 16-bit elements, collective over a warp.
 
     The lane l of a warp gives in ``index`` the element offset of row l % 8 of matrix l / 8 (for l < 8 * count; the
     other lanes' are not used but must be valid); each row is 8 elements, 16-byte aligned. ``transposed`` as ldmatrix.
@@ -341,7 +353,7 @@ class LoadMatrix:
 
 @dataclass(frozen=True, slots=True)
 class Mma:
-    """d[d_at .. +3] += a[a_at .. +3] x b[b_at .. +1]: m16n8k16, float32 accumulators, collective over a warp.
+    """An m16n8k16 product: d[d_at .. +3] += a[a_at .. +3] x b[b_at .. +1], float32 accumulators, warp-collective.
 
     Fragments as in the PTX ISA (mma.m16n8k16 row.col); ``dtype`` is the operands' element type. Of float32 they are
     floats, a[a_at .. +7] and b[b_at .. +3]: with g = lane / 4 and t = lane % 4, a[i] is row g + 8 (i / 2 % 2), inner
@@ -360,7 +372,7 @@ class Mma:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleReduce:
-    """array[at] = fn(array[at], array[at] of lane ^ mask), collective over a warp; ADD or MAX."""
+    """A warp shuffle: array[at] = fn(array[at], array[at] of lane ^ mask), collective over a warp; ADD or MAX."""
 
     array: str
     at: IntExpr

@@ -20,7 +20,7 @@ _SECTOR: Final = 4
 
 
 class Axis(StrEnum):
-    """A dimension of a stack of matrices in registers."""
+    """A dimension of a batch of matrices in registers."""
 
     PLANE = "plane"
     ROW = "row"
@@ -294,7 +294,7 @@ def fold(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tuple
 
     Returns:
         The distribution of the result once the threads that differ in the returned digits have added up; None if a
-        digit or slot lies across the boundary.
+        digit or slot crosses the boundary.
     """
     digits: list[Digit] = []
     gone: list[Digit] = []

@@ -240,7 +240,7 @@ class _Kernel(Writer):
                 raise AssertionError(op.fn)
 
     def _reduced(self, text: str, op: Reduce | Accumulate, *, zero: bool) -> str:
-        """Return the result of an operator along its dim."""
+        """Return the text of an operator's reduction along its dim."""
         assert op.dim is not None
         number, kept = op.operand, op.kept
         text = self._neutral(text, number, op.dim, op.fn, zero=zero)

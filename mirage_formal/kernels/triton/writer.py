@@ -235,7 +235,7 @@ class Writer:
 
 
 def names(text: str, name: str) -> bool:
-    """Return whether a name stands in a text."""
+    """Return whether a name occurs in a text."""
     return any(name == word for word in "".join(c if c.isalnum() or c == "_" else " " for c in text).split())
 
 
