@@ -47,10 +47,11 @@ class CostModel:
     """Measured or fitted figures of the ranking model (see kernels/cost.py for how they are used).
 
     ``step_us``: the time of one iteration on its multiprocessor beside arithmetic: waits, barriers, the issue of
-    copies. ``dependent_launch_us``: the launch time of a generated kernel that follows another one of the same call and
-    starts while that one ends (``launch_us`` if a GPU or its driver does not support it). ``block_us``: the time
-    between two block starts of a multiprocessor. ``l2_reread_share``: the time of a byte from L2 that another block has
-    read, relative to any other byte.
+    copies.
+    ``dependent_launch_us``: the launch time of a generated kernel that follows another one of the same call and starts
+    while that one ends (``launch_us`` if a GPU or its driver does not support it).
+    ``block_us``: the time between two block starts of a multiprocessor.
+    ``l2_reread_share``: the time of a byte from L2 that another block has read, relative to any other byte.
     """
 
     bandwidth_efficiency: float

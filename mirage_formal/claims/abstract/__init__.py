@@ -1,2 +1,1 @@
-"""Pruning by abstract expressions: whether a partial µGraph can still become part of the program (paper, section 4.3).
-"""
+"""Pruning by abstract expressions: can a partial µGraph still become part of the program (paper, section 4.3)?"""

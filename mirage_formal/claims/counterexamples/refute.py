@@ -63,11 +63,12 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
         ShapeError: The graphs have other inputs or outputs.
         GraphError: A graph is not well-formed.
 
-    Notes: One attempt evaluates both graphs on at most 48 inputs for each of about 4 defaults, and minimising on a few
-    hundred more, many at a time: milliseconds for graphs of some hundred elements. Where one evaluation has more than
-    2^15 elements (every partial product of every block and iteration counts), only a few coordinates per extent are
-    changed and tensors are compressed by classes of equal elements (grouped): this cost does not depend on extents. The
-    answer is None where the element that differs depends on more than 2^26 elements.
+    Notes:
+        One attempt evaluates both graphs on at most 48 inputs for each of about 4 defaults. Minimising evaluates a few
+        hundred more, many at a time: milliseconds for graphs of some hundred elements. Where one evaluation has more
+        than 2^15 elements (every partial product of every block and iteration counts), only a few coordinates per
+        extent are changed and tensors are compressed by classes of equal elements (grouped): this cost does not depend
+        on extents. The answer is None where the element that differs depends on more than 2^26 elements.
 
     Sound: a Counterexample is returned only if all outputs are finite; the gap is at least 1e-6 of the largest
     magnitude of the output and 16 times what rounding may have done to both sides (bounded); and the reference (on all

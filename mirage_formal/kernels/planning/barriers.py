@@ -33,6 +33,7 @@ class Item:
     Attributes:
         step: The step.
         parts: Its accesses in groups; the step has a barrier of its own between one group and the next.
+        fixed: Whether the step is a barrier itself.
     """
 
     step: Step
