@@ -10,8 +10,8 @@ behind another one has a shorter launch, see ``kernels.generate``), where
 
 - device memory: every input is read once from device memory when it fits half the L2 cache or one wave reads it; a
   larger one is read once per wave, at most once per replica (a replica: a combination of grid axes that do not split
-  it). A result of an earlier kernel that fits half the L2 is not read from device memory at all, and no such result is
-  written to it before the kernel ends. If nothing is read from device memory, the first access waits for L2. All loads
+  it). A result that fits half the L2 is not written to device memory before its kernel ends, nor read from there by a
+  later kernel. If nothing is read from device memory, the first access waits for L2. All loads
   and stores of blocks go through L2 at its own bandwidth; bytes that another block has read before are found there
   faster (``l2_reread_share``). L2 transfers sectors of 32 bytes: a tile or result with shorter contiguous runs takes
   whole sectors all the same. Elements of a tile beyond a tensor's end (``graph.views``) cost arithmetic and shared

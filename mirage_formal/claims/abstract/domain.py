@@ -3,9 +3,9 @@
 matmul over k is sum(k, mul(a, b)), a reduction over n is sum(n, a), an accumulator over r iterations is sum(r, a) if it
 adds and a if it concatenates; repeat, reshape, transpose, iterators and savers are the identity. square(a) is mul(a,
 a), sub(a, b) is add(a, mul(-1, b)), mean over n is mul(1/n, sum(n, a)); exp, sqrt, silu, gelu, relu, sigmoid and max
-are opaque. A comparison is an opaque function of the sum of its operands; "a where the mask m is 1, else 0" is one of
-add(m, a), and of a selection between a and b there are two, the other one with add(1, mul(-1, m)) for m. A number in
-place of an operand x is add(mul(0, x), number). A quotient that is 0 where its divisor is 0 is a quotient.
+are opaque. A comparison is an opaque function of the sum of its operands; "a where the mask m is 1, else 0" is an
+opaque function of add(m, a). A selection between a and b is two of these; the second has add(1, mul(-1, m)) for m. A
+number in place of an operand x is add(mul(0, x), number). A quotient that is 0 where its divisor is 0 is a quotient.
 
 A concatenation has one term per piece for as long as its pieces can be told apart, so that concat(W, X) @ concat(Y, Z)
 is add(sum(k1, mul(W, Y)), sum(k2, mul(X, Z))). Such a tensor is part of a target if its pieces are; ``pieces`` lists

@@ -65,7 +65,7 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
 
     Notes:
         One attempt evaluates both graphs on at most 48 inputs for each of about 4 defaults. Minimising evaluates a few
-        hundred more, many at a time: milliseconds for graphs of some hundred elements. Where one evaluation has more
+        hundred more, many at a time: milliseconds for graphs of some hundred elements. If one evaluation has more
         than 2^15 elements (every partial product of every block and iteration counts), only a few coordinates per
         extent are changed and tensors are compressed by classes of equal elements (grouped): this cost does not depend
         on extents. The answer is None where the element that differs depends on more than 2^26 elements.

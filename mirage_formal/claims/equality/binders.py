@@ -1,8 +1,8 @@
 """Canonical forms of sums and maxima.
 
 A sum is kept flat: nested sums are flattened, and factors that do not depend on a bound digit move out. The rest is
-split into connected components. In each component, digits that are adjacent in every occurrence are merged (the
-coarsest merge, so that every side of a comparison has its own canonical form and no common refinement is needed). Bound
+split into connected components. In each component, digits that are adjacent in every occurrence are merged. This is the
+coarsest merge, so every side of a comparison has its own canonical form, and no common refinement is needed. Bound
 digits are then named by colour refinement. Every use of a law leaves a lemma for the proof.
 """
 

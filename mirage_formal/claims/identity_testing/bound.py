@@ -1,9 +1,9 @@
 """Bounds on the exponentials and degrees of a program, which the fingerprint's error bound needs.
 
 Every value is written N / D, where N and D are sums of terms polynomial x omega^polynomial. The numbers are upper
-bounds, one for all elements of a tensor, found in one pass over the tape; a sum of n elements brings all denominators
-to a common one, so it may multiply the denominator n times (n elements with one denominator are not told apart from n
-with different ones, which makes the bound weaker, never wrong).
+bounds, one for all elements of a tensor, found in one pass over the tape. A sum of n elements brings all denominators
+to a common one, so it may multiply the denominator n times. Elements with one denominator are treated like elements
+with different ones, which makes the bound weaker, never wrong.
 """
 
 from __future__ import annotations
@@ -215,13 +215,13 @@ def error_bound(a: Growth | OutsideTheorem, b: Growth | OutsideTheorem, pair: Fi
 
     The draws are independent.
 
-    Without exponentials two quotients differ by a nonzero polynomial of degree d over the product of the denominators,
-    so (Schwartz, Zippel) one draw with nonzero denominators hides it with probability at most d / (p - e), e the
-    degree of the denominators. With k exponential terms and degree d the paper's theorem (section 5.3) gives
-    8 d k^4 / q + q^(-1/k^2).
+    Without exponentials two quotients differ by a nonzero polynomial of degree d over the product of the denominators.
+    By the Schwartz-Zippel lemma, one draw with nonzero denominators hides it with probability at most d / (p - e),
+    where e is the degree of the denominators. With k exponential terms and degree d the paper's theorem (section 5.3)
+    gives 8 d k^4 / q + q^(-1/k^2).
 
-    Sound: both bounds are about programs that differ as expressions over Z_p x Z_q; programs that differ over the
-    reals by multiples of p only would not be told apart by any draw.
+    Sound: both bounds are about programs that differ as expressions over Z_p x Z_q; programs that differ over the reals
+    by multiples of p only would not be told apart by any draw.
     """
     for side in (a, b):
         if isinstance(side, OutsideTheorem):

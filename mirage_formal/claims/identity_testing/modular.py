@@ -149,8 +149,8 @@ class Modulus:
     def root(self, a: Residues) -> tuple[Words, NDArray[np.bool_]]:
         """Return the principal square root a^((m+1)/4), and where there is none because ``a`` is not a residue.
 
-        For m = 3 mod 4 the principal root of a residue is itself a residue, so sqrt(x)sqrt(y) = sqrt(xy) holds for
-        residues x, y, and sqrt(x^2) is the one of x, -x that is a residue: the field's picture of |x|.
+        For m = 3 mod 4 the principal root of a residue is itself a residue. So sqrt(x)sqrt(y) = sqrt(xy) holds for
+        residues x, y. The root sqrt(x^2) is the one of x, -x that is a residue: the field's counterpart of |x|.
         """
         out = self.power(a, (self.m + 1) // 4)
         return out, self.multiply(out, out) != words(a)

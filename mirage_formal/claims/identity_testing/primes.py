@@ -1,10 +1,10 @@
 """The pair of prime fields of a fingerprint: Z_p for values, Z_q for exponents, q | p - 1.
 
-The pair for a given size is a fixed function of the size, so that anybody can recompute it: the largest p below
-2^bits with p = 2q + 1, p and q prime, and q = -1 modulo 4 * 2 * 3 * 5 * 7 (from 28 bits on also modulo 11 and 13).
-Then p and q are 3 modulo 4, which makes the principal square root x^((p+1)/4) of a residue a residue itself, and every
-positive integer with these prime factors only is a residue in both fields, so that positive constants such as 64 or
-1/4096 have positive pictures (quadratic reciprocity: for an odd prime l, q = -1 mod 4l gives (l/q) = 1).
+The pair for a given size is a fixed function of the size, so that anybody can recompute it: the largest p below 2^bits
+with p = 2q + 1, p and q prime, and q = -1 modulo 4 * 2 * 3 * 5 * 7 (from 28 bits on also modulo 11 and 13). Then p and
+q are 3 modulo 4, so the principal square root x^((p+1)/4) of a residue is a residue itself. Every positive integer with
+these prime factors only is a residue in both fields. So positive constants such as 64 or 1/4096 are residues (quadratic
+reciprocity: for an odd prime l, q = -1 mod 4l gives (l/q) = 1).
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Correlated rounding: the combined effect of a µGraph's roundings at given inputs, computed and not estimated.
 
 Rounding errors are not independent where values are equal: these are all rounded in the same direction, and the error
-of their sum grows with their number, not with its root. A row of log-softmax whose 156 elements are all about -5.05 is
--5.0625 in bfloat16, every element of it, and the sum of their exponentials has the same relative error as each of them.
-So the µGraph is evaluated once more with its roundings. Tensors stored between kernels and operands of 16-bit matrix
-products are rounded to their element types; all else, and values beyond their range, are as in the exact evaluation.
-The result depends on the µGraph and the inputs alone; no kernel is run.
+of their sum grows with their number, not with its root. For example, if the 156 elements of a log-softmax row are all
+about -5.05, each is -5.0625 in bfloat16. The sum of their exponentials then has the same relative error as each
+exponential. So the µGraph is evaluated once more with its roundings. Tensors stored between kernels and operands of
+16-bit matrix products are rounded to their element types; all else, and values beyond their range, are as in the exact
+evaluation. The result depends on the µGraph and the inputs alone; no kernel is run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Index expressions as mixed-radix numbers: most accesses of a kernel are shown to be disjoint without a solver.
 
 An expression becomes a constant plus multiples of *digits*. A digit is ``(string / div) % mod``, where a string is a
-number made of variables (``tid + threads * k``), or the exclusive or of two such sums (swizzles).
+number made of variables (``tid + threads * k``). It may also be the exclusive or of two such sums (swizzles).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Elementwise and data-movement kernels: functions, arithmetic, concatenations, pads, slices, copies.
 
 A result is cut into vectors of contiguous elements, as wide as its innermost run allows. A thread has several of them,
-and issues all its loads before its first store. A transposed operand, whose neighbours are not neighbours in the
-result, goes in tiles through shared memory (``lowering.smem_transpose``).
+and issues all its loads before its first store. A transposed operand goes in tiles through shared memory
+(``lowering.smem_transpose``).
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ not even 0 times infinity. In shared memory the writer of an operand stores thes
 fragments are packed. An odd number of tiles of 8 in registers leaves the second half of a warp's last step empty; the
 words of both operands are zeros there.
 
-Adjacent products that share an operand, and have the same warps, are computed together step by step, so that the
-operand's fragments are read from shared memory once for all of them. Each product adds the same terms to its
-accumulators, in the same order, as it would by itself.
+Adjacent products that share an operand, and have the same warps, are computed together step by step. So the operand's
+fragments are read from shared memory once for all of them. Each product adds the same terms to its accumulators, in the
+same order, as it would by itself.
 """
 
 from __future__ import annotations

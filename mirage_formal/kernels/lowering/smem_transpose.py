@@ -1,6 +1,6 @@
 """Kernels with transposed operands, staged through shared memory.
 
-An operand is transposed if its neighbours in memory are not neighbours in the result.
+An operand is transposed here if elements that are adjacent in memory are not adjacent in the result.
 
 A block takes a tile that holds runs of the operand and runs of the result. It reads the tile along the operand's runs
 into shared memory and writes it along the result's runs, so that both use whole sectors, and vectors where they are

@@ -46,8 +46,8 @@ class Stack:
         reduced before the two tensors meet.
 
         Returns:
-            None if the tensor has other planes or rows, if a thread would have more elements than it may, or if it has
-            more columns than the batch and threads would be left without elements of their own.
+            None if the tensor has other planes or rows, or if a thread would have too many elements. None also if it
+            has more columns than the batch and some threads would only hold copies of other threads' elements.
         """
         if len(tensor.shape) <= self.plane + 1:
             return None

@@ -399,7 +399,7 @@ class _Chooser:
     def _matrix(self, number: int) -> SharedPlacement:
         """Return the placement of a computed matrix from which products read fragments.
 
-        It is stored transposed if threads hold runs of its rows.
+        If threads hold runs of its rows, and no padding is needed, it is stored transposed.
         """
         tensor, over = self.tensors[number], self._held(number)
         rows, cols = pad_operand(number, tensor, self.readers[number], self.placements.computes)

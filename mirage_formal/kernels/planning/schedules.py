@@ -90,8 +90,8 @@ def _shared(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
 def variants(products: Products, first: Schedule, target: Target) -> Iterator[Schedule]:
     """Yield the first schedule and alternatives to it, the likeliest first; their stages are left to the caller.
 
-    They differ in threads, in the warps of products, in whether products are computed transposed where that needs less
-    padding, and in whether inputs that only some threads need are copied to shared memory.
+    They differ in threads and in the warps of products. They also differ in whether products are computed transposed to
+    save padding, and whether inputs that only some threads need are copied to shared memory.
 
     Args:
         products: The kernel's products, with iterations cut as in ``first``.
@@ -172,7 +172,9 @@ def cuts(block: BlockGraph) -> Iterator[int]:
 
 
 def room(blocks: int, target: Target) -> int:
-    """Return the bytes of shared memory per block at which one multiprocessor holds all its blocks of the grid at once.
+    """Return the bytes of shared memory per block at which one multiprocessor holds its blocks of the grid at once.
+
+    At most ``_MOST_RESIDENT`` blocks are provided for.
 
     Args:
         blocks: The blocks of the grid.
