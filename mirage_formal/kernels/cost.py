@@ -1,42 +1,41 @@
 """Cost model: a roofline per kernel, from the figures of a target.
 
-It is a ranking model: it orders candidates so that only the promising ones are compiled and measured, and no verdict
-depends on it. Its constants are measured or fitted on one GPU (see gpu/targets/h200.toml); on hand-written kernels for
-the H200 it is within about a third of the measured time, which is enough to order forms that differ in launches, bytes
-or parallelism, and not enough to order neighbours.
+It is a ranking model: it orders candidates so that only the promising ones are compiled and measured. No verdict
+depends on it. Its constants are measured or fitted on one GPU (see gpu/targets/h200.toml). On hand-written kernels for
+the H200 it is within about a third of the measured time. This suffices to order forms that differ in launches, bytes or
+parallelism, but not to order close variants.
 
 A graph-defined kernel takes ``launch + latency + max(throughput, path, blocks)`` microseconds (a generated kernel
 behind another one has a shorter launch, see ``kernels.generate``), where
 
 - device memory: every input is read once from device memory when it fits half the L2 cache or one wave reads it; a
   larger one is read once per wave, at most once per replica (a replica: a combination of grid axes that do not split
-  it). A result of an earlier kernel that fits half the L2 is not read from device memory at all, and none that does is
-  written to it before the kernel ends. Where nothing is read from device memory, it is L2 that the first access waits
-  for. All that blocks read and write goes through L2 at its own bandwidth; what several of them read is found there
-  faster (``l2_reread_share``) than what one of them is the first to read. L2 hands out sectors of 32 bytes: a tile of
-  which fewer bytes are next to each other in memory takes whole sectors all the same, and so does a result. What a
-  tile has beyond a tensor's end (``graph.views``) is arithmetic and shared memory, and no traffic.
+  it). A result that fits half the L2 is not written to device memory before its kernel ends, nor read from there by a
+  later kernel. If nothing is read from device memory, the first access waits for L2. All loads
+  and stores of blocks go through L2 at its own bandwidth; bytes that another block has read before are found there
+  faster (``l2_reread_share``). L2 transfers sectors of 32 bytes: a tile or result with shorter contiguous runs takes
+  whole sectors all the same. Elements of a tile beyond a tensor's end (``graph.views``) cost arithmetic and shared
+  memory, but no traffic.
 - bandwidth: the device's, or the active SMs' if that is less (one SM cannot draw more than its share). A block has as
   many iterations in flight as fit its part of shared memory; every further round of loads waits a memory latency.
 - arithmetic: products on tensor cores, padded to the target's tile, one of float32 as six of 16 bits; exponentials,
   roots and quotients on the special function units; the rest on the vector units. They add up, for within a block they
-  mostly wait for each other.
-  Traffic to shared memory is a roof of its own. The SM with the most blocks decides.
+  mostly wait for each other. Traffic to shared memory is a roof of its own. The SM with the most blocks decides.
 - throughput: the larger of memory and arithmetic, plus the smaller one once per stage of the pipeline: with a single
   iteration and a single wave a block loads first and computes then. A kernel with products, whose tiles go through
   shared memory, has a step of the pipeline to issue and to wait for in each iteration.
-- blocks: an SM starts one block after another, however little each has to do. A roof of its own beside throughput and
-  path, so that a grid of many tiny blocks is dearer than one of few.
+- blocks: an SM starts one block after another, even if each has little work. It is a roof of its own beside throughput
+  and path, so that a grid of many tiny blocks is dearer than one of few.
 - path: the dependent latencies of one block (a loop iteration, each operator in it) times the waves.
 - element by element: a product of operands of two types is a loop in which each scalar step waits for its loads. A
-  product's operand whose rows 16-byte copies do not fit takes 8 or 4 bytes a copy; where these do not fit either,
-  elements are loaded and stored one by one, some at a time, and each time a memory latency is waited for. Issue slots
-  are vector operations, waits are path. Nothing is charged where operands of 16 bits have multiples of 8.
+  product's operand whose rows do not fit 16-byte copies is copied by 8 or 4 bytes. If these do not fit either, elements
+  are loaded and stored one by one, some at a time, and each time waits a memory latency. Issue slots are vector
+  operations, waits are path. Operands of 16 bits with rows of multiples of 8 elements cost nothing extra.
 
-Predefined kernel operators cost one launch each: operands and results cross device memory once, and all SMs work at
-the fraction of their peak that library kernels reach. Blocks of a library's product go along the sum step by step, and
-no tensor cores are used where rows are no multiples of 16 bytes. Operators whose result is a view (``graph.views``)
-cost nothing.
+Predefined kernel operators cost one launch each: operands and results cross device memory once, and all SMs work at the
+fraction of their peak that library kernels reach. Blocks of a library's product go along the sum step by step, and no
+tensor cores are used where rows are no multiples of 16 bytes. Operators whose result is a view (``graph.views``) cost
+nothing.
 """
 
 from __future__ import annotations
@@ -112,13 +111,13 @@ class Cost:
 
 
 class Lying(NamedTuple):
-    """Where the tensors of one kernel lie.
+    """The memory layouts of one kernel's tensors.
 
     Attributes:
-        shares: For each operand and result, the part of it that lies in memory; all of it, if left out.
-        params: For each operand where it lies; if left out, where 16-byte copies fit.
-        strides: For each operand its strides; None: row-major. All are, if left out.
-        bands: For each operand its band, if it is a band mask. None is, if left out.
+        shares: For each operand and result, the share of its elements that lie in memory; 1 if left out.
+        params: For each operand, the parameter with its layout; if left out, 16-byte copies are assumed to fit.
+        strides: For each operand its strides; None: row-major. If left out, all are row-major.
+        bands: For each operand its band, if it is a band mask. If left out, none is.
     """
 
     shares: Sequence[float] = ()
@@ -132,7 +131,7 @@ ALONE: Final = Lying()
 
 
 def estimate(graph: KernelGraph, target: Target) -> Cost:
-    """Estimated microseconds of a graph on a target, kernel by kernel.
+    """Return the estimated microseconds of a graph on a target, kernel by kernel.
 
     Raises:
         GraphError: Shapes do not fit (a graph that was checked never raises).
@@ -186,14 +185,14 @@ def block_cost(
     warm: Sequence[bool] = (),
     lying: Lying = ALONE,
 ) -> tuple[KernelCost, list[DTensor]]:
-    """Cost and results of one graph-defined kernel.
+    """Return the cost and the result types of one graph-defined kernel.
 
     Args:
         block: A well-formed block graph.
-        operands: Types of what its input iterators read.
+        operands: Types of the device tensors that its input iterators read.
         target: The GPU.
         warm: For each operand, whether an earlier kernel of the graph has left it in L2.
-        lying: Where its operands and results lie.
+        lying: The memory layouts of its operands and results.
     """
     shares, params, strides, bands = lying
     # Skipped iterations take no time.
@@ -249,14 +248,14 @@ def block_cost(
 
 
 def _narrow(block: BlockGraph, operands: Sequence[DTensor]) -> DType:
-    """The element type of two bytes of a block graph: that of an operand, or what its operators cast to."""
+    """Return the 16-bit element type of a block graph: that of an operand, or of a cast."""
     inside = (one for op in block.ops for one in ((op,) if isinstance(op, Op) else op.graph.ops))
     found = itertools.chain((tensor.dtype for tensor in operands), (op.attrs.dtype for op in inside))
     return next((dtype for dtype in found if dtype not in (None, DType.FLOAT32, DType.BOOL)), operands[0].dtype)
 
 
 def _width(op: Op, widths: Sequence[int]) -> int:
-    """Bytes of an element of an operator's results, from those of all tensors."""
+    """Return the bytes of an element of an operator's results, given those of all tensors."""
     if op.attrs.dtype is not None:
         return op.attrs.dtype.bytes
     family = SPECS[op.kind].family
@@ -317,7 +316,10 @@ def _thread_graph(
     work: Work,
     target: Target,
 ) -> list[tuple[Shape, int]]:
-    """Work of a thread graph; returns shape and element width of its outputs. Its interior costs no shared memory."""
+    """Add the work of a thread graph, and return shape and element width of its outputs.
+
+    Its interior costs no shared memory.
+    """
     tensors = list(given)
     for op in graph.ops:
         operands = tuple([tensors[i][0] for i in op.operands])
@@ -384,7 +386,7 @@ def _kernel(
 
 
 def _kept(sizes: Sequence[float], target: Target) -> float:
-    """Bytes of results that stay in L2 until somebody reads them."""
+    """Return the bytes of results that stay in L2 until a later kernel reads them."""
     return sum([size for size in sizes if 2 * size <= target.l2_bytes])
 
 
@@ -394,7 +396,7 @@ def _latency_us(read: float, target: Target) -> float:
 
 
 def _compute_us(work: Work, target: Target, sms: int) -> float:
-    """Microseconds that ``sms`` SMs take for the work."""
+    """Return the microseconds that ``sms`` SMs take for the work."""
     clock = target.clock_ghz * 1e3  # cycles per microsecond
     share = target.sms / sms
     arithmetic = (
@@ -408,7 +410,10 @@ def _compute_us(work: Work, target: Target, sms: int) -> float:
 def _predefined(
     op: Op, operands: list[DTensor], target: Target, warm: Sequence[bool]
 ) -> tuple[KernelCost, list[DTensor]]:
-    """A library kernel: one launch, operands and results cross once, as many SMs as the work can use."""
+    """Return the cost and result types of a library kernel.
+
+    It is one launch; operands and results cross device memory once, on as many SMs as the work can use.
+    """
     shapes = tuple([tensor.shape for tensor in operands])
     found = SPECS[op.kind].shape(op.attrs, shapes, None)
     if isinstance(found, str):

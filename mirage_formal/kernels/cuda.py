@@ -91,7 +91,7 @@ _RESERVED: Final = frozenset(_WORDS.split())
 
 
 def emit(program: Program) -> str:
-    """The program as CUDA C++ text; equal programs give equal text.
+    """Return the Program as CUDA C++ text; equal Programs give equal text.
 
     Raises:
         ValueError: The program has a fault of form (see ``listing``), a name is not a usable C identifier, a constant
@@ -103,12 +103,12 @@ def emit(program: Program) -> str:
 
 
 def headers(program: Program) -> tuple[str, ...]:
-    """The parts of the device layer that a program needs, by the names that its text includes them by."""
+    """Return the headers of the device layer that a program includes."""
     return (DEVICE_HEADER, *((FLOAT32_HEADER,) if _wide(program.body) else ()))
 
 
 def _wide(body: Sequence[Stmt]) -> bool:
-    """Return whether there is a product of float32."""
+    """Return whether there is a product of float32 operands."""
     return any(
         _wide(one.body) if isinstance(one, For | If) else isinstance(one, Mma) and one.dtype is DType.FLOAT32
         for one in body
@@ -116,13 +116,16 @@ def _wide(body: Sequence[Stmt]) -> bool:
 
 
 def line_counts(program: Program, statements: Sequence[Stmt], depth: int) -> list[int]:
-    """How many lines of ``emit(program)`` each of some statements takes that stand at a depth; 1 is the body's."""
+    """Return the number of lines of each statement in ``emit(program)`` at a nesting depth; the body has depth 1."""
     emitter = _Emitter(program)
     return [sum(1 for _ in emitter.statement(one, depth)) for one in statements]
 
 
 def _macro(param: Param, program: Program) -> str:
-    """How a parameter is declared: what the launch before may be writing when a dependent kernel starts is awaited."""
+    """Return the macro that declares a parameter.
+
+    A parameter that the previous launch may still be writing when a dependent kernel starts is declared as awaited.
+    """
     if param.written:
         return "MF_OUTPUT"
     return "MF_AWAITED" if program.dependent and not param.given else "MF_INPUT"
@@ -192,7 +195,7 @@ class _Emitter:
                 yield from _fitted(self.simple(statement), pad)
 
     def simple(self, statement: Stmt) -> str:
-        """A statement of one line."""
+        """Return the text of a statement of one line."""
         match statement:
             case SetReg(array, index, value):
                 return f"{array}[{self.integer(index)}] = {self.value(value)};"
@@ -264,7 +267,7 @@ class _Emitter:
     # --- expressions -------------------------------------------------------------------------------------------------
 
     def value(self, value: Value, above: int = 0) -> str:
-        """The expression, parenthesised if it binds looser than its surroundings (see _PRECEDENCE)."""
+        """Return the text of a value, parenthesised if it binds looser than its surroundings (see _PRECEDENCE)."""
         match value:
             case Real(number):
                 text = real(number)
@@ -295,7 +298,7 @@ class _Emitter:
                 assert_never(value)
 
     def integer(self, expr: IntExpr, above: int = 0) -> str:
-        """The expression, parenthesised if it binds looser than its surroundings."""
+        """Return the text of an integer expression, parenthesised if it binds looser than its surroundings."""
         match expr:
             case Int(number):
                 return str(number) if number >= 0 else f"({number})"
@@ -319,7 +322,7 @@ _ARITHMETIC: Final = {BinaryFn.ADD: IntOp.ADD, BinaryFn.SUB: IntOp.SUB, BinaryFn
 
 
 def real(number: float) -> str:
-    """A float32 literal: the shortest decimal that reads back as the same float32."""
+    """Return a float32 literal: the shortest decimal that reads back as the same float32."""
     if math.isnan(number):
         raise ValueError("expected a number, got NaN")
     rounded = _float32(number)
@@ -347,7 +350,7 @@ def _waits(statement: Stmt) -> bool:
 
 
 def _wrapped(head: str, items: Sequence[str], tail: str, pad: str) -> Iterator[str]:
-    """head + items + tail on one line if it is short enough, else the items on lines of their own."""
+    """Yield head + items + tail on one line if it is short enough, else the items on lines of their own."""
     line = head + ", ".join(items) + tail
     if len(line) <= _WIDTH:
         yield line
@@ -359,7 +362,7 @@ def _wrapped(head: str, items: Sequence[str], tail: str, pad: str) -> Iterator[s
 
 
 def _fitted(text: str, pad: str) -> Iterator[str]:
-    """A statement; if it is too long and is one call, its arguments are on lines of their own."""
+    """Yield the lines of a statement; the arguments of a long single call are on lines of their own."""
     head, depth, items = text.index("(") if "(" in text else -1, 0, [""]
     if len(pad) + len(text) <= _WIDTH or head < 0 or not text.endswith(");"):
         yield pad + text

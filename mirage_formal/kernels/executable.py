@@ -1,4 +1,4 @@
-"""Executables: everything that runs one µGraph on a GPU, as plain data.
+"""Executables: all data needed to run one µGraph on a GPU.
 
 A directory holds launch.json, the CUDA C++ of every generated kernel, and machine code for some architectures.
 Reading one needs msgspec only: no solver, no search, no code of the verifier. docs/kernels.md describes the files.
@@ -52,7 +52,7 @@ class Executable:
         digest: Digest of the µGraph.
         graph: The µGraph.
         program: The program.
-        launches: In order.
+        launches: The launches, in order.
         outputs: The value of each output.
         files: Contents of the sources and of the machine code.
     """
@@ -66,42 +66,42 @@ class Executable:
 
     @property
     def values(self) -> tuple[DTensor, ...]:
-        """The type of every value."""
+        """Return the type of every value."""
         types = kernel_types(self.graph)
         extra = sorted({value for value in self.outputs if value >= len(types)})
         return (*types, *(types[self.graph.outputs[self.outputs.index(value)]] for value in extra))
 
     @property
     def sources(self) -> dict[str, str]:
-        """The CUDA C++ of every generated kernel, by file."""
+        """Return the CUDA C++ of every generated kernel, by file."""
         names = [launch.source for launch in self.launches if isinstance(launch, KernelLaunch)]
         return {name: self.files[name].decode() for name in dict.fromkeys(names)}
 
     @property
     def source(self) -> str:
-        """The CUDA C++ of all generated kernels, one after another."""
+        """Return the CUDA C++ of all generated kernels, one after another."""
         return "\n".join(self.sources.values())
 
     def align(self, value: int) -> int:
-        """The alignment in bytes that all kernels together want of a value, and of views of it."""
+        """Return the alignment in bytes that the kernels together require of a value and of its views."""
         wanted = (argument for launch in self._kernels() for argument in launch.arguments)
         return max((argument.align for argument in wanted if self.base(argument.value) == value), default=1)
 
     def strides(self, value: int) -> tuple[int, ...]:
-        """The strides of a value in elements: an input's own, a view's in its base, row-major for all others."""
+        """Return the strides of a value in elements: an input's own, a view's in its base, row-major for all others."""
         return self.place(value).strides
 
     def base(self, value: int) -> int:
-        """The value in whose memory a value lies: itself, unless it is a view."""
+        """Return the value in whose memory a value lies: itself, unless it is a view."""
         return self.place(value).base
 
     def place(self, value: int) -> Place:
-        """Where the elements of a value lie; copies of outputs are row-major."""
+        """Return the memory layout of a value; copies of outputs are row-major."""
         known = places(self.graph)
         return known[value] if value < len(known) else Place(value, row_major(self.values[value].shape))
 
     def span(self, value: int) -> int:
-        """Elements of the base of a value up to the last one that belongs to it."""
+        """Return the number of elements from the start of a value's base to the value's last element."""
         return self.place(value).span(self.values[value].shape)
 
     def _kernels(self) -> Iterator[KernelLaunch]:
@@ -109,7 +109,7 @@ class Executable:
 
 
 def workspace(executable: Executable) -> tuple[dict[int, int], int]:
-    """Byte offsets of the values that are neither inputs nor outputs nor views, and the bytes of all together."""
+    """Return byte offsets of the values that are no inputs, outputs or views, and the total bytes."""
     offsets: dict[int, int] = {}
     end = 0
     for number, tensor in enumerate(executable.values):
@@ -123,7 +123,7 @@ def workspace(executable: Executable) -> tuple[dict[int, int], int]:
 def kernel_launch(
     program: Program, operator: int, values: tuple[int, ...], source: str, text: str, cubins: dict[str, Binary]
 ) -> KernelLaunch:
-    """The launch of a Program whose parameters are the values of these numbers, in order."""
+    """Return the launch of a Program whose parameters are the given values, in order."""
     arguments = tuple(
         Argument(value, param.elements, param.align, param.written, param.given)
         for value, param in zip(values, program.params, strict=True)
@@ -140,7 +140,7 @@ def kernel_launch(
 
 
 def save(executable: Executable, directory: Path) -> None:
-    """Write an executable; launch.json comes last: an earlier one would not have these files' digests."""
+    """Write an executable; launch.json comes last, since an earlier one would not match these files' digests."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in executable.files.items():
         write_atomic(directory / name, content)
@@ -157,7 +157,7 @@ def save(executable: Executable, directory: Path) -> None:
 
 
 def load(directory: Path) -> Executable:
-    """Read an executable.
+    """Return the executable of a directory.
 
     Raises:
         RunError: There is none.
@@ -209,7 +209,7 @@ def _verified(directory: Path, name: str, digest: str) -> bytes:
 
 
 def _check(executable: Executable, where: str) -> None:
-    """Refuse launches that contradict the µGraph: sizes of arguments, values that nothing has written."""
+    """Reject launches that contradict the µGraph: sizes of arguments, values that no launch has written."""
 
     def refuse(what: str) -> None:
         raise FormatError(what, where=where, hint="build the kernels again")
@@ -259,9 +259,9 @@ def _check_kernel(executable: Executable, launch: KernelLaunch, number: int, ref
 
 
 def in_order(executable: Executable) -> Executable:
-    """The same with no dependent launch: each begins when the one before it has ended.
+    """Return the executable without dependent launches: each begins when the previous one has ended.
 
-    It is right whatever its kernels are, for a kernel that waits for what has ended goes on at once.
+    This is right for all kernels: a wait for a launch that has ended returns at once.
     """
     launches = tuple(
         msgspec.structs.replace(launch, dependent=False) if isinstance(launch, KernelLaunch) else launch
@@ -271,7 +271,7 @@ def in_order(executable: Executable) -> Executable:
 
 
 def uses(launch: Launch) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The values that a launch reads, and those that it writes."""
+    """Return the values that a launch reads, and those that it writes."""
     if isinstance(launch, ProductLaunch):
         return (launch.a, launch.b), (launch.result,)
     read = tuple(argument.value for argument in launch.arguments if not argument.written)
@@ -279,13 +279,13 @@ def uses(launch: Launch) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def moved_bytes(graph: KernelGraph) -> int:
-    """The fewest bytes that a program moves through device memory: every input read once, every output written once."""
+    """Return the fewest bytes that a program moves through device memory: each input and output once."""
     types = kernel_types(graph)
     return sum(types[i].bytes for i in range(len(graph.inputs))) + sum(types[i].bytes for i in set(graph.outputs))
 
 
 def describe(launch: Launch, graph: KernelGraph) -> str:
-    """A launch in a few words."""
+    """Return a short description of a launch."""
     if isinstance(launch, ProductLaunch):
         return "matmul (cuBLAS)"
     defined = launch.operator >= 0 and isinstance(graph.ops[launch.operator], GraphDefined)

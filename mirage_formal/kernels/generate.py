@@ -1,7 +1,7 @@
-"""Code generation of a µGraph as values: its kernels in order, what is launched, what was planned, what must hold.
+"""Code generation of a µGraph: its kernels in order, launches, and plans, as plain values.
 
 Equal µGraphs and targets give equal results: nothing here depends on time, machine or files. The pipeline builds
-kernels by this, and ``derive.rederive`` derives them again from what a directory of kernels records.
+kernels with this module, and ``derive.rederive`` derives them again from the records of a directory of kernels.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
 #: Tiles of one predefined operator.
 _MOST_TILES: Final = 16
-#: Every kernel has the first schedule that fits.
+#: No requested schedules: every kernel has the first one that fits.
 NO_SCHEDULES: Final[Mapping[int, Schedule]] = MappingProxyType({})
-#: Every kernel that is followed by another one lets it start late.
+#: No early kernels: every kernel that is followed by another one lets it start late.
 NONE_EARLY: Final[Set[int]] = frozenset()
 
 
@@ -68,10 +68,11 @@ class Kernel:
     Attributes:
         operator: Position of its operator, or -1.
         values: The numbers of its operands and results.
-        program: What it does.
+        program: Its Program.
         plan: Its plan, if it is graph-defined.
-        asked: The schedule that it was asked to have, if it was.
-        early: Whether it lets the launch behind start as soon as it begins, and not when it has nothing left to read.
+        asked: The schedule that was requested for it, if any.
+        early: Whether it lets the next launch start as soon as it begins, and not only when it has nothing left to
+            read.
     """
 
     operator: int
@@ -84,7 +85,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Launches of a µGraph.
+    """The launches of a µGraph.
 
     Attributes:
         steps: Generated kernels and predefined products, in order.
@@ -96,7 +97,7 @@ class Generated:
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """The file of each generated kernel's source, in order."""
+        """Return the source file of each generated kernel, in order."""
         count = sum(isinstance(step, Kernel) for step in self.steps)
         return ("kernel.cu",) if count == 1 else tuple(f"kernel{number}.cu" for number in range(count))
 
@@ -107,13 +108,13 @@ def generate(
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
     early: Set[int] = NONE_EARLY,
 ) -> Generated:
-    """The kernels of a µGraph.
+    """Return the kernels of a µGraph.
 
     Args:
         graph: A well-formed µGraph.
-        target: What kernels are planned for.
-        schedules: Of graph-defined operators, by position; the others have the first that fits.
-        early: Positions of operators whose kernels let a generated kernel behind them start as soon as they begin.
+        target: The GPU that kernels are planned for.
+        schedules: Schedules of operators, by position; the others have the first that fits.
+        early: Positions of operators whose kernels let the next generated kernel start as soon as they begin.
 
     Raises:
         UnsupportedError: An operator cannot be lowered; names it.
@@ -144,14 +145,14 @@ def generate(
 
 
 def _alone(step: Kernel | ProductLaunch, target: Target) -> Kernel | ProductLaunch:
-    """The same, which says whether its blocks have a multiprocessor to themselves, one at a time."""
+    """Return the step, marked ``alone`` if a multiprocessor holds one block of its kernel at a time."""
     if not isinstance(step, Kernel) or resident(step.program, target) > 1:
         return step
     return replace(step, program=replace(step.program, alone=True))
 
 
 def resident(program: Program, target: Target) -> int:
-    """How many blocks of a kernel a multiprocessor has at a time, whatever registers they need.
+    """Return the blocks of a kernel that a multiprocessor holds at a time, register use aside.
 
     Args:
         program: The kernel.
@@ -161,16 +162,16 @@ def resident(program: Program, target: Target) -> int:
     return min(there, target.limits.held(program.threads, program.shared_bytes))
 
 
-#: What a kernel is done with before the launch behind may be started.
+#: Statements and expressions after the last of which the next launch may start.
 _WORK: Final = (CopyAsync, GlobalRead, GlobalVector, LoadMatrix, Mma)
-#: What a kernel begins with: declarations, and copies whose places depend on nothing that is computed.
+#: Statements at a kernel's beginning: declarations, and copies whose addresses depend on no computed value.
 _BEGIN: Final = (Registers, CopyAsync, Commit, For, If, LaunchDependents)
 
 
 def _dependent(
     steps: Sequence[Kernel | ProductLaunch], inputs: Set[int], early: Set[int]
 ) -> tuple[Kernel | ProductLaunch, ...]:
-    """The same, where a kernel behind a kernel waits on the device for it, and may be started before it has ended.
+    """Return the steps, with waits added so that a kernel behind a kernel may start before that one has ended.
 
     Sound: a launch is dependent only if its kernel waits (``Program.dependent``, which is what launches are made from),
     in every thread. Before that it touches of device memory only parameters that are ``given`` (a rule of form,
@@ -181,7 +182,7 @@ def _dependent(
     don't overlap: what comes behind the last kernel waits for it, and with it for all.
 
     Args:
-        steps: In the order of their launches, none dependent.
+        steps: The steps in launch order, none dependent.
         inputs: The values that are inputs of the µGraph, and views of them.
         early: See ``generate``.
     """
@@ -199,10 +200,10 @@ def _dependent(
 
 
 def _waiting(program: Program, values: tuple[int, ...], inputs: Set[int]) -> Program:
-    """A kernel that waits for the launch before, and starts its first copies of inputs ahead of that.
+    """Return a kernel that waits for the previous launch, and starts its first copies of inputs before that.
 
-    So weights are on their way while the launch before ends. Copies that are moved ahead become part of an earlier
-    group than they were in, or of the same, so whoever waits for them still does.
+    So weights are loaded while the previous launch ends. Copies that are moved ahead join the same or an earlier group
+    than before, so waits for them stay valid.
     """
     pairs = zip(program.params, values, strict=True)
     params = tuple(replace(param, given=value in inputs) for param, value in pairs)
@@ -218,12 +219,11 @@ def _waiting(program: Program, values: tuple[int, ...], inputs: Set[int]) -> Pro
 
 
 def _letting(body: tuple[Stmt, ...], at: int | None) -> tuple[Stmt, ...]:
-    """The same, which lets the launch behind start; if it is not said where, when nothing is left to read and multiply.
+    """Return the body with a permission for the next launch to start, by default after the last read and product.
 
-    Earlier, the threads of that launch wait beside those that work: on an H200 a product of 4 warps on each
-    multiprocessor can take 1.4 times as long then, while a layer of a model at one token takes 7 % less, for its
-    weights are on their way sooner. What is better only times of all launches together tell
-    (``run.autotuning.early_launch``).
+    If it comes earlier, the threads of that launch wait beside those that work. On an H200 a product of 4 warps on each
+    multiprocessor can then take 1.4 times as long. A layer of a model at one token takes 7 % less, for its weights are
+    loaded sooner. Only times of all launches together decide (``run.autotuning.early_launch``).
     """
     if at is None:
         at = len(body)
@@ -233,7 +233,7 @@ def _letting(body: tuple[Stmt, ...], at: int | None) -> tuple[Stmt, ...]:
 
 
 def _inside(found: object) -> Iterator[object]:
-    """A statement or expression, and all inside of it."""
+    """Yield a statement or expression, and everything nested in it."""
     yield found
     if isinstance(found, tuple):
         for one in found:
@@ -244,7 +244,7 @@ def _inside(found: object) -> Iterator[object]:
 
 
 def first_line(error: BaseException) -> str:
-    """Kind of an error, and the first line of what it says."""
+    """Return the kind of an error, and the first line of its text."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
 
@@ -252,7 +252,7 @@ def first_line(error: BaseException) -> str:
 def _planned(
     graph: KernelGraph, position: int, values: tuple[int, ...], target: Target, asked: Schedule | None
 ) -> Kernel:
-    """The kernel of a graph-defined operator; ``values`` are the numbers of its operands and results."""
+    """Return the kernel of a graph-defined operator; ``values`` are the numbers of its operands and results."""
     from mirage_formal.kernels.lowering.assemble import lower  # calls of finished kernels do not need it
     from mirage_formal.kernels.planning.planner import make_plan
 
@@ -268,7 +268,7 @@ def _predefined(
     target: Target,
     asked: Schedule | None = None,
 ) -> Kernel | ProductLaunch:
-    """The kernel of a predefined operator; ``lying`` has the type and the place of each value."""
+    """Return the kernel of a predefined operator; ``lying`` has the type and the memory layout of each value."""
     types, known = lying
     op = graph.ops[position]
     assert isinstance(op, Op)
@@ -290,16 +290,16 @@ def _predefined(
 
 
 def of_tile(threads: int, tile: int) -> Schedule:
-    """The schedule of a predefined operator that reads across."""
+    """Return the schedule that selects a tile of a predefined operator with transposed operands."""
     return Schedule(threads, 1, tile=tile)
 
 
 def other_tiles(graph: KernelGraph, position: int, target: Target) -> list[Schedule]:
-    """The schedules that a predefined operator may have beside the usual one: tiles of operands that lie across.
+    """Return the alternative schedules of a predefined operator: other tiles for transposed operands.
 
     Args:
         graph: A well-formed µGraph.
-        position: Of the operator.
+        position: The position of the operator.
         target: The GPU.
     """
     op = graph.ops[position]
@@ -326,7 +326,7 @@ def _outputs(
     steps: list[Kernel | ProductLaunch],
     target: Target,
 ) -> list[int]:
-    """The value of each output; inputs and repeated outputs are copied to values of their own."""
+    """Return the value of each output; inputs and repeated outputs are copied to values of their own."""
     outputs: list[int] = []
     extra = len(types)
     for tensor in graph.outputs:
@@ -375,18 +375,18 @@ def plan_record(kernel: Kernel, compiled: Mapping[str, Compiled]) -> KernelPlanR
 
 
 def schedule_record(schedule: Schedule) -> ScheduleRecord:
-    """A schedule as files have it."""
+    """Return the record of a schedule."""
     return msgspec.convert(msgspec.to_builtins(schedule), ScheduleRecord)
 
 
 def asked_of(plans: Sequence[KernelPlanRecord]) -> tuple[dict[int, Schedule], Set[int]]:
-    """Return the options of ``generate`` that give the same plans: schedules, and which kernels are early."""
+    """Return the options of ``generate`` that give the same plans: requested schedules, and early kernels."""
     schedules = {one.operator: schedule_of(one.schedule) for one in plans if one.schedule is not None}
     return schedules, frozenset(one.operator for one in plans if one.early)
 
 
 def schedule_of(record: ScheduleRecord) -> Schedule:
-    """The schedule of a record."""
+    """Return the schedule of a record."""
     return msgspec.convert(msgspec.to_builtins(record), Schedule)
 
 

@@ -1,10 +1,11 @@
 """Predefined kernel operators as Programs: all but matmul, which cuBLAS computes.
 
-A reduction or norm is a block graph of one operator, or of the few that it consists of, planned and lowered like that
-of any other kernel: rows over blocks, columns or long rows cut by the loop where the operator allows it. Forms are
-enumerated and tried in the order of the cost model. Tiles may overhang the operand, as in kernels with tails. What no
-form fits is computed fibre by fibre (``lowering.fibres``); what maps or moves elements has no rows
-(``lowering.pointwise``). Arithmetic is float32, whatever the element type.
+A reduction or norm becomes a block graph of one operator, or of the few that it consists of, and is planned and lowered
+like any other kernel. Rows are split over blocks; columns or long rows are split by the loop where the operator allows
+it. Forms are enumerated and tried in the order of the cost model. Tiles may overhang the operand, as in kernels with
+remainder tiles. An operator that no form fits is computed fibre by fibre (``lowering.long_axis_reductions``); operators
+that map or move elements are elementwise kernels (``lowering.pointwise``). Arithmetic is float32 for every element
+type.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _ELEMENTS: Final = 16
 _MOST_ELEMENTS: Final = 64
 #: Elements of a run, the columns that a thread takes together.
 _RUN: Final = 8
-#: What is tried: rows of a tile whose columns are reduced, columns of one whose rows are, runs of an iteration.
+#: Sizes that are tried: rows of a tile whose columns are reduced, columns of one whose rows are, runs of an iteration.
 _ROWS: Final = tuple(1 << i for i in range(8))
 _COLUMNS: Final = tuple(1 << i for i in range(4, 9))
 _CHUNKS: Final = tuple(1 << i for i in range(7, 11))
@@ -57,15 +58,15 @@ SUPPORTED: Final = frozenset(
 def operator_program(
     name: str, operation: Operation, operands: tuple[Operand, ...], result: DTensor, target: Target, tile: int = 0
 ) -> Program:
-    """The kernel of a predefined operator; its parameters are the operands, then the row-major result.
+    """Return the kernel of a predefined operator; its parameters are the operands, then the row-major result.
 
     Args:
         name: Its name.
         operation: The operator.
-        operands: What it reads.
-        result: What it writes.
+        operands: The tensors that it reads.
+        result: The type of the tensor that it writes.
         target: The GPU that it is for.
-        tile: Which of the tiles in which operands that lie across may be read; 0 is the usual one.
+        tile: The number of the tile in which transposed operands are read; 0 is the usual one.
 
     Raises:
         UnsupportedError: The operator has no kernel or no such tile, or a tensor has 2^31 elements or more.
@@ -94,14 +95,14 @@ def operator_program(
 
 
 def copy_program(name: str, operand: Operand, target: Target) -> Program:
-    """The kernel that copies a tensor to a row-major one."""
+    """Return the kernel that copies a tensor to a row-major one."""
     tensor, _, _ = operand
     copy = Operation(Op(OpKind.RESHAPE, (0,), Attrs(shape=tensor.shape)))
     return operator_program(name, copy, (operand,), tensor, target)
 
 
 def _aligned(program: Program) -> Program:
-    """The Program whose parameters are aligned to their widest access, and not more."""
+    """Return the Program with each parameter aligned to its widest access, and not more."""
     widest = {param.name: param.dtype.bytes for param in program.params}
     for access in listing(program).accesses:
         if isinstance(access.target, Param):
@@ -114,7 +115,7 @@ def _aligned(program: Program) -> Program:
 
 @dataclass(frozen=True, slots=True)
 class _Dim:
-    """A dim of all tensors, or several that lie one behind another in each.
+    """A dim of all tensors, or several dims that merge into one in each tensor.
 
     Attributes:
         extent: Its extent.
@@ -127,7 +128,7 @@ class _Dim:
     reduced: bool
 
     def behind(self, inner: _Dim) -> bool:
-        """Return whether the other one and this one are one dim in every tensor."""
+        """Return whether this dim and an inner one merge into one dim in every tensor."""
         if self.reduced or inner.reduced:
             return False
         pairs = zip(self.steps, inner.steps, strict=True)
@@ -136,7 +137,13 @@ class _Dim:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A kernel graph of one graph-defined operator, where its tensors lie, and what it is expected to take."""
+    """A kernel graph of one graph-defined operator, with the memory layouts of its tensors and its estimate.
+
+    Attributes:
+        graph: The kernel graph.
+        known: The memory layout of each tensor.
+        us: The estimated microseconds.
+    """
 
     graph: KernelGraph
     known: tuple[Place, ...]
@@ -144,7 +151,7 @@ class Form:
 
 
 def _planned(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Program | None:
-    """The Program of the best form that can be planned in registers throughout; None if there is none."""
+    """Return the Program of the best form that can be planned in registers throughout; None if there is none."""
     for form in block_forms(op, operands, result, target)[:_TRIED]:
         try:
             plan = make_plan(form.graph, 0, target, known=form.known)
@@ -157,19 +164,19 @@ def _planned(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, 
 
 
 def block_forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> list[Form]:
-    """Block graphs that compute a reduction or norm, the best by the cost model first.
+    """Return block graphs that compute a reduction or norm, the best by the cost model first.
 
     Args:
         op: The operator; the reduced dim has more than one element.
-        operands: What it reads.
-        result: What it writes, row-major.
+        operands: The tensors that it reads.
+        result: The type of its row-major result.
         target: The GPU that estimates are for.
     """
     return sorted(_forms(op, operands, result, target), key=lambda form: form.us)
 
 
 def _dims(op: Op, operands: tuple[Operand, ...], result: DTensor) -> tuple[_Dim, ...]:
-    """The dims of an operator, last the one along which elements are neighbours: the operand's, or those of a norm."""
+    """Return the merged dims of an operator, the contiguous one last: that of the operand, or of a norm's result."""
     shapes = [*(tensor.shape for tensor, _, _ in operands), result.shape]
     strides = [*(steps for _, steps, _ in operands), row_major(result.shape)]
     joined: list[_Dim] = []
@@ -187,7 +194,7 @@ def _dims(op: Op, operands: tuple[Operand, ...], result: DTensor) -> tuple[_Dim,
 
 
 def _forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Iterator[Form]:
-    """Block graphs that compute an operator: tiles of every size that is tried, and what they are expected to take."""
+    """Yield block graphs that compute an operator, for all tile sizes tried, with their estimates."""
     dims = _dims(op, operands, result)
     last = len(dims) - 1
     reduced = next(i for i, dim in enumerate(dims) if dim.reduced)
@@ -209,9 +216,11 @@ def _forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: Targe
 
 
 def _chunks(kind: OpKind, whole: int, across: int, *, along: bool) -> Iterator[int]:
-    """Return the tile extents of an iteration along the reduced dim, if there is a loop.
+    """Yield the tile extents of an iteration along the reduced dim, if there is a loop.
 
-    Zeros behind the end add nothing to a sum, but may be the largest of what is there.
+    Zeros beyond the end add nothing to a sum, but may exceed the maximum of the elements.
+
+
 
     Args:
         kind: The operator.
@@ -233,7 +242,7 @@ def _power(n: int) -> int:
 def _form(
     op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target, dims: tuple[_Dim, ...], tile: Shape
 ) -> Form | None:
-    """The block graph with tiles of these extents; None if a block has too many elements, or the grid too many dims."""
+    """Return the block graph with tiles of these extents; None if a block or the grid would be too large."""
     counts = tuple(-(-dim.extent // n) for dim, n in zip(dims, tile, strict=True))
     reduced = next(i for i, dim in enumerate(dims) if dim.reduced)
     axes = sorted((i for i, n in enumerate(counts) if n > 1 and i != reduced), key=lambda i: -counts[i])
@@ -275,14 +284,14 @@ def _form(
 
 
 def _map(dims: tuple[_Dim, ...], tensor: int, axes: Sequence[int]) -> DimMap:
-    """For each grid axis the dim of a tensor that it splits."""
+    """Return the dim of a tensor that each grid axis splits."""
     split = [d if dims[d].steps[tensor] is not None else None for d in axes]
     x, y, z = [*split, None, None, None][:3]
     return x, y, z
 
 
 def _operators(op: Op, count: int, dim: int, extent: int) -> tuple[Op, ...]:
-    """The block operators of a predefined operator over ``count`` operands, along one dim of this extent."""
+    """Return the block operators of a predefined operator over ``count`` operands, along one dim of this extent."""
     along, number = Attrs(dim=dim), count
     match op.kind:
         case OpKind.SUM:

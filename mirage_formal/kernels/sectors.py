@@ -1,4 +1,4 @@
-"""Sectors: what L2 hands out for the tiles of a tensor."""
+"""Sectors: the 32-byte units in which L2 transfers the tiles of a tensor."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 
 from mirage_formal.graph.types import Shape, row_major
 
-#: Bytes that L2 hands out at least.
+#: The least bytes of an L2 transfer.
 SECTOR: Final = 32
 
 
 def sectors(tile: Sequence[int], shape: Shape, strides: tuple[int, ...] | None, width: int) -> float:
-    """Bytes of sectors for each byte of a tile, from the elements of it that are next to each other in memory.
+    """Return the transferred bytes of sectors for each byte of a tile, from the length of its contiguous runs.
 
     Args:
         tile: Extents of the tile.

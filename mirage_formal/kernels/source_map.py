@@ -1,7 +1,7 @@
-"""Which lines of a kernel's CUDA C++ belong to which operator of its block graph.
+"""A source map: the lines of a kernel's CUDA C++ that belong to each operator of its block graph.
 
-The text says nothing about it and does not change for it: the steps of the plan are lowered once more, in the same
-order, and each statement is printed by itself to count its lines. Nothing rests on the answer; it is for readers.
+The CUDA text is not changed for it. The steps of the plan are lowered once more, in the same order, and each statement
+is printed by itself to count its lines. No proof rests on the map; it is for readers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from mirage_formal.kernels.program.step import (
     Step,
 )
 
-#: What steps do, in words; all others compute.
+#: Descriptions of steps; all other steps "compute".
 _DOES: Final[dict[type, str]] = {
     Accumulation: "adds an iteration's part",
     BlockReduce: "adds up what threads hold",
@@ -57,12 +57,14 @@ _DOES: Final[dict[type, str]] = {
 
 
 def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Sequence[DTensor]) -> tuple[Lines, ...]:
-    """The lines of a graph-defined kernel that belong to a part of its block graph, in their order.
+    """Return the lines of a graph-defined kernel that belong to a part of its block graph, in order.
 
-    Barriers, declarations and what starts and ends loops belong to none.
+    Barriers, declarations, and the first and last lines of loops belong to none.
+
+
 
     Args:
-        program: As code generation made it of the plan.
+        program: The Program that code generation made of the plan.
         plan: The plan.
         op: The operator that was planned.
         operands: Types of its operands.
@@ -88,7 +90,7 @@ def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Seque
 def _placed(
     program: Program, body: Sequence[Stmt], owned: Owned, last: int, depth: int
 ) -> Iterator[tuple[Stmt, tuple[Step, ...], int, int]]:
-    """Statements with their steps, and their first and last lines; ``last`` is that of all of them."""
+    """Yield statements with their steps, first and last lines; ``last`` is the last line of all of them."""
     sizes = line_counts(program, body, depth)
     at = last - sum(sizes)
     left = list(owned)
@@ -107,13 +109,13 @@ def _placed(
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """Says what steps are about; ``tensors`` names what makes each tensor of the flattened block graph."""
+    """A collector of line annotations; ``tensors`` names the node that produces each flattened tensor."""
 
     plan: Plan
     tensors: tuple[str, ...]
 
     def add(self, found: list[Lines], steps: tuple[Step, ...], first: int, last: int) -> None:
-        """Note lines of steps of one kind, together with those right before them that say the same."""
+        """Add the lines of steps, merged with the preceding lines if these have the same annotation."""
         own = [step for step in steps if not isinstance(step, Barrier | WaitGroups | Commit)]
         if not own:
             return
@@ -145,7 +147,7 @@ class _About:
                 yield from self._inline(operands_of(step.op))
 
     def _inline(self, tensors: Iterable[int]) -> Iterator[str]:
-        """Return the values that their readers compute, with the operands of these."""
+        """Yield the nodes of inline tensors among ``tensors``, and those of their inline operands."""
         makers = {result: op for op in self.plan.ops for result in results_of(op)}
         left = list(tensors)
         while left:

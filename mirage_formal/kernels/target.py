@@ -1,4 +1,4 @@
-"""Targets: what a GPU has and may do, read from gpu/targets/*.toml.
+"""Targets: machine descriptions of GPUs, read from gpu/targets/*.toml.
 
 Every figure carries its source as a comment in the file. The figures under ``[model]`` are measured or fitted; they
 order candidates in the cost model and take no part in any verdict.
@@ -34,7 +34,7 @@ class TargetLimits:
     grid: tuple[int, int, int]
 
     def held(self, threads: int, shared_bytes: int) -> int:
-        """How many blocks of so many threads and bytes an SM holds at a time, whatever registers they need."""
+        """Return the number of blocks of this size that an SM holds at a time, register use aside."""
         return min(
             self.blocks_per_sm,
             self.threads_per_sm // threads,
@@ -46,12 +46,12 @@ class TargetLimits:
 class CostModel:
     """Measured or fitted figures of the ranking model (see kernels/cost.py for how they are used).
 
-    ``step_us``: what one iteration of a block takes of its multiprocessor beside its arithmetic: waits, barriers, the
-    issue of copies.
-    ``dependent_launch_us``: the launch of a generated kernel behind another one of the same call, which starts while
-    that one ends (``launch_us`` where a GPU or its driver cannot).
-    ``block_us``: from one block to the next that a multiprocessor starts.
-    ``l2_reread_share``: the time that a byte from L2 takes which another block has read, over that of any other.
+    ``step_us``: the time of one iteration on its multiprocessor beside arithmetic: waits, barriers, the issue of
+    copies.
+    ``dependent_launch_us``: the launch time of a generated kernel that follows another one of the same call and starts
+    while that one ends (``launch_us`` if a GPU or its driver does not support it).
+    ``block_us``: the time between two block starts of a multiprocessor.
+    ``l2_reread_share``: the time of a byte from L2 that another block has read, relative to any other byte.
     """
 
     bandwidth_efficiency: float
@@ -81,7 +81,7 @@ class Target:
     Attributes:
         name: Short name, that of its file.
         title: Name as sold.
-        arch: What compilers call it.
+        arch: The architecture name of compilers.
         sms: Streaming multiprocessors.
         clock_ghz: Highest SM clock.
         device_bytes: Device memory.
@@ -112,15 +112,16 @@ class Target:
 
 
 def target_names() -> tuple[str, ...]:
-    """Names of the targets that come with the project, sorted."""
+    """Return the names of the targets that come with the project, sorted."""
     return tuple(sorted(path.stem for path in (data_dir("gpu") / "targets").glob("*.toml")))
 
 
 def load_target(name: str) -> Target:
-    """Read a target by name ("h200", "h100", "a100", "rtx4090") or from a TOML file of the same form.
+    """Return a target by name ("h200", "h100", "a100", "rtx4090") or from a TOML file of the same form.
 
     Raises:
-        TargetError: The name is unknown, or the file is malformed; names the field, what was expected and got.
+        TargetError: The name is unknown, or the file is malformed; the text names the field, the expected and the
+            actual value.
     """
     path = Path(name) if name.endswith(".toml") else data_dir("gpu") / "targets" / f"{name}.toml"
     hint = f"use one of {', '.join(target_names())}, or the path of a .toml file of the same form"
@@ -146,7 +147,7 @@ def _table(table: dict[str, Any], name: str, path: Path) -> dict[str, Any]:
 
 
 def _fields(kind: type, table: dict[str, Any], where: str) -> dict[str, Any]:
-    """The values of ``table`` for the fields of ``kind``, each checked: present, of the field's type and positive."""
+    """Return the values of ``table`` for the fields of ``kind``, each checked: present, of its type and positive."""
     wanted = {field.name: str(field.type) for field in fields(kind) if field.name not in ("limits", "model")}
     if extra := sorted(set(table) - set(wanted)):
         raise TargetError(f"expected only {sorted(wanted)}, got {extra} as well", where=where, hint="remove them")
@@ -154,7 +155,7 @@ def _fields(kind: type, table: dict[str, Any], where: str) -> dict[str, Any]:
 
 
 def _value(value: object, typ: str, where: str) -> object:
-    """``value`` as the type that a field's annotation names: str, int, float or a triple of int."""
+    """Return ``value`` as the type that a field's annotation names: str, int, float or a triple of int."""
     hint = f"every field is required, as in {data_dir('gpu') / 'targets' / 'h200.toml'}"
     good: object = None
     if (typ == "str" and isinstance(value, str) and value) or (typ == "int" and type(value) is int and value > 0):

@@ -1,4 +1,4 @@
-"""Work of one thread block, as the cost model counts it."""
+"""The work of one thread block, in the units of the cost model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPECIAL: Final = {
     OpKind.DIV_NO_NAN: 1,
     OpKind.SOFTMAX: 1,
 }
-#: Operators that pass over their operand more than once, and how often.
+#: Operators that pass over their operand more than once, with the number of passes.
 _PASSES: Final = {OpKind.SOFTMAX: 4, OpKind.RMS_NORM: 3, OpKind.LAYER_NORM: 5}
 #: Positions along its sum that a library's product takes in a step, and the most steps of a block.
 _STEP: Final = 64
@@ -30,12 +30,12 @@ _IN_FLIGHT: Final = 16  # elements of one thread on their way at once, as loweri
 
 
 class Work:
-    """Work of one block: operations, shared-memory traffic and dependent latency (one object per kernel).
+    """The work of one block: operations, shared-memory traffic and dependent latency (one object per kernel).
 
-    ``shapes``, ``widths`` and ``times`` are of its tensors: the shape, the bytes of an element, and how often it is
-    computed. ``threads`` are those of a block. ``loads`` has for each input the bytes of the tensor and those that one
-    block reads; ``waste`` is what sectors have beside it; ``stage`` is what one iteration loads, in bytes.
-    ``piped`` says whether tiles are copied to shared memory, as products read them.
+    ``shapes``, ``widths`` and ``times`` describe its tensors: the shape, the bytes of an element, and the number of
+    computations. ``threads`` is the number of threads of a block. ``loads`` has, for each input, the bytes of the
+    tensor and the bytes that one block reads. ``waste`` is the bytes of sectors beyond these; ``stage`` is the bytes
+    that one iteration loads. ``piped`` tells whether tiles are copied to shared memory, from which products read them.
     """
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Work:
 def arithmetic(
     kind: OpKind, operands: tuple[Shape, ...], result: Shape, repeat: float, work: Work, target: Target
 ) -> None:
-    """Add the operations of one operator, done ``repeat`` times; of a product, one of 16 bits."""
+    """Add the operations of one operator, done ``repeat`` times; a product counts as one of 16-bit operands."""
     if kind is OpKind.MATMUL:
         left, right = operands
         tile = target.model.tensor_tile
@@ -80,7 +80,7 @@ def arithmetic(
 
 
 def narrow_copies(block: BlockGraph, params: Sequence[PlanParam], work: Work, target: Target) -> None:
-    """Add the copies of products' operands that are of less than 16 bytes each."""
+    """Add the copies of products' operands that move fewer than 16 bytes each."""
     products = [op for op in block.ops if isinstance(op, Op) and op.kind is OpKind.MATMUL]
     for i in sorted({i for op in products for i in op.operands if i < len(params)}):
         size = params[i].copies(work.shapes[i])[1]
@@ -94,7 +94,7 @@ def narrow_copies(block: BlockGraph, params: Sequence[PlanParam], work: Work, ta
 
 
 def scalar_product(left: Shape, result: Shape, repeat: float, work: Work, target: Target) -> None:
-    """Add a product that no tensor core computes: a thread's steps follow one another."""
+    """Add a product that tensor cores do not compute: the steps of a thread run one after another."""
     elements, model = prod(result), target.model
     steps = -(-elements // work.threads) * left[-1] * repeat
     work.latency += steps * model.scalar_step_clocks / (target.clock_ghz * 1e3)
@@ -102,11 +102,11 @@ def scalar_product(left: Shape, result: Shape, repeat: float, work: Work, target
 
 
 def library_product(operands: Sequence[DTensor], result: DTensor, work: Work, target: Target) -> None:
-    """Add a product that a library computes, and the waits of its longest chain of steps, to work of the whole device.
+    """Add a product that a library computes, and the latency of its longest chain of steps, to the device's work.
 
-    Its blocks take tiles of the result, and each goes along the sum step by step. A sum that is too long for that, or
-    one with a single result, is split, and a second kernel adds up the parts. Tensor cores read rows of whole vectors,
-    of 16-bit elements: float32 is multiplied as float32 (device/cublas.py).
+    Each block takes a tile of the result and goes along the sum step by step. A sum that is too long for that, or one
+    with a single result, is split, and a second kernel adds up the parts. Tensor cores read rows of whole vectors, of
+    16-bit elements: float32 is multiplied as float32 (device/cublas.py).
     """
     left, right = operands
     rows, inner, columns = *left.shape[-2:], right.shape[-1]

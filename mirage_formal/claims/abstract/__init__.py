@@ -1,1 +1,1 @@
-"""Abstract expressions: which partial µGraphs cannot become part of the program any more (paper, section 4.3)."""
+"""Pruning by abstract expressions: can a partial µGraph still become part of the program (paper, section 4.3)?"""

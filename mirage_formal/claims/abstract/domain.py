@@ -1,15 +1,15 @@
 """The abstract-expression domain: one term per tensor, forgetting shapes and indices (Wu et al., OSDI 2025, table 1).
 
 matmul over k is sum(k, mul(a, b)), a reduction over n is sum(n, a), an accumulator over r iterations is sum(r, a) if it
-adds and a if it concatenates; repeat, reshape, transpose, iterators and savers are the identity. square(a) is
-mul(a, a), sub(a, b) is add(a, mul(-1, b)), mean over n is mul(1/n, sum(n, a)); exp, sqrt, silu, gelu, relu, sigmoid and
-max are opaque. A comparison is an opaque function of the sum of what it compares; "a where the mask m is 1, else 0" is
-one of add(m, a), and of a selection between a and b there are two, the other one with add(1, mul(-1, m)) for m. A
+adds and a if it concatenates; repeat, reshape, transpose, iterators and savers are the identity. square(a) is mul(a,
+a), sub(a, b) is add(a, mul(-1, b)), mean over n is mul(1/n, sum(n, a)); exp, sqrt, silu, gelu, relu, sigmoid and max
+are opaque. A comparison is an opaque function of the sum of its operands; "a where the mask m is 1, else 0" is an
+opaque function of add(m, a). A selection between a and b is two of these; the second has add(1, mul(-1, m)) for m. A
 number in place of an operand x is add(mul(0, x), number). A quotient that is 0 where its divisor is 0 is a quotient.
 
-A concatenation has one term per piece for as long as its pieces can be told apart, so that
-concat(W, X) @ concat(Y, Z) is add(sum(k1, mul(W, Y)), sum(k2, mul(X, Z))). Such a tensor is part of a target if its
-pieces are; ``pieces`` lists them, and ``expressions`` shows them as one sum.
+A concatenation has one term per piece for as long as its pieces can be told apart, so that concat(W, X) @ concat(Y, Z)
+is add(sum(k1, mul(W, Y)), sum(k2, mul(X, Z))). Such a tensor is part of a target if its pieces are; ``pieces`` lists
+them, and ``expressions`` shows them as one sum.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ class Abstract:
 
     @property
     def single(self) -> bool:
-        """Return whether one term says it all."""
+        """Return whether the value is one term."""
         return len(self.pieces) == 1
 
     @property
     def term(self) -> Expr:
-        """The term, or the sum of the pieces' terms."""
+        """Return the term, or the sum of the pieces' terms."""
         return reduce(add, (e for _, e in self.pieces))
 
     def along(self, axis: int, extent: int) -> Pieces:
-        """The pieces along an axis, which is one piece unless this tensor is divided along it."""
+        """Return the pieces along an axis: one piece unless this tensor is divided along it."""
         return self.pieces if not self.single and self.axis == axis else ((extent, self.term),)
 
 
@@ -87,7 +87,7 @@ def _divided(a: Abstract, axis: int) -> bool:
 
 
 def _refined(a: Pieces, b: Pieces) -> list[tuple[int, Expr, Expr]]:
-    """The common refinement of two divisions of one axis."""
+    """Return the common refinement of two divisions of one axis."""
     out: list[tuple[int, Expr, Expr]] = []
     left, right = list(reversed(a)), list(reversed(b))
     while left and right:
@@ -106,15 +106,15 @@ def _broadcast(a: Shape, b: Shape) -> Shape:
 
 
 class AbstractDomain:
-    """Abstract expressions as a domain of the walk."""
+    """The abstract domain of terms for the interpreter."""
 
     @property
     def keeps(self) -> frozenset[OpKind]:
-        """silu is opaque; softmax is expanded."""
+        """Return the operators that are not expanded: silu is opaque; softmax is expanded."""
         return frozenset({OpKind.SILU})
 
     def unary(self, kind: OpKind, a: Abstract) -> Abstract:
-        """square is a product; the others are opaque."""
+        """Return a product for square, a quotient for reciprocal, and an opaque function for other operators."""
         if kind is OpKind.SQUARE:
             return _mapped(a, a.shape, lambda e: mul(e, e))
         if kind is OpKind.RECIPROCAL:
@@ -122,7 +122,10 @@ class AbstractDomain:
         return _mapped(a, a.shape, lambda e: unary(kind.value, e))
 
     def binary(self, kind: OpKind, a: Abstract, b: Abstract) -> Abstract:
-        """Piece by piece where both are divided alike, or one is not divided."""
+        """Return the operator applied piece by piece, if both are divided alike or one is not divided.
+
+        Operands divided along different axes are taken as one piece, except along one of the axes.
+        """
         shape = _broadcast(a.shape, b.shape)
         if a.single and b.single:
             return _whole(shape, _BINARY[kind](a.term, b.term))
@@ -134,7 +137,7 @@ class AbstractDomain:
         return _joined(shape, axis, ((n, _BINARY[kind](x, y)) for n, x, y in both))
 
     def matmul(self, a: Abstract, b: Abstract, inner: int) -> Abstract:
-        """sum(k, mul(a, b)), or a sum of such over the pieces of the contracted axis."""
+        """Return sum(k, mul(a, b)), or a sum of such terms over the pieces of the contracted axis."""
         rank = len(a.shape)
         shape = (*_broadcast(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
         rows = () if a.single or a.axis == rank - 1 else a.pieces
@@ -149,15 +152,15 @@ class AbstractDomain:
         return _whole(shape, _contract(left, right))
 
     def scale(self, a: Abstract, factor: Fraction) -> Abstract:
-        """mul(constant, a)."""
+        """Return mul(constant, a)."""
         return _mapped(a, a.shape, lambda e: mul(const(factor), e))
 
     def offset(self, a: Abstract, constant: Fraction) -> Abstract:
-        """add(a, constant)."""
+        """Return add(a, constant)."""
         return _mapped(a, a.shape, lambda e: add(e, const(constant)))
 
     def sum(self, a: Abstract, axis: int, extent: int, kept: int) -> Abstract:
-        """The expression of a sum of ``extent / kept`` elements."""
+        """Return the expression of a sum of ``extent / kept`` elements."""
         shape = _with(a.shape, axis, kept)
         if not _divided(a, axis):
             return _mapped(a, shape, lambda e: sum_(extent // kept, e))
@@ -166,7 +169,10 @@ class AbstractDomain:
         return _whole(shape, sum_(extent // kept, a.term))
 
     def ordered(self, kind: OpKind, operands: tuple[Abstract, ...], axis: int, extent: int) -> tuple[Abstract, ...]:
-        """max is opaque, and the max of a max is one; a rescaling factor is exp(m - m), from whatever iterations."""
+        """Return opaque maxima, rescaling factors and rescaled sums.
+
+        The max of a max is one max; a rescaling factor is exp(m - m), for any two iterations.
+        """
         a = operands[0]
         if _divided(a, axis):
             a = _whole(a.shape, a.term)
@@ -181,12 +187,12 @@ class AbstractDomain:
         return largest, self.unary(OpKind.EXP, self.binary(OpKind.SUB, largest, largest))
 
     def softmax(self, a: Abstract, axis: int, extent: int) -> Abstract:
-        """exp(a) over its sum; the walk expands softmax itself, so this is for other callers."""
+        """Return exp(a) over its sum; the interpreter expands softmax itself, so this is for other callers."""
         e = self.unary(OpKind.EXP, a)
         return self.binary(OpKind.DIV, e, self.sum(e, axis, extent, 1))
 
     def reshape(self, a: Abstract, shape: Shape) -> Abstract:
-        """The identity; pieces stay apart if their axis survives."""
+        """Return the same terms; pieces stay apart if their axis survives."""
         if a.single:
             return replace(a, shape=shape)
         before, extent = prod(a.shape[: a.axis]), a.shape[a.axis]
@@ -196,20 +202,20 @@ class AbstractDomain:
         return _whole(shape, a.term)
 
     def transpose(self, a: Abstract, perm: tuple[int, ...]) -> Abstract:
-        """The identity."""
+        """Return the same terms."""
         return Abstract(tuple(a.shape[i] for i in perm), a.pieces, 0 if a.single else perm.index(a.axis))
 
     def tiled(self, a: Abstract, axis: int) -> Abstract:
-        """Pieces along the axis cannot be told apart any longer."""
+        """Return the value as one piece if it is divided along the axis: its pieces cannot be told apart any longer."""
         return _whole(a.shape, a.term) if _divided(a, axis) else a
 
     def concat(self, a: Abstract, b: Abstract, axis: int) -> Abstract:
-        """The pieces of both."""
+        """Return the pieces of both operands."""
         parts = [*self._along(a, axis), *self._along(b, axis)]
         return _joined(_with(a.shape, axis, a.shape[axis] + b.shape[axis]), axis, parts)
 
     def slice(self, a: Abstract, axis: int, start: int, stop: int) -> Abstract:
-        """The identity; of pieces along the axis, those that it meets."""
+        """Return the same terms; of several pieces along the axis, those that the slice overlaps."""
         shape = _with(a.shape, axis, stop - start)
         if not _divided(a, axis):
             return replace(a, shape=shape)
@@ -223,14 +229,14 @@ class AbstractDomain:
         return _joined(shape, axis, kept)
 
     def padded(self, a: Abstract, axis: int, before: int, after: int) -> Abstract:
-        """The identity: zeros are counted as elements of the pieces beside them, of which less is known."""
+        """Return the same terms: zeros count as elements of the adjacent pieces."""
         (n, first), *rest = self._along(a, axis)
         *rest, (m, last) = [(n + before, first), *rest]
         shape = _with(a.shape, axis, before + a.shape[axis] + after)
         return _joined(shape, axis, [*rest, (m + after, last)])
 
     def repeat(self, a: Abstract, axis: int, times: int) -> Abstract:
-        """The identity."""
+        """Return the same terms."""
         return replace(a, shape=_with(a.shape, axis, times))
 
     @staticmethod
@@ -251,7 +257,7 @@ def _sub(a: Expr, b: Expr) -> Expr:
 
 
 def _of_sum(kind: OpKind) -> Callable[[Expr, Expr], Expr]:
-    """Return the opaque function of two terms that is named like an operator: that of their sum."""
+    """Return a function of two terms: the opaque function of their sum, named like an operator."""
     return lambda a, b: unary(kind.value, add(a, b))
 
 
@@ -274,10 +280,10 @@ def _max(e: Expr) -> Expr:
 
 
 def program_inputs(graph: KernelGraph) -> tuple[Abstract, ...]:
-    """One variable per input, named like it.
+    """Return one variable per input, named like it.
 
     Raises:
-        GraphError: Two inputs have one name, so their terms would be one.
+        GraphError: Two inputs have one name, so their terms would be equal.
     """
     names = [source.name for source in graph.inputs]
     if len(set(names)) != len(names):
@@ -297,7 +303,7 @@ def _trace(graph: KernelGraph, view: Callable[[Abstract], _Out]) -> Trace[_Out]:
 
 
 def expressions(graph: KernelGraph) -> Trace[Expr]:
-    """The abstract expression of every tensor of a graph.
+    """Return the abstract expression of every tensor of a graph.
 
     Raises:
         GraphError: The graph is not well-formed, or two inputs share a name.
@@ -306,7 +312,9 @@ def expressions(graph: KernelGraph) -> Trace[Expr]:
 
 
 def pieces(graph: KernelGraph) -> Trace[tuple[Expr, ...]]:
-    """For every tensor, the terms whose containment in a target makes it useful: one each, more for concatenations.
+    """Return, for every tensor, the terms of its pieces: one term, or several for concatenations.
+
+    The tensor is useful for a target if these terms are contained in it.
 
     Sound: a tensor may be pruned only if one of these is refuted; the sum that ``expressions`` shows for a
     concatenation need not be part of a target that the concatenation is good for.

@@ -12,14 +12,14 @@ The normal forms of guided search (search/guided/algebra/forms.py) are polynomia
 and no table serves both:
 
 - Here a sum is its extent, a factor of n, and which index it binds is forgotten: sums of x over two indices of one
-  extent are one form. There a sum is the set of index parts that it binds, without extents. So a product of monomials
+  extent are one form. There a sum is the set of index parts that it binds, without extents. A product of monomials
   always exists here and multiplies n; there bound indices have to be renamed first, and it may have no normal form.
 - Here the denominators are multiplied out to one polynomial, as the exact division needs on which containment rests.
   There they are a multiset of polynomials that are compared as they are: nothing divides by a polynomial.
 - Equal numbers mean here that A_eq identifies two expressions, whose tensors may still differ; there they mean that
   the tensors are equal for every choice of extents.
 
-What is left in common is that sorted (monomial, multiplicity) pairs are interned.
+Both intern sorted (monomial, multiplicity) pairs.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ Monomial = tuple[int, tuple[int, ...], int]
 #: (monomial, multiplicity) pairs in ascending order.
 Polynomial = tuple[tuple[int, int], ...]
 
-#: The empty polynomial: the denominator of what is not divided.
+#: The empty polynomial: the denominator of monomials without one.
 ONE: Final = 0
 
 
 class Tie(Exception):
-    """Two distinct monomials have the same valuation, so division has no leading term; nothing can be said."""
+    """Two distinct monomials have the same valuation, so division has no leading term; containment stays unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class InContext:
-    """The context times the expression is termwise contained in ``whole``."""
+    """A witness step: the context times the expression is termwise contained in ``whole``."""
 
     context: Monomial
     whole: int
@@ -73,7 +73,7 @@ class InContext:
 
 @dataclass(frozen=True, slots=True)
 class InDenominator:
-    """The expression so far is the denominator of a monomial of ``whole``."""
+    """A witness step: the expression so far is the denominator of a monomial of ``whole``."""
 
     monomial: int
     whole: int
@@ -81,7 +81,7 @@ class InDenominator:
 
 @dataclass(frozen=True, slots=True)
 class InArgument:
-    """The expression so far is the argument of an atom of a monomial of ``whole``."""
+    """A witness step: the expression so far is the argument of an atom of a monomial of ``whole``."""
 
     atom: int
     monomial: int
@@ -92,7 +92,7 @@ Witness = tuple[InContext | InDenominator | InArgument, ...]
 
 
 class NormalForms:
-    """Tables of interned normal forms, and their algebra. Numbers mean something only within one object."""
+    """Interning tables of normal forms, and their algebra. Numbers are valid only within one object."""
 
     def __init__(self) -> None:
         self._atoms: dict[Expr | tuple[str, int], int] = {}
@@ -140,7 +140,7 @@ class NormalForms:
         return found
 
     def _mask(self, polynomial: Polynomial) -> int:
-        """All atoms in a polynomial, at any depth, as a bit set."""
+        """Return all atoms in a polynomial, at any depth, as a bit set."""
         mask = 0
         for m, _ in polynomial:
             _, atoms, below = self.monomials[m]
@@ -155,7 +155,7 @@ class NormalForms:
     # Algebra
 
     def of(self, e: Expr) -> int:
-        """The normal form of a term."""
+        """Return the normal form of a term."""
         found = self._forms.get(e)
         if found is None:
             ready = all(child in self._forms for child in children(e))
@@ -191,7 +191,7 @@ class NormalForms:
         return self._polynomial(counts)
 
     def _mul(self, p: int, q: int) -> int:
-        """Product; ONE is neutral."""
+        """Return the product of two polynomials; ONE is neutral."""
         if p == ONE or q == ONE:
             return p or q
         key = (p, q) if p < q else (q, p)
@@ -216,7 +216,7 @@ class NormalForms:
         return found
 
     def _each(self, p: int, extent: int, below: int) -> int:
-        """Every monomial summed over an extent and divided by a polynomial."""
+        """Return the polynomial with every monomial summed over an extent and divided by a polynomial."""
         counts = {}
         for m, c in self.polynomials[p]:
             n, atoms, old = self.monomials[m]
@@ -226,7 +226,7 @@ class NormalForms:
     # Division
 
     def _monomial_value(self, m: int) -> Fraction:
-        """A random multiplicative valuation, which orders monomials compatibly with products."""
+        """Return a random multiplicative valuation, which orders monomials compatibly with products."""
         found = self._monomial_values.get(m)
         if found is None:
             n, atoms, below = self.monomials[m]
@@ -243,14 +243,14 @@ class NormalForms:
         return found
 
     def _leading(self, monomials: Iterator[int] | list[int]) -> int:
-        """The monomial of greatest value."""
+        """Return the monomial of greatest value."""
         ranked = sorted(monomials, key=self._monomial_value, reverse=True)
         if len(ranked) > 1 and self._monomial_value(ranked[0]) == self._monomial_value(ranked[1]):
             raise Tie
         return ranked[0]
 
     def _quotient(self, p: int, q: int) -> int | None:
-        """The denominator d with q * d = p, where ONE means none; None if there is no such d."""
+        """Return the denominator d with q * d = p, where ONE means none; None if there is no such d."""
         if q == ONE or p == q:
             return p if q == ONE else ONE
         if p == ONE or self._masks[q] & ~self._masks[p]:
@@ -287,7 +287,7 @@ class NormalForms:
         return self._polynomial(quotient)
 
     def _monomial_quotient(self, m: int, k: int) -> Monomial | None:
-        """The context M with M * k = m; its atoms may be empty."""
+        """Return the context M with M * k = m; its atoms may be empty. None if there is no such context."""
         n1, atoms1, below1 = self.monomials[m]
         n2, atoms2, below2 = self.monomials[k]
         if n1 % n2:
@@ -301,7 +301,7 @@ class NormalForms:
         return None if below is None else (n1 // n2, tuple(rest), below)
 
     def apply(self, context: Monomial, m: int) -> int:
-        """The monomial context * m."""
+        """Return the monomial context * m."""
         n, atoms, below = context
         n2, atoms2, below2 = self.monomials[m]
         return self._monomial((n * n2, tuple(sorted(atoms + atoms2)), self._mul(below, below2)))
@@ -309,7 +309,7 @@ class NormalForms:
     # Containment
 
     def _context(self, p: int, whole: int) -> Monomial | None:
-        """A monomial context that puts ``p`` termwise into ``whole``."""
+        """Return a monomial context that puts ``p`` termwise into ``whole``; None if there is none."""
         part = self.polynomials[p]
         counts = dict(self.polynomials[whole])
         if len(part) > len(counts):
@@ -322,7 +322,7 @@ class NormalForms:
         return None
 
     def contained(self, p: int, whole: int) -> Witness | None:
-        """Why ``p`` is part of ``whole``, innermost step first; None if it is not.
+        """Return a witness that ``p`` is part of ``whole``, innermost step first; None if it is not part of it.
 
         Sound: None only if no chain of A_sub and A_eq steps exists (the module's criterion is necessary and
         sufficient); raises Tie where leading terms are not determined.
@@ -350,7 +350,7 @@ class NormalForms:
         return None
 
     def widest(self, p: int) -> int:
-        """Most monomials, with multiplicity, in ``p`` or in anything nested in it."""
+        """Return the most monomials, with multiplicity, in ``p`` or in any polynomial nested in it."""
         out, waiting, seen = 0, [p], {p}
         while waiting:
             polynomial = self.polynomials[waiting.pop()]
@@ -364,7 +364,7 @@ class NormalForms:
         return out
 
     def key(self, p: int) -> bytes:
-        """A digest of a normal form that does not depend on the numbers of this object's tables."""
+        """Return a digest of a normal form that does not depend on the numbers of this object's tables."""
         found = self._keys.get(p)
         if found is None:
             parts = sorted((self._monomial_key(m), c) for m, c in self.polynomials[p])
@@ -386,26 +386,26 @@ class NormalForms:
         return unary(atom[0], self.term(atom[1])) if isinstance(atom, tuple) else atom
 
     def function(self, a: int) -> str:
-        """The function of an atom that is one's value."""
+        """Return the function of an atom that is a function application."""
         atom = self.atoms[a]
         assert isinstance(atom, tuple)
         return atom[0]
 
     def product_term(self, atoms: tuple[int, ...]) -> Expr:
-        """The product of atoms."""
+        """Return the term of a product of atoms."""
         out = self._atom_term(atoms[-1])
         for a in reversed(atoms[:-1]):
             out = mul(self._atom_term(a), out)
         return out
 
     def monomial_term(self, monomial: Monomial) -> Expr:
-        """The term of a monomial."""
+        """Return the term of a monomial."""
         n, atoms, below = monomial
         out = sum_(n, self.product_term(atoms))
         return out if below == ONE else div(out, self.term(below))
 
     def counts_term(self, counts: dict[int, int]) -> Expr | None:
-        """The sum of monomials with multiplicities; None for the empty sum."""
+        """Return the term of a sum of monomials with multiplicities; None for the empty sum."""
         out: Expr | None = None
         for m in sorted(counts, reverse=True):
             for _ in range(counts[m]):
@@ -414,7 +414,7 @@ class NormalForms:
         return out
 
     def term(self, p: int) -> Expr:
-        """The term of a polynomial that is not ONE."""
+        """Return the term of a polynomial other than ONE."""
         out = self.counts_term(dict(self.polynomials[p]))
         assert out is not None
         return out

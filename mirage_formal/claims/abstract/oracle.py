@@ -1,7 +1,7 @@
-"""The subexpression oracle: may an abstract expression still become part of a program's output?
+"""The subexpression oracle: it decides whether an abstract expression can become part of a program's output.
 
 ``NormalFormOracle`` decides the question and certifies every positive answer. ``Z3Oracle`` asks Z3 with the quantified
-axioms, as the paper does, but keeps what Z3 does not know.
+axioms, as the paper does, but keeps expressions that Z3 cannot decide.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Oracle(Protocol):
 
     Attributes:
         calls: Questions asked.
-        cache_hits: Those answered from memory.
+        cache_hits: Questions answered from the cache.
         unknown: Distinct questions without an answer; they are kept.
     """
 
@@ -61,10 +61,10 @@ class Oracle(Protocol):
         """Return whether ``e`` is part of some target; a branch is pruned only on REFUTED."""
 
     def certificate(self, e: Expr) -> Certificate | None:
-        """Why ``e`` is part of some target; None unless it is known to be."""
+        """Return a certificate that ``e`` is part of some target; None unless it is known to be."""
 
     def asked(self) -> tuple[Expr, ...]:
-        """The distinct expressions asked about, in the order asked."""
+        """Return the distinct expressions asked about, in the order asked."""
 
 
 class _Profile:
@@ -87,7 +87,7 @@ class _Profile:
 
 
 class _Profiles:
-    """Profiles of terms, remembered."""
+    """A cache of the profiles of terms."""
 
     def __init__(self) -> None:
         self._known: dict[Expr, _Profile] = {}
@@ -129,7 +129,7 @@ class _Profiles:
 
 
 class NormalFormOracle:
-    """Decides containment in any of several targets by normal forms.
+    """A decision procedure, by normal forms, for containment in any of several targets.
 
     Sound: REFUTED only if the axioms do not make the expression part of any target; where a normal form would be too
     large or leading terms tie, the answer is UNKNOWN.
@@ -166,15 +166,15 @@ class NormalFormOracle:
         return found
 
     def asked(self) -> tuple[Expr, ...]:
-        """The distinct expressions asked about, in the order asked."""
+        """Return the distinct expressions asked about, in the order asked."""
         return tuple(self._answers)
 
     def form(self, e: Expr) -> int | None:
-        """The normal form's number; None where one of the targets is too large to decide by normal forms."""
+        """Return the normal form's number; None if one of the targets is too large to decide by normal forms."""
         return None if None in self._limits else self._forms.of(e)
 
     def key(self, e: Expr) -> bytes | None:
-        """A key that equal normal forms share in every process; None unless ``e`` is known to be part of a target."""
+        """Return a key that equal normal forms share in every process; None unless ``e`` is part of a target."""
         found = self._answers.get(e)
         if found is None:
             found = self._decide(e)
@@ -209,7 +209,7 @@ class NormalFormOracle:
             return Answer.UNKNOWN
 
     def certificate(self, e: Expr) -> Certificate | None:
-        """A certificate for the first target that contains ``e``; a function of ``e`` and the targets alone.
+        """Return a certificate for the first target that contains ``e``; it depends on ``e`` and the targets alone.
 
         None if there is none, or if it would be too long.
         """
@@ -232,7 +232,7 @@ def _certificate(e: Expr, target: Expr) -> Certificate:
 
 
 def _steps(forms: NormalForms, e: Expr, witness: Witness) -> Iterator[tuple[str, Binding]]:
-    """The chain of A_sub steps that a witness describes, from ``e`` outwards."""
+    """Yield the chain of A_sub steps that a witness describes, from ``e`` outwards."""
     here = e
     for step in witness:
         counts = dict(forms.polynomials[step.whole])
@@ -277,7 +277,7 @@ def _without(atoms: tuple[int, ...], a: int) -> tuple[int, ...]:
 
 
 class Z3Oracle:
-    """Containment by Z3 with the quantified axioms and a time limit per question, as in the paper.
+    """An oracle that asks Z3 with the quantified axioms and a time limit per question, as in the paper.
 
     Sound: PROVED only on unsat and REFUTED only on sat; Z3 says sat next to never here, so almost nothing is pruned
     that it merely does not know.
@@ -312,9 +312,9 @@ class Z3Oracle:
         return found
 
     def asked(self) -> tuple[Expr, ...]:
-        """The distinct expressions asked about, in the order asked."""
+        """Return the distinct expressions asked about, in the order asked."""
         return tuple(self._answers)
 
     def certificate(self, e: Expr) -> Certificate | None:
-        """A certificate, written from normal forms whatever Z3 knows: it is checked, not believed."""
+        """Return a certificate written from normal forms, independent of Z3's answer: it is checked, not trusted."""
         return self._writer.certificate(e)

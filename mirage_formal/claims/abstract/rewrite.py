@@ -1,7 +1,7 @@
-"""A normaliser of abstract expressions that keeps the axiom instances it used.
+"""A normaliser of abstract expressions that records the axiom instances it uses.
 
-Ordered rewriting to a sum of quotients of sums of products: every step is an instance of an axiom, applied in one of
-its two directions. Two terms that A_eq makes equal reach one term, so the instances of both are a proof that they are.
+It is ordered rewriting to a sum of quotients of sums of products. Every step is an instance of an axiom, applied in one
+of its two directions. Two terms that A_eq makes equal reach one term, so the instances of both prove their equality.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mirage_formal.logic.axioms import AxiomSet, Binding, instantiate, load
 from mirage_formal.logic.certificate import Certificate, Instance
 from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, order_key
 
-#: Frames for chains of this many terms; Python-to-Python calls need no stack of the machine.
+#: The recursion limit for long chains of terms; Python-to-Python calls need no machine stack.
 _FRAMES = 200_000
 
 
@@ -25,7 +25,7 @@ class TooLong(ValueError):
 
 
 class Normaliser:
-    """Rewrites terms to normal form and collects the instances used, in order and without repetition.
+    """A rewriter of terms to normal form that collects the instances used, in order and without repetition.
 
     Args:
         axioms: The axioms; by default, the project's.
@@ -40,7 +40,7 @@ class Normaliser:
         self._memo: dict[Expr, Expr] = {}
 
     def use(self, axiom: str, binding: Binding) -> tuple[Expr, Expr]:
-        """Record an instance; the two sides of its conclusion."""
+        """Record an axiom instance and return the two sides of its conclusion."""
         schema = self.axioms.axioms[axiom]
         self.instances[Instance(axiom, tuple(binding[name] for name, _ in schema.variables))] = None
         if len(self.instances) > self._most:
@@ -48,7 +48,7 @@ class Normaliser:
         return instantiate(schema.conclusion.left, binding), instantiate(schema.conclusion.right, binding)
 
     def normalise(self, e: Expr) -> Expr:
-        """The normal form of a term."""
+        """Return the normal form of a term."""
         with _deep():
             return self._normal(e)
 
@@ -80,7 +80,7 @@ class Normaliser:
         return out
 
     def _root(self, e: Expr) -> Expr:
-        """Normal form of a term whose arguments are normal."""
+        """Return the normal form of a term whose arguments are normal."""
         if not self._expand:
             return self._sort(e) if isinstance(e, Add | Mul) else e
         match e:
@@ -115,7 +115,7 @@ class Normaliser:
         return self._sort(e)
 
     def _sort(self, e: Add | Mul) -> Expr:
-        """Right-nested and sorted, given that both arguments are; an insertion is three instances."""
+        """Return a term nested to the right and sorted, given sorted arguments; an insertion is three instances."""
         kind = type(e)
         assoc, comm = ("add-assoc", "add-comm") if kind is Add else ("mul-assoc", "mul-comm")
         x, y = e.left, e.right
@@ -147,16 +147,16 @@ def _deep() -> Iterator[None]:
 def certify(
     expression: Expr, target: Expr, steps: Iterable[tuple[str, Binding]], axioms: AxiomSet | None = None
 ) -> Certificate:
-    """Turn a chain of A_sub steps into a certificate.
+    """Return the certificate of a chain of A_sub steps.
 
     Args:
-        expression: Where the chain begins.
+        expression: The first term of the chain.
         target: The term that A_eq makes equal to the chain's end.
         steps: Axiom and binding of each step; each contains the term before it.
         axioms: The axioms; by default, the project's.
 
     Raises:
-        ValueError: If the chain does not connect the two terms.
+        ValueError: The chain does not connect the two terms.
         TooLong: It would have more instances than CERTIFICATE_INSTANCES.
     """
     proof = Normaliser(axioms, most=CERTIFICATE_INSTANCES)
@@ -176,9 +176,11 @@ def certify(
 
 
 def inside(expression: Expr, target: Expr, axioms: AxiomSet | None = None) -> Certificate | None:
-    """A certificate for a term that stands in the target, but for the order of factors and terms; None if it does not.
+    """Return a certificate that a term occurs in the target up to the order of factors and terms; None if not.
 
-    It needs no normal form, which of a power of a quotient of sums may have thousands of products.
+    It needs no normal form; that of a power of a quotient of sums may have thousands of products.
+
+
 
     Args:
         expression: The term.
@@ -207,7 +209,7 @@ def inside(expression: Expr, target: Expr, axioms: AxiomSet | None = None) -> Ce
 
 
 def _step(proof: Normaliser, here: Expr, outer: Expr) -> Expr:
-    """One step of A_sub from a term to one that has it as an argument, or to one that is equal to that by A_eq."""
+    """Return the result of one A_sub step from a term to a term that contains it, up to A_eq."""
     match outer:
         case Unary(function, _):
             proof.use(f"sub-{function}", {"x": here})
@@ -226,7 +228,7 @@ def _step(proof: Normaliser, here: Expr, outer: Expr) -> Expr:
 
 
 def _path(expression: Expr, target: Expr) -> list[Expr] | None:
-    """The terms from one that has ``expression`` as an argument up to the target; None if it is no part of it."""
+    """Return the terms from a parent of ``expression`` up to the target; None if it is no part of the target."""
     above: dict[Expr, Expr | None] = {target: None}
     waiting = [target]
     for e in waiting:  # grows while it is read

@@ -1,8 +1,8 @@
-"""Tensors of any size by their different values: each axis is cut into classes of coordinates at which all is equal.
+"""Compressed tensors of any size: each axis is partitioned into classes of coordinates at which the tensor is constant.
 
 An input that has a default and few other elements has few classes, and so have all tensors that are computed from it,
 however large they are. A sum over an axis is a sum over its classes, each times the number of its coordinates. Nothing
-is approximated: an element is exactly what the classes of its coordinates say.
+is approximated: the classes of an element's coordinates determine it exactly.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_VALUES: Final = 1 << 23
 
 
 class TooManyClasses(Exception):
-    """A tensor has so many different values that it is as large as if it were written out."""
+    """A tensor has so many different values that it is as large as an uncompressed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class Grouped:
 
 
 class GroupedDomain(Untiled[Grouped]):
-    """The walk's domain of such tensors.
+    """A domain of compressed tensors for the interpreter.
 
     Sound: every operator is applied to values whose classes are those of a common refinement, so that each value of the
     result is the operator's at every coordinate of its class; sums count every coordinate.
 
     Args:
-        elements: What computes on the values.
+        elements: The domain that computes on the values.
     """
 
     keeps: Final = KEEPABLE
@@ -182,7 +182,7 @@ class GroupedDomain(Untiled[Grouped]):
 
 
 def run_grouped(graph: KernelGraph, inputs: Sequence[Grouped], elements: BatchedDomain) -> tuple[Grouped, ...]:
-    """Outputs of a µGraph on such inputs, in the float type of their values.
+    """Return the outputs of a µGraph on compressed inputs, in the float type of their values.
 
     Overflow, division by zero and roots of negative numbers give inf or nan without a warning.
 
@@ -195,11 +195,11 @@ def run_grouped(graph: KernelGraph, inputs: Sequence[Grouped], elements: Batched
 
 
 def joined(a: Grouped, b: Grouped, axes: Sequence[int]) -> tuple[Shape, tuple[Labels, ...], NDArray[Any], NDArray[Any]]:
-    """Two tensors over the coarsest classes that refine those of both, along these axes.
+    """Return two tensors over the coarsest common refinement of their classes along these axes.
 
     Returns:
-        Shape and labels of their broadcast, and the values of each; an axis that is one class broadcasts. Along other
-        axes all is as ``a`` has it.
+        Shape and labels of their broadcast, and the values of each; an axis that is one class broadcasts. Other axes
+        are those of ``a``.
     """
     shape, labels = list(a.shape), list(a.labels)
     x, y = a.values, b.values
@@ -213,7 +213,7 @@ def joined(a: Grouped, b: Grouped, axes: Sequence[int]) -> tuple[Shape, tuple[La
 
 
 def _common(a: Labels, b: Labels) -> tuple[Labels, NDArray[np.int64] | None, NDArray[np.int64] | None]:
-    """Classes that refine two lists of such, and for each of them the class in either; None if those are the same."""
+    """Return the common refinement of two partitions, and the class of each in either; None where they are equal."""
     if a is None or b is None:
         return (b if a is None else a), None, None
     if a is b or np.array_equal(a, b):
@@ -255,7 +255,7 @@ def _reduced(a: Grouped, axis: int, values: NDArray[Any]) -> Grouped:
 
 
 def _written_out(a: Grouped, axis: int) -> Grouped:
-    """The same tensor with a class for each coordinate of an axis."""
+    """Return the same tensor with a class for each coordinate of an axis."""
     extent = a.shape[axis]
     if extent == 1:
         return a
@@ -265,7 +265,7 @@ def _written_out(a: Grouped, axis: int) -> Grouped:
 
 
 def _merged(extents: Sequence[int], labels: Sequence[Labels]) -> Labels:
-    """Classes of axes laid one after another: those of every combination, in row-major order."""
+    """Return the classes of several axes merged into one: those of every combination, in row-major order."""
     if all(item is None for item in labels):
         return None
     if prod(extents) > MAX_COORDINATES:
@@ -277,7 +277,7 @@ def _merged(extents: Sequence[int], labels: Sequence[Labels]) -> Labels:
 
 
 def _split(extents: Sequence[int], flat: Labels) -> tuple[list[Labels], NDArray[np.int64]]:
-    """Classes of the axes that one is cut into, and for each combination of them the class of the one."""
+    """Return the classes of the axes into which one axis is split, and the class of the one for each combination."""
     if flat is None:
         return [None] * len(extents), np.zeros((1,) * len(extents), dtype=np.int64)
     table = flat.reshape(tuple(extents))
@@ -291,7 +291,7 @@ def _split(extents: Sequence[int], flat: Labels) -> tuple[list[Labels], NDArray[
 
 
 def _distinct(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Number of the first of each set of equal rows, and for every row the set that it is in."""
+    """Return the number of the first of each set of equal rows, and the set of every row."""
     # Rows with one sum are nearly always equal; where they are not, rows are compared as they are.
     sums = rows @ np.random.default_rng(1).integers(1, 1 << 62, rows.shape[1])
     _, first, labels = np.unique(sums, return_index=True, return_inverse=True)
@@ -301,7 +301,7 @@ def _distinct(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
 
 
 def runs(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[int]]]:
-    """Least runs of old and new axes with as many elements, in order; what is left over has one element."""
+    """Yield minimal runs of old and new axes with equally many elements, in order; remaining axes have one element."""
     i = j = 0
     while i < len(old) or j < len(new):
         olds, news, a, b = list[int](), list[int](), 1, 1

@@ -1,6 +1,6 @@
-"""Search for an input at which two graphs are defined: a proof that holds where nothing is defined says nothing.
+"""Search for an input at which two graphs are defined: a proof is vacuous if its side conditions never hold.
 
-Inputs are kept by classes of equal elements (grouped), so that real extents cost no more than small ones.
+Inputs are compressed by classes of equal elements (grouped), so that real extents cost no more than small ones.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.graph.verdict import Unknown
 
-#: Random points that are tried before it is said that no input meets the conditions.
+#: Random points that are tried before the conditions count as never met.
 POINTS: Final = 200
 NEVER: Final = "its conditions were never met"
 #: Scales of random values: moderate ones first, then tiny and huge ones.
 _SCALES: Final = (1.0, 0.1, 3.0, 1e-6, 1e3)
-#: Values that all elements of all inputs have, or all but a few.
+#: Values of corner points, in which all elements of all inputs, or all but a few, have one value.
 _CORNERS: Final = (1.0, 0.0, -1.0, 0.5, -0.5, 2.0, -2.0, 1e-8, -1e-8, 1e8, -1e8)
 
 
@@ -33,7 +33,7 @@ class _Undefined(Exception):
 
 
 class _ConditionsDomain(BoundedDomain):
-    """Values with bounds; stops where a divisor or a radicand is not surely what it has to be."""
+    """A domain of values with bounds that stops at a divisor, radicand or logarithm that may be invalid."""
 
     def unary(self, kind: OpKind, a: NDArray[Any]) -> NDArray[Any]:
         """Implement ``Domain.unary``."""
@@ -57,7 +57,7 @@ def _nonzero(a: NDArray[Any]) -> bool:
 
 
 def unmet(program: KernelGraph, candidate: KernelGraph, doubtful: bool, *, seed: int = 0) -> Unknown | None:
-    """Unknown if the conditions of a proof hold at no input that is tried; None if they hold at one.
+    """Return Unknown if the conditions of a proof hold at no input that is tried; None if they hold at one.
 
     Sound: it only ever takes an answer back. That it does not is evidence in float64, beyond what rounding may have
     done, that some input meets all conditions, and no proof of it.
@@ -66,7 +66,7 @@ def unmet(program: KernelGraph, candidate: KernelGraph, doubtful: bool, *, seed:
         program: The program.
         candidate: A graph that is proved equal to it where all conditions hold.
         doubtful: Whether there is a condition that does not show by its form that it always holds.
-        seed: Of the points.
+        seed: The seed of the points.
 
     Raises:
         GraphError: A graph is not well-formed.
@@ -88,7 +88,7 @@ def _defined(graph: KernelGraph, point: Sequence[Grouped]) -> bool:
 
 
 def _points(inputs: Sequence[DTensor], seed: int) -> Iterator[list[Grouped]]:
-    """Random points of several scales and signs, and after the first ones corners where everything is one value.
+    """Yield random points of several scales and signs, and with the first ones corners of one value everywhere.
 
     An element of a mask is 1 where the number that is drawn for it is positive.
     """
@@ -110,7 +110,7 @@ def _fitting(drawn: Grouped, tensor: DTensor) -> Grouped:
 
 
 def _random(rng: np.random.Generator, shape: Shape, scale: float, sign: int) -> Grouped:
-    """Normal values: of both signs, positive only, or negative only."""
+    """Return normal values: of both signs, positive only, or negative only."""
     labels, size = _cut(rng, shape)
     values = scale * rng.normal(0.0, 1.0, size)
     if sign:
@@ -119,7 +119,7 @@ def _random(rng: np.random.Generator, shape: Shape, scale: float, sign: int) -> 
 
 
 def _constant(rng: np.random.Generator, shape: Shape, value: float, *, few: bool) -> Grouped:
-    """One value everywhere, or everywhere but for a few elements."""
+    """Return one value everywhere, or everywhere except for a few elements."""
     if not few:
         return Grouped(shape, (None,) * len(shape), exactly(np.full((1,) * len(shape), value)))
     labels, size = _cut(rng, shape)
@@ -128,7 +128,7 @@ def _constant(rng: np.random.Generator, shape: Shape, value: float, *, few: bool
 
 
 def _cut(rng: np.random.Generator, shape: Shape) -> tuple[tuple[NDArray[np.int64] | None, ...], tuple[int, ...]]:
-    """Classes of every axis: the first and the last coordinate and one more, and the rest by parity."""
+    """Return classes of every axis: the first and the last coordinate and one more, and the rest by parity."""
     cut = [classes(extent, {0, extent - 1, int(rng.integers(extent))}, parity=True) for extent in shape]
     return tuple(labels for labels, _ in cut), tuple(len(first) for _, first in cut)
 

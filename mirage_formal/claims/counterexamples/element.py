@@ -1,7 +1,7 @@
-"""One output element of a µGraph by the float64 reference, from the elements that it depends on and no others.
+"""One output element of a µGraph by the float64 reference, computed from the elements that it depends on only.
 
-What is needed is carried backwards through the tape as a box for each step: along every axis the coordinates that
-matter. Then the reference's operators run on the boxes. So an element of a product costs a row and a column.
+The backward slice is propagated through the tape as a box for each step: the needed coordinates along every axis. Then
+the reference's operators run on the boxes. So an element of a product costs a row and a column.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from mirage_formal.semantics.straight_line_trace import (
     record,
 )
 
-#: Coordinates along every axis, ascending: the elements at all their combinations.
+#: Ascending coordinates along every axis; a box holds the elements at all their combinations.
 Box = tuple[NDArray[np.int64], ...]
 #: The elements of an input in a box.
 Source = Callable[[int, Box], NDArray[Any]]
@@ -48,11 +48,11 @@ MAX_ELEMENTS: Final = 1 << 26
 
 
 def element(graph: KernelGraph, source: Source, output: int, index: tuple[int, ...]) -> float | None:
-    """One element of an output, or None if it depends on too many elements to be computed.
+    """Return one element of an output; None if it depends on too many elements.
 
     Args:
         graph: A program or a candidate.
-        source: Gives the elements of the inputs.
+        source: A function that returns the elements of the inputs.
         output: Number of the output.
         index: The element.
 
@@ -81,7 +81,7 @@ def element(graph: KernelGraph, source: Source, output: int, index: tuple[int, .
 
 
 def _needed(tape: Tape, root: int, index: tuple[int, ...]) -> dict[int, Box] | None:
-    """For every step that matters the smallest box of what the steps behind it read, or None if they are too large."""
+    """Return, for every needed step, the smallest box that its readers cover; None if the boxes are too large."""
     boxes: dict[int, Box] = {root: tuple(np.array([i]) for i in index)}
     total = 0
     for number in range(root, -1, -1):
@@ -141,7 +141,7 @@ def _broadcast(box: Box, shape: Shape) -> Box:
 
 
 def _ordered_back(step: Ordered, shape: Shape, box: Box) -> Box:
-    """The whole of every axis that is reduced, and the whole loop, which carries a state."""
+    """Return the box that an ordered reduction reads: every reduced axis, and the loop with its state, as a whole."""
     found = list(_broadcast(box, shape))
     for axis, extent in enumerate(shape):
         if step.shape[axis] != extent or (step.kind is not OpKind.MAX and axis == LOOP_AXIS):
@@ -150,7 +150,7 @@ def _ordered_back(step: Ordered, shape: Shape, box: Box) -> Box:
 
 
 def _reshaped(box: Box, shape: Shape, old: Shape) -> Box:
-    """Coordinates in the old axes of a box in the new ones, run by run."""
+    """Return the coordinates in the old axes of a box in the new axes, run by run."""
     found: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)] * len(old)
     for olds, news in runs(old, shape):
         flat = _flat([box[i] for i in news], [shape[i] for i in news])
@@ -161,7 +161,7 @@ def _reshaped(box: Box, shape: Shape, old: Shape) -> Box:
 
 
 def _flat(box: list[NDArray[np.int64]], shape: list[int]) -> NDArray[np.int64]:
-    """Row-major numbers of the elements in a box."""
+    """Return the row-major numbers of the elements in a box."""
     return reduce(
         lambda flat, axis: (flat[:, None] * axis[1] + axis[0][None, :]).reshape(-1),
         zip(box, shape, strict=True),
@@ -170,7 +170,7 @@ def _flat(box: list[NDArray[np.int64]], shape: list[int]) -> NDArray[np.int64]:
 
 
 def _restricted(values: Floats, held: Box, wanted: Box) -> Floats:
-    """The elements of a box within a larger one."""
+    """Return the elements of a box within a larger one."""
     for axis, (have, want) in enumerate(zip(held, wanted, strict=True)):
         if len(have) != len(want) or not np.array_equal(have, want):
             values = np.take(values, np.searchsorted(have, want), axis=axis)
@@ -178,7 +178,7 @@ def _restricted(values: Floats, held: Box, wanted: Box) -> Floats:
 
 
 def _forward(step: Step, tape: Tape, box: Box, read: list[Box], given: list[Floats], domain: FloatDomain) -> Floats:
-    """The elements of a step's result in a box, from those that it reads."""
+    """Return the elements of a step's result in a box, from those that it reads."""
     match step:
         case Unary():
             return domain.unary(step.kind, given[0])
@@ -220,7 +220,7 @@ def _forward(step: Step, tape: Tape, box: Box, read: list[Box], given: list[Floa
 
 
 def _reshape_forward(values: Floats, read: Box, box: Box, old: Shape, new: Shape) -> Floats:
-    """Values of a box in the old axes at the places of one in the new axes, run by run."""
+    """Return the values of a box in the old axes, rearranged for a box in the new axes, run by run."""
     at = 0
     for olds, news in runs(old, new):
         mine = [read[i] for i in olds]

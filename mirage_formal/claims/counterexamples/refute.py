@@ -1,9 +1,8 @@
 """Search for an input on which a candidate differs from its program, and its minimisation.
 
-Inputs are small integers: a default per input and a few entries that differ from it, which may be other numbers where
-comparisons and roundings ask for these. Many such inputs are evaluated at
-once in float64. What is returned was evaluated again in another precision and by the reference, so that the gap is none
-of rounding.
+Inputs are small integers: a default per input and a few entries that differ from it. Entries may be other numbers where
+comparisons and roundings need these. Many such inputs are evaluated at once in float64. A result is evaluated again in
+another precision and by the reference, so that rounding does not explain the gap.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from mirage_formal.semantics.working_set import footprint
 
 #: Defaults in the order of preference: zeros, ones, rows that are not constant, the same without zeros.
 _FILLS: Final = (Fill(0, 0), Fill(1, 1), Fill(0, 1), Fill(1, 2))
-#: What masks have in place of the last of them.
+#: The default of masks in place of the last of them.
 _FLIPPED: Final = Fill(1, 0)
 _MAX_FILLS: Final = 64
-#: How many defined defaults are tried in one attempt.
+#: Defined defaults that are tried in one attempt.
 _DEFAULTS: Final = 4
 _FEW: Final = 6
 _MINIMAL: Final = 4
@@ -47,7 +46,7 @@ class Evaluation:
 
 
 def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: int = 6) -> Counterexample | None:
-    """A small input on which the two differ, or None if none was found, which says nothing.
+    """Return a small input on which the two differ; None if none was found, which proves nothing.
 
     Args:
         program: The program.
@@ -65,16 +64,16 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
         GraphError: A graph is not well-formed.
 
     Notes:
-        One attempt evaluates both graphs on at most 48 inputs for each of about 4 defaults, and minimising on a few
-        hundred more, many at a time: milliseconds for graphs of some hundred elements. Where one evaluation has more
+        One attempt evaluates both graphs on at most 48 inputs for each of about 4 defaults. Minimising evaluates a few
+        hundred more, many at a time: milliseconds for graphs of some hundred elements. If one evaluation has more
         than 2^15 elements (every partial product of every block and iteration counts), only a few coordinates per
-        extent are changed and tensors are kept by classes of equal elements (grouped): what that takes does
-        not depend on extents. The answer is None where the element that differs depends on more than 2^26 elements.
+        extent are changed and tensors are compressed by classes of equal elements (grouped): this cost does not depend
+        on extents. The answer is None where the element that differs depends on more than 2^26 elements.
 
     Sound: a Counterexample is returned only if all outputs are finite; the gap is at least 1e-6 of the largest
-    magnitude of the output and 16 times what rounding may have done to both sides (bounded); and the
-    reference (on all that the element depends on), float64 with other roundings and extended precision agree within a
-    hundredth of the gap.
+    magnitude of the output and 16 times what rounding may have done to both sides (bounded); and the reference (on all
+    that the element depends on), float64 with other roundings and extended precision agree within a hundredth of the
+    gap.
     """
     if any(item.band is not None for item in program.inputs):
         return None
@@ -107,7 +106,7 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
 
 
 def confirm(program: KernelGraph, candidate: KernelGraph, counterexample: Counterexample) -> Evaluation:
-    """Both values of the element that a counterexample names, evaluated by the reference.
+    """Return both values of the element that a counterexample names, evaluated by the reference.
 
     Raises:
         ShapeError: It names an input, an output or an element that does not exist.
@@ -124,7 +123,7 @@ def confirm(program: KernelGraph, candidate: KernelGraph, counterexample: Counte
 
 
 def arrays_of(program: KernelGraph, counterexample: Counterexample) -> list[NDArray[np.float64]]:
-    """The inputs that a counterexample describes, one array per input of the program.
+    """Return the inputs that a counterexample describes, one array per input of the program.
 
     Raises:
         ShapeError: It has a default too many or too few, or names an element that does not exist.
@@ -137,7 +136,7 @@ def arrays_of(program: KernelGraph, counterexample: Counterexample) -> list[NDAr
 
 
 def _fitting(program: KernelGraph, counterexample: Counterexample) -> list[Shape]:
-    """The shapes of a program's inputs, where a counterexample fits them."""
+    """Return the shapes of a program's inputs, after a check that a counterexample fits them."""
     shapes = [source.tensor.shape for source in program.inputs]
     if len(counterexample.fills) != len(shapes):
         raise ShapeError(f"counterexample: expected {len(shapes)} defaults, got {len(counterexample.fills)}")
@@ -159,12 +158,12 @@ def _inside(shapes: Sequence[Shape], number: int, index: tuple[int, ...], name: 
 
 
 def _of_bits(fills: tuple[Fill, ...], masks: Sequence[bool]) -> tuple[Fill, ...]:
-    """The defaults with zeros and ones for masks."""
+    """Return the defaults with zeros and ones for masks."""
     return tuple(_FLIPPED if mask and fill == _FILLS[3] else fill for fill, mask in zip(fills, masks, strict=True))
 
 
 def _defaults(masks: Sequence[bool]) -> Iterator[tuple[Fill, ...]]:
-    """Defaults for all inputs, those with more zeros first; at the end the ones that are equal for all inputs.
+    """Yield defaults for all inputs, those with more zeros first; at the end those that are equal for all inputs.
 
     Args:
         masks: For each input whether it is a mask.
@@ -181,7 +180,7 @@ def _defaults(masks: Sequence[bool]) -> Iterator[tuple[Fill, ...]]:
 
 
 def _minimised(arena: Arena, trial: Trial, rng: random.Random) -> Trial:
-    """Delta debugging: fewer entries, then smaller values."""
+    """Minimise a trial by delta debugging: fewer entries, then smaller values."""
     for _ in range(arena.rounds):
         smaller = arena.differing(_reductions(arena, trial, rng))
         if not smaller:
@@ -198,7 +197,7 @@ def _minimised(arena: Arena, trial: Trial, rng: random.Random) -> Trial:
 
 
 def _reductions(arena: Arena, trial: Trial, rng: random.Random) -> list[Trial]:
-    """The trial without parts of its entries, large parts first; single ones are among them if there is room."""
+    """Return the trial without parts of its entries, large parts first, and single entries if there is room."""
     places = list(trial.cells)
     rng.shuffle(places)
     count = len(places)
@@ -221,7 +220,7 @@ def _reductions(arena: Arena, trial: Trial, rng: random.Random) -> list[Trial]:
 
 
 def _joined(trial: Trial, smaller: Sequence[Trial]) -> Trial | None:
-    """Return the graph without all operators that single removals spare; None if one removal is as good."""
+    """Return the trial without all entries that single removals spare; None if one removal is as good."""
     left = set(trial.cells)
     single = [item for item in smaller if len(item.cells) == len(trial.cells) - 1]
     if len(single) < 2 or len(smaller[0].cells) < len(trial.cells) - len(single):
@@ -232,7 +231,7 @@ def _joined(trial: Trial, smaller: Sequence[Trial]) -> Trial | None:
 
 
 def _simplifications(trial: Trial) -> Iterator[dict[int, float]]:
-    """Entries set to 1 where they are not, all together or one by one; and made positive."""
+    """Yield the entries made positive, and set to 1, all together or one by one."""
     yield dict.fromkeys(trial.cells, 1)
     yield {place: abs(value) for place, value in trial.cells.items()}
     for place, value in trial.cells.items():

@@ -1,7 +1,7 @@
-"""Float64 values with a bound on what rounding has done to them.
+"""Float64 values with an upper bound on their rounding error.
 
-A value and its bound are two arrays laid one behind the other, so that everything that only moves elements is the
-float reference's. The bounds are worst cases: sums of the terms' bounds, and for every operation its own rounding.
+A value and its bound are two stacked arrays, so that the float reference handles all operators that only move elements.
+The bounds are worst cases: sums of the terms' bounds, and for every operation its own rounding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EXACT: Final = 2.0**53
 
 
 class BoundedDomain(BatchedDomain):
-    """Arrays [2, ...]: values, and how far each is at most from what exact arithmetic gives.
+    """A domain of arrays [2, ...]: values, and upper bounds on their distance from the exact result.
 
     Sound: to first order in the rounding of the bounds themselves, which are a sum of positive terms. It supports
     evidence that two numbers are different, and no proof.
@@ -181,7 +181,7 @@ def _decided(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _selected(mask: NDArray[Any], a: NDArray[Any]) -> NDArray[Any]:
-    """Return how far a value is off at most where a mask is 1, or 0 where it is not.
+    """Return the error bound of a selection: that of the value where the mask is 1, and 0 where it is not.
 
     Sound: a mask is 0 or 1, so one that is off by less than a half is what it should be. Elsewhere the result may be
     either, whatever it is here. Where a mask is surely 0, the value is not looked at.
@@ -201,12 +201,12 @@ def _iterations(a: NDArray[Any]) -> list[NDArray[Any]]:
 
 
 def exactly(values: Floats) -> NDArray[Any]:
-    """Values without an error."""
+    """Return values with error bound 0."""
     return np.stack([values, np.zeros_like(values)])
 
 
 def run_bounded(graph: KernelGraph, arrays: list[Floats]) -> tuple[NDArray[Any], ...]:
-    """Outputs [2, ...] of a µGraph on exact inputs: values, and how far each is at most from the exact one.
+    """Return the outputs [2, ...] of a µGraph on exact inputs: values, and upper bounds on their errors.
 
     Raises:
         GraphError: The graph is not well-formed.

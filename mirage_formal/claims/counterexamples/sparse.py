@@ -1,7 +1,7 @@
-"""Inputs of any size that have a default and a few other elements, and what graphs compute from them.
+"""Sparse inputs of any size, with a default and a few other elements, and the outputs of graphs on them.
 
-Tensors are kept by the classes of their coordinates (grouped), so that the cost depends on how many elements
-differ from their default and not on extents.
+Tensors are compressed by the classes of their coordinates (grouped), so that the cost depends on the number of elements
+that differ from their default and not on extents.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from mirage_formal.semantics.batched import BatchedDomain
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Inputs: a default per input, and values by position in all inputs laid one after another."""
+    """Trial inputs: a default per input, and values by position in the concatenation of all inputs."""
 
     fills: tuple[Fill, ...]
     cells: Mapping[int, float]
 
     @property
     def cost(self) -> int:
-        """Entries and defaults that a reader has to look at."""
+        """Return the entries and defaults that a reader has to look at."""
         return len(self.cells) + 2 * sum(fill != Fill(0, 0) for fill in self.fills)
 
 
 class Places:
-    """Positions in all inputs laid one after another."""
+    """The positions in the concatenation of all inputs."""
 
     def __init__(self, tensors: Sequence[DTensor]) -> None:
         shapes = [tensor.shape for tensor in tensors]
@@ -47,23 +47,23 @@ class Places:
 
     @property
     def total(self) -> int:
-        """Number of positions."""
+        """Return the number of positions."""
         return self.offsets[-1]
 
     def of(self, place: int) -> tuple[int, tuple[int, ...]]:
-        """The input of a position, and the element of it."""
+        """Return the input of a position, and its element."""
         number = next(i for i, end in enumerate(self.offsets[1:]) if place < end)
         index = np.unravel_index(place - self.offsets[number], self.shapes[number])
         return number, tuple(int(i) for i in index)
 
     def default(self, fills: tuple[Fill, ...], place: int) -> int:
-        """The value that a default has there."""
+        """Return the default value at a position."""
         number, index = self.of(place)
         return fills[number].odd if sum(index) % 2 else fills[number].even
 
 
 def inputs_of(places: Places, trials: Sequence[Trial], dtype: Any) -> list[Grouped]:
-    """The inputs [trials, ...] by classes: elements that some trial changes, the others by the parity of each index."""
+    """Return the inputs [trials, ...] by classes: elements that some trial changes, and the others by index parity."""
     touched: list[list[set[int]]] = [[set() for _ in shape] for shape in places.shapes]
     cells = [{place: places.of(place) for place in trial.cells} for trial in trials]
     for found in cells:
@@ -95,7 +95,7 @@ def inputs_of(places: Places, trials: Sequence[Trial], dtype: Any) -> list[Group
 
 
 def classes(extent: int, chosen: set[int], *, parity: bool) -> tuple[Labels, NDArray[np.int64]]:
-    """Labels of one axis, with the first coordinate of every class."""
+    """Return the labels of one axis, with the first coordinate of every class."""
     numbers = np.arange(extent) % 2 if parity else np.zeros(extent, dtype=np.int64)
     for rank, i in enumerate(sorted(chosen)):
         numbers[i] = 2 + rank
@@ -105,7 +105,7 @@ def classes(extent: int, chosen: set[int], *, parity: bool) -> tuple[Labels, NDA
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """One output of both graphs [trials, classes...], and for every axis the first coordinate of each class."""
+    """One output of both graphs [trials, classes...], and the first coordinate of each class along every axis."""
 
     program: NDArray[Any]
     candidate: NDArray[Any]
@@ -113,7 +113,7 @@ class Sides:
 
 
 def both(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped], elements: BatchedDomain) -> list[Sides]:
-    """All outputs of two graphs of equal output shapes, over common classes.
+    """Return all outputs of two graphs of equal output shapes, over common classes.
 
     Raises:
         TooManyClasses: See ``run_grouped``.
@@ -136,18 +136,18 @@ def _first(labels: Labels) -> NDArray[np.int64]:
 
 
 def plain(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
-    """All outputs of two graphs."""
+    """Return all outputs of two graphs."""
     return both(graphs, inputs, BatchedDomain())
 
 
 def bounded(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
-    """All outputs [2, classes...] of two graphs for one trial: values, and how far each is off at most."""
+    """Return all outputs [2, classes...] of two graphs for one trial: values, and bounds on their errors."""
     given = [Grouped(item.shape, item.labels, exactly(item.values[0])) for item in inputs]
     return both(graphs, given, BoundedDomain())
 
 
 def element_of(graph: KernelGraph, found: Counterexample) -> float | None:
-    """The element that a counterexample names, by the reference on what it depends on; None if that is too much."""
+    """Return the element that a counterexample names, by the reference; None if it depends on too many elements."""
 
     def source(number: int, box: Box) -> NDArray[np.float64]:
         fill = found.fills[number]

@@ -1,4 +1,4 @@
-"""Where trial inputs of a program and a candidate are evaluated: written out, or by classes where that is too large."""
+"""Evaluators of trial inputs of a program and a candidate: uncompressed, or by classes where that is too large."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from mirage_formal.semantics.working_set import footprint
 
 #: Smallest gap that counts, relative to the largest magnitude of the output.
 CLEAR: Final = 1e-6
-#: What extended precision and the reference may be off by together, relative to the gap.
+#: The largest joint error of extended precision and the reference, relative to the gap.
 _SHARE: Final = 0.01
-#: Smallest gap that counts, relative to what rounding may have done to both sides (bounded).
+#: Smallest gap that counts, relative to the rounding bounds of both sides (bounded).
 _SURE: Final = 16.0
 #: Outputs below this magnitude are not told apart.
 _TINY: Final = 1e-6
@@ -45,12 +45,12 @@ WRITTEN_OUT: Final = 1 << 15
 #: Trials that are evaluated at once by classes: those of all of them are put together.
 _GROUPED: Final = 8
 _ROUNDS: Final = 60
-#: Numbers beyond this one are no landmarks.
+#: The exclusive upper bound on the magnitude of landmarks.
 _FAR: Final = 1 << 20
 
 
 def arena(program: KernelGraph, candidate: KernelGraph) -> Arena:
-    """The place for two graphs of one interface.
+    """Return the evaluator for two graphs of one interface.
 
     Raises:
         ShapeError: The graphs have other inputs or outputs.
@@ -69,7 +69,7 @@ def _interface(graph: KernelGraph) -> tuple[list[str], list[str]]:
 
 
 def landmarks(graphs: Sequence[KernelGraph]) -> tuple[float, ...]:
-    """Return numbers at which operators of some graphs change what they do, which small integers would miss.
+    """Return numbers at which operators of some graphs change their behaviour, which small integers would miss.
 
     These are the numbers that elements are compared with and integers next to them, and numbers that roundings change:
     2^8 + 1 and 2^11 + 1 have a significant bit more than bfloat16 and float16, and 1 + 3/4096 several.
@@ -89,12 +89,14 @@ def landmarks(graphs: Sequence[KernelGraph]) -> tuple[float, ...]:
 
 
 class Arena(ABC):
-    """Evaluates trials of one program and one candidate.
+    """An evaluator of trials of one program and one candidate.
 
     Attributes:
+        graphs: The program and the candidate.
+        places: The positions in the inputs.
         width: Trials that are evaluated at once.
         budget: Trials of one default in one attempt.
-        landmarks: Numbers near which operators of the graphs change what they do.
+        landmarks: Numbers near which operators of the graphs change their behaviour.
         rounds: Rounds of minimising one.
     """
 
@@ -108,14 +110,14 @@ class Arena(ABC):
 
     @abstractmethod
     def sizes(self, trials: Sequence[Trial]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """For every output the largest magnitude on both sides and the largest gap, by trial; nan if not finite."""
+        """Yield, for every output, the largest magnitude and the largest gap by trial; nan if not finite."""
 
     @abstractmethod
     def settled(self, trial: Trial) -> Counterexample | None:
-        """The trial as a counterexample, if another precision and the reference confirm the gap."""
+        """Return the trial as a counterexample, if another precision and the reference confirm the gap; else None."""
 
     def defined(self, choices: Iterator[tuple[Fill, ...]]) -> Iterator[tuple[Fill, ...]]:
-        """The defaults on which both sides are finite everywhere."""
+        """Yield the defaults on which both sides are finite everywhere."""
         while chunk := [Trial(fills, {}) for fills in islice(choices, self.width)]:
             finite = np.ones(len(chunk), dtype=bool)
             for size, _ in self.sizes(chunk):
@@ -123,7 +125,7 @@ class Arena(ABC):
             yield from (trial.fills for trial, good in zip(chunk, finite, strict=True) if good)
 
     def differing(self, trials: Sequence[Trial]) -> list[Trial]:
-        """The trials on which both sides are finite and differ clearly, those of least cost first."""
+        """Return the trials on which both sides are finite and differ clearly, those of least cost first."""
         found = []
         for start in range(0, len(trials), self.width):
             chunk = trials[start : start + self.width]
@@ -140,7 +142,7 @@ class Arena(ABC):
         return finite & apart
 
     def random_trials(self, rng: random.Random, fills: tuple[Fill, ...], largest: int) -> list[Trial]:
-        """Trials of few, of several and of all elements changed."""
+        """Return trials with few, several and all elements changed."""
         places = list(range(self.places.total)) if self.places.total <= _WHOLE else self._few_places(rng)
         small: list[float] = [v for v in range(-largest, largest + 1) if v]
         trials = []
@@ -153,7 +155,7 @@ class Arena(ABC):
         return trials
 
     def changed(self, fills: tuple[Fill, ...], cells: Mapping[int, float]) -> dict[int, float]:
-        """The cells that are not what the default is; an element of a mask is 1 where its value is positive."""
+        """Return the cells that differ from the default; an element of a mask is 1 where its value is positive."""
         masks = self.places.masks
         if any(masks):
             cells = {
@@ -162,7 +164,7 @@ class Arena(ABC):
         return {place: value for place, value in cells.items() if self.places.default(fills, place) != value}
 
     def _few_places(self, rng: random.Random) -> list[int]:
-        """Elements at a few coordinates, the same ones for dims of equal extent so that contractions meet."""
+        """Return elements at a few coordinates, the same for dims of equal extent so that contractions meet."""
         coordinates: dict[int, list[int]] = {}
         places: list[int] = []
         for shape, offset in zip(self.places.shapes, self.places.offsets, strict=False):
@@ -175,12 +177,12 @@ class Arena(ABC):
         return rng.sample(places, min(len(places), _CELLS))
 
     def entries(self, trial: Trial) -> tuple[Entry, ...]:
-        """The changed elements."""
+        """Return the changed elements."""
         return tuple(Entry(*self.places.of(place), value) for place, value in sorted(trial.cells.items()))
 
 
 class WrittenOut(Arena):
-    """Every element of every tensor is computed."""
+    """An evaluator that computes every element of every tensor."""
 
     def __init__(self, program: KernelGraph, candidate: KernelGraph, work: int) -> None:
         super().__init__(program, candidate)
@@ -188,14 +190,14 @@ class WrittenOut(Arena):
         self._bases: dict[tuple[Fill, ...], NDArray[np.float64]] = {}
 
     def _base(self, fills: tuple[Fill, ...]) -> NDArray[np.float64]:
-        """The defaults of all inputs laid one after another."""
+        """Return the concatenation of the defaults of all inputs."""
         if fills not in self._bases:
             parts = [filled(shape, fill).reshape(-1) for shape, fill in zip(self.places.shapes, fills, strict=True)]
             self._bases[fills] = np.concatenate(parts)
         return self._bases[fills]
 
     def inputs(self, trials: Sequence[Trial], dtype: Any = np.float64) -> list[NDArray[Any]]:
-        """Inputs [trials, ...]."""
+        """Return the inputs [trials, ...]."""
         flat = np.empty((len(trials), self.places.total), dtype=dtype)
         for row, trial in zip(flat, trials, strict=True):
             row[:] = self._base(trial.fills)
@@ -251,14 +253,14 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class _Readings:
-    """One output of one graph: values with bounds, and the same by other roundings; the last is what is reported."""
+    """One output of one graph: values with bounds, and the same with other roundings; the last is reported."""
 
     bounded: NDArray[Any]
     others: tuple[NDArray[Any], ...]
 
 
 class Grouped(Arena):
-    """Tensors are computed by classes of equal elements (grouped), whatever their size."""
+    """An evaluator that computes tensors of any size by classes of equal elements (grouped)."""
 
     def __init__(self, program: KernelGraph, candidate: KernelGraph) -> None:
         super().__init__(program, candidate)
@@ -266,7 +268,7 @@ class Grouped(Arena):
         self.budget = _TRIALS // 2
 
     def sizes(self, trials: Sequence[Trial]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """Implement ``Arena``; what has too many classes counts as not finite."""
+        """Implement ``Arena``; a tensor with too many classes counts as not finite."""
         try:
             for side in plain(self.graphs, inputs_of(self.places, trials, np.float64)):
                 yield _sizes(side.program, side.candidate)
@@ -281,7 +283,7 @@ class Grouped(Arena):
                 yield np.where(bad, np.nan, sizes), gaps
 
     def settled(self, trial: Trial) -> Counterexample | None:
-        """Implement ``Arena``; the reference computes what the element that differs depends on."""
+        """Implement ``Arena``; the reference computes the backward slice of the element that differs."""
         try:
             inputs = inputs_of(self.places, [trial], np.float64)
             seen = bounded(self.graphs, inputs)
@@ -304,7 +306,7 @@ class Grouped(Arena):
     def _confirmed(
         self, trial: Trial, number: int, side: Sides, clear: NDArray[np.bool_], sides: tuple[_Readings, _Readings]
     ) -> Counterexample | None:
-        """The first element of the classes that differ clearly, if the reference finds the same gap there."""
+        """Return the first element of the clearly different classes, if the reference finds the same gap there."""
         where = np.argwhere(clear)
         places = np.stack([first[where[:, axis]] for axis, first in enumerate(side.first)], axis=-1)
         first = int(np.lexsort(places.T[::-1])[0]) if places.size else 0
@@ -324,7 +326,7 @@ class Grouped(Arena):
 
 
 def _sizes(a: NDArray[Any], b: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The largest magnitude and the largest gap of two outputs, by trial."""
+    """Return the largest magnitude and the largest gap of two outputs, by trial."""
     with np.errstate(all="ignore"):
         size = np.maximum(_per_trial(np.abs(a), np.max), _per_trial(np.abs(b), np.max))
         return size, _per_trial(np.abs(a - b), np.max)
@@ -335,7 +337,7 @@ def _per_trial(array: NDArray[Any], reduce: Any) -> NDArray[Any]:
 
 
 def _clear(left: _Readings, right: _Readings, size: float | None = None) -> NDArray[np.bool_]:
-    """Where both sides differ clearly: by more than rounding may have done, and by all readings.
+    """Return where both sides differ clearly: by more than rounding may cause, and by all readings.
 
     Args:
         left: The program's output.
@@ -356,7 +358,7 @@ def _clear(left: _Readings, right: _Readings, size: float | None = None) -> NDAr
 
 
 def filled(shape: Shape, fill: Fill) -> NDArray[np.float64]:
-    """An input of a default."""
+    """Return an input filled with a default."""
     if fill.even == fill.odd:
         return np.full(shape, float(fill.even))
     parity = np.zeros(shape, dtype=np.int64)

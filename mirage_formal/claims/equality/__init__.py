@@ -1,1 +1,1 @@
-"""Index-aware meaning of tensors: axes split into parts, and normal forms of elements over them."""
+"""Exact equivalence proofs: normal forms of tensor elements over index digits."""

@@ -1,9 +1,9 @@
 """Canonical forms of sums and maxima.
 
-A sum is kept flat: nested sums are opened, factors that do not depend on a bound digit move out, what is left falls
-into connected components, and in each component adjacent digits that are adjacent in every occurrence are merged (the
-coarsest merge, so that every side of a comparison has its own canonical form and no common refinement is needed).
-Bound digits are then named by colour refinement. Every use of a law leaves a lemma for the proof.
+A sum is kept flat: nested sums are flattened, and factors that do not depend on a bound digit move out. The rest is
+split into connected components. In each component, digits that are adjacent in every occurrence are merged. This is the
+coarsest merge, so every side of a comparison has its own canonical form, and no common refinement is needed. Bound
+digits are then named by colour refinement. Every use of a law leaves a lemma for the proof.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_ORDERS: Final = 5040
 
 
 class Binders(Changes):
-    """Terms with binders.
+    """An interner of terms with binders.
 
     Sound: sums and maxima are over all values of their digits, so they may be regrouped (Fubini), split into
     independent factors, reindexed along bijections of boxes (mixed radix) and renamed; nothing else is done to them.
@@ -48,7 +48,7 @@ class Binders(Changes):
     # --- sums --------------------------------------------------------------------------------------------------
 
     def sum(self, p: Polynomial, digits: Sequence[int]) -> Polynomial:
-        """Sum of a polynomial over digits."""
+        """Return the sum of a polynomial over digits."""
         if not digits:
             return p
         bound = frozenset(digits)
@@ -59,7 +59,7 @@ class Binders(Changes):
         return freeze(out)
 
     def sum_monomial(self, bound: frozenset[int], m: Monomial) -> Polynomial:
-        """Sum of a monomial over digits."""
+        """Return the sum of a monomial over digits."""
         used = bound & self.free_in(m)
         count = prod(self.extent[d] for d in bound - used)
         if not used:
@@ -109,7 +109,7 @@ class Binders(Changes):
     def _open(
         self, bound: frozenset[int], m: Monomial
     ) -> tuple[tuple[tuple[int, ...], ...], Polynomial, frozenset[int]]:
-        """Nested sums that depend on bound digits become part of the sum, with fresh digits."""
+        """Flatten nested sums that depend on bound digits into the sum, with fresh digits."""
         found = self._openable(bound, m)
         if not found:
             return (), ((m, 1),), bound
@@ -133,7 +133,7 @@ class Binders(Changes):
     def _components(
         self, bound: frozenset[int], m: Monomial, outside: dict[int, int]
     ) -> list[tuple[set[int], dict[int, int]]]:
-        """Factors connected by bound digits; the others go to ``outside``."""
+        """Return the factors grouped by shared bound digits; factors without bound digits go to ``outside``."""
         items: list[tuple[int, int]] = []
         for f, e in m:
             if self.kind[f] == Kind.EXP and len(self.payload[f]) > 1 and not bound.isdisjoint(self.free[f]):
@@ -159,7 +159,7 @@ class Binders(Changes):
         return groups
 
     def _component(self, digits: set[int], items: dict[int, int]) -> tuple[int, Folds, Rational]:
-        """(sum factor, how its digits come from these, coefficient) of a connected product."""
+        """Return (sum factor, folds of its digits, coefficient) of a connected product."""
         ((m, c),) = self.product(items)
         p: Polynomial = ((m, 1),)
         folds, body = self._canonical(digits, p)
@@ -169,7 +169,7 @@ class Binders(Changes):
         return self.factor(Kind.SUM, (bound, body[0][0])), folds, c * body[0][1]
 
     def _canonical(self, digits: Iterable[int], p: Polynomial) -> tuple[Folds, Polynomial]:
-        """Merge and name bound digits: (new digit, chain) in canonical order, and the polynomial over them."""
+        """Merge and name bound digits: return (new digit, chain) in canonical order, and the polynomial over them."""
         ds = sorted(digits)
         nexts = self.chains(self.adjacent_in(p), set(ds)) if len(ds) > 1 else {}
         chains: list[tuple[int, ...]] = []
@@ -197,7 +197,7 @@ class Binders(Changes):
         return self.change(p, Change(folds=folds))
 
     def _ordered(self, chains: list[tuple[int, ...]], p: Polynomial, height: int) -> list[tuple[int, ...]]:
-        """The chains in canonical order: by colours, ties by the least result."""
+        """Return the chains in canonical order: by colours, ties by the least result."""
         if any(len(chain) > 1 for chain in chains):
             plain: Folds = tuple((self.fresh(prod(self.extent[d] for d in c)), c) for c in chains)
             p = self.change(p, Change(folds=plain))
@@ -223,7 +223,7 @@ class Binders(Changes):
     # --- maxima ------------------------------------------------------------------------------------------------
 
     def max(self, p: Polynomial, digits: Sequence[int]) -> Polynomial:
-        """Largest value of a polynomial over digits."""
+        """Return the largest value of a polynomial over digits."""
         used = frozenset(digits) & self.free_of(p)
         if not used:
             return p
@@ -250,7 +250,7 @@ class Binders(Changes):
         return single(number), ("max", bound, p, opens, number, folds)
 
     def _open_max(self, bound: frozenset[int], p: Polynomial) -> tuple[tuple[int, ...], Polynomial, frozenset[int]]:
-        """A maximum of maxima, or of all prefixes' maxima, is one maximum."""
+        """Flatten a maximum of maxima, or of a running maximum over all its prefixes, into one maximum."""
         f = self.alone(p, Kind.MAX, Kind.PMAX)
         if f is None:
             return (), p, bound
@@ -274,7 +274,7 @@ class Binders(Changes):
         return (f, *fresh), body, wider | set(fresh)
 
     def prefix(self, kind: Kind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
-        """The sum or maximum over ``digits`` of the terms before ``u``, in its canonical form."""
+        """Return the canonical form of a running maximum over u and digits (PMAX), or its rescaling factor (CARRY)."""
         if kind == Kind.PMAX and u not in self.free_of(p):
             return self.max(p, digits)
         key = (index, u, frozenset(digits) & self.free_of(p), p)

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 
 class _Colours:
-    """Numbers for signatures, by first appearance."""
+    """An assignment of numbers to signatures, by first appearance."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
 
     def number(self, signature: object) -> int:
-        """The number of a signature, the same one for the whole life of the interner."""
+        """Return the number of a signature, constant for the lifetime of the interner."""
         return self.terms.signatures.setdefault(signature, len(self.terms.signatures))
 
     def factor(self, f: int, colour: dict[int, int]) -> int:
-        """Signature of a factor in which coloured digits count by colour and inner bound digits by extent."""
+        """Return the signature of a factor, where coloured digits count by colour and inner bound digits by extent."""
         terms = self.terms
         relevant = tuple(sorted((d, colour[d]) for d in terms.free[f] if d in colour))
         if not relevant:
@@ -56,21 +56,21 @@ class _Colours:
         return self.number((terms.kind[f], shape))
 
     def inside(self, bound: Sequence[int], colour: dict[int, int]) -> dict[int, int]:
-        """Colours below a binder."""
+        """Return the colours below a binder."""
         return {**colour, **{d: self.number(("bound", self.terms.extent[d])) for d in bound}}
 
     def index(self, index: tuple[int, tuple[tuple[int, int], ...]], colour: dict[int, int]) -> object:
-        """Signature of an index; digits without a colour are free and count by name."""
+        """Return the signature of an index; digits without a colour are free and count by name."""
         return index[0], tuple(sorted((s, colour.get(d, -1), -1 if d in colour else d) for s, d in index[1]))
 
     def polynomial(self, p: Polynomial, colour: dict[int, int]) -> object:
-        """Signature of a polynomial."""
+        """Return the signature of a polynomial."""
         self.terms.charge(len(p))
         return tuple(sorted((tuple(sorted((self.factor(f, colour), e) for f, e in m)), c) for m, c in p))
 
 
 def best_order(terms: Terms, digits: Sequence[int], p: Polynomial) -> list[list[int]]:
-    """Groups of digits that refinement cannot tell apart, in an order that does not depend on the digits' names."""
+    """Return groups of digits that refinement cannot distinguish, in an order independent of the digits' names."""
     colours = _Colours(terms)
     colour = {d: colours.number(("digit", terms.extent[d])) for d in digits}
     classes = len(set(colour.values()))

@@ -1,11 +1,11 @@
-"""The index-exact domain: the meaning of a µGraph as exact terms, with concatenations as pieces.
+"""The index-exact domain: the meaning of a µGraph as exact terms, with concatenations as block tensors.
 
-A value is a grid of pieces: per axis the lengths of its segments, and a tensor for every combination. Without
-concatenation there is one piece. Pieces are combined segment by segment after cutting both operands to common segments.
+A value is a grid of pieces (blocks): per axis the lengths of its segments, and a tensor for every combination. Without
+concatenation there is one piece. Pieces are combined segment by segment after both operands are cut to common segments.
 
-A piece that has no exact terms, because its indices do not nest or because it would be too large, is an atom: a tensor
-of which no more is said than which operator on which tensors computes it, and what facts.py knows of its values. Equal
-operators on equal tensors are computed once, so that equal parts of two programs are equal, whatever they are.
+A piece without exact terms, because its indices do not nest or because it would be too large, is an atom: an opaque
+tensor identified by its operator and operands, with the facts of facts.py. Equal operators on equal tensors are
+computed once, so that equal parts of two programs are equal, whatever they are.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from mirage_formal.semantics.interpreter import evaluate
 Body = tuple[object, ...]
 #: Lengths of the segments of one axis.
 Lengths = tuple[int, ...]
-#: As many pieces as the checker's kernel has at most before it joins them.
+#: The most pieces before they are joined, the same limit as in the checker's kernel.
 MAX_PIECES: Final = 2_048
 
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A piece without exact terms."""
+    """A piece without exact terms; ``fact`` holds its static facts."""
 
     fact: Fact
 
@@ -52,28 +52,28 @@ class Pieces:
 
     @property
     def shape(self) -> Shape:
-        """Extents of all dims."""
+        """Return the extents of all dims."""
         return tuple(sum(lengths) for lengths in self.lengths)
 
 
 def whole(shape: Shape, tensor: Tensor) -> Pieces:
-    """A value of one piece."""
+    """Return a value of one piece."""
     return Pieces(tuple((n,) for n in shape), (tensor,))
 
 
 def common(a: Lengths, b: Lengths) -> Lengths:
-    """The coarsest segments that both refine to."""
+    """Return the coarsest segments that refine both divisions."""
     ends = sorted({*accumulate(a), *accumulate(b)})
     return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
 
 class Exact(Untiled[Pieces]):
-    """The domain of exact terms for the walk; one instance holds the terms and steps of one proof.
+    """The domain of exact terms for the interpreter; one instance holds the terms and steps of one proof.
 
     Sound: a concatenation is its operands side by side, and every operator is applied to the pieces of a common cut.
 
     Args:
-        radicals: How roots of numbers are written.
+        radicals: The normal form of roots of numbers.
         whole: Whether tensors of the kernel graphs that have several pieces are atoms, of one piece.
     """
 
@@ -86,7 +86,7 @@ class Exact(Untiled[Pieces]):
         self._whole = whole
         #: For each atom the graph, the tensor of the kernel graph, and the piece that it is.
         self.atoms: list[tuple[int, int, int]] = []
-        #: Why there are pieces without exact terms.
+        #: The reasons for pieces without exact terms.
         self.reasons: list[str] = []
         self._results: dict[Op | GraphDefined, tuple[Pieces, ...]] = {}
         self._several: dict[Op | GraphDefined, list[int]] = {}
@@ -94,12 +94,12 @@ class Exact(Untiled[Pieces]):
         self._inputs = 0
 
     def inputs(self, shapes: Sequence[Shape]) -> list[Pieces]:
-        """The inputs of the programs."""
+        """Return the inputs of the programs."""
         self._inputs = len(shapes)
         return [whole(shape, self.tensors.input(i, shape)) for i, shape in enumerate(shapes)]
 
     def outputs(self, number: int, graph: KernelGraph, inputs: Sequence[Pieces]) -> tuple[Pieces, ...]:
-        """The outputs of a program, the first or the second of two.
+        """Return the outputs of a program, the first or the second of two.
 
         Sound: an operator is computed once for the same values, and what it gives is used wherever it stands.
         """
@@ -120,10 +120,10 @@ class Exact(Untiled[Pieces]):
     def _results_of(
         self, op: Op | GraphDefined, operands: list[Pieces], number: int, at: int
     ) -> tuple[tuple[Pieces, ...], list[int]]:
-        """Return the result of an operator of the kernel graph; pieces without exact terms are atoms from here on.
+        """Return the results of an operator of the kernel graph, with an atom for each piece without exact terms.
 
         Returns:
-            The results, and which of them had several pieces.
+            The results, and the positions of those that had several pieces.
         """
         sources = tuple(Input(f"x{i}", _tensor(a.shape), row_major(a.shape)) for i, a in enumerate(operands))
         outputs = range(len(operands), len(operands) + op.results)
@@ -146,7 +146,7 @@ class Exact(Untiled[Pieces]):
         return Pieces(value.lengths, tuple(parts))
 
     def _made(self, body: Body, make: Callable[..., Tensor], *operands: Tensor | Missing) -> Tensor | Missing:
-        """Return a step's result by its name and attributes; missing where an operand is, or where terms fail."""
+        """Return a step's result; Missing where an operand is Missing, or where the exact terms fail."""
         if not any(isinstance(x, Missing) for x in operands):
             try:
                 return make(*operands)
@@ -212,7 +212,7 @@ class Exact(Untiled[Pieces]):
         return self._folded(OpKind.ADD, lambda x: self.tensors.fold(x, axis, kept), a, axis, kept)
 
     def _folded(self, join: OpKind, make: Callable[[Tensor], Tensor], a: Pieces, axis: int, kept: int) -> Pieces:
-        """An axis folded, and what its segments give joined by an operator."""
+        """Return the value with an axis folded, and the results of its segments joined by an operator."""
         lengths = (*a.lengths[:axis], (kept,), *a.lengths[axis + 1 :])
         parts = []
         for where in self._places(lengths):
@@ -311,7 +311,7 @@ class Exact(Untiled[Pieces]):
         return self._made(("binary", kind.value), partial(self.tensors.binary, kind), a, b)
 
     def _joined(self, a: Pieces, *axes: int) -> Pieces:
-        """The value with one segment along these axes; what was joined has no exact terms."""
+        """Return the value with one segment along these axes; joined pieces have no exact terms."""
         lengths = tuple((sum(x),) if axis in axes else x for axis, x in enumerate(a.lengths))
         if lengths == a.lengths:
             return a
@@ -322,7 +322,7 @@ class Exact(Untiled[Pieces]):
         return Pieces(lengths, tuple(Missing(together(groups[place])) for place in self._places(lengths)))
 
     def _fewer(self, a: Pieces, b: Pieces) -> tuple[Pieces, Pieces]:
-        """Two operands, joined where their common cut could have too many pieces, as the checker's kernel has it."""
+        """Return two operands, joined if their common cut could exceed the checker's limit of pieces."""
         if len(a.parts) * (len(b.parts) if a.lengths != b.lengths else 2) <= MAX_PIECES:
             return a, b
         return self._joined(a, *range(len(a.lengths))), self._joined(b, *range(len(b.lengths)))
@@ -333,14 +333,14 @@ class Exact(Untiled[Pieces]):
 
     @staticmethod
     def _at(a: Pieces, where: Sequence[int]) -> Tensor | Missing:
-        """The piece at a place; an axis of one segment broadcasts."""
+        """Return the piece at a place; an axis of one segment broadcasts."""
         number = 0
         for k, segments in zip(where, a.lengths, strict=True):
             number = number * len(segments) + (k if len(segments) > 1 else 0)
         return a.parts[number]
 
     def _aligned(self, a: Pieces, b: Pieces, axes: Sequence[int]) -> tuple[Pieces, Pieces]:
-        """Both operands cut to common segments along axes, except where one has extent 1."""
+        """Return both operands cut to common segments along axes, except where one has extent 1."""
         for axis in axes:
             x, y = a.lengths[axis], b.lengths[axis]
             if x != y and sum(x) > 1 and sum(y) > 1:
@@ -349,7 +349,7 @@ class Exact(Untiled[Pieces]):
         return a, b
 
     def _refined(self, a: Pieces, axis: int, segments: Lengths) -> Pieces:
-        """A value with finer segments along an axis."""
+        """Return a value with finer segments along an axis."""
         if a.lengths[axis] == segments:
             return a
         lengths = (*a.lengths[:axis], segments, *a.lengths[axis + 1 :])
@@ -366,7 +366,7 @@ class Exact(Untiled[Pieces]):
         return Pieces(lengths, tuple(parts))
 
     def compared(self, a: Pieces, b: Pieces) -> list[tuple[Tensor | Missing, Tensor | Missing]]:
-        """Pairs of pieces of two values of one shape, with the digits of outputs where they are not the same."""
+        """Return pairs of pieces of two values of one shape; unequal pieces get the digits of outputs."""
         for axis in range(len(a.lengths)):
             segments = common(a.lengths[axis], b.lengths[axis])
             a, b = self._refined(a, axis, segments), self._refined(b, axis, segments)
@@ -375,10 +375,9 @@ class Exact(Untiled[Pieces]):
         return [(x, y) if x == y else (final(x), final(y)) for x, y in pairs]
 
     def _regrouped(self, a: Pieces, shape: Shape) -> tuple[Pieces, tuple[Lengths, ...]]:
-        """A value and the segments that it has after a reshape: an axis must stay the outermost one of its group.
+        """Return a value and its segments after a reshape: a divided axis must stay the outermost one of its group.
 
-        Where it does not, or a segment ends inside of what becomes one element of the outermost new axis, the axis is
-        joined.
+        If it does not, or if a segment ends inside an element of the outermost new axis, the axis is joined.
         """
         lengths: list[Lengths] = [(n,) for n in shape]
         for olds, news in _groups(a.shape, shape):
@@ -400,7 +399,7 @@ def _tensor(shape: Shape) -> DTensor:
 
 
 def _groups(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[int]]]:
-    """Axes of two shapes that have the same elements, as few as possible in each group."""
+    """Yield minimal groups of axes of two shapes that hold the same elements."""
     i = j = 0
     while i < len(old) and j < len(new):
         olds, news, left, right = [i], [j], old[i], new[j]

@@ -1,7 +1,7 @@
-"""Facts about a tensor from the operators that compute it: whether it always has a value, and its sign.
+"""Static facts about a tensor from the operators that compute it: whether it is always defined, and its sign.
 
-A selection discards what it does not choose, also where that has no value. So it is a product with its mask only where
-the value that it chooses from exists for all inputs, and otherwise a function of which nothing else is known.
+A selection discards the elements that it does not choose, even if these are undefined. So it equals a product with its
+mask only if its operand is defined for all inputs; otherwise it is an opaque function.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
 
 
 class Sign(IntEnum):
-    """Sign of all elements, where they have values."""
+    """The sign of all elements, where they are defined."""
 
     UNKNOWN = 0
     NONNEGATIVE = 1
@@ -28,8 +28,8 @@ class Fact:
     """Facts about a tensor.
 
     Attributes:
-        total: Whether each element has a value for all inputs: no divisor on the way to it can be 0, no radicand be
-            negative, no argument of a logarithm be 0 or negative.
+        total: Whether each element has a value for all inputs: in its computation no divisor can be 0, no radicand
+            negative, and no argument of a logarithm 0 or negative.
         sign: The sign of its elements.
     """
 
@@ -38,12 +38,12 @@ class Fact:
 
 
 INPUT: Final = Fact(True, Sign.UNKNOWN)
-#: Steps that put the elements of a tensor in other places, or some of them.
+#: Steps that keep the sign and definedness of their operand.
 _SAME: Final = ("split", "fold", "rename", "slice", "reshape", "transpose", "repeat", "sum", "max", "running_max")
 
 
 def fact(body: tuple[Any, ...], operands: Sequence[Fact]) -> Fact:
-    """Return what is known of the result of a step, from what is known of its operands.
+    """Return the facts about a step's result, from the facts about its operands.
 
     Sound: each row follows from the operator's definition, for all reals.
     """
@@ -74,7 +74,7 @@ def fact(body: tuple[Any, ...], operands: Sequence[Fact]) -> Fact:
 
 
 def together(parts: Sequence[Fact]) -> Fact:
-    """Return what is known of tensors side by side."""
+    """Return the facts that hold for several tensors side by side."""
     return Fact(all(a.total for a in parts), min(a.sign for a in parts))
 
 

@@ -1,4 +1,4 @@
-"""Exact terms for readers: formulas as text and as LaTeX."""
+"""A printer of exact terms: formulas as text and as LaTeX."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _LIMIT: Final = 4000
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How formulas are written."""
+    """The output style of formulas: text or LaTeX."""
 
     latex: bool
 
     def power(self, base: str, e: Fraction) -> str:
-        """A power of a base."""
+        """Return the text of a power of a base."""
         if e == Fraction(1, 2):
             return rf"\sqrt{{{_bare(base)}}}" if self.latex else f"sqrt({_bare(base)})"
         if self.latex:
@@ -35,11 +35,11 @@ class Style:
         return f"{base}^{e}" if e.denominator == 1 else f"{base}^({e})"
 
     def times(self, factors: Iterable[str]) -> str:
-        """A product of factors."""
+        """Return the text of a product of factors."""
         return (r" \, " if self.latex else " * ").join(factors)
 
     def over(self, above: str, below: str) -> str:
-        """A quotient."""
+        """Return the text of a quotient."""
         return rf"\frac{{{above}}}{{{below}}}" if self.latex else f"{above} / {below}"
 
 
@@ -48,7 +48,7 @@ LATEX: Final = Style(latex=True)
 
 
 class Writer:
-    """Writes terms of one interner; digits are named i0, i1, ... in the order in which they are met."""
+    """A printer of the terms of one interner; digits are named i0, i1, ... in order of first occurrence."""
 
     def __init__(self, terms: Terms, inputs: Sequence[str], style: Style) -> None:
         self.terms = terms
@@ -57,12 +57,12 @@ class Writer:
         self._names: dict[int, str] = {}
 
     def digit(self, d: int) -> str:
-        """The name of a digit."""
+        """Return the name of a digit."""
         number = self._names.setdefault(d, str(len(self._names)))
         return f"i_{{{number}}}" if self.style.latex else f"i{number}"
 
     def index(self, index: Index) -> str:
-        """An index of an input."""
+        """Return the text of an index of an input."""
         offset, entries = index
         parts = [
             self.digit(d) if s == 1 else f"{s}{' ' if self.style.latex else '*'}{self.digit(d)}" for s, d in entries
@@ -72,7 +72,7 @@ class Writer:
         return " + ".join(parts)
 
     def polynomial(self, p: Polynomial) -> str:
-        """A polynomial, cut off where it is very long."""
+        """Return the text of a polynomial, cut off where it is very long."""
         out = ""
         for m, c in p:
             term = self.term(m, abs(Fraction(c)))
@@ -82,7 +82,7 @@ class Writer:
         return out or "0"
 
     def term(self, m: Monomial, c: Rational) -> str:
-        """A monomial with its coefficient, as a quotient where exponents are negative."""
+        """Return the text of a monomial with its coefficient, as a quotient where exponents are negative."""
         value = Fraction(c)
         above = [self.factor(f, e) for f, e in m if e > 0]
         below = [self.factor(f, -e) for f, e in m if e < 0]
@@ -97,7 +97,7 @@ class Writer:
         return self.style.over(top, bottom if self.style.latex or len(below) == 1 else f"({bottom})")
 
     def factor(self, f: int, e2: int) -> str:
-        """factor^(e2/2)."""
+        """Return the text of factor^(e2/2)."""
         base = self._factor(f)
         return base if e2 == 2 else self.style.power(base, Fraction(e2, 2))
 
@@ -154,7 +154,7 @@ class Writer:
 
 
 def _bare(text: str) -> str:
-    """Without the parentheses that a root does not need."""
+    """Return the text without parentheses that a root does not need."""
     if text.startswith("(") and text.endswith(")") and _closes_last(text):
         return text[1:-1]
     return text

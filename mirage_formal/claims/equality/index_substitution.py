@@ -1,4 +1,4 @@
-"""Digits of exact terms renamed, split, sliced and merged, and the lemmas that a proof needs for it."""
+"""Substitution of digits in exact terms (renaming, splitting, slicing, merging), and the lemmas that it needs."""
 
 from __future__ import annotations
 
@@ -34,13 +34,18 @@ Folds = tuple[tuple[int, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Substitution of digits: either each is replaced by an index, or chains of them are folded into one."""
+    """A substitution of digits: either each is replaced by an index, or chains of them are folded into one.
+
+    Attributes:
+        affine: Digits with the indices that replace them.
+        folds: New digits with the chains that they replace.
+    """
 
     affine: Affine = ()
     folds: Folds = ()
 
     def within(self, free: frozenset[int]) -> Change | None:
-        """The part that concerns these digits, None if nothing does."""
+        """Return the part of the substitution that concerns these digits; None if there is none."""
         if self.affine:
             kept = tuple(pair for pair in self.affine if pair[0] in free)
             return None if not kept else self if len(kept) == len(self.affine) else Change(affine=kept)
@@ -49,13 +54,19 @@ class Change:
 
 
 def renaming(pairs: Iterable[tuple[int, int]]) -> Change:
-    """Digits replaced by digits."""
+    """Return the substitution of digits by digits."""
     return Change(affine=tuple(sorted((a, (0, ((1, b),))) for a, b in pairs)))
 
 
 @dataclass(frozen=True, slots=True)
 class Lemma:
-    """One use of a law: its JSON-like body over this interner's numbers, what it gives, and the lemmas that it uses."""
+    """One use of a law.
+
+    Attributes:
+        body: Its JSON-like body over this interner's numbers.
+        result: The resulting polynomial.
+        uses: The lemmas that it uses.
+    """
 
     body: tuple[Any, ...]
     result: Polynomial
@@ -63,7 +74,7 @@ class Lemma:
 
 
 class Changes(Terms, ABC):
-    """Terms whose digits can be changed.
+    """An interner of terms whose digits can be substituted.
 
     Sound: a change goes through every index of a term; terms with binders are built again by the binder's own
     constructor from the changed body, whose bound digits are never among the new ones (each binder has names of its
@@ -79,7 +90,7 @@ class Changes(Terms, ABC):
         self._adjacent: dict[int, frozenset[tuple[int, int]]] = {}
 
     def apply(self, name: str, p: Polynomial) -> Polynomial:
-        """An opaque function of p; out of the logarithm of one product exp is taken: log(exp(q) r) = q + log(r).
+        """Return an opaque function of p; exp is taken out of the logarithm of a product: log(exp(q) r) = q + log(r).
 
         Sound: that holds where the logarithm has a value; and p is 0 where -p is, so ``zero`` has the sign that comes
         first.
@@ -100,11 +111,11 @@ class Changes(Terms, ABC):
         return add(out, single(self.factor(Kind.FN, (name, p))))
 
     def keep(self, mask: Polynomial, p: Polynomial) -> Polynomial:
-        """The value where the mask is 1, and 0 elsewhere; of it nothing else is known."""
+        """Return an opaque term that is p where the mask is 1, and 0 elsewhere."""
         return single(self.factor(Kind.KEEP, (mask, p)))
 
     def _inverse(self, p: Polynomial) -> Polynomial:
-        """1 / p, and 0 where p is 0.
+        """Return 1 / p where p is not 0, and 0 where p is 0.
 
         Sound: an exponential and a number that is not 0 come out: inv0(c exp(a) r) = exp(-a) inv0(r) / c, for both
         sides are 0 where r is. Each term of an argument comes out as often as it stands in all products, so that what
@@ -144,7 +155,7 @@ class Changes(Terms, ABC):
         return frozenset((len(self.lemmas) - 1,))
 
     def note_content(self, p: Polynomial, e2: int, found: tuple[Monomial, Fraction, Polynomial]) -> None:
-        """Record that the content of a polynomial was taken out of a root: a lemma, once for each."""
+        """Record a lemma, once for each case, that the content of a polynomial was taken out of a root."""
         number = self._contents.get((p, e2))
         if number is None:
             (number,) = self._lemma(("content", p, e2, *found), p, ())
@@ -154,7 +165,7 @@ class Changes(Terms, ABC):
     # --- digits changed ----------------------------------------------------------------------------------------
 
     def change(self, p: Polynomial, change: Change) -> Polynomial:
-        """A polynomial with digits replaced or folded, in normal form."""
+        """Return a polynomial with digits replaced or folded, in normal form."""
         part = change.within(self.free_of(p)) if p else None
         if part is None:
             return p
@@ -185,7 +196,7 @@ class Changes(Terms, ABC):
         return out
 
     def _change_factor(self, f: int, change: Change) -> Polynomial:
-        """Return the image of factor^1."""
+        """Return the image of factor^1 under a substitution."""
         key = (f, change)
         found = self._changed.get(key)
         if found is None:
@@ -244,7 +255,7 @@ class Changes(Terms, ABC):
         return make_index(offset, ((s, d) for d, s in stride_of.items()))
 
     def largest_of(self, polynomials: Iterable[Polynomial]) -> Polynomial:
-        """The largest of some polynomials: a set, into which those of another such set are put."""
+        """Return the maximum of some polynomials as one set, into which the members of nested maxima are merged."""
         found: set[Polynomial] = set()
         for p in polynomials:
             f = self.alone(p, Kind.TOP)
@@ -252,7 +263,7 @@ class Changes(Terms, ABC):
         return single(self.factor(Kind.TOP, tuple(sorted(found)))) if len(found) > 1 else found.pop()
 
     def alone(self, p: Polynomial, *kinds: Kind) -> int | None:
-        """The factor of one of these kinds that a polynomial consists of."""
+        """Return the factor that a polynomial consists of, if it is of one of these kinds; else None."""
         if len(p) != 1 or p[0][1] != 1 or len(p[0][0]) != 1 or p[0][0][0][1] != 2:
             return None
         f = p[0][0][0][0]
@@ -261,7 +272,7 @@ class Changes(Terms, ABC):
     # --- merging -----------------------------------------------------------------------------------------------
 
     def adjacent(self, f: int) -> frozenset[tuple[int, int]]:
-        """(a, b) for every index below f in which b comes right after a; -1 for no digit."""
+        """Return the pairs (a, b) in all indices inside f where b comes right after a; -1 for no digit."""
         found = self._adjacent.get(f)
         if found is None:
             pairs: set[tuple[int, int]] = set()
@@ -288,7 +299,7 @@ class Changes(Terms, ABC):
         return found
 
     def adjacent_in(self, p: Polynomial) -> set[tuple[int, int]]:
-        """The same of all factors of a polynomial."""
+        """Return the pairs of ``adjacent`` for all factors of a polynomial."""
         return {pair for f in {f for m, _ in p for f, _ in m} for pair in self.adjacent(f)}
 
     def _pairs(self, index: Index, pairs: set[tuple[int, int]]) -> None:
@@ -305,7 +316,7 @@ class Changes(Terms, ABC):
             pairs.add((follows, -1))
 
     def chains(self, pairs: Iterable[tuple[int, int]], digits: frozenset[int] | set[int]) -> dict[int, int]:
-        """a -> b where a and b of ``digits`` always stand next to each other."""
+        """Return a -> b for all a and b of ``digits`` that are adjacent in every occurrence."""
         after: dict[int, set[int]] = {}
         before: dict[int, set[int]] = {}
         for a, b in pairs:
@@ -325,12 +336,15 @@ class Changes(Terms, ABC):
 
     @abstractmethod
     def sum(self, p: Polynomial, digits: Sequence[int]) -> Polynomial:
-        """Sum of a polynomial over digits."""
+        """Return the sum of a polynomial over digits."""
 
     @abstractmethod
     def max(self, p: Polynomial, digits: Sequence[int]) -> Polynomial:
-        """Largest value of a polynomial over digits."""
+        """Return the largest value of a polynomial over digits."""
 
     @abstractmethod
     def prefix(self, kind: Kind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
-        """m_t = largest p over u <= t and over digits, t = index (PMAX); exp(m_{t-1} - m_t), 0 at first (CARRY)."""
+        """Return a running maximum (PMAX) or its rescaling factor (CARRY) at t = index.
+
+        PMAX: m_t = largest p over u <= t and over digits. CARRY: exp(m_{t-1} - m_t), 0 at first.
+        """

@@ -1,8 +1,8 @@
 """Exact terms: interned factors, monomials and polynomials of tensor elements, with field, root and exponential laws.
 
-An element of a tensor is a polynomial over factors (docs/proof.md lists them); a factor's free digits say which indices
-it depends on. Exponents are kept doubled, so that a square root is the exponent 1. Everything is interned by integers,
-so that equality of normal forms is equality of values.
+An element of a tensor is a polynomial over factors (docs/proof.md lists them); a factor depends on its free digits.
+Exponents are kept doubled, so that a square root is the exponent 1. Everything is interned by integers, so that
+equality of normal forms is equality of values.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_TERMS: Final = 20_000
 #: Products, replacements and comparisons of monomials in one proof: some seconds, and no more than the checker's kernel
 #: does, which does not count everything that is counted here.
 MAX_WORK: Final = 250_000
-#: What the checker's kernel reads: bits of a coefficient, half exponents, and nesting of factors.
+#: Limits of the checker's kernel: bits of a coefficient, half exponents, and nesting of factors.
 MAX_BITS: Final = 13_000
 MAX_EXPONENT: Final = 64
 MAX_DEPTH: Final = 60
@@ -69,12 +69,12 @@ _RING: Final = frozenset({Kind.EXP, Kind.POW, Kind.SURD})
 
 
 def make_index(offset: int, entries: Iterable[tuple[int, int]]) -> Index:
-    """An index with its entries in order."""
+    """Return an index with its entries in order."""
     return offset, tuple(sorted(entries, reverse=True))
 
 
 def freeze(terms: Mapping[Monomial, Rational]) -> Polynomial:
-    """A polynomial from a mutable sum."""
+    """Return a polynomial from a mutable sum."""
     return tuple(sorted((m, _plain(c)) for m, c in terms.items() if c))
 
 
@@ -88,12 +88,12 @@ def _plain(c: Rational) -> Rational:
 
 
 def constant(value: Rational) -> Polynomial:
-    """A rational constant."""
+    """Return a rational constant as a polynomial."""
     return ((ONE, _plain(value)),) if value else ()
 
 
 def add(p: Polynomial, q: Polynomial, times: Rational = 1) -> Polynomial:
-    """p + times * q."""
+    """Return p + times * q."""
     out = dict(p)
     for m, c in q:
         out[m] = out.get(m, 0) + times * c
@@ -101,23 +101,23 @@ def add(p: Polynomial, q: Polynomial, times: Rational = 1) -> Polynomial:
 
 
 def scaled(p: Polynomial, factor: Rational) -> Polynomial:
-    """p * factor."""
+    """Return p * factor."""
     return tuple((m, _plain(c * factor)) for m, c in p) if factor else ()
 
 
 def single(factor: int, e2: int = 2) -> Polynomial:
-    """factor ^ (e2 / 2)."""
+    """Return factor ^ (e2 / 2)."""
     return ((((factor, e2),), 1),)
 
 
 def content(p: Polynomial) -> Fraction:
-    """The number by which coefficients are divided to be integers without a common divisor, the first one positive."""
+    """Return the content: dividing by it makes the coefficients coprime integers, the first one positive."""
     q = Fraction(gcd(*(Fraction(c).numerator for _, c in p)), lcm(*(Fraction(c).denominator for _, c in p)))
     return -q if p[0][1] < 0 else q
 
 
 class Terms:
-    """Interner of factors, with the ring engine.
+    """An interner of factors, with the commutative-ring normaliser.
 
     Sound: factors are equal iff their numbers are; products and powers apply laws that hold for all reals on which
     the side conditions hold (divisors nonzero, radicands not negative), as docs/proof.md states them.
@@ -151,12 +151,12 @@ class Terms:
     # --- digits ------------------------------------------------------------------------------------------------
 
     def fresh(self, extent: int) -> int:
-        """A new digit."""
+        """Return a new digit."""
         self.extent.append(extent)
         return len(self.extent) - 1
 
     def named(self, extent: int, *name: object) -> int:
-        """The digit of this name and extent."""
+        """Return the digit of this name and extent."""
         key = (extent, *name)
         digit = self._names.get(key)
         if digit is None:
@@ -164,21 +164,21 @@ class Terms:
         return digit
 
     def free_of(self, p: Polynomial) -> frozenset[int]:
-        """Digits that a polynomial depends on."""
+        """Return the digits that a polynomial depends on."""
         return frozenset().union(*(self.free[f] for m, _ in p for f, _ in m))
 
     def free_in(self, m: Monomial) -> frozenset[int]:
-        """Digits that a monomial depends on."""
+        """Return the digits that a monomial depends on."""
         return frozenset().union(*(self.free[f] for f, _ in m))
 
     def height_of(self, p: Polynomial) -> int:
-        """Deepest nesting of binders."""
+        """Return the deepest nesting of binders."""
         return max((self.height[f] for m, _ in p for f, _ in m), default=0)
 
     # --- factors -----------------------------------------------------------------------------------------------
 
     def factor(self, kind: Kind, payload: Any) -> int:
-        """The number of a factor."""
+        """Return the number of a factor."""
         key = (kind, payload)
         number = self._ids.get(key)
         if number is None:
@@ -196,7 +196,7 @@ class Terms:
         return number
 
     def inside(self, kind: Kind, payload: Any) -> Iterable[Monomial]:
-        """The monomials that a factor is made of."""
+        """Return the monomials inside a factor."""
         match kind:
             case Kind.SUM:
                 return (payload[1],)
@@ -234,11 +234,11 @@ class Terms:
                 return self.free_of(payload[1]), self.height_of(payload[1])
 
     def exp(self, p: Polynomial) -> Polynomial:
-        """An exponential, as a polynomial of one factor."""
+        """Return an exponential, as a polynomial of one factor."""
         return single(self.factor(Kind.EXP, p)) if p else constant(1)
 
     def root(self, value: Fraction) -> tuple[Fraction, int]:
-        """(k, r) with sqrt(value) = k * sqrt(r) and r in normal form; ``value`` is positive."""
+        """Return (k, r) with sqrt(value) = k * sqrt(r) and r in normal form; ``value`` is positive."""
         n = value.numerator * value.denominator
         if n.bit_length() > MAX_BITS:
             raise Stuck(f"the root of a number of more than {MAX_BITS} bits")
@@ -248,7 +248,7 @@ class Terms:
     # --- products ----------------------------------------------------------------------------------------------
 
     def mul(self, p: Polynomial, q: Polynomial) -> Polynomial:
-        """p * q, multiplied out."""
+        """Return p * q, multiplied out."""
         if len(p) * len(q) > MAX_TERMS:
             raise Stuck(f"a product has more than {MAX_TERMS} terms")
         self.charge(len(p) * len(q))
@@ -264,7 +264,7 @@ class Terms:
         return freeze(out)
 
     def times(self, p: Polynomial, m: Monomial) -> Polynomial:
-        """p * m; equal factors meet before anything is multiplied out, so that divisors in p cancel with m."""
+        """Return p * m; exponents of equal factors are added before expansion, so that divisors in p cancel with m."""
         out: dict[Monomial, Rational] = {}
         self.charge(len(p))
         for n, c in p:
@@ -281,7 +281,7 @@ class Terms:
         return self.product(items)
 
     def product(self, items: dict[int, int]) -> Polynomial:
-        """The product of factor^(e/2) over ``items`` in normal form; ``items`` is used up."""
+        """Return the product of factor^(e/2) over ``items`` in normal form; ``items`` is consumed."""
         special = [f for f in items if self.kind[f] in _RING]
         if items and (max(items.values()) > MAX_EXPONENT or min(items.values()) < -MAX_EXPONENT):
             raise Stuck(f"an exponent above {MAX_EXPONENT // 2}")
@@ -296,7 +296,7 @@ class Terms:
         return p
 
     def _special(self, items: dict[int, int], special: list[int], extra: list[Polynomial]) -> Rational:
-        """Merge exponentials and surds of a product, and take powers of polynomials out into ``extra``."""
+        """Merge exponentials and surds of a product, and move powers of polynomials into ``extra``."""
         exps = [f for f in special if self.kind[f] == Kind.EXP]
         if len(exps) > 1 or (exps and items[exps[0]] != 2):
             argument: Polynomial = ()
@@ -329,7 +329,7 @@ class Terms:
     # --- powers ------------------------------------------------------------------------------------------------
 
     def nonnegative(self, f: int, e2: int) -> bool:
-        """Return whether f^(e2/2) is known to be at least 0: a root, an even power, or built from such only."""
+        """Return whether f^(e2/2) is known to be at least 0: a root, an even power, or a composition of such only."""
         kind = self.kind[f]
         if kind in (Kind.EXP, Kind.SURD) or e2 % 2 or e2 % 4 == 0:
             return True
@@ -340,7 +340,7 @@ class Terms:
         return False
 
     def power(self, p: Polynomial, e2: int) -> Polynomial:
-        """p ^ (e2 / 2).
+        """Return p ^ (e2 / 2).
 
         Raises:
             Stuck: A division by 0, or the root of a negative constant.
@@ -389,7 +389,7 @@ class Terms:
         return scaled(self.product(items), k)
 
     def content(self, p: Polynomial, e2: int) -> tuple[Monomial, Fraction, Polynomial] | None:
-        """(monomial, rational, rest) with p their product, what may be taken out of p^(e2/2); None if nothing is."""
+        """Return (monomial, rational, rest) with product p that may leave p^(e2/2); None if there is none."""
         key = (p, e2)
         if key not in self._content:
             self._content[key] = self._find_content(p, e2)
@@ -399,7 +399,7 @@ class Terms:
         return found
 
     def note_content(self, p: Polynomial, e2: int, found: tuple[Monomial, Fraction, Polynomial]) -> None:
-        """Hook: a content was taken out (the proof log needs a lemma)."""
+        """Record, in subclasses, that a content was taken out (the proof log needs a lemma)."""
 
     def _find_content(self, p: Polynomial, e2: int) -> tuple[Monomial, Fraction, Polynomial] | None:
         q = content(p) if e2 % 2 == 0 else abs(content(p))
@@ -417,7 +417,7 @@ class Terms:
         return m, q, scaled(rest, 1 / q)
 
     def _common(self, p: Polynomial, *, even: bool) -> dict[int, int]:
-        """Factors with exponents that every monomial contains; exponentials term by term of their arguments."""
+        """Return the factors with exponents that every monomial contains; exponentials term by term."""
         shared: dict[int | tuple[Monomial], Rational] | None = None
         for m, _ in p:
             mine: dict[int | tuple[Monomial], Rational] = {}

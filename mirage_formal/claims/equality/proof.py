@@ -1,4 +1,4 @@
-"""Proof objects written down: the steps and lemmas that a proof needs, renumbered, as compact JSON (docs/proof.md)."""
+"""Serialization of proof objects: the needed steps and lemmas, renumbered, as compact JSON (docs/proof.md)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirage_formal.claims.equality.polynomials import Index, Kind, Monomial, Pol
 from mirage_formal.claims.equality.tensor_terms import Tensors
 
 VERSION: Final = 2
-#: What the checker reads at most.
+#: The checker's limits.
 MAX_BYTES: Final = 1 << 20
 MAX_TABLE: Final = 2_000
 MAX_ENTRIES: Final = 5_000
@@ -30,13 +30,15 @@ def write(
     inputs: int,
     atoms: Sequence[tuple[int, ...]],
 ) -> bytes:
-    """The proof that each (program step, candidate step) pair is equal after multiplication with the monomial.
+    """Return the proof that each (program step, candidate step) pair is equal after multiplication by the monomial.
 
-    None stands for a pair of one tensor. Inputs are numbered up to ``inputs``, atoms from there; behind the atoms
-    stand the tensors of the two graphs that are not taken apart, as (graph, tensor).
+    None stands for a pair of one tensor. Inputs are numbered up to ``inputs``, and atoms from there. After the atoms
+    come the tensors of the two graphs that are not split into pieces, as (graph, tensor).
+
+
 
     Raises:
-        Stuck: It is larger than the checker reads.
+        Stuck: The proof is larger than the checker's limits.
     """
     writer = _Writer(tensors, inputs, atoms)
     body = writer.proof(steps, lemmas, outputs)
@@ -53,7 +55,7 @@ def _need(good: bool) -> None:
 
 
 class _Writer:
-    """Renumbers digits, factors, lemmas and steps in the order of their first use."""
+    """A writer that renumbers digits, factors, lemmas and steps in the order of their first use."""
 
     def __init__(self, tensors: Tensors, inputs: int, atoms: Sequence[tuple[int, ...]]) -> None:
         self.tensors = tensors
@@ -67,7 +69,7 @@ class _Writer:
     def proof(
         self, steps: Sequence[int], lemmas: Sequence[int], outputs: Sequence[tuple[int, int, Monomial] | None]
     ) -> dict[str, Any]:
-        """The proof as JSON takes it."""
+        """Return the proof as a JSON object."""
         numbers = {step: i for i, step in enumerate(steps)}
         return {
             "version": VERSION,
@@ -204,6 +206,6 @@ class _Writer:
 
 
 def rational(value: Rational) -> int | str:
-    """A rational as JSON takes it."""
+    """Return a rational as a JSON value."""
     value = Fraction(value)
     return value.numerator if value.denominator == 1 else f"{value.numerator}/{value.denominator}"

@@ -1,7 +1,7 @@
 """Exact equivalence of two programs over the reals, with a proof object that ``check`` replays.
 
-Both programs are walked in the index-exact domain (exact); their outputs' elements are then normal forms over
-the same digits, and equal normal forms, or quotients that cross-multiply to equal ones, are a proof. No number is ever
+Both programs are interpreted in the index-exact domain (exact). The elements of their outputs are then normal forms
+over the same digits. Equal normal forms, or quotients that cross-multiply to equal ones, are a proof. No number is ever
 evaluated, so the answer holds for all inputs on which the side conditions hold.
 """
 
@@ -28,17 +28,17 @@ from mirage_formal.graph.remainder_tiles.extents import tails
 from mirage_formal.graph.remainder_tiles.split import Wrapping, split
 from mirage_formal.graph.verdict import Equivalent, Unknown
 
-#: How often roots are written anew.
+#: The most rounds in which roots are rewritten.
 _ROUNDS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """Two tensors that should be equal: numbers of their steps, and what shows it.
+    """A final identity: two tensors that should be equal, as step numbers, with the multiplier that shows it.
 
     Attributes:
         program: Step of the program's output, or of a piece of it; None if it has no exact terms.
-        candidate: Step of the candidate's.
+        candidate: Step of the candidate's output or piece; likewise.
         multiplier: Divisors whose product with the difference is 0; None if none were found.
     """
 
@@ -48,12 +48,12 @@ class Closing:
 
     @property
     def same(self) -> bool:
-        """Return whether both are one tensor, so that nothing has to be said."""
+        """Return whether both are one tensor, so that no identity is needed."""
         return self.program is not None and self.program == self.candidate
 
     @property
     def line(self) -> tuple[int, int, Monomial] | None:
-        """Return the text of the proof."""
+        """Return the entry of the proof's outputs; None if both are one tensor, or the equality is not shown."""
         if self.same or self.program is None or self.candidate is None or self.multiplier is None:
             return None
         return self.program, self.candidate, self.multiplier
@@ -61,16 +61,16 @@ class Closing:
 
 @dataclass(frozen=True, slots=True)
 class Derivation:
-    """Normal forms of all outputs of two programs, and the steps and lemmas that led to them.
+    """The normal forms of all outputs of two programs, with the steps and lemmas that led to them.
 
     Attributes:
         tensors: The terms, steps and lemmas.
-        closings: What is compared.
-        inputs: Number of inputs of the programs.
-        atoms: For each atom the graph, the tensor and the piece; they are numbered behind the inputs.
+        closings: The final identities.
+        inputs: The number of inputs of the programs.
+        atoms: For each atom the graph, the tensor and the piece; they are numbered after the inputs.
         cut: Tensors of the kernel graphs that are concatenations: the graph and the tensor.
         whole: Whether these are atoms.
-        reasons: Why there are atoms.
+        reasons: The reasons for atoms.
     """
 
     tensors: Tensors
@@ -87,18 +87,18 @@ class Derivation:
         return all(closing.multiplier is not None for closing in self.closings)
 
     def needed_steps(self) -> list[int]:
-        """The steps that the closings rest on, in order."""
+        """Return the steps that the closings depend on, in order."""
         roots = (n for closing in self.closings if closing.line is not None for n in closing.line[:2])
         return _reached(roots, lambda n: self.tensors.steps[n].operands)
 
     def needed_lemmas(self) -> list[int]:
-        """The lemmas that those steps rest on, in order."""
+        """Return the lemmas that those steps depend on, in order."""
         roots = (n for step in self.needed_steps() for n in self.tensors.steps[step].uses)
         return _reached(roots, lambda n: self.tensors.lemmas[n].uses)
 
 
 def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGraph] = ()) -> Equivalent | Unknown:
-    """Prove that a candidate computes what the program computes, for all inputs.
+    """Prove that a candidate computes the same as the program, for all inputs.
 
     Sound: Equivalent is answered only when every output element's normal form is the same, or differs by a multiple of
     zero after multiplication with divisors; or when that holds of two halves (``graph.remainder_tiles``, ``_between``),
@@ -107,14 +107,14 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGrap
     Args:
         program: The program.
         candidate: The candidate.
-        via: Other graphs that compute what the program does, of which one may move elements of its inputs as the
-            candidate does.
+        via: Other graphs that compute the same as the program; one may move elements of its inputs as the candidate
+            does.
 
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
     """
     _same_interface(program, candidate)
-    # First, because it tells that what the kernels need beyond the end of an input holds there.
+    # First, because it shows the kernels' requirements on elements beyond the end of an input.
     composed = _composed(program, candidate)
     if composed is not None:
         return composed
@@ -125,12 +125,12 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGrap
     return next((found for found in tried if found is not None), direct)
 
 
-#: Half of a proof: what it is about, a program and a candidate.
+#: Half of a proof: its subject in words, a program and a candidate.
 Half = tuple[str, KernelGraph, KernelGraph]
 
 
 def halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
-    """Return the proof obligations of a candidate with tails (``graph.remainder_tiles``); none without tails."""
+    """Return the two proof obligations of a candidate with remainder tiles (``graph.remainder_tiles``), or none."""
     found = tails(program, candidate)
     if found is None:
         return ()
@@ -141,7 +141,7 @@ def halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
 
 
 def _composed(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None:
-    """A proof in two halves; None if there is none."""
+    """Return a proof in two halves; None if there is none."""
     parts = halves(program, candidate)
     proofs: list[str] = []
     for _, mine, theirs in parts:
@@ -156,16 +156,15 @@ def _composed(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None
 
 
 def _between(program: KernelGraph, parts: tuple[Wrapping, KernelGraph], via: KernelGraph) -> Equivalent | None:
-    """A proof of what stands between moves of elements, and one of what is around it; None if there is none.
+    """Return a proof of the operators between data movements, and of the program around them; None if there is none.
 
     Sound: ``via`` only says what to try; see ``check.proof_composition`` for why the two proofs say that the candidate
     is equal.
 
     Args:
         program: The program.
-        parts: The candidate, taken apart.
-        via: A graph over the program's inputs whose operators between the candidate's moves are tried as what stands
-            between these.
+        parts: The candidate, split into data movements and inner graph.
+        via: A graph over the program's inputs whose operators between the candidate's moves are tried as the middle.
     """
     wrapping, inner = parts
     middle = _middle(wrapping, inner, via)
@@ -180,10 +179,10 @@ def _between(program: KernelGraph, parts: tuple[Wrapping, KernelGraph], via: Ker
 
 
 def _middle(wrapping: Wrapping, inner: KernelGraph, via: KernelGraph) -> KernelGraph | None:
-    """The operators of a graph between some moves, as a graph of the inputs of what else stands there.
+    """Return the operators of a graph between some data movements, as a graph of the inner inputs.
 
-    It begins at tensors that are made of the inputs as the moves make theirs, and ends where the outputs are made as
-    the moves make them; None if the graph has other moves.
+    It begins at tensors that are made from the inputs by the same moves, and ends where the same moves make the
+    outputs. None if the graph has other moves.
     """
     count = len(via.inputs)
     reads = {way: i for i, way in enumerate(_numbered(_made(range(count), wrapping.front), wrapping.reads))}
@@ -218,12 +217,12 @@ def _middle(wrapping: Wrapping, inner: KernelGraph, via: KernelGraph) -> KernelG
     return pruned(KernelGraph(inner.inputs, tuple(ops), tuple(number[ends[n]] for n in range(len(inner.outputs)))))
 
 
-#: How a tensor is made by moves: the input, the moves, and which of those that are made alike.
+#: The derivation of a tensor by moves: the input, the moves, and its rank among tensors with the same ones.
 _Way = tuple[int | OpKind | Attrs, ...]
 
 
 def _made(inputs: Iterable[int], ops: tuple[KernelOp, ...]) -> dict[int, _Way]:
-    """How inputs, and what moves make of one of them, are made, by their numbers."""
+    """Return the derivations of inputs, and of tensors that moves make of one input, by tensor number."""
     made: dict[int, _Way] = {n: (n,) for n in inputs}
     for first, op in numbered(len(made), ops):
         if isinstance(op, Op) and op.kind in MOVES and len(op.operands) == 1 and op.operands[0] in made:
@@ -232,7 +231,7 @@ def _made(inputs: Iterable[int], ops: tuple[KernelOp, ...]) -> dict[int, _Way]:
 
 
 def _numbered(made: Mapping[int, _Way], tensors: Iterable[int]) -> Iterator[_Way]:
-    """How each of some tensors is made, with the number of those before it that are made alike."""
+    """Yield the derivation of each tensor, with the number of earlier tensors that have the same derivation."""
     seen = Counter[_Way]()
     for n in tensors:
         yield (*made[n], seen[made[n]])
@@ -240,10 +239,12 @@ def _numbered(made: Mapping[int, _Way], tensors: Iterable[int]) -> Iterator[_Way
 
 
 def derive(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Equivalent | Unknown]:
-    """The normal forms of both programs' outputs, and what they prove; see ``prove``.
+    """Return the normal forms of both programs' outputs, and the verdict that they prove; see ``prove``.
 
-    Roots are written anew where the numbers under them turned out to have common divisors. Where the parts of a
-    concatenation do not lead to a proof, as in a loop over them, the concatenation is taken whole.
+    Roots are rewritten if their radicands turn out to share divisors. If the pieces of a concatenation do not lead to a
+    proof, as in a loop over them, the concatenation is treated as one atom.
+
+
 
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
@@ -267,7 +268,7 @@ def _refined(program: KernelGraph, candidate: KernelGraph, *, whole: bool) -> De
 
 
 def _numbers(*graphs: KernelGraph) -> set[int]:
-    """Numerators and denominators of the constants in programs: what is likely to stand under roots."""
+    """Return the numerators and denominators of the constants in programs, which are likely radicands."""
     found: set[int] = set()
     for graph in graphs:
         for op in operators(graph):
@@ -277,7 +278,7 @@ def _numbers(*graphs: KernelGraph) -> set[int]:
 
 
 def _written(derivation: Derivation) -> Equivalent | Unknown:
-    """The proof, if the normal forms are one."""
+    """Return the proof if the normal forms are one, else Unknown."""
     try:
         if not derivation.shown:
             return Unknown("; ".join(("the normal forms differ", *derivation.reasons[:1])))
@@ -315,7 +316,7 @@ def _listed(signatures: list[str]) -> str:
 
 
 def _compare(domain: Exact, expected: Pieces, got: Pieces) -> list[Closing]:
-    """Pairs of pieces of one output."""
+    """Return the closings for pairs of pieces of one output."""
     return [Closing(_step(p), _step(c), _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
 
 

@@ -1,9 +1,9 @@
 """Square roots of rationals in one normal form, without factoring large numbers.
 
-Small primes are divided out. Of what is left only three things are asked: whether it is a square, whether it has a
-divisor in common with another number under a root (Euclid's algorithm says), and whether the square of such a divisor
-divides it. The numbers that come out have no common divisors and are no squares, so the roots of products of different
-ones are linearly independent over the rationals: equal values have one form, as if all numbers had been factored.
+Small primes are divided out. The cofactor is tested for three properties only: whether it is a square, whether it
+shares a divisor with another radicand (Euclid's algorithm), and whether the square of such a divisor divides it. The
+resulting numbers are pairwise coprime and no squares, so the roots of products of different ones are linearly
+independent over the rationals. Equal values have one form, as if all numbers had been factored.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SMALL: Final = 1_000
 
 
 class Radicals:
-    """Roots of the numbers of one derivation; collects what is needed to write them all in one form.
+    """The square roots of one derivation; it collects the bases needed to write them all in one form.
 
     Sound: n = s^2 r for every pair that ``split`` returns, whatever the bases are. Only whether two forms of one number
     are the same depends on the bases.
 
     Args:
-        numbers: Numbers whose squares are taken out of roots, and those of their common divisors.
+        numbers: Numbers whose squares, and the squares of whose common divisors, are taken out of roots.
     """
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
@@ -34,7 +34,7 @@ class Radicals:
         self._large: set[int] = set()
 
     def split(self, n: int) -> tuple[int, int]:
-        """(s, r) with n = s^2 * r."""
+        """Return (s, r) with n = s^2 * r."""
         found = self._found.get(n)
         if found is None:
             s, r, rest = self._divided(n)
@@ -45,7 +45,7 @@ class Radicals:
         return found
 
     def _divided(self, n: int) -> tuple[int, int, int]:
-        """(s, r, rest) with n = s^2 * r * rest, r a product of different bases and rest without any."""
+        """Return (s, r, rest) with n = s^2 * r * rest, r a product of different bases and rest without any base."""
         s, r = 1, 1
         for base in (*primes(), *self.bases):
             if n % base == 0:
@@ -60,19 +60,19 @@ class Radicals:
         return s, r, n
 
     def refined(self) -> Radicals | None:
-        """Radicals with which the same numbers have smaller forms; None if their forms cannot change."""
+        """Return Radicals with which the same numbers have smaller forms; None if their forms cannot change."""
         better = Radicals((*self.bases, *self._large))
         changed = any(better.split(n) != found for n, found in self._found.items())
         return better if changed else None
 
     def table(self) -> tuple[int, ...]:
-        """All bases that divide a number that was seen, for the proof."""
+        """Return all bases that divide a number that was seen, for the proof."""
         large = coprime((*self.bases, *self._large))
         return (*sorted(self._small), *(base for base in large if any(n % base == 0 for n in self._found)))
 
 
 def coprime(numbers: Iterable[int]) -> tuple[int, ...]:
-    """Numbers above 1 without common divisors, none a square, of which the given ones are products."""
+    """Return pairwise coprime numbers above 1, none a square, whose products include the given numbers."""
     out: list[int] = []
     stack = sorted(numbers)
     while stack:
@@ -93,7 +93,7 @@ def coprime(numbers: Iterable[int]) -> tuple[int, ...]:
 
 
 def _rough(n: int) -> int:
-    """A number without its small primes."""
+    """Return a number without its small prime factors."""
     for p in primes():
         while n > 1 and n % p == 0:
             n //= p
@@ -102,5 +102,5 @@ def _rough(n: int) -> int:
 
 @cache
 def primes() -> tuple[int, ...]:
-    """The small primes."""
+    """Return the small primes."""
     return tuple(n for n in range(2, SMALL) if all(n % d for d in range(2, isqrt(n) + 1)))

@@ -1,7 +1,7 @@
-"""Tensors by exact terms: per dim a string of digits, and one polynomial for the element.
+"""Tensors by exact terms: per dim a string of digits (a mixed-radix index), and one polynomial for the element.
 
-A dim of extent n is a mixed-radix string of digits (most significant first, empty for extent 1); reshapes and
-transposes only split and regroup digits, replication is a digit that the polynomial does not contain. Every operation
+A dim of extent n is a mixed-radix string of digits (most significant first, empty for extent 1). Reshapes and
+transposes only split and regroup digits; replication is a digit that the polynomial does not contain. Every operation
 leaves a step for the proof.
 """
 
@@ -37,7 +37,14 @@ String = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor that a step made: the digits of each dim, the element, and what is known of it from its operators."""
+    """A tensor of a proof step.
+
+    Attributes:
+        step: The step.
+        strings: The digits of each dim.
+        element: The element as a polynomial over these digits.
+        fact: Static facts from its operators.
+    """
 
     step: int
     strings: tuple[String, ...]
@@ -47,7 +54,15 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a proof: its JSON-like body over this interner's numbers, and the lemmas that it uses."""
+    """One step of a proof.
+
+    Attributes:
+        body: Its JSON-like body over this interner's numbers.
+        operands: The steps of its operands.
+        strings: The digits of each dim of the result.
+        element: The element of the result.
+        uses: The lemmas that it uses.
+    """
 
     body: tuple[Any, ...]
     operands: tuple[int, ...]
@@ -70,11 +85,11 @@ class Tensors(Binders):
     # --- bookkeeping -------------------------------------------------------------------------------------------
 
     def extent_of(self, string: Iterable[int]) -> int:
-        """Number of values of a string."""
+        """Return the number of values of a string."""
         return prod(self.extent[d] for d in string)
 
     def shape(self, a: Tensor) -> Shape:
-        """Extents of the dims."""
+        """Return the extents of the dims."""
         return tuple(self.extent_of(string) for string in a.strings)
 
     def _made(
@@ -99,7 +114,7 @@ class Tensors(Binders):
     # --- digits ------------------------------------------------------------------------------------------------
 
     def coarsen(self, a: Tensor) -> Tensor:
-        """The same tensor with adjacent digits merged where every occurrence has them adjacent."""
+        """Return the tensor with digits merged that are adjacent in every occurrence."""
         candidates = {d for string in a.strings if len(string) > 1 for d in string}
         if not candidates:
             return a
@@ -158,7 +173,7 @@ class Tensors(Binders):
         return out
 
     def rename(self, a: Tensor, names: dict[int, int]) -> Tensor:
-        """The same tensor with other digits."""
+        """Return the tensor with other digits."""
         names = {d: e for d, e in names.items() if d != e}
         if not names:
             return a
@@ -193,14 +208,14 @@ class Tensors(Binders):
     # --- operators ---------------------------------------------------------------------------------------------
 
     def input(self, number: int, shape: Shape, known: Fact = INPUT) -> Tensor:
-        """An input of the program with digits of its own, or an atom."""
+        """Return an input of the program with digits of its own, or an atom."""
         strings = tuple((self.fresh(n),) if n > 1 else () for n in shape)
         indices = tuple((0, tuple((1, d) for d in string)) for string in strings)
         element = single(self.factor(Kind.INPUT, (number, indices)))
         return self._made(("input", number), (), strings, element, known=known)
 
     def unary(self, kind: OpKind, a: Tensor) -> Tensor:
-        """An elementwise function."""
+        """Return an elementwise function of a tensor."""
         with self.scope() as uses:
             element = self._unary(kind, a.element)
         return self.coarsen(self._made(("unary", kind.value), (a,), a.strings, element, uses))
@@ -225,7 +240,7 @@ class Tensors(Binders):
                 raise Stuck(f"{kind} has no exact meaning")
 
     def binary(self, kind: OpKind, a: Tensor, b: Tensor) -> Tensor:
-        """An elementwise operator; dims of extent 1 broadcast."""
+        """Return the result of an elementwise operator; dims of extent 1 broadcast."""
         a, b = self.unify(a, b, [(i, i) for i in range(len(a.strings))])
         strings = [x or y for x, y in zip(a.strings, b.strings, strict=True)]
         with self.scope() as uses:
@@ -233,7 +248,7 @@ class Tensors(Binders):
         return self.coarsen(self._made(("binary", kind.value), (a, b), strings, element, uses))
 
     def _binary(self, kind: OpKind, p: Polynomial, q: Polynomial, known: Fact) -> Polynomial:
-        """The element of a result; ``known`` is what is known of the second operand.
+        """Return the element of a result; ``known`` holds the facts about the second operand.
 
         Sound: a mask is 0 or 1, so where a value always exists, its product with a mask is the value where the mask is
         1, and 0 elsewhere. 1 / q is the inverse that is 0 at 0 of a q that is never 0.
@@ -263,7 +278,7 @@ class Tensors(Binders):
                 raise Stuck(f"{kind} has no exact meaning")
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
-        """Product over the last two dims; the dims before them broadcast."""
+        """Return the product over the last two dims; the dims before them broadcast."""
         last = len(a.strings) - 1
         a, b = self.unify(a, b, [*((i, i) for i in range(last - 1)), (last, last - 1)])
         lead = (x or y for x, y in zip(a.strings[: last - 1], b.strings[: last - 1], strict=True))
@@ -273,15 +288,15 @@ class Tensors(Binders):
         return self.coarsen(made)
 
     def scale(self, a: Tensor, factor: Fraction) -> Tensor:
-        """Product with a constant."""
+        """Return the product with a constant."""
         return self._made(("scale", factor), (a,), a.strings, scaled(a.element, factor))
 
     def offset(self, a: Tensor, value: Fraction) -> Tensor:
-        """Sum with a constant."""
+        """Return the sum with a constant."""
         return self._made(("offset", value), (a,), a.strings, add(a.element, constant(value)))
 
     def fold(self, a: Tensor, axis: int, kept: int) -> Tensor:
-        """Sum over a dim, keeping the ``kept`` residues of its index."""
+        """Return the sum over a dim that keeps the ``kept`` residues of its index."""
         a = self.cut(a, axis, (kept,))
         string = a.strings[axis]
         place = len(string)
@@ -293,16 +308,16 @@ class Tensors(Binders):
         return self.coarsen(self._made(("sum", axis, kept), (a,), strings, element, uses))
 
     def largest(self, a: Tensor, axis: int) -> Tensor:
-        """Maximum over a dim."""
+        """Return the maximum over a dim."""
         strings = (*a.strings[:axis], (), *a.strings[axis + 1 :])
         with self.scope() as uses:
             element = self.max(a.element, a.strings[axis])
         return self.coarsen(self._made(("max", axis), (a,), strings, element, uses))
 
     def running(self, a: Tensor, axis: int, kind: Kind) -> Tensor:
-        """Maximum over a dim and all iterations so far, or what the state is multiplied with before each iteration.
+        """Return the running maximum over a dim and all iterations so far, or the rescaling factor of each iteration.
 
-        In a loop of one iteration the second is 0: there is no state yet.
+        In a loop of one iteration the rescaling factor is 0: there is no state yet.
         """
         name = "running_max" if kind == Kind.PMAX else "carry"
         loop = a.strings[LOOP_AXIS]
@@ -320,7 +335,7 @@ class Tensors(Binders):
         return self._made((name, axis, u), (a,), strings, element, uses)
 
     def rescaled(self, x: Tensor, carry: Tensor) -> Tensor:
-        """The state after the loop of s = s * carry + x, by telescoping.
+        """Return the state after the loop of s = s * carry + x, by telescoping.
 
         Sound: carry is exp(m_{t-1} - m_t) for a running maximum m and nothing else, so the products of later carries
         telescope to exp(m_t - m_last).
@@ -345,7 +360,7 @@ class Tensors(Binders):
     # --- layout ------------------------------------------------------------------------------------------------
 
     def reshape(self, a: Tensor, shape: Shape) -> Tensor:
-        """The same elements in row-major order with other dims."""
+        """Return the same elements in row-major order with other dims."""
         if shape == self.shape(a):
             return a
         old = self.shape(a)
@@ -377,11 +392,11 @@ class Tensors(Binders):
         return self.coarsen(made)
 
     def transpose(self, a: Tensor, perm: Sequence[int]) -> Tensor:
-        """Dims permuted."""
+        """Return the tensor with dims permuted."""
         return self._made(("transpose", tuple(perm)), (a,), (a.strings[i] for i in perm), a.element)
 
     def repeat(self, a: Tensor, axis: int, times: int) -> Tensor:
-        """A dim of extent 1 copied."""
+        """Return the tensor with a dim of extent 1 repeated."""
         if times == 1:
             return a
         digit = self.fresh(times)
@@ -389,13 +404,13 @@ class Tensors(Binders):
         return self._made(("repeat", axis, digit), (a,), strings, a.element)
 
     def slice(self, a: Tensor, axis: int, start: int, length: int) -> Tensor:
-        """``length`` elements of a dim from ``start``."""
+        """Return ``length`` elements of a dim from ``start``."""
         if start == 0 and length == self.extent_of(a.strings[axis]):
             return a
         return self._slice(self.cut(a, axis, self._block(a, axis, start, length)), axis, start, length)
 
     def _block(self, a: Tensor, axis: int, start: int, length: int) -> tuple[int, ...]:
-        """Where to cut so that the slice is a box of digits: nowhere in a dim of one digit."""
+        """Return the strides to cut at so that the slice is a box of digits; none in a dim of one digit."""
         return () if len(a.strings[axis]) == 1 or start % length else (length,)
 
     def _slice(self, a: Tensor, axis: int, start: int, length: int) -> Tensor:
@@ -424,7 +439,7 @@ class Tensors(Binders):
         return self.coarsen(self._moved(("slice", axis, start, inner, pairs), a, strings, change))
 
     def final(self, a: Tensor) -> Tensor:
-        """Digits named by dim and stride, as outputs are compared."""
+        """Return the tensor with digits named by dim and stride, for the comparison of outputs."""
         a = self.coarsen(a)
         names: dict[int, int] = {}
         for axis, string in enumerate(a.strings):

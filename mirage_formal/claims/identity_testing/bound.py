@@ -1,9 +1,9 @@
-"""How many exponentials and what degrees a program has: the numbers that the fingerprint's error bound needs.
+"""Bounds on the exponentials and degrees of a program, which the fingerprint's error bound needs.
 
 Every value is written N / D, where N and D are sums of terms polynomial x omega^polynomial. The numbers are upper
-bounds, one for all elements of a tensor, found in one pass over the tape; a sum of n elements brings all denominators
-to a common one, so it may multiply the denominator n times (n elements with one denominator are not told apart from n
-with different ones, which makes the bound weaker, never wrong).
+bounds, one for all elements of a tensor, found in one pass over the tape. A sum of n elements brings all denominators
+to a common one, so it may multiply the denominator n times. Elements with one denominator are treated like elements
+with different ones, which makes the bound weaker, never wrong.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ class Sums:
     exponent: int
 
     def times(self, other: Sums) -> Sums:
-        """The product."""
+        """Return the bounds of the product."""
         return _capped(self.terms * other.terms, self.degree + other.degree, max(self.exponent, other.exponent))
 
     def plus(self, other: Sums) -> Sums:
-        """The sum."""
+        """Return the bounds of the sum."""
         if not self.exponent and not other.exponent:
             return _capped(1, max(self.degree, other.degree), 0)
         return _capped(self.terms + other.terms, max(self.degree, other.degree), max(self.exponent, other.exponent))
 
     def power(self, n: int) -> Sums:
-        """The product of n different sums with these bounds."""
+        """Return the bounds of the product of n different sums with these bounds."""
         if self == ONE:
             return ONE
         terms = _CAP if self.terms > 1 and n * log2(self.terms) > 64 else self.terms**n
         return _capped(terms, self.degree * n, self.exponent)
 
     def repeated(self, n: int) -> Sums:
-        """The sum of n different sums with these bounds."""
+        """Return the bounds of the sum of n different sums with these bounds."""
         return _capped(self.terms * n if self.exponent else 1, self.degree, self.exponent)
 
 
@@ -81,34 +81,39 @@ ONE: Final = Sums(1, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Bounds for a quotient N / D."""
+    """Bounds for a quotient N / D.
+
+    Attributes:
+        above: Bounds for N.
+        below: Bounds for D.
+    """
 
     above: Sums
     below: Sums
 
     def plus(self, other: Growth) -> Growth:
-        """Bounds for the sum (and the difference)."""
+        """Return bounds for the sum (and the difference)."""
         if self.below == ONE and other.below == ONE:
             return Growth(self.above.plus(other.above), ONE)
         crossed = self.above.times(other.below).plus(other.above.times(self.below))
         return Growth(crossed, self.below.times(other.below))
 
     def times(self, other: Growth) -> Growth:
-        """Bounds for the product."""
+        """Return bounds for the product."""
         return Growth(self.above.times(other.above), self.below.times(other.below))
 
     def over(self, other: Growth) -> Growth:
-        """Bounds for the quotient."""
+        """Return bounds for the quotient."""
         return Growth(self.above.times(other.below), self.below.times(other.above))
 
     def summed(self, n: int) -> Growth:
-        """Bounds for the sum of n such quotients."""
+        """Return bounds for the sum of n such quotients."""
         if self.below == ONE:
             return Growth(self.above.repeated(n), ONE)
         return Growth(self.above.times(self.below.power(n - 1)).repeated(n), self.below.power(n))
 
     def union(self, other: Growth) -> Growth:
-        """Bounds that hold for either."""
+        """Return bounds that hold for either."""
         return Growth(_larger(self.above, other.above), _larger(self.below, other.below))
 
 
@@ -118,13 +123,13 @@ def _larger(a: Sums, b: Sums) -> Sums:
 
 @dataclass(frozen=True, slots=True)
 class OutsideTheorem:
-    """Why no bound applies."""
+    """The reason why no bound applies."""
 
     reason: str
 
 
 def growth(tape: Tape, wanted: Needs) -> Growth | OutsideTheorem:
-    """Bounds that hold for every output in Z_p."""
+    """Return bounds that hold for every output in Z_p."""
     known: dict[tuple[int, Part], Growth] = {}
     for number, step, parts in needed(tape, wanted):
         for part in parts:
@@ -206,15 +211,17 @@ class Bound:
 
 
 def error_bound(a: Growth | OutsideTheorem, b: Growth | OutsideTheorem, pair: FieldPair, rounds: int) -> Bound:
-    """Probability that two programs that differ over the fields agree in ``rounds`` independent draws.
+    """Return a bound on the probability that two programs that differ over the fields agree in ``rounds`` draws.
 
-    Without exponentials two quotients differ by a nonzero polynomial of degree d over the product of the denominators,
-    so (Schwartz, Zippel) one draw with nonzero denominators hides it with probability at most d / (p - e), e the
-    degree of the denominators. With k exponential terms and degree d the paper's theorem (section 5.3) gives
-    8 d k^4 / q + q^(-1/k^2).
+    The draws are independent.
 
-    Sound: both bounds are about programs that differ as expressions over Z_p x Z_q; programs that differ over the
-    reals by multiples of p only would not be told apart by any draw.
+    Without exponentials two quotients differ by a nonzero polynomial of degree d over the product of the denominators.
+    By the Schwartz-Zippel lemma, one draw with nonzero denominators hides it with probability at most d / (p - e),
+    where e is the degree of the denominators. With k exponential terms and degree d the paper's theorem (section 5.3)
+    gives 8 d k^4 / q + q^(-1/k^2).
+
+    Sound: both bounds are about programs that differ as expressions over Z_p x Z_q; programs that differ over the reals
+    by multiples of p only would not be told apart by any draw.
     """
     for side in (a, b):
         if isinstance(side, OutsideTheorem):

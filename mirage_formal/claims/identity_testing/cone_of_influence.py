@@ -1,4 +1,4 @@
-"""Which input elements some elements of a tape's steps depend on: masks carried backwards through the tape."""
+"""Cones of influence: the input elements that elements of a tape's steps depend on, as masks propagated backwards."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Cone = dict[tuple[int, Part], Mask]
 
 
 def cone(tape: Tape, wanted: Needs, roots: Iterable[tuple[int, Part, Mask]]) -> Cone:
-    """The input elements on which the masked elements of some steps may depend.
+    """Return the input elements on which the masked elements of some steps may depend.
 
     Args:
         tape: The program.
@@ -71,7 +71,7 @@ def _join(masks: dict[tuple[int, Part], Mask], key: tuple[int, Part], mask: Mask
 
 
 def _back(step: Step, mask: Mask, tape: Tape) -> list[tuple[int, Mask]]:
-    """Masks of a step's operands from the mask of its result."""
+    """Return the masks of a step's operands from the mask of its result."""
     match step:
         case Load():
             return []
@@ -108,7 +108,7 @@ def _back(step: Step, mask: Mask, tape: Tape) -> list[tuple[int, Mask]]:
 
 
 def _shrink(mask: Mask, shape: Shape) -> Mask:
-    """The mask of a broadcast operand: an element matters if any of its copies does."""
+    """Return the mask of a broadcast operand: an element matters if any of its copies does."""
     axes = tuple(i for i, extent in enumerate(shape) if extent == 1 and mask.shape[i] != 1)
     return _any(mask, axes) if axes else mask
 

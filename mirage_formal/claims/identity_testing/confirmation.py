@@ -1,4 +1,4 @@
-"""Ask galois about every pair of primes: ``python -m mirage_formal.claims.identity_testing.confirmation``.
+"""Command that asks galois about all prime pairs: ``python -m mirage_formal.claims.identity_testing.confirmation``.
 
 The table is ``prime_table.py`` beside this file. It is written again when the rule of ``primes.field_pair`` changes, or
 when records are to name another version of galois.
@@ -33,7 +33,7 @@ PAIRS: Final[dict[int, tuple[int, int]]] = {{
 
 
 def table() -> str:
-    """The text of ``prime_table.py``, from the galois that is installed.
+    """Return the text of ``prime_table.py``, from the galois that is installed.
 
     Raises:
         UnsupportedError: galois does not confirm a pair.

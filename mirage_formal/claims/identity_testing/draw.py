@@ -23,18 +23,18 @@ _PIECE: Final = 1 << 17
 
 
 def stream(seed: int, round_: int, name: str) -> np.random.Philox:
-    """The Philox4x64-10 stream of one name: key from SHA-256 of "scheme/seed/round/name", counter from 0."""
+    """Return the Philox4x64-10 stream of one name: key from SHA-256 of "scheme/seed/round/name", counter from 0."""
     digest = sha256(f"{SCHEME}/{seed}/{round_}/{name}".encode()).digest()
     return np.random.Philox(key=np.frombuffer(digest[:16], dtype="<u8"))
 
 
 def input_name(index: int, part: Part, attempt: int) -> str:
-    """The name of the stream that gives one part of one input; another attempt is another stream."""
+    """Return the name of the stream that gives one part of one input; another attempt is another stream."""
     return f"input/{index}/{part.letter}/{attempt}"
 
 
 def input_residues(source: np.random.Philox, shape: Shape, m: int) -> Residues:
-    """All elements of one part of one input, in row-major order: one 64-bit word each, reduced modulo ``m``.
+    """Return all elements of one part of one input, row-major: one 64-bit word each, reduced modulo ``m``.
 
     The distance from uniform is at most m / 2^64 per element.
 
@@ -56,7 +56,7 @@ def input_residues(source: np.random.Philox, shape: Shape, m: int) -> Residues:
 
 
 def mask_residues(source: np.random.Philox, shape: Shape) -> Residues:
-    """Return all elements of a mask, in row-major order: one word each, of which the lowest bit counts.
+    """Return all elements of a mask, in row-major order: the lowest bit of one word each.
 
     Args:
         source: ``stream`` of the input's name.
@@ -66,7 +66,7 @@ def mask_residues(source: np.random.Philox, shape: Shape) -> Residues:
 
 
 def field_point(seed: int, round_: int, pair: FieldPair) -> FieldPoint:
-    """omega and the keys of opaque functions for one round."""
+    """Return omega and the keys of opaque functions for one round."""
     source = stream(seed, round_, "omega")
     omega = 1
     while omega in (0, 1):
@@ -75,13 +75,13 @@ def field_point(seed: int, round_: int, pair: FieldPair) -> FieldPoint:
 
 
 def opaque_key(seed: int, round_: int, kind: OpKind) -> HashKey:
-    """The two words that key one opaque function in one round."""
+    """Return the two words that key one opaque function in one round."""
     first, second = stream(seed, round_, f"opaque/{kind}").random_raw(2)
     return int(first), int(second)
 
 
 def digest(residues: Residues) -> str:
-    """SHA-256 over the residues as little-endian 32-bit words in row-major order."""
+    """Return the SHA-256 of the residues as little-endian 32-bit words in row-major order."""
     state = sha256()
     flat = np.ascontiguousarray(residues).reshape(-1)
     for low in range(0, flat.size, _PIECE):
@@ -90,7 +90,7 @@ def digest(residues: Residues) -> str:
 
 
 def collapse(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The mask with every axis along which it is constant reduced to extent 1."""
+    """Return the mask with every axis along which it is constant reduced to extent 1."""
     for axis in range(mask.ndim):
         first = mask.take([0], axis=axis)
         if bool((mask == first).all()):

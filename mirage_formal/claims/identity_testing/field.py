@@ -5,8 +5,8 @@ principal root, defined on residues only. Division by zero and roots of non-resi
 something else. Opaque functions (``graph.ops.OPAQUE``) are keyed hashes of the part they are applied to: random
 functions, the same in every program evaluated at the point. Those of two elements hash the sum of both elements'
 hashes, which is symmetric. Comparisons are random bits, keyed by the difference of the values in Z_p: a comparison is
-the same number, 0 or 1, in both fields, as an element of a mask is. A selection is the product of mask and value. A
-quotient that is 0 where its divisor is 0 is just that.
+the same number, 0 or 1, in both fields, as an element of a mask is. A selection is the product of mask and value.
+``div_no_nan`` is 0 where its divisor is 0.
 """
 
 from __future__ import annotations
@@ -51,10 +51,16 @@ HashKey = tuple[int, int]
 
 
 class FieldPoint:
-    """What a point fixes besides the inputs: the fields, the root of unity omega and the keys of opaque functions."""
+    """The part of a point besides the inputs: the fields, the root of unity omega and the keys of opaque functions."""
 
     def __init__(self, pair: FieldPair, omega: int, keys: dict[OpKind, HashKey]) -> None:
-        """Args: ``omega`` of order q in Z_p; ``keys`` for every opaque function."""
+        """Create a point from the fields, omega and the keys.
+
+        Args:
+            pair: The primes of the fields.
+            omega: An element of order q in Z_p.
+            keys: The keys of every opaque function.
+        """
         assert omega != 1
         assert pow(omega, pair.q, pair.p) == 1
         self.pair = pair
@@ -64,15 +70,15 @@ class FieldPoint:
         self._powers: Powers | None = None
 
     def exp(self, x: Residues) -> Words:
-        """omega^x in Z_p for x in Z_q."""
+        """Return omega^x in Z_p for x in Z_q."""
         if self._powers is None:
             self._powers = Powers(self.fields[Part.P], self.omega, self.pair.q)
         return self._powers(x)
 
     def opaque(self, kind: OpKind, x: Residues, part: Part) -> Words:
-        """A keyed hash of x: two rounds of the splitmix64 finaliser, reduced modulo the field's prime.
+        """Return a keyed hash of x: two rounds of the splitmix64 finaliser, reduced modulo the field's prime.
 
-        It is 0 at 0 for functions that are, so that zeros behind the end of a tensor stay what they are.
+        It is 0 at 0 for functions that are 0 there, so that padding zeros stay 0.
         """
         found = self.fields[part].reduced(self._hash(kind, x))
         return np.where(x == 0, np.uint64(0), found) if kind in ZERO_AT_ZERO else found
@@ -100,7 +106,7 @@ class FieldPoint:
 
 
 def key_of(kind: OpKind) -> OpKind:
-    """Return the opaque function whose key one uses."""
+    """Return the opaque function whose key an operator uses."""
     return OpKind.LT if kind is OpKind.LE else kind
 
 
@@ -116,10 +122,10 @@ class Undefined:
 
     Attributes:
         reader: Number of the quotient or root that has no value.
-        step: Number of the step whose value is at fault: a denominator that is 0 or a radicand that is no residue.
-        part: In which field.
-        bad: Which elements of that step are at fault.
-        reason: What is wrong, for the log.
+        step: Number of the step at fault: a denominator that is 0 or a radicand that is no residue.
+        part: The field.
+        bad: The elements of that step that are at fault.
+        reason: A description, for the log.
     """
 
     reader: int
@@ -140,15 +146,15 @@ Outcome = tuple[Words, ...] | Undefined | Unrepresentable
 
 
 def run(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept: Kept | None = None) -> Outcome:
-    """The outputs of a tape in Z_p, or the first step that has no value.
+    """Return the outputs of a tape in Z_p, or the first step that has no value.
 
     Args:
         tape: The program.
         wanted: The parts to compute (``tape.needs``).
         point: Fields, omega and keys.
         inputs: The inputs' residues.
-        kept: What tapes that ran with these fields, omega, keys and inputs have computed; steps that only lead to
-            such values are left out. They have values, so the first step without one is the same.
+        kept: The cache of values that tapes computed with these fields, omega, keys and inputs; steps that only lead to
+            such values are skipped. They have values, so the first step without one is the same.
     """
     last = _last_uses(tape, wanted)
     kept = Kept(0) if kept is None else kept
@@ -169,7 +175,7 @@ def run(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept: Kept
 
 
 def _last_uses(tape: Tape, wanted: Needs) -> dict[int, list[int]]:
-    """For each step, the steps that nothing reads after it, so that their memory can be freed."""
+    """Return, for each step, the steps that are read by it last, so that their memory can be freed."""
     final: dict[int, int] = {}
     for number, step, _ in needed(tape, wanted):
         for operand in operands(step):

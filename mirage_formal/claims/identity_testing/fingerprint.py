@@ -27,7 +27,7 @@ from mirage_formal.semantics.straight_line_trace import Binary, Matmul, NotLax, 
 
 @dataclass(frozen=True, slots=True)
 class FingerprintSettings:
-    """How to fingerprint.
+    """The settings of a fingerprint.
 
     Attributes:
         seed: A non-negative number; everything random follows from it.
@@ -37,9 +37,9 @@ class FingerprintSettings:
         confirm_fields: Ask galois to confirm the fields (about a second per process).
         max_elements: Largest tensor that is evaluated; beyond it the answer is Unknown. A tensor of 2^25 elements takes
             256 MiB, and a product of two such holds about ten at a time.
-        max_multiplications: Most multiplications of elements by one evaluation of either side, in matrix products, and
-            in quotients, functions and roots what takes as long; beyond it the answer is Unknown. None is no bound.
-            2^30 take about two seconds.
+        max_multiplications: Most multiplications of elements by one evaluation of either side: those of matrix
+            products, and the equivalent of quotients, functions and roots; beyond it the answer is Unknown. None is no
+            bound. 2^30 take about two seconds.
     """
 
     seed: int = 0
@@ -77,7 +77,7 @@ _STEPS: Final = {Lax.DIVISION: 64, Lax.EXPONENTIAL: 64, Lax.OPAQUE: 64, Lax.ROOT
 
 
 def _multiplications(tape: Tape) -> int:
-    """Multiplications by the matrix products of a tape, and what its other steps count as."""
+    """Return the multiplications of a tape's matrix products, with its other steps converted to multiplications."""
     many = 0
     for step in tape.steps:
         if isinstance(step, Matmul):
@@ -89,14 +89,14 @@ def _multiplications(tape: Tape) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """A point at which the program has a value: the point, and the program's outputs there."""
+    """A point at which the program has a value, with the program's outputs there."""
 
     point: Point
     outputs: tuple[Words, ...]
 
 
 class FingerprintSession:
-    """Fingerprints of many candidates for one program: inputs and the program's outputs are drawn and computed once.
+    """A session that fingerprints many candidates for one program: the program runs once at each point.
 
     A candidate that has no value where the program has one gets points of its own, at which the program runs again.
     """
@@ -163,7 +163,7 @@ class FingerprintSession:
             )
 
     def _base(self, number: int, program: LaxProgram) -> _Settled | Unknown:
-        """A round's point at which the program has a value."""
+        """Return a round's point at which the program has a value, with its outputs; Unknown if none is found."""
         if number not in self._rounds:
             settings = self.settings
             place = field_point(settings.seed, number, self.pair)
@@ -173,7 +173,7 @@ class FingerprintSession:
         return self._rounds[number]
 
     def _round(self, number: int, program: LaxProgram, other: LaxProgram) -> tuple[Verdict | None, Draw | None]:
-        """A verdict that ends the comparison, or None if the round agreed, and the round's log."""
+        """Return a verdict that ends the comparison, or None if the round agreed, and the round's log."""
         base = self._base(number, program)
         if isinstance(base, Unknown):
             return base, None
@@ -228,7 +228,7 @@ def _first_difference(seed: int, expected: tuple[Words, ...], got: tuple[Words, 
 def _draw(
     point: Point, program: LaxProgram, other: LaxProgram, expected: tuple[Words, ...], got: tuple[Words, ...]
 ) -> Draw:
-    """The log of one round."""
+    """Return the log of one round."""
     read = sorted(program.reads | other.reads)
     keys = {kind.value: point.place.keys[kind] for kind in sorted(program.opaque | other.opaque)}
     return Draw(

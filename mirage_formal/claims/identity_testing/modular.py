@@ -31,20 +31,20 @@ _SMALL: Final = 64
 
 
 def words(x: Residues) -> Words:
-    """Residues as uint64."""
+    """Return the residues as uint64."""
     return x if x.dtype == np.uint64 else x.astype(np.uint64)
 
 
 def reals(x: Residues) -> NDArray[np.float64]:
-    """Residues as float64."""
+    """Return the residues as float64."""
     return x if x.dtype == np.float64 else x.astype(np.float64)
 
 
 def in_blocks(function: Callable[..., Words], *operands: Residues) -> Words:
-    """A function of elements, applied to a cache's worth of them at a time: what it makes in between stays small.
+    """Apply an elementwise function to cache-sized blocks, so that its intermediates stay small.
 
     Args:
-        function: Takes blocks of the operands, all of one shape or broadcasting, and returns an array of its own.
+        function: A function of blocks of the operands, all of one shape or broadcasting, that returns a new array.
         operands: Arrays that broadcast.
     """
     shape = np.broadcast_shapes(*[operand.shape for operand in operands])
@@ -74,7 +74,7 @@ class Modulus:
         self._m = np.uint64(m)
 
     def reduced(self, x: Words) -> Words:
-        """The residues of words, which take the words' place: the array is one that nobody else reads.
+        """Reduce words to residues in place; no other code may read the array.
 
         A remainder is x - m * (x // m), for quotients by one number are much faster than remainders.
         """
@@ -92,35 +92,35 @@ class Modulus:
         return x
 
     def constant(self, value: Fraction) -> int | None:
-        """The residue of a rational; None if it has none, or if a nonzero rational would become 0."""
+        """Return the residue of a rational; None if it has none, or if a nonzero rational would become 0."""
         if value.denominator % self.m == 0 or (value != 0 and value.numerator % self.m == 0):
             return None
         return value.numerator * pow(value.denominator, -1, self.m) % self.m
 
     def add(self, a: Residues, b: Residues) -> Words:
-        """Sum."""
+        """Return the sum."""
         return in_blocks(lambda x, y: self.reduced(words(x) + words(y)), a, b)
 
     def subtract(self, a: Residues, b: Residues) -> Words:
-        """Difference."""
+        """Return the difference."""
         return in_blocks(lambda x, y: self.reduced(words(x) + (self._m - words(y))), a, b)
 
     def multiply(self, a: Residues, b: Residues) -> Words:
-        """Product."""
+        """Return the product."""
         return in_blocks(lambda x, y: self.reduced(words(x) * words(y)), a, b)
 
     def scale(self, a: Residues, factor: int) -> Words:
-        """Product with a residue."""
+        """Return the product with a residue."""
         if factor == self.m - 1:
             return in_blocks(lambda x: self.reduced(self._m - words(x)), a)
         return in_blocks(lambda x: self.reduced(words(x) * np.uint64(factor)), a)
 
     def offset(self, a: Residues, constant: int) -> Words:
-        """Sum with a residue."""
+        """Return the sum with a residue."""
         return in_blocks(lambda x: self.reduced(words(x) + np.uint64(constant)), a)
 
     def power(self, a: Residues, exponent: int) -> Words:
-        """a^exponent for a non-negative exponent, by squaring."""
+        """Return a^exponent for a non-negative exponent, by squaring."""
         base, out = words(a), None
         while exponent:
             if exponent & 1:
@@ -131,7 +131,7 @@ class Modulus:
         return np.ones_like(base) if out is None else out
 
     def inverse(self, a: Residues) -> Words:
-        """Inverses of nonzero residues: products in a tree, one inversion at its root, three products an element."""
+        """Return inverses of nonzero residues: a product tree, one inversion at its root, three products an element."""
         flat = np.ascontiguousarray(words(a)).reshape(-1)
         return self._inverses(flat).reshape(a.shape)
 
@@ -147,16 +147,16 @@ class Modulus:
         return np.concatenate(parts)
 
     def root(self, a: Residues) -> tuple[Words, NDArray[np.bool_]]:
-        """The principal square root a^((m+1)/4), and where it is none because ``a`` is not a residue.
+        """Return the principal square root a^((m+1)/4), and where there is none because ``a`` is not a residue.
 
-        For m = 3 mod 4 the principal root of a residue is itself a residue, so sqrt(x)sqrt(y) = sqrt(xy) holds for
-        residues x, y, and sqrt(x^2) is the one of x, -x that is a residue: the field's picture of |x|.
+        For m = 3 mod 4 the principal root of a residue is itself a residue. So sqrt(x)sqrt(y) = sqrt(xy) holds for
+        residues x, y. The root sqrt(x^2) is the one of x, -x that is a residue: the field's counterpart of |x|.
         """
         out = self.power(a, (self.m + 1) // 4)
         return out, self.multiply(out, out) != words(a)
 
     def sum(self, a: Residues, axis: int, kept: int) -> Words:
-        """Fold an axis to ``kept``: result[j] = sum over i of a[i * kept + j]; at most 2^33 terms."""
+        """Return an axis folded to ``kept``: result[j] = sum over i of a[i * kept + j]; at most 2^33 terms."""
         whole = words(a)
         if kept == 1:
             return self.reduced(np.asarray(whole.sum(axis=axis, keepdims=True)))
@@ -164,7 +164,7 @@ class Modulus:
         return self.reduced(np.asarray(split.sum(axis=axis)))
 
     def matmul(self, a: Residues, b: Residues) -> Words:
-        """Product of [..., m, k] and [..., k, n], leading axes of extent 1 being broadcast."""
+        """Return the product of [..., m, k] and [..., k, n]; leading axes of extent 1 broadcast."""
         return batched_product(reals(a), reals(b), self._product)
 
     def _product(self, a: Residues, b: Residues) -> Words:
@@ -183,7 +183,7 @@ class Modulus:
         return in_blocks(lambda *each: self._joined(each, width), *pieces)
 
     def _joined(self, pieces: Sequence[Residues], width: int) -> Words:
-        """Sums of limbs, highest first, put together."""
+        """Return the combination of the sums of limbs, highest first."""
         out = self.reduced(pieces[0].astype(np.uint64))
         for piece in pieces[1:]:
             out <<= np.uint64(width)
@@ -192,7 +192,10 @@ class Modulus:
         return out
 
     def _plan(self, inner: int) -> tuple[int, int, int]:
-        """Limbs, bits of a limb, and how many products may be summed before 2^53; fewest limbs that need one chunk."""
+        """Return limbs, bits of a limb, and the number of products that may be summed before 2^53.
+
+        It has the fewest limbs that need one chunk only.
+        """
         bits = self.m.bit_length()
         for limbs in (1, 2, 3):
             width = -(-bits // limbs)
@@ -202,7 +205,7 @@ class Modulus:
         raise AssertionError
 
     def _partial(self, a: Residues, b: Residues, chunk: int) -> Residues:
-        """The product of small enough factors as integers, not reduced (or reduced where it would overflow)."""
+        """Return the product of small enough factors as integers, reduced only where it would overflow."""
         inner = a.shape[-1]
         a, b = _for_blas(a), _for_blas(b)
         if inner <= chunk:
@@ -221,7 +224,7 @@ class Modulus:
 
 
 def _limbs(x: Residues, limbs: int, width: int, axis: int) -> NDArray[np.float64]:
-    """The limbs of every element, highest first, stacked along an axis."""
+    """Return the limbs of every element, highest first, concatenated along an axis."""
     whole = words(x)
     mask = np.uint64((1 << width) - 1)
     parts = [(whole >> np.uint64(width * i)) & mask for i in reversed(range(limbs))]
@@ -229,13 +232,13 @@ def _limbs(x: Residues, limbs: int, width: int, axis: int) -> NDArray[np.float64
 
 
 def _for_blas(x: Residues) -> Residues:
-    """The array, copied only if neither of its last two axes is contiguous (BLAS could not read it)."""
+    """Return the array, copied only if neither of its last two axes is contiguous (BLAS could not read it)."""
     ok = any(x.shape[i] == 1 or x.strides[i] == x.itemsize for i in (-1, -2))
     return x if ok else np.ascontiguousarray(x)
 
 
 class Powers:
-    """omega^x in Z_p for x in Z_q, from two tables of powers."""
+    """A function from x in Z_q to omega^x in Z_p, computed from two tables of powers."""
 
     def __init__(self, field: Modulus, omega: int, exponents: int) -> None:
         self._field = field
@@ -246,7 +249,7 @@ class Powers:
         self._coarse = _table(field, pow(omega, 1 << self._low, field.m), bits - self._low)
 
     def __call__(self, x: Residues) -> Words:
-        """omega^x elementwise."""
+        """Return omega^x elementwise."""
         return in_blocks(self._each, x)
 
     def _each(self, x: Residues) -> Words:
@@ -258,7 +261,7 @@ class Powers:
 
 
 def _table(field: Modulus, base: int, bits: int) -> Words:
-    """base^0 .. base^(2^bits - 1), by doubling."""
+    """Return base^0 .. base^(2^bits - 1), computed by doubling."""
     table = np.ones(1, dtype=np.uint64)
     step = base
     for _ in range(bits):

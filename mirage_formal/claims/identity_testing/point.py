@@ -1,7 +1,7 @@
 """One round of a fingerprint: a point of Z_p x Z_q at which several programs all have a value.
 
-Where a denominator is 0 or a radicand is no residue, a program has no value; the inputs concerned are drawn anew,
-within a budget, and nothing is ever replaced by a made-up value.
+Where a denominator is 0 or a radicand is no residue, a program has no value. The inputs concerned are then redrawn,
+within a budget; no value is ever replaced by an invented one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from mirage_formal.semantics.straight_line_trace import (
 
 @dataclass(frozen=True, slots=True)
 class LaxProgram:
-    """A program with a picture in the fields.
+    """A program that has a meaning in the fields.
 
     Attributes:
         tape: Its code.
@@ -67,7 +67,7 @@ class LaxProgram:
     output_shapes: tuple[Shape, ...]
 
     def roots(self, before: tuple[int, Part] | None = None) -> list[tuple[int, Part, Mask]]:
-        """The radicands computed before a step and part (or all), with full masks."""
+        """Return the radicands computed before a step and part (or all), with full masks."""
         found: list[tuple[int, Part, Mask]] = []
         for number, step, parts in needed(self.tape, self.wanted):
             for part in parts:
@@ -79,7 +79,7 @@ class LaxProgram:
 
 
 def lax_program(graph: KernelGraph) -> LaxProgram | NotLax:
-    """A µGraph made ready to run at points of the fields, or why it cannot.
+    """Return a µGraph prepared to run at points of the fields, or the reason why it cannot.
 
     Raises:
         GraphError: The graph is not well-formed.
@@ -106,12 +106,21 @@ def lax_program(graph: KernelGraph) -> LaxProgram | NotLax:
 
 @dataclass(slots=True)
 class Point:
-    """One round's point: its inputs as far as they were read, and what was drawn anew.
+    """One round's point: its inputs as far as they were read, and the redraws.
 
     Values are shared between copies and never written in place.
 
     Attributes:
-        kept: What programs have computed at the point as it is.
+        seed: The seed of all draws.
+        attempts: The most redraws.
+        number: The round.
+        place: The fields, omega and the keys.
+        inputs: The types of the inputs.
+        values: The input parts that were read.
+        digests: Their digests.
+        redraws: The log of redraws.
+        attempt: The number of redraws so far.
+        kept: The cache of values that programs computed at the point in its present state.
     """
 
     seed: int
@@ -126,7 +135,7 @@ class Point:
     kept: Kept = field(default_factory=Kept)
 
     def copy(self) -> Point:
-        """A point that may be drawn anew without touching this one."""
+        """Return a copy whose redraws do not affect this point."""
         return Point(
             self.seed,
             self.attempts,
@@ -141,21 +150,21 @@ class Point:
         )
 
     def read(self, index: int, part: Part) -> Residues:
-        """One part of one input; of a mask there is P alone."""
+        """Return one part of one input; a mask has part P alone."""
         key = (index, part)
         if key not in self.values:
             self.values[key] = self._drawn(index, part, 0)
         return self.values[key]
 
     def digest(self, index: int, part: Part) -> str:
-        """SHA-256 of one part of one input."""
+        """Return the SHA-256 of one part of one input."""
         key = (index, part)
         if key not in self.digests:
             self.digests[key] = digest(self.read(index, part))
         return self.digests[key]
 
     def redraw(self, masks: Cone, cause: str) -> None:
-        """Draw the masked elements anew."""
+        """Redraw the masked elements."""
         self.attempt += 1
         self.kept = Kept()
         for (index, part), mask in sorted(masks.items(), key=lambda item: item[0]):
@@ -176,11 +185,13 @@ class Point:
 
 
 def _doomed(failure: Undefined, programs: list[LaxProgram], current: int) -> Cone:
-    """The input elements to draw anew after a failure in ``programs[current]``.
+    """Return the input elements to redraw after a failure in ``programs[current]``.
 
-    Preferably those that no satisfied radicand depends on, of any program, so that what is right stays right (the rows
-    of a norm are independent); else those that no other element of the failing step depends on; else all that the
-    failing elements depend on.
+    These are preferably elements that no valid radicand of any program depends on, so that valid ones stay valid (the
+    rows of a norm are independent). Otherwise they are those that no other element of the failing step depends on.
+    Otherwise they are all that the failing elements depend on.
+
+
     """
     program = programs[current]
     at = (failure.step, failure.part)
@@ -206,12 +217,12 @@ def _unite(into: Cone, other: Cone) -> None:
 def settle(
     point: Point, programs: list[LaxProgram], known: dict[int, tuple[Words, ...]] | None = None
 ) -> list[tuple[Words, ...]] | Unknown:
-    """Outputs of all programs at the point, after as many redraws as it takes.
+    """Return the outputs of all programs at the point, after as many redraws as necessary.
 
     Args:
-        point: Changed in place.
-        programs: What to run, in order.
-        known: Outputs already computed at the point as it is, by position in ``programs``.
+        point: The point, changed in place.
+        programs: The programs to run, in order.
+        known: Outputs already computed at the point in its present state, by position in ``programs``.
     """
     while True:
         outputs: list[tuple[Words, ...]] = []

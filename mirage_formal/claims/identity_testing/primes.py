@@ -1,10 +1,10 @@
 """The pair of prime fields of a fingerprint: Z_p for values, Z_q for exponents, q | p - 1.
 
-The pair for a given size is a fixed function of the size, so that anybody can recompute it: the largest p below
-2^bits with p = 2q + 1, p and q prime, and q = -1 modulo 4 * 2 * 3 * 5 * 7 (from 28 bits on also modulo 11 and 13).
-Then p and q are 3 modulo 4, which makes the principal square root x^((p+1)/4) of a residue a residue itself, and every
-positive integer with these prime factors only is a residue in both fields, so that positive constants such as 64 or
-1/4096 have positive pictures (quadratic reciprocity: for an odd prime l, q = -1 mod 4l gives (l/q) = 1).
+The pair for a given size is a fixed function of the size, so that anybody can recompute it: the largest p below 2^bits
+with p = 2q + 1, p and q prime, and q = -1 modulo 4 * 2 * 3 * 5 * 7 (from 28 bits on also modulo 11 and 13). Then p and
+q are 3 modulo 4, so the principal square root x^((p+1)/4) of a residue is a residue itself. Every positive integer with
+these prime factors only is a residue in both fields. So positive constants such as 64 or 1/4096 are residues (quadratic
+reciprocity: for an odd prime l, q = -1 mod 4l gives (l/q) = 1).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _passes(n: int, base: int, odd: int, twos: int) -> bool:
 
 @lru_cache(maxsize=64)
 def field_pair(bits: int) -> FieldPair:
-    """The pair of primes for values of ``bits`` bits.
+    """Return the pair of primes for values of ``bits`` bits.
 
     Args:
         bits: 16 to 31; products of two elements must fit 64 bits, and limbs of them 53.
@@ -90,10 +90,12 @@ class Confirmation:
 
 
 def confirm(pair: FieldPair) -> Confirmation:
-    """A second opinion on a pair from galois: both are prime, and Z_p has elements of order q.
+    """Return the confirmation of a pair by galois: both are prime, and Z_p has elements of order q.
 
-    Every pair that ``field_pair`` gives was put to galois once; what it said is kept in ``confirmed``, with its
-    version. galois itself takes one to three seconds to load, and is asked about other pairs only.
+    The answers for every pair that ``field_pair`` gives are kept in ``prime_table``, with the version of galois. galois
+    itself takes one to three seconds to load, and is asked about other pairs only.
+
+
 
     Raises:
         UnsupportedError: galois disagrees.
@@ -103,7 +105,7 @@ def confirm(pair: FieldPair) -> Confirmation:
 
 
 def ask_galois(pair: FieldPair) -> Confirmation:
-    """The same from galois itself, whatever is kept.
+    """Return the confirmation from galois itself, without the table.
 
     Raises:
         UnsupportedError: galois disagrees.

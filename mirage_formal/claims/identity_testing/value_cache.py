@@ -1,8 +1,8 @@
-"""Cache of values that traces computed at one point of the fields, for traces with the same steps.
+"""A cache of values that tapes computed at one point of the fields, for tapes with the same steps.
 
-Candidates for one program often have kernels in common, or differ only behind a product. At a program's real extents
-products and sums are nearly all of an evaluation's work, so their values are kept, and a tape is evaluated from its
-outputs backwards: what leads to nothing but values that are kept is not computed again.
+Candidates for one program often have kernels in common, or differ only after a product. At a program's real extents,
+products and sums are nearly all of an evaluation's work, so their values are cached. A tape is evaluated from its
+outputs backwards: steps that only lead to cached values are not computed again.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ Todo = dict[tuple[int, Part], int]
 
 
 class Kept:
-    """Values of products and sums at one point: fields, omega, keys and inputs.
+    """A cache of the values of products and sums at one point: fields, omega, keys and inputs.
 
-    A value's name stands for its step and, by their names, for all that the step depends on, so that equal names have
-    equal values at the point. Whoever draws an input anew needs another ``Kept``. Values are never written in place.
+    A value's name stands for its step and, by their names, for all steps that it depends on, so that equal names have
+    equal values at the point. A redraw of an input needs another ``Kept``. Values are never written in place.
     """
 
     def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
-        """Keep ``most_bytes`` at most; values that were not read for longest make room."""
+        """Create a cache of at most ``most_bytes``; the least recently read values are evicted."""
         self._left = most_bytes
         self._names: dict[Step, int] = {}
         self._values: OrderedDict[tuple[int, Part], Residues] = OrderedDict()
 
     def begin(self, tape: Tape, wanted: Needs) -> tuple[Values, Todo]:
-        """Return a trace's known values, and the steps that its outputs need besides.
+        """Return a tape's known values, and the further steps that its outputs need.
 
         Args:
             tape: The program.
@@ -73,7 +73,7 @@ class Kept:
         return known, todo
 
     def add(self, step: Step, name: int, part: Part, value: Residues) -> None:
-        """Keep the value of a step if it is worth it."""
+        """Cache the value of a product or sum; other steps are not worth it."""
         if not isinstance(step, Matmul | Sum) or (name, part) in self._values:
             return
         self._values[name, part] = value

@@ -1,9 +1,9 @@
-"""Maxima of kernels that exponentials are shifted by: never below the lowest finite number.
+"""Lower bounds on the maxima that exponentials are shifted by: never below the lowest finite number.
 
-Kernels form exp(x - m) of a maximum m with the lowest finite float32 in place of an m that is minus infinity
-(``kernels.planning.expand``). So it is 0 of an x that is minus infinity, also in a row or a tile in which all of them
-are, and never exp(-inf + inf), which is NaN. Over the reals there is no difference; here the µGraph says what its
-kernels do.
+Kernels compute exp(x - m) with the lowest finite float32 in place of a maximum m that is minus infinity
+(``kernels.planning.expand``). So it is 0 for x = minus infinity, even in a row or tile in which all x are, and never
+exp(-inf + inf), which is NaN. Over the reals there is no difference. This module rewrites the µGraph to match its
+kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mirage_formal.kernels.planning.expand import maxima_of
 _AnyOp = TypeVar("_AnyOp", BlockOp, KernelOp)
 
 _MAXIMA: Final = (OpKind.MAX, OpKind.RUNNING_MAX, OpKind.ACCUM_MAX)
-#: What makes a maximum of maxima only.
+#: Operators whose result is a maximum if all their operands are.
 _KEEP: Final = MOVES | {OpKind.CAST, OpKind.MAXIMUM, OpKind.ACCUM_CONCAT}
 _LOWEST: Final = Attrs(value=Fraction(-LARGEST[DType.FLOAT32]))
 
@@ -42,7 +42,7 @@ def bounded_maxima(graph: KernelGraph) -> KernelGraph:
 
 
 def _block(block: BlockGraph, given: Collection[int]) -> BlockGraph:
-    """The same of a block graph, of which some inputs are maxima."""
+    """Return a block graph with bounded maxima, where the inputs ``given`` are maxima."""
     flat = inline_blocks(block)
     tops = set(given)
     for first, op in numbered(len(flat.inputs), flat.ops):
@@ -56,7 +56,7 @@ def _block(block: BlockGraph, given: Collection[int]) -> BlockGraph:
 
 
 def _bounded(inputs: int, ops: tuple[_AnyOp, ...], tops: Collection[int]) -> tuple[tuple[_AnyOp, ...], Sequence[int]]:
-    """Operators with bounded maxima under exponentials, and the new number of each tensor."""
+    """Return operators with bounded maxima under exponentials, and the new number of each tensor."""
     exponents = {op.operands[0] for op in ops if isinstance(op, Op) and op.kind is OpKind.EXP}
     number = list(range(inputs))
     found: list[_AnyOp] = []

@@ -1,11 +1,11 @@
-"""Combined effect of a µGraph's roundings at given inputs, computed and not estimated.
+"""Correlated rounding: the combined effect of a µGraph's roundings at given inputs, computed and not estimated.
 
-That errors of different roundings are independent fails where values are equal: they are all rounded in the same
-direction, and the error of their sum grows with their number, not with its root. A row of log-softmax whose 156
-elements are all about -5.05 is -5.0625 in bfloat16, every element of it, and the sum of their exponentials is off by as
-much as each of them. So the µGraph is evaluated once more on what its own tensors hold: what is stored between kernels,
-and the operands of 16-bit matrix products, rounded to their element types; all else, and what is beyond their range, as
-in the exact evaluation. That is about the µGraph and the inputs alone; no kernel is asked.
+Rounding errors are not independent where values are equal: these are all rounded in the same direction, and the error
+of their sum grows with their number, not with its root. For example, if the 156 elements of a log-softmax row are all
+about -5.05, each is -5.0625 in bfloat16. The sum of their exponentials then has the same relative error as each
+exponential. So the µGraph is evaluated once more with its roundings. Tensors stored between kernels and operands of
+16-bit matrix products are rounded to their element types; all else, and values beyond their range, are as in the exact
+evaluation. The result depends on the µGraph and the inputs alone; no kernel is run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mirage_formal.semantics.interpreter import evaluate
 
 
 class RealisedDomain(RoundingDomain):
-    """Exact but for what is stored and the operands of matrix products.
+    """A domain that is exact except for stored tensors and the operands of matrix products.
 
     Args:
         xp: numpy or cupy.
@@ -37,7 +37,7 @@ class RealisedDomain(RoundingDomain):
         self._operands: Final = operands
 
     def stored(self, a: Estimate, dtype: DType) -> Estimate:
-        """The values as elements of a type; those beyond its range keep their digits and their exponent."""
+        """Return the values rounded to an element type; those beyond its range keep their digits and their exponent."""
         if self._operands is None or not dtype.floating:
             return a
         plain = self.plain(a)
@@ -53,7 +53,7 @@ class RealisedDomain(RoundingDomain):
 
 
 def drift(candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
-    """How far a candidate's outputs are off by its own roundings to element types, taken together.
+    """Return the errors of a candidate's outputs that its own roundings to element types cause together.
 
     Sound: both evaluations are the candidate's, so that nothing by which it differs from a program is tolerated.
 
@@ -75,7 +75,7 @@ def drift(candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tupl
 def _outputs(
     candidate: KernelGraph, types: Sequence[DTensor], arrays: Sequence[Array], *, rounds: bool, xp: Any
 ) -> list[Array]:
-    """A candidate's outputs, kernel by kernel."""
+    """Return a candidate's outputs, computed kernel by kernel."""
     tensors = [Estimate(a) for a in arrays]
     for op in candidate.ops:
         domain = RealisedDomain(xp, product_type(op, types) if rounds else None)

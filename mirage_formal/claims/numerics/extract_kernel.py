@@ -1,4 +1,4 @@
-"""One kernel of a µGraph as a graph of its own, and the element type of its products."""
+"""Extraction of one kernel of a µGraph as a graph of its own, and the element type of its products."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirage_formal.graph.types import DTensor, DType, row_major
 
 
 def alone(op: Any, types: Sequence[DTensor]) -> KernelGraph:
-    """A program of one kernel, whose inputs are like the tensors of these types that it reads."""
+    """Return a program of one kernel, with an input for each tensor that it reads."""
     read = [types[number] for number in op.operands]
     inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(read))
     own = replace(op, operands=tuple(range(len(read))))

@@ -1,12 +1,12 @@
-"""Errors behind functions that are not straight lines: how far a result moves while its operand moves by its error.
+"""Error propagation through nonlinear functions: the change of a result while its operand moves by its error.
 
-The derivative at one point says it only of small errors: where t cancels, 1 / (t^2 + 1) may be anything up to 1 though
-its derivative at t is small. So a function is evaluated at the ends of the interval that a kernel's operand is in, six
-standard deviations to either side, and not below what its form allows: t^2 + 1 is at least 1 whatever the error of t. A
-sixth of the change counts as the standard deviation of the result, so that its tolerance is the change itself.
+The derivative at one point is valid for small errors only: where t cancels, 1 / (t^2 + 1) may be anything up to 1
+though its derivative at t is small. So a function is evaluated at the ends of the interval of a kernel's operand: six
+standard deviations to either side, and not below the bound that its form implies (t^2 + 1 is at least 1 for any error
+of t). A sixth of the change counts as the standard deviation of the result, so that its tolerance is the change itself.
 
-Where the interval reaches a pole there is no such bound. The derivative stays, which then gives a tolerance above the
-result itself, since six standard deviations are above the operand.
+Where the interval reaches a pole there is no such bound. There the derivative is used, which gives a tolerance above
+the result itself, since six standard deviations exceed the operand.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ LAMBDA: Final = 6.0
 
 
 def square(x: Array, deviation: Array, xp: Any) -> tuple[Array, Array]:
-    """Standard deviation of a square, and what the square is not below."""
+    """Return the standard deviation of a square, and a lower bound on the square."""
     far = LAMBDA * deviation
     least = xp.maximum(xp.abs(x) - far, 0.0)
     return (2.0 * xp.abs(x) + far) * deviation, least * least
 
 
 def reciprocal(z: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
-    """Standard deviation of 1 / z."""
+    """Return the standard deviation of 1 / z."""
     size = xp.abs(z)
     low = xp.where(z > 0, _low(size, deviation, least, xp), size - LAMBDA * deviation)
 
@@ -39,25 +39,25 @@ def reciprocal(z: Array, deviation: Array, least: Array | None, xp: Any) -> Arra
 
 
 def logarithm(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
-    """Standard deviation of log x."""
+    """Return the standard deviation of log x."""
     return _moved(x, deviation, _low(x, deviation, least, xp), xp.log, deviation / x, xp)
 
 
 def root(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
-    """Standard deviation of the root of x, which has no pole; below 0 it is none of the program's."""
+    """Return the standard deviation of the root of x, which has no pole; values below 0 do not occur in the program."""
     low = xp.maximum(_low(x, deviation, least, xp), 0.0)
     y = xp.sqrt(xp.maximum(x, 0.0))
     return xp.maximum(y - xp.sqrt(low), xp.sqrt(xp.maximum(x, 0.0) + LAMBDA * deviation) - y) / LAMBDA
 
 
 def step(x: Array, deviation: Array, function: Callable[[Array], Array], xp: Any) -> Array:
-    """Standard deviation of a function with jumps that never decreases."""
+    """Return the standard deviation of a nondecreasing function with jumps."""
     here, far = function(x), LAMBDA * deviation
     return xp.maximum(function(x + far) - here, here - function(x - far)) / LAMBDA
 
 
 def _low(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
-    """The lower end of the interval; rounding may have put ``least`` above x."""
+    """Return the lower end of the interval; rounding may have put ``least`` above x."""
     low = x - LAMBDA * deviation
     return low if least is None else xp.minimum(xp.maximum(low, least), x)
 
@@ -65,7 +65,7 @@ def _low(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
 def _moved(
     x: Array, deviation: Array, low: Array, function: Callable[[Array], Array], otherwise: Array, xp: Any
 ) -> Array:
-    """A sixth of the change of a monotone function over an interval above 0, or what counts where it reaches 0."""
+    """Return a sixth of the change of a monotone function over an interval above 0, else ``otherwise``."""
     above = low > 0
     here = function(xp.where(above, x, 1.0))
     down = xp.abs(function(xp.where(above, low, 1.0)) - here)

@@ -1,20 +1,20 @@
-"""Numerics: a kernel's results beside the program's exact values, and a tolerance that is derived, not chosen.
+"""Numerics: a comparison of a kernel's results with the program's exact values, within a derived tolerance.
 
-Inputs are drawn from a seed at the scales 0.1, 1 and 8; at 8 the logits of attention lie far beyond what exp can
-return in float16. The program is evaluated in float64 with an exponent of its own for every value
-(claims/numerics/rounding.py), so that exp does not overflow either. The candidate's µGraph is evaluated the same way
-with the variance of its rounding errors:
+Inputs are drawn from a seed at the scales 0.1, 1 and 8; at 8 the logits of attention are so large that exp overflows in
+float16. The program is evaluated in float64 with an exponent of its own for every value (claims/numerics/rounding.py),
+so that exp does not overflow either. The candidate's µGraph is evaluated the same way with the variance of its rounding
+errors:
 
 - its device tensors are rounded to their element type, its matrix products round their operands, everything else is
   float32 (see the module named above for every term);
 - the result is rounded once more: (u |y|)^2, or half of the smallest subnormal if that is more;
 - the tolerance of an element is LAMBDA times the root of the total variance. A result outside of that is compared once
-  more with a tolerance to which is added what the µGraph's own roundings do together (correlated_rounding.py), for
+  more with a larger tolerance: the combined effect of the µGraph's own roundings is added (correlated_rounding.py), for
   roundings of equal values are not independent.
 
-Where the program's own operators, each a kernel that stores its result in its element type, come to no number, nobody
-who computes it operator by operator gets the exact value either: such elements are *lost*, and are not compared
-(``lost``). It is asked only if a result is outside.
+Some elements are not finite if the program's own operators compute them, each as a kernel that stores its result in its
+element type. No execution operator by operator gets their exact value, so such elements are *lost*, and are not
+compared (``lost``). This is checked only if a result is outside.
 
 Nothing in it was fitted. LAMBDA = 6 makes a false alarm in 10^8 normal errors improbable, and variances are taken from
 the bound of each rounding rather than its mean square, which is three times smaller.
@@ -55,13 +55,13 @@ Runner = Callable[[Sequence[Array]], Sequence[Array]]
 SCALES: Final = (0.1, 1.0, 8.0)
 #: Roundings below the largest number of an element type within which rounding decides whether it is still a number.
 _NEAR: Final = 8
-#: Of the indices along an axis of a mask, one in so many has no element that is 1.
+#: One index in this many along an axis of a mask has no element that is 1.
 _EMPTY: Final = 8
 #: Elements of an input that are drawn at once, each with some ten numbers of 8 bytes on the way.
 _PIECE: Final = 1 << 26
 #: Standard deviation of a sum of four 16-bit numbers.
 _DEVIATION: Final = ((2.0**32 - 1.0) * 4 / 12) ** 0.5
-#: Why nothing is said of an output.
+#: The reason for an undecided output.
 _LOST: Final = "the program's own operators leave the range of their element types in all of its elements"
 
 
@@ -71,7 +71,7 @@ class Expected:
 
     Attributes:
         values: The program's outputs in float64; infinite where float64 cannot hold them.
-        tolerances: For each of them, how far a result may be off.
+        tolerances: For each of them, the largest allowed error of a result.
         overflows: See ScaleRecord.
     """
 
@@ -84,7 +84,7 @@ class Expected:
 
 
 def draw(item: Input, number: int, seed: int, scale: float, xp: Any = np) -> Array:
-    """Seeded values for one input, about normal with standard deviation ``scale``, rounded to its element type.
+    """Return seeded values for one input, about normal with standard deviation ``scale``, rounded to its element type.
 
     Element i is the sum of the four 16-bit parts of splitmix64(seed, number, i), which NumPy and CuPy compute alike.
     A mask is 1 where that is above 0, but for some indices along each axis of at least 3, at which all of it is 0.
@@ -103,7 +103,7 @@ def draw(item: Input, number: int, seed: int, scale: float, xp: Any = np) -> Arr
 
 
 def _mask(shape: Sequence[int], state: int, xp: Any) -> Array:
-    """Zeros and ones of a sequence, with empty rows, columns and so on along every axis."""
+    """Return pseudorandom zeros and ones, with empty slices (rows, columns and so on) along every axis."""
     count = prod(shape)
     values = (_sums(state, 0, count, xp) > 0).astype(xp.float64).reshape(shape)
     for axis, extent in enumerate(shape):
@@ -115,14 +115,14 @@ def _mask(shape: Sequence[int], state: int, xp: Any) -> Array:
 
 
 def _sums(state: int, first: int, count: int, xp: Any) -> Array:
-    """Sums of four 16-bit parts less their mean: elements of a sequence, from the one of number ``first`` on."""
+    """Return centred sums of four 16-bit parts for ``count`` elements of a sequence, from number ``first`` on."""
     z = mixed(state, first, count, xp)
     parts = [(z >> xp.uint64(16 * i)) & xp.uint64(0xFFFF) for i in range(4)]
     return sum(part.astype(xp.float64) for part in parts) - 4 * 0x7FFF - 2.0
 
 
 def mixed(state: int, first: int, count: int, xp: Any = np) -> Array:
-    """Return elements of the sequence splitmix64 of a state, from the one of number ``first`` on."""
+    """Return elements of a state's splitmix64 sequence, from the element of number ``first`` on."""
     z = xp.arange(first, first + count, dtype=xp.uint64) * xp.uint64(0x9E3779B97F4A7C15) + xp.uint64(state)
     z = (z ^ (z >> xp.uint64(30))) * xp.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> xp.uint64(27))) * xp.uint64(0x94D049BB133111EB)
@@ -130,7 +130,7 @@ def mixed(state: int, first: int, count: int, xp: Any = np) -> Array:
 
 
 def draw_all(graph: KernelGraph, seed: int, scale: float, xp: Any = np) -> list[Array]:
-    """Seeded values for every input."""
+    """Return seeded values for every input."""
     return [draw(item, number, seed, scale, xp) for number, item in enumerate(graph.inputs)]
 
 
@@ -138,7 +138,7 @@ def draw_all(graph: KernelGraph, seed: int, scale: float, xp: Any = np) -> list[
 
 
 def expected(program: KernelGraph, candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> Expected:
-    """Exact outputs of the program, and the tolerances of the candidate that computes them.
+    """Return the exact outputs of the program, and the tolerances of the candidate that computes them.
 
     Args:
         program: The program.
@@ -152,21 +152,21 @@ def expected(program: KernelGraph, candidate: KernelGraph, arrays: Sequence[Arra
 
 
 def exact(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
-    """The outputs of a program; see ``Expected.values``."""
+    """Return the exact outputs of a program; see ``Expected.values``."""
     with np.errstate(all="ignore"):
         domain = RoundingDomain(xp, None)
         return tuple(domain.plain(value).mantissa for value in _ideal(program, arrays, domain))
 
 
 def _ideal(program: KernelGraph, arrays: Sequence[Array], domain: RoundingDomain) -> Sequence[Estimate]:
-    """The outputs of a program, with exponents of their own; not finite only where there is no exact value."""
+    """Return the outputs of a program with separate exponents; they are not finite only where no exact value exists."""
     return evaluate(program, [Estimate(array) for array in arrays], domain)
 
 
 def tolerated(
     candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np
 ) -> tuple[tuple[Array, ...], tuple[str, ...]]:
-    """How far each output of a candidate may be off, and what overflows; see ``Expected``."""
+    """Return the tolerance of each output of a candidate, and the tensors that overflow; see ``Expected``."""
     with np.errstate(all="ignore"):
         estimates, overflows = _estimates(candidate, arrays, xp)
         variances = (xp.zeros_like(e.mantissa) if e.variance is None else e.variance for e in estimates)
@@ -174,7 +174,7 @@ def tolerated(
 
 
 def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[list[Estimate], tuple[str, ...]]:
-    """The candidate's outputs with their errors, kernel by kernel; device tensors are rounded."""
+    """Return the candidate's outputs with their errors, kernel by kernel; device tensors are rounded."""
     types = kernel_types(graph)
     domain = RoundingDomain(xp, DType.FLOAT32)
     tensors = [Estimate(a) for a in arrays]
@@ -197,13 +197,13 @@ def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[li
 
 
 def lost(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
-    """For each output, which elements the program's own operators do not compute: their result is not finite there.
+    """Return, for each output, the elements at which the program's own operators give no finite result.
 
     Each stores its result in its element type, infinite beyond the range; within a few roundings of the largest number
-    counts as beyond, for there the rounding of operands decides whether it is a number at all. Exponentials count as
-    held, and so does what is made of them, for what divides them by such a value or takes their logarithm: kernels keep
-    those in range by a maximum (docs/kernels.md). For what does neither they do not. What has no exact value is not
-    lost: nothing is known of it, which is another answer.
+    counts as beyond, for there the rounding of operands decides whether it is a number at all. Exponentials, and values
+    computed from them, count as representable for operators that divide them by such a value or take their logarithm:
+    kernels keep those in range by a maximum (docs/kernels.md). For other operators they do not. An element without an
+    exact value is not lost: nothing is known of it, which is another answer.
 
     Sound: an element is lost only if a result of the program's own operators, each in its element type, is beyond that
     type's largest number or within a few roundings of it, and so what they make of it is infinite or not a number.
@@ -236,7 +236,7 @@ def lost(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[A
 
 
 def _held(values: Array, dtype: DType, xp: Any) -> Array:
-    """Values as an element type holds them, infinite from a few roundings below its largest number on."""
+    """Return values stored in an element type, infinite from a few roundings below its largest number on."""
     if not dtype.floating:
         return values
     most = LARGEST[dtype] * (1 - _NEAR * unit_roundoff(dtype))
@@ -244,7 +244,7 @@ def _held(values: Array, dtype: DType, xp: Any) -> Array:
 
 
 def _grows(op: Any, operands: Sequence[bool]) -> bool:
-    """Return whether results are made of exponentials, of which nothing is a quotient or a logarithm yet."""
+    """Return whether results are computed from exponentials without a quotient or a logarithm in between."""
     kind = op.kind if isinstance(op, Op) else None
     if kind is OpKind.DIV:
         return operands[0] and not operands[1]
@@ -257,7 +257,7 @@ def _grows(op: Any, operands: Sequence[bool]) -> bool:
 def compare(
     result: Array, value: Array, tolerance: Array, dtype: DType, xp: Any = np, gone: Array | None = None
 ) -> OutputRecord:
-    """One output beside what is expected.
+    """Compare one output with its expected values.
 
     Sound: it answers "within" only if there is an element that is judged, and of all that are every exact value and
     tolerance is finite and every result lies within its tolerance, or is infinite of the right sign where the element
@@ -266,12 +266,12 @@ def compare(
     either way.
 
     Args:
-        result: What a kernel computed.
+        result: The output of a kernel.
         value: The exact values.
-        tolerance: How far each may be off.
+        tolerance: The largest allowed error of each.
         dtype: The output's element type.
         xp: numpy or cupy.
-        gone: Which elements are lost, see ``lost``; None if none is.
+        gone: The elements that are lost, see ``lost``; None if none is.
     """
     with np.errstate(all="ignore"):
         result = result.reshape(value.shape)
@@ -323,7 +323,7 @@ def compare(
 
 
 def _nothing(elements: int) -> OutputRecord:
-    """An output all of whose elements are lost."""
+    """Return the record of an output all of whose elements are lost."""
     none = 0.0
     return OutputRecord(
         answer="undecided",
@@ -343,7 +343,7 @@ def _nothing(elements: int) -> OutputRecord:
 
 
 def where_computed(record: NumericsRecord) -> Answer:
-    """The answer of outputs of which the program's own operators compute something.
+    """Return the combined answer of all outputs for which the program's own operators compute some element.
 
     Sound: "within" only if a scale is, and at all others every output is as well or has lost all of its elements, so
     that the program as it is written has no answer there.
@@ -370,7 +370,7 @@ class Inputs(NamedTuple):
     Attributes:
         seed: Seed of the draws.
         scales: Their standard deviations, one set of inputs for each.
-        xp: numpy or cupy, whose arrays they are.
+        xp: numpy or cupy, the module of the arrays.
     """
 
     seed: int = 0
@@ -396,9 +396,9 @@ def check(
         program: The program.
         candidate: The µGraph that was lowered to the kernel.
         digest: Its digest.
-        run: Runs the kernel.
-        device: What it runs on, for the record.
-        inputs: What it is run on; ``run`` gets and returns arrays of the package that they are of.
+        run: A function that runs the kernel.
+        device: The device that it runs on, for the record.
+        inputs: The distribution of its inputs; ``run`` gets and returns arrays of their package (numpy or cupy).
 
     Returns:
         The answer at every scale, and of all.
@@ -437,7 +437,10 @@ def _at_scale(
 
 
 def _all(answers: Any) -> Answer:
-    """Sound: "within" only if all are."""
+    """Return the combined answer of several.
+
+    Sound: "within" only if all are.
+    """
     found = set(answers)
     return "outside" if "outside" in found else "undecided" if "undecided" in found or not found else "within"
 

@@ -11,7 +11,7 @@ zero (N. Higham, T. Mary, "A new approach to probabilistic rounding error analys
   type's unit roundoff;
 - errors of operands pass through the derivative of the operator; those of squares, quotients, roots and logarithms
   through the change over the interval of the operand (nonlinear_error.py);
-- a maximum is taken as exact: in a running maximum, whatever is subtracted cancels;
+- a maximum is taken as exact: in a running maximum, the subtracted value cancels;
 - a comparison is exact unless its operands are within their tolerance of each other: then it may come out either way,
   an error of 1, and a selection by it may be either of its values;
 - a rounding to an element type adds the change of its result over the interval of the operand (nonlinear_error.py);
@@ -54,19 +54,19 @@ _TINY: Final = 400.0  # 2^-400 rounds to 0, and 2^800 is finite
 
 
 def unit_roundoff(dtype: DType) -> float:
-    """The largest relative error of rounding to nearest."""
+    """Return the largest relative error of rounding to nearest."""
     return float(2.0 ** -DIGITS[dtype][0])
 
 
 def quantum(x: Array, dtype: DType, xp: Any) -> Array:
-    """The distance between neighbours of an element type around each value."""
+    """Return the distance between neighbours of an element type around each value."""
     digits, least = DIGITS[dtype]
     _, exponent = xp.frexp(x)
     return xp.ldexp(xp.ones_like(x), xp.maximum(exponent - digits, least))
 
 
 def quantize(x: Array, dtype: DType, xp: Any) -> Array:
-    """Float64 values rounded to the nearest of an element type, ties to even; beyond its range they stay finite."""
+    """Return float64 values rounded to the nearest of an element type, ties to even, finite even beyond its range."""
     step = quantum(x, dtype, xp)
     return xp.rint(x / step) * step
 
@@ -84,11 +84,11 @@ class Estimate:
     """Values with the variance of their error.
 
     Attributes:
-        mantissa: Float64.
+        mantissa: The mantissas in float64.
         exponent: Whole numbers in float64, of the mantissa's shape; None for 0 everywhere.
-        variance: In squared units of the mantissa, of its shape; None for exact values.
-        least: What a kernel's values are not below whatever its errors are, by their form, as squares; in units of the
-            mantissa, of its shape, minus infinity where nothing is known. None if it is known nowhere.
+        variance: The variance of the error in squared units of the mantissa, of its shape; None for exact values.
+        least: A lower bound on a kernel's values that holds for any errors, by their form (squares, for example); in
+            units of the mantissa, of its shape, minus infinity where no bound is known. None if none is known anywhere.
     """
 
     mantissa: Array
@@ -98,7 +98,7 @@ class Estimate:
 
 
 class RoundingDomain(Untiled[Estimate]):
-    """See the module.
+    """A domain of values with exponents and rounding-error variances; the module describes the rules.
 
     Args:
         xp: numpy or cupy.
@@ -114,7 +114,7 @@ class RoundingDomain(Untiled[Estimate]):
     # --- helpers -----------------------------------------------------------------------------------------------------
 
     def plain(self, a: Estimate) -> Estimate:
-        """The same values with exponent 0; what leaves the range of float64 becomes infinite or 0."""
+        """Return the same values with exponent 0; values beyond the range of float64 become infinite or 0."""
         if a.exponent is None:
             return a
         xp = self.xp
@@ -125,12 +125,12 @@ class RoundingDomain(Untiled[Estimate]):
         return Estimate(a.mantissa * factor * rest, None, variance, least)
 
     def _powers(self, shift: Array) -> tuple[Array, Array]:
-        """Two factors whose product is 2^shift, neither of which leaves the range unless the product does."""
+        """Return two factors whose product is 2^shift, neither of which leaves the range unless the product does."""
         half = self.xp.rint(shift / 2)
         return self.xp.exp2(half), self.xp.exp2(shift - half)
 
     def _at(self, a: Estimate, exponent: Array) -> Estimate:
-        """The same values with a larger exponent."""
+        """Return the same values with a larger exponent."""
         own = 0.0 if a.exponent is None else a.exponent
         factor = self.xp.exp2(self.xp.maximum(own - exponent, -_FAR))
         variance = None if a.variance is None else a.variance * factor * factor
@@ -155,7 +155,7 @@ class RoundingDomain(Untiled[Estimate]):
         return self._at(a, shared), self._at(b, shared)
 
     def _scaled(self, least: Array | None, factor: Array) -> Array | None:
-        """A lower end times a factor above 0 that may have left the range; nothing known stays nothing known."""
+        """Return a lower bound times a positive factor that may have left the range; unknown bounds stay unknown."""
         if least is None:
             return None
         return self.xp.where((least == 0) | self.xp.isinf(least), least, least * factor)
@@ -188,7 +188,7 @@ class RoundingDomain(Untiled[Estimate]):
         return None if bool((single == y).all()) else self._error(self.xp.where(single == y, 0.0, y))
 
     def rounded(self, a: Estimate, dtype: DType) -> Estimate:
-        """The values after they were stored as elements of a type; those that it can hold exactly keep their error."""
+        """Return the values after storage in an element type; exactly representable ones keep their error."""
         if self.dtype is None or not dtype.floating:
             return a
         xp, u = self.xp, unit_roundoff(dtype)
@@ -394,7 +394,7 @@ class RoundingDomain(Untiled[Estimate]):
         return Estimate(y, None, xp.where(near, (1.0 / nonlinear_error.LAMBDA) ** 2, 0.0))
 
     def _extreme(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
-        """The larger or smaller of two values, with the larger of their variances: either may be the one."""
+        """Return the larger or smaller of two values, with the larger of their variances."""
         xp = self.xp
         y = (xp.maximum if kind is OpKind.MAXIMUM else xp.minimum)(a.mantissa, b.mantissa)
         if a.variance is None and b.variance is None:

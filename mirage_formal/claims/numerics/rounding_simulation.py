@@ -1,9 +1,9 @@
-"""Numerics before there are kernels: a µGraph's own operators, executed in their element types, beside float64.
+"""Simulation of a candidate's rounding before kernels exist: its operators run in their element types, beside float64.
 
 Kernels compute in float32, round the operands of 16-bit matrix products and store tensors between kernels in their
-element types; whatever becomes too large on the way is infinite. That is done here with NumPy, operator by operator,
-and the results are judged as those of a kernel are (claims/numerics/numerics.py). What it says is about the µGraph, at
-some seeded inputs; a kernel is compared again once it exists.
+element types; values beyond the range of a type become infinite. NumPy does the same here, operator by operator, and
+the results are judged as those of a kernel are (claims/numerics/numerics.py). The judgement is about the µGraph at some
+seeded inputs; a kernel is compared again once it exists.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ Array = NDArray[Any]
 MAX_ESTIMATED: Final = 1 << 21
 MAX_ELEMENTS: Final = 1 << 24
 _SEED: Final = 0
-#: Of the largest number of an element type, the share beyond which nothing is said of what has no tolerance.
+#: The share of an element type's largest number beyond which results without a tolerance are not judged.
 _FAR: Final = 0.5
 #: The scale at which errors of candidates are compared.
 _USUAL: Final = 1.0
 
 
 def held(values: Array, dtype: DType) -> Array:
-    """Values rounded to an element type, infinite beyond its range, as float32."""
+    """Return values rounded to an element type, infinite beyond its range, as float32."""
     if dtype in (DType.FLOAT32, DType.BOOL):
         return np.asarray(values, np.float32)
     return np.asarray(stored(np.asarray(values, np.float64), dtype, np), np.float32)
 
 
 class TypedDomain(FloatDomain):
-    """Arrays of float32; operands of matrix products are rounded to the element type.
+    """A domain of float32 arrays that rounds operands of matrix products to an element type.
 
     Args:
         dtype: The element type.
@@ -64,7 +64,7 @@ class TypedDomain(FloatDomain):
 
 
 def simulate(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
-    """The outputs of a µGraph, each kernel in float32 and its results stored in their element types.
+    """Return the outputs of a µGraph, each kernel in float32 and its results stored in their element types.
 
     Args:
         graph: The µGraph; a program's operators are a kernel each.
@@ -86,16 +86,17 @@ def simulate(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
 
 
 def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
-    """The numerics of a candidate's operators; None if it is too large to be executed.
+    """Return the predicted numerics of a candidate; None if it is too large to be executed.
 
     The tolerances are those of a kernel of the candidate. At scale 1 there is a second one, in norm: that of the
-    program's own operators, so a candidate that loses what they keep is as much outside as one that overflows. Elements
-    that the program's own operators do not compute, because their result is not finite, are left out. Of what is too
-    large for tolerances, it is only seen whether results are finite where the program's own are.
+    program's own operators. So a candidate that loses precision which they keep is as much outside as one that
+    overflows. Elements that the program's own operators do not compute, because their result is not finite, are left
+    out. If the graphs are too large for tolerances, the only check is whether results are finite where the program's
+    own are.
 
     Args:
         program: The program.
-        graph: What kernels of the candidate are made of; it has the program's inputs and outputs.
+        graph: The µGraph from which the candidate's kernels are generated; it has the program's inputs and outputs.
     """
     elements = max(footprint(program), footprint(graph))
     if elements > MAX_ELEMENTS:
@@ -132,9 +133,9 @@ def _estimated(program: KernelGraph, graph: KernelGraph) -> Foreseen:
 
 
 def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
-    """Whether a result is not finite where the program's own operators give one that is far from the largest number.
+    """Return whether a result overflows where the program's own operators give one far from the largest number.
 
-    Near the largest number rounding decides whether a result is finite, of the program's operators as of the kernels.
+    Near the largest number rounding decides whether a result is finite, for the program's operators as for the kernels.
     """
     types = kernel_types(program)
     results = simulate(graph, draw_all(program, _SEED, scale))
@@ -152,7 +153,7 @@ def _plain(program: KernelGraph, scale: float) -> list[Array]:
 
 @lru_cache(maxsize=3)
 def _exact(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
-    """Inputs, and the program's exact outputs."""
+    """Return inputs, and the program's exact outputs."""
     arrays = draw_all(program, _SEED, scale)
     return arrays, exact(program, arrays)
 
@@ -166,7 +167,7 @@ def _own(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, 
 def _judged(
     program: KernelGraph, scale: float, i: int, results: Sequence[Array], tolerances: Sequence[Array]
 ) -> Answer:
-    """One output beside what is expected of it, where the program's own operators compute it."""
+    """Return the answer for one output, where the program's own operators compute it."""
     value, own = _exact(program, scale)[1][i], _plain(program, scale)[i]
     gone = ~np.isfinite(own) & np.isfinite(value)
     dtype = kernel_types(program)[program.outputs[i]].dtype
@@ -174,7 +175,7 @@ def _judged(
 
 
 def _norm(values: Array) -> float:
-    """The root of the sum of squares of what is finite."""
+    """Return the root of the sum of squares of the finite values."""
     finite = np.where(np.isfinite(values), values, 0.0)
     return float(np.sqrt((finite * finite).sum()))
 

@@ -1,9 +1,9 @@
-"""A candidate and its program at smaller extents: the same tiles, fewer blocks and iterations.
+"""Shrinking of a candidate and its program to smaller extents: the same tiles, fewer blocks and iterations.
 
-Equal extents of the program's inputs stay equal, so shapes that fit go on to fit. Grids and loop ranges become divisors
-of what they were, at least 2 where they were more than 1, so that every index expression still has all of its parts.
-A graph whose constants belong to its extents (a mean as a product with 1/4096) is no candidate for the smaller program;
-float64 tells, and the extents at fault stay as they are.
+Equal extents of the program's inputs stay equal, so shapes that fit continue to fit. Grids and loop ranges become
+divisors of their old values, at least 2 where they were more than 1, so that every index expression keeps all its
+parts. A graph whose constants depend on its extents (a mean as a product with 1/4096) is no candidate for the smaller
+program; a float64 comparison detects this, and the extents at fault stay unchanged.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from mirage_formal.graph.types import DTensor, STensor, row_major
 from mirage_formal.semantics import reference
 from mirage_formal.semantics.working_set import footprint
 
-#: Smaller extents by the program's own.
+#: The smaller extents by the program's own.
 Extents = Mapping[int, int]
 _CLOSE = 1e-6
-#: Extents of a graph without grids and loops become no smaller than this.
+#: The least extent of a shrunk graph without grids and loops.
 _LEAST = 32
 
 
@@ -40,7 +40,7 @@ class Smaller:
     Attributes:
         program: The program.
         candidate: The candidate, with its tiles of the inputs.
-        extents: Which extents became smaller.
+        extents: The smaller extents by the original ones.
     """
 
     program: KernelGraph
@@ -49,10 +49,11 @@ class Smaller:
 
 
 def smaller(program: KernelGraph, candidate: KernelGraph, most: int | None = None) -> Smaller:
-    """The smallest that can be made of them; they themselves if nothing can.
+    """Return the smallest equivalent pair; the given pair if nothing can be shrunk.
 
-    Where all extents together become so small that the two no longer agree, one of them stays as it is, and then more
-    and more of them do.
+    If all extents are shrunk and the two no longer agree, one extent is kept unchanged, and then more and more of them.
+
+
 
     Args:
         program: The program.
@@ -71,12 +72,12 @@ def smaller(program: KernelGraph, candidate: KernelGraph, most: int | None = Non
 
 
 def elements(program: KernelGraph, candidate: KernelGraph) -> int:
-    """Elements that an evaluation of either holds, at most."""
+    """Return the most elements that an evaluation of either graph holds."""
     return max(footprint(program), footprint(candidate))
 
 
 def _with_kept(program: KernelGraph, candidate: KernelGraph, least: Smaller) -> Iterator[Smaller]:
-    """Pairs in which one extent stays that ``least`` has made smaller, the smallest pair first; then two, and more."""
+    """Yield pairs in which one extent that ``least`` shrinks is kept, the smallest pair first; then two, and more."""
     seen = {tuple(sorted(least.extents.items()))}
 
     def fresh(found: Smaller) -> bool:
@@ -95,7 +96,7 @@ def _with_kept(program: KernelGraph, candidate: KernelGraph, least: Smaller) -> 
 
 
 def _reduced(program: KernelGraph, candidate: KernelGraph, kept: frozenset[int]) -> Smaller:
-    """The extents one after another, the largest first, each as small as it can be; those of ``kept`` stay."""
+    """Return the pair with extents shrunk one by one, the largest first, as far as possible, except ``kept``."""
     found = Smaller(program, candidate, {})
     own = {extent for item in program.inputs for extent in item.tensor.shape}
     own |= {extent for op in program.ops if isinstance(op, Op) for extent in op.attrs.shape or ()}
@@ -109,7 +110,7 @@ def _reduced(program: KernelGraph, candidate: KernelGraph, kept: frozenset[int])
 def _one_less(
     found: Smaller, pair: tuple[KernelGraph, KernelGraph], extent: int, free: Collection[int], least: int
 ) -> Smaller:
-    """One more extent as small as it can be, alone, or divided by what one or two others are divided by.
+    """Return the pair with one more extent shrunk as far as possible, alone or together with one or two others.
 
     A reshape ties extents to each other: 4096 becomes smaller only if one of 32 and 128 does. So does a grid axis that
     splits two of them.
@@ -128,7 +129,7 @@ def _one_less(
 
 
 def _at(program: KernelGraph, candidate: KernelGraph, extents: Extents) -> Smaller | None:
-    """Both at these extents, if their shapes fit and every tile of an input is as it was."""
+    """Return both graphs at these extents; None if shapes do not fit or a tile of an input would change."""
     inputs = tuple(_resized(item, extents) for item in program.inputs)
     small = replace(program, inputs=inputs, ops=tuple(_changed(op, extents) for op in program.ops))
     try:
@@ -142,7 +143,7 @@ def _at(program: KernelGraph, candidate: KernelGraph, extents: Extents) -> Small
 
 
 def _resized(item: Input, extents: Extents) -> Input:
-    """An input at other extents; its dims lie in memory in the order in which they did."""
+    """Return an input at other extents; the order of its dims in memory stays."""
     shape = tuple(extents.get(extent, extent) for extent in item.tensor.shape)
     if item.strides == row_major(item.tensor.shape):
         return replace(item, tensor=DTensor(shape, item.tensor.dtype), strides=row_major(shape))
@@ -155,7 +156,7 @@ def _resized(item: Input, extents: Extents) -> Input:
 
 
 def _changed(op: KernelOp, extents: Extents) -> KernelOp:
-    """A predefined operator whose attributes hold extents."""
+    """Return a predefined operator with the extents in its attributes replaced."""
     return replace(op, attrs=_attrs(op.attrs, extents)) if isinstance(op, Op) else op
 
 
@@ -165,7 +166,7 @@ def _attrs(attrs: Attrs, extents: Extents) -> Attrs:
 
 
 def _fitted(candidate: KernelGraph, inputs: Sequence[Input], extents: Extents) -> KernelGraph | None:
-    """The candidate on smaller inputs; None if it does not fit them."""
+    """Return the candidate on smaller inputs; None if it does not fit them."""
     before = kernel_types(candidate)
     types = [item.tensor for item in inputs]
     ops: list[KernelOp] = []
@@ -191,13 +192,13 @@ def _fitted(candidate: KernelGraph, inputs: Sequence[Input], extents: Extents) -
 def _block(
     block: BlockGraph, before: Sequence[DTensor], operands: tuple[DTensor, ...], fixed: Sequence[bool]
 ) -> BlockGraph | None:
-    """The block graph on smaller operands, with as few changed tiles and then as few blocks and iterations as can be.
+    """Return the block graph on smaller operands, with as few changed tiles, then blocks and iterations, as possible.
 
     Args:
         block: The block graph.
-        before: The operands that it was written for.
+        before: The original operands.
         operands: The smaller ones.
-        fixed: Which of them are inputs of the program, whose tiles must not change.
+        fixed: For each of them, whether it is an input of the program, whose tiles must not change.
     """
     old = [iterator_type(block.grid, block.forloop_range, it, t) for it, t in zip(block.inputs, before, strict=True)]
     read = [{dim.imap[axis] for dim in block.inputs} != {None} for axis in range(3)]
@@ -223,7 +224,7 @@ def _block(
 
 
 def _moved(a: STensor | str, b: STensor | str) -> int:
-    """How many extents of two tiles differ."""
+    """Return the number of extents in which two tiles differ."""
     assert isinstance(a, STensor)
     assert isinstance(b, STensor)
     return sum(m != n for m, n in zip(a.shape, b.shape, strict=True))

@@ -1,9 +1,8 @@
-"""Special values: whether a candidate has a value where its program has one, and none where that has none.
+"""Special values: a check that a candidate is defined exactly where its program is.
 
-A proof is about real numbers. It says nothing about what an operator makes of an infinity, of NaN, of a number that is
-too large, or of a divisor that is 0 in a branch that nobody chooses: (m s) / n is not select(m, s / n, 0) where n is 0.
-So both are evaluated in float64, with the rules of IEEE 754, on inputs that have such values at some places, and masks
-with empty rows and columns:
+A proof is about real numbers. It does not cover infinities, NaN, overflow, or a divisor that is 0 in a branch that is
+not selected: (m s) / n is not select(m, s / n, 0) where n is 0. So both are evaluated in float64, with the rules of
+IEEE 754, on inputs that contain such values, and masks with empty rows and columns:
 
 - where the program has a finite value, the candidate has to have it, up to the tolerance of its kernels, and at values
   of 400, and of 1e25 where the element type has them, in one input it must not overflow in its element types;
@@ -11,10 +10,10 @@ with empty rows and columns:
   input), the candidate must not have a finite one;
 - where the program only overflowed on the way, the candidate may overflow too, or have the value.
 
-What has no value is told from what overflowed by an evaluation with exponents of their own (rounding.py).
+An evaluation with a separate exponent for every value (rounding.py) distinguishes undefined elements from overflow.
 
-A softmax that is written as exponentials over their sum is computed with a maximum under them, which an infinite score
-makes no number: so where the program and that form of it differ in whether they have a value, nothing is asked.
+A softmax written as exponentials over their sum is computed with a maximum under them, which an infinite score makes
+NaN. So where the program and that stable form differ in whether they have a value, nothing is required.
 """
 
 from __future__ import annotations
@@ -40,24 +39,24 @@ Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 _SEED: Final = 0
-#: Elements that are equal up to this are not looked at more closely.
+#: The relative difference up to which elements count as equal.
 _CLOSE: Final = 1e-6
-#: Sets of inputs of which what the program makes of them is kept, for the next candidate.
+#: The most sets of inputs whose results for the program are cached for the next candidate.
 _KEPT: Final = 64
-#: Of the largest number of an element type, the share beyond which rounding may decide what overflows.
+#: The share of an element type's largest number beyond which rounding may decide about overflow.
 _FAR: Final = 0.5
-#: Stands for the largest number of an input's element type.
+#: A placeholder for the largest number of an input's element type.
 _MOST: Final = "largest"
 
 
 class _Draw(NamedTuple):
-    """Special values of one set of inputs.
+    """The special values of one set of inputs.
 
     Attributes:
-        name: What it is called in a message.
-        values: Special values.
-        one_in: Of so many elements, one is special.
-        slices: Whether all elements at one index of an axis are.
+        name: Its name in messages.
+        values: The special values.
+        one_in: One element in this many is special.
+        slices: Whether all elements at one index of an axis are special.
         only: The input that has them; None for all.
         typed: Whether a candidate may not overflow in its element types where the program does not.
     """
@@ -71,7 +70,7 @@ class _Draw(NamedTuple):
 
 
 _LARGE: Final = (1e2, -1e2, 4e2, -4e2)
-#: In all inputs at once.
+#: Special values in all inputs at once.
 _EVERYWHERE: Final = (
     _Draw("zeros", (0.0,), 3),
     _Draw("zeros in a slice", (0.0,), 8, slices=True),
@@ -94,7 +93,7 @@ _SQUARES: Final = _Draw("values of 1e25", (_WIDE, -_WIDE), 8, typed=True)
 
 
 def draws(inputs: Sequence[Input]) -> tuple[_Draw, ...]:
-    """Return what the sets of inputs have."""
+    """Return the special values of every set of inputs."""
     floating = [number for number, item in enumerate(inputs) if item.tensor.dtype.floating]
     wide = [n for n in floating if LARGEST[inputs[n].tensor.dtype] > _WIDE]
     each = [(draw, n) for draw in _SOMEWHERE for n in floating] + [(_SQUARES, n) for n in wide]
@@ -102,14 +101,14 @@ def draws(inputs: Sequence[Input]) -> tuple[_Draw, ...]:
 
 
 class Fault(NamedTuple):
-    """An element at which a candidate is not what its program is.
+    """An element at which a candidate differs from its program.
 
     Attributes:
-        draw: What the inputs have.
+        draw: The name of the special values of the inputs.
         output: Position of the output.
         at: The element.
         expected: The program's value.
-        got: The candidate's.
+        got: The candidate's value.
     """
 
     draw: str
@@ -124,7 +123,7 @@ class Fault(NamedTuple):
 
 
 def special(program: KernelGraph, candidate: KernelGraph, stable: KernelGraph) -> SpecialRecord | Fault:
-    """Evaluate a candidate at special values, beside its program.
+    """Compare a candidate with its program at special values.
 
     Sound: a record is returned only if the candidate was finite and within tolerance at every element of every draw at
     which the program is finite, in float64 and in its element types, and its stable form as well; in its element types
@@ -133,11 +132,11 @@ def special(program: KernelGraph, candidate: KernelGraph, stable: KernelGraph) -
 
     Args:
         program: The program.
-        candidate: What kernels of the candidate are made of; it has the program's inputs and outputs.
+        candidate: The µGraph from which the candidate's kernels are generated; it has the program's inputs and outputs.
         stable: The program with maxima under its exponentials, or the program if it has no such form.
 
     Returns:
-        What was looked at, or the first element that is not as it should be.
+        The record of the comparison, or the first element that is wrong.
     """
     candidate, stable = bounded_maxima(candidate), bounded_maxima(stable)
     elements = undefined = overflows = 0
@@ -167,7 +166,7 @@ def special(program: KernelGraph, candidate: KernelGraph, stable: KernelGraph) -
 def _other(
     program: KernelGraph, candidate: KernelGraph, stable: KernelGraph, number: int, output: int, got: Array
 ) -> Bools:
-    """Return where a candidate has not the value that the program has, in its element types as well."""
+    """Return where a candidate lacks a value that the program has, in its element types as well."""
     want = _values(program, number)[output]
     with np.errstate(all="ignore"):
         apart = np.isfinite(want) & ~(np.abs(got - want) <= _CLOSE * np.abs(want))
@@ -181,7 +180,7 @@ def _other(
 
 
 def _overflow(program: KernelGraph, stable: KernelGraph, number: int, output: int, got: Array) -> Bools:
-    """Return where a candidate is not finite in its element types, and the program is finite and not near overflow."""
+    """Return where a candidate overflows in its element types and the program is finite and not near overflow."""
     own = _typed(program, number)[output]
     largest = LARGEST[kernel_types(program)[program.outputs[output]].dtype]
     wrong = ~np.isfinite(got) & np.isfinite(_values(program, number)[output]) & (np.abs(own) < _FAR * largest)
@@ -189,7 +188,7 @@ def _overflow(program: KernelGraph, stable: KernelGraph, number: int, output: in
 
 
 def _known(where: Bools, stable: KernelGraph, number: int, output: int, *, known: bool) -> Bools:
-    """Return those elements at which the program's stable form is finite, or is not."""
+    """Return those elements of ``where`` at which the program's stable form is finite, or is not."""
     return where & (np.isfinite(_values(stable, number)[output]) == known) if where.any() else where
 
 
@@ -230,7 +229,7 @@ def _tolerances(graph: KernelGraph, number: int) -> tuple[Array, ...]:
 
 
 def _with(draw: _Draw, item: Input, number: int, place: int) -> Array:
-    """Seeded values for one input, with special values at some places; a mask has none."""
+    """Return seeded values for one input, with special values at some places; a mask has none."""
     array = np.asarray(plain(item, place, _SEED + number, 1.0))
     dtype = item.tensor.dtype
     if not dtype.floating or draw.only not in (None, place):

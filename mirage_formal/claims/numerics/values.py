@@ -1,4 +1,4 @@
-"""Values that describe a candidate's numerics; the code that computes them is elsewhere."""
+"""Values that describe a candidate's predicted numerics; the code that computes them is elsewhere."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Foreseen:
-    """Predicted numerics of a candidate.
+    """The predicted numerics of a candidate.
 
     Attributes:
-        outside: Scales at which its results are outside of the tolerances and the program's own, operator by operator,
-            are not.
-        rounding: Its tolerances over the values at scale 1, in norm, to two digits; None where they are not estimated.
+        outside: Scales at which its results are outside of the tolerances, and those of the program, operator by
+            operator, are not.
+        rounding: Its tolerances relative to the values at scale 1, in norm, to two digits; None where they are not
+            estimated.
     """
 
     outside: tuple[float, ...]

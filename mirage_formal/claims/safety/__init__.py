@@ -1,1 +1,1 @@
-"""No thread of a kernel touches what it must not, and none races another."""
+"""Memory safety and freedom from data races of generated kernels."""

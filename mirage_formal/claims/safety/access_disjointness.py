@@ -1,4 +1,4 @@
-"""Pairs of accesses that must not meet: the question, and the answers that need no solver."""
+"""Disjointness of pairs of accesses: the query for a solver, and the cases that need no solver."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SECOND = "~2"
 
 
 def extents(program: Program, access: Access | None = None) -> dict[str, int]:
-    """How many values each variable has that an access can mention."""
+    """Return the extent of each variable that an access can mention."""
     found = {"tid": program.threads, **dict(zip(GRID, program.grid, strict=True))}
     if access is not None:
         found.update(access.context.loops)
@@ -47,12 +47,12 @@ def extents(program: Program, access: Access | None = None) -> dict[str, int]:
 
 
 def query_variables(names: Iterable[str], sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Variables of a query, in a fixed order."""
+    """Return the variables of a query, in a fixed order."""
     return tuple((name, sizes[name]) for name in sorted(set(names)))
 
 
 def any_of(conditions: Sequence[IntExpr]) -> IntExpr:
-    """Nonzero where one of the conditions, each 0 or 1, holds."""
+    """Return an expression that is nonzero where one of the conditions, each 0 or 1, holds."""
     total: IntExpr = Int(0)
     for condition in conditions:
         total = add(total, condition)
@@ -60,12 +60,12 @@ def any_of(conditions: Sequence[IntExpr]) -> IntExpr:
 
 
 def unequal(a: IntExpr, b: IntExpr) -> IntExpr:
-    """1 where they differ."""
+    """Return an expression that is 1 where two expressions differ, else 0."""
     return Int(0) if a == b else negate(binary(IntOp.EQ, a, b))
 
 
 def simplify_divisions(e: IntExpr, ranges: Mapping[str, Range], bounds: Mapping[IntExpr, Range]) -> IntExpr:
-    """An expression without the divisions by a constant that bounds show to be those of a smaller number.
+    """Return an expression without divisions by constants that bounds show to exceed the dividend.
 
     Sound: for 0 <= a < c, a / c = 0 and a % c = a, so wherever the bounds hold the value is the same.
     """
@@ -81,12 +81,12 @@ def simplify_divisions(e: IntExpr, ranges: Mapping[str, Range], bounds: Mapping[
 
 @dataclass(slots=True)
 class Pairs:
-    """Decides about pairs of accesses to one memory; remembers what it found about each access.
+    """A decision procedure for pairs of accesses to one memory; it caches its results for each access.
 
     Attributes:
         program: The Program.
-        private: Variables of which the two accesses have values of their own, besides their loops.
-        whole: Addresses in bytes (shared memory) rather than elements (a parameter).
+        private: Variables for which the two accesses have separate values, besides their loops.
+        whole: Whether addresses are in bytes (shared memory) rather than elements (a parameter).
     """
 
     program: Program
@@ -97,7 +97,7 @@ class Pairs:
     _hull: dict[Access, Range | None] = field(default_factory=dict)
 
     def start(self, access: Access) -> IntExpr:
-        """Where it begins, in a form that is good where its conditions hold, and asked about nowhere else."""
+        """Return the first address of an access, simplified under its conditions, so valid only where these hold."""
         if access not in self._start:
             ranges = {name: (0, extent - 1) for name, extent in extents(self.program, access).items()}
             begin = access.address if self.whole else access.index
@@ -105,11 +105,11 @@ class Pairs:
         return self._start[access]
 
     def width(self, access: Access) -> int:
-        """How long it is."""
+        """Return the length of an access."""
         return access.bytes if self.whole else access.count
 
     def hull(self, access: Access) -> Range | None:
-        """Bounds of what it touches, None if it never happens."""
+        """Return bounds of the addresses that an access touches; None if it never happens."""
         if access not in self._hull:
             ranges = {name: (0, extent - 1) for name, extent in extents(self.program, access).items()}
             bounds = known(access.context.guards, ranges)
@@ -121,7 +121,7 @@ class Pairs:
         return self._hull[access]
 
     def apart(self, a: Access, b: Access) -> bool:
-        """Return whether bounds alone keep them apart.
+        """Return whether bounds alone show two accesses to be disjoint.
 
         Sound: bounds contain every address (see ``interval``), and bounds that do not meet have no common byte.
         """
@@ -144,7 +144,7 @@ class Pairs:
         return self._linear[access]
 
     def settled(self, a: Access, b: Access, who: Who) -> Held | None:
-        """Return whether they are kept apart by bounds or digits.
+        """Return Held if bounds or digits show two accesses to be disjoint; None if not.
 
         Sound: see ``apart``, ``separate``, ``staggered``, ``decodes`` and ``determined``. If two accesses are the same
         function of the thread and their loops, and meet only if all digits are equal, and these determine the thread,
@@ -170,7 +170,7 @@ class Pairs:
         return Held(Means.RADIX) if targets <= determined_variables(x, given) else None
 
     def exact(self, access: Access) -> bool:
-        """Return whether no element is touched twice, by whichever thread, block or iteration."""
+        """Return whether no element is touched twice, by any thread, block or iteration."""
         x, given = self.linear(access)
         if x is None or not decodes(x, self.width(access), given):
             return False
@@ -183,7 +183,7 @@ class Pairs:
         return tuple(extent for _, extent in access.context.loops)
 
     def query(self, a: Access, b: Access, who: Who) -> Query:
-        """Do they meet? ``~2`` marks the variables of the second."""
+        """Return the query whether two accesses overlap; ``~2`` marks the variables of the second."""
         sizes = extents(self.program, a)
         own = (*self.private, *(name for name, _ in b.context.loops))
         rename: dict[str, IntExpr] = {name: Var(name + SECOND) for name in own}
@@ -210,10 +210,10 @@ class Pairs:
 
 
 def holds_nowhere(query: Query) -> bool:
-    """Return whether a condition of the query is the constant 0."""
+    """Return whether a condition of the query is the constant 0, so that it is unsatisfiable."""
     return any(isinstance(e, Int) and e.value == 0 for e in query.true)
 
 
 def remainder(e: IntExpr, modulus: int) -> IntExpr:
-    """``e % modulus``."""
+    """Return the expression ``e % modulus``."""
     return IntBin(IntOp.MOD, e, Int(modulus))

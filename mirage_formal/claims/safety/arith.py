@@ -1,7 +1,7 @@
-"""Integer expressions of Programs as bit-vector questions: exact, because the width holds every value that can occur.
+"""Integer expressions of Programs as bit-vector queries: exact, because the width holds every value that can occur.
 
-A ``Query`` asks whether integers within given extents make some expressions nonzero and break one of some limits. The
-safety of a Program is a list of queries that must have no answer.
+A ``Query`` asks whether integers within given extents make some expressions nonzero and violate one of some limits. A
+Program is safe if all of a list of queries are unsatisfiable.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class Query:
     Attributes:
         variables: Names and extents.
         true: Expressions that are nonzero.
-        broken: Expressions of which one lies outside 0..2^31-1, or nothing: then ``true`` alone is asked.
-        zero: Divisors of which one is 0; joined with ``broken``.
-        show: Expressions whose values a model tells, with their names.
+        broken: Expressions of which at least one lies outside 0..2^31-1; if empty, only ``true`` is asked.
+        zero: Divisors of which at least one is 0; a disjunction with ``broken``.
+        show: Expressions whose values are shown in a model, with their names.
     """
 
     variables: tuple[tuple[str, int], ...]
@@ -53,7 +53,7 @@ class Reply:
 
     @property
     def answer(self) -> Satisfiability:
-        """The solvers' common answer.
+        """Return the solvers' common answer.
 
         Sound: UNSAT only if z3 says so and no other solver says SAT; solvers that contradict each other are UNKNOWN.
         """
@@ -67,7 +67,7 @@ class Reply:
 
 
 class _Encoder:
-    """Expressions as definitions of equal bit-vectors, each written once.
+    """An encoder of expressions as definitions of equal bit-vectors, each written once.
 
     Sound: the width is that of the largest absolute value of any intermediate, and a sign bit, so nothing wraps and a
     bit-vector's signed value is the integer's. Division is of signed values towards zero, as in C.
@@ -170,12 +170,12 @@ _NAMES: Final = {
 
 
 def _symbol(name: str) -> str:
-    """A name as a simple symbol that SMT-LIB does not use itself."""
+    """Return a name as a simple symbol that SMT-LIB does not reserve."""
     return f"v!{name}" if name in RESERVED else name
 
 
 def to_smt2(query: Query) -> str:
-    """The query as a self-contained SMT-LIB text; unsatisfiable means that no such values exist."""
+    """Return the query as a self-contained SMT-LIB text; unsatisfiable means that no such values exist."""
     if any(extent < 1 for _, extent in query.variables):
         raise ValueError("expected extents of at least 1")
     return _Encoder(query).text(query)
@@ -185,10 +185,10 @@ def to_smt2(query: Query) -> str:
 
 
 def ask(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
-    """Ask z3, and cvc5 about what z3 refuted quickly, whether a query has an answer.
+    """Ask z3 whether a query is satisfiable, and cvc5 as well about queries that z3 refuted quickly.
 
     Args:
-        query: What to ask.
+        query: The query.
         timeout_ms: Time limit of each solver.
         second: Whether cvc5 is asked too.
     """
@@ -201,7 +201,7 @@ def ask(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
     return Reply((first,), model)
 
 
-#: What z3 refutes within this is asked of cvc5 too.
+#: The time limit for z3's refutation below which cvc5 is asked as well.
 _QUICK_MS: Final = 50
 #: Tactics of z3 that bit-vectors of this form need.
 _TACTICS: Final = ("simplify", "propagate-values", "solve-eqs", "bit-blast", "sat")

@@ -1,8 +1,8 @@
-"""Definite assignment: every element of a register array that is read was written before, by the thread that reads it.
+"""Definite assignment: every element of a register array that is read was written before by the same thread.
 
 The statements of a Program are listed as reads and writes of register arrays, each with its loops and conditions. A
-read is matched with the writes that come before it: those further up in the same iteration of the loops that both stand
-in, and those of earlier iterations. (What is read from shared memory was written before as well: see ``live``.)
+read is matched with the writes before it: earlier statements in the same iteration of the common loops, and writes of
+earlier iterations. (Reads of shared memory have an obligation of their own: see ``live``.)
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ from mirage_formal.kernels.program.program import (
     Where,
 )
 
-#: More points than this are left to a solver.
+#: The most points that are enumerated; more are left to a solver.
 MOST_POINTS: Final = 1 << 18
-#: More writes than this, each iteration by itself, are not put into a question.
+#: The most writes in a query, each iteration counted.
 MOST_WRITES: Final = 2048
-#: The register that is read, among those that one statement reads.
+#: The variable for the register that is read, among those that one statement reads.
 REGISTER: Final = "register"
 
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """A loop, told from others of the same variable by its place."""
+    """A loop, distinguished by its position from other loops of the same variable."""
 
     path: str
     var: str
@@ -80,7 +80,10 @@ class _Event:
 
     Attributes:
         order: Its place among all events, in the order of the text.
-        loops, guards: What it stands in, outermost first.
+        path: The statement.
+        index: The first register.
+        used: The number of registers.
+        loops, guards: The enclosing loops and conditions, outermost first.
     """
 
     order: int
@@ -93,11 +96,16 @@ class _Event:
 
 @dataclass(slots=True)
 class _Array:
-    """A register array from its declaration on; each iteration of the loops around that has a new one.
+    """A register array from its declaration on; each iteration of the loops around the declaration has a new one.
 
     Attributes:
-        depth: How many loops are around its declaration.
+        name: Its name.
+        path: The declaration.
+        count: Its number of registers.
+        depth: The number of loops around its declaration.
         defined: Whether it is declared with values.
+        reads: The reads of it.
+        writes: The writes of it.
     """
 
     name: str
@@ -110,7 +118,7 @@ class _Array:
 
 
 def assignments(program: Program) -> Iterator[Obligation]:
-    """One obligation for each register array that is read, and one for each read that only a solver can settle.
+    """Yield one obligation for each register array that is read, and one for each read that only a solver can settle.
 
     Sound: every read of a register is listed (``_Lister`` visits every value of every statement). It holds if each
     register that it reads, in each iteration of its loops in which its conditions hold, is one that some write has
@@ -140,7 +148,7 @@ def assignments(program: Program) -> Iterator[Obligation]:
 
 
 class _Lister:
-    """Lists the reads and writes of every register array of a Program that is well-formed."""
+    """A lister of the reads and writes of every register array of a well-formed Program."""
 
     def __init__(self) -> None:
         self.found: list[_Array] = []
@@ -245,7 +253,7 @@ class _Lister:
 
 
 def _settled(program: Program, array: _Array, read: _Event) -> tuple[Query | None, Finding | None]:
-    """Return the finding about a read, or the question that is left.
+    """Return the finding about a read, or the query that is left for a solver.
 
     Sound: see ``_same`` and ``_bits``, which look at writes further up only, and ``_looked``, which looks at all.
     """
@@ -275,13 +283,13 @@ def _settled(program: Program, array: _Array, read: _Event) -> tuple[Query | Non
 
 
 def _shared(a: _Event, b: _Event) -> int:
-    """How many loops both stand in."""
+    """Return the number of loops that enclose both events."""
     both = zip(a.loops, b.loops, strict=False)
     return next((n for n, (x, y) in enumerate(both) if x != y), min(len(a.loops), len(b.loops)))
 
 
 def _same(write: _Event, read: _Event) -> bool:
-    """Return whether a write further up, of the same iteration, writes what is read wherever the read happens.
+    """Return whether an earlier write of the same iteration writes the read registers wherever the read happens.
 
     Sound: all loops of the write are around the read too, so equal expressions have equal values in both.
     """
@@ -294,7 +302,7 @@ def _same(write: _Event, read: _Event) -> bool:
 
 
 def _bits(event: _Event, shared: int) -> int | None:
-    """The registers of all iterations of an event's loops but the outermost, as a set of bits; None if not seen.
+    """Return the registers of all iterations of an event's inner loops, as a bit set; None if not determined.
 
     Sound: None if the index has a variable of an outer loop, or is no sum of multiples of variables.
     """
@@ -311,7 +319,7 @@ def _bits(event: _Event, shared: int) -> int | None:
 
 
 def _multiples(e: IntExpr) -> dict[str, int] | None:
-    """An expression as a sum of multiples of variables, and of "" for a constant; None if it is none."""
+    """Return an expression as a sum of multiples of variables, "" for the constant; None if it is no such sum."""
     match e:
         case Int(value):
             return {"": value} if value >= 0 else None
@@ -329,12 +337,12 @@ def _multiples(e: IntExpr) -> dict[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A write as a read sees it.
+    """A write in relation to a read.
 
     Attributes:
-        index, used: What is written.
-        bound: Variables of its own, with their extents: it is enough that there is one value of each.
-        guards: What must hold for it to have happened, beyond the read's conditions.
+        index, used: The registers that are written.
+        bound: Existentially quantified variables of the write, with their extents.
+        guards: The conditions under which it has happened, beyond the read's conditions.
     """
 
     index: IntExpr
@@ -344,12 +352,12 @@ class _Write:
 
     @staticmethod
     def of(write: _Event, read: _Event) -> _Write:
-        """One further up, in the same iteration of the loops that both stand in."""
+        """Return an earlier statement's write in the same iteration of the common loops."""
         return _Write._made(write, read, _shared(write, read))
 
     @staticmethod
     def earlier(write: _Event, read: _Event, depth: int) -> Iterator[_Write]:
-        """One of earlier iterations: of some loop inside of the declaration, with those around it at the same one."""
+        """Yield a write's instances in earlier iterations of each common loop inside the array's declaration."""
         for place in range(depth, _shared(write, read)):
             found = _Write._made(write, read, place)
             var = write.loops[place].var
@@ -358,7 +366,7 @@ class _Write:
 
     @staticmethod
     def _made(write: _Event, read: _Event, same: int) -> _Write:
-        """One with the outermost loops at the read's iteration, and any iteration of the others."""
+        """Return a write with the outermost loops at the read's iteration, and any iteration of the others."""
         own = write.loops[same:]
         renamed: dict[str, IntExpr] = {loop.var: Var(loop.var + SECOND) for loop in own}
         guards = tuple(fold(guard, renamed) for guard in write.guards)
@@ -376,7 +384,7 @@ SECOND: Final = "~2"
 def _looked(
     read: _Event, guards: Sequence[IntExpr], writes: Sequence[_Write], sizes: Mapping[str, int]
 ) -> Finding | None:
-    """Return whether at every point at which some conditions hold one of the writes has written what is read.
+    """Return the finding, by enumeration, whether some write covers the read at every point where conditions hold.
 
     Sound: all values of every variable of the read, of the conditions and of the writes are looked at, and of the
     writes' own loops. None where that is too many.
@@ -416,7 +424,7 @@ def _looked(
 def _all(
     conditions: Iterable[IntExpr], at: Mapping[str, Values], shape: tuple[int, ...]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Where all conditions hold."""
+    """Return the points at which all conditions hold."""
     met = np.ones(shape, dtype=bool)
     for condition in conditions:
         met &= np.broadcast_to(values(condition, at) != 0, shape)
@@ -424,7 +432,7 @@ def _all(
 
 
 def _question(read: _Event, writes: Sequence[_Write], sizes: Mapping[str, int]) -> Query | None:
-    """Is there a point at which the read happens and no write has written what it reads? None if it is too large."""
+    """Return the query for a point at which the read happens and no write covers it; None if it would be too large."""
     if sum(prod(extent for _, extent in write.bound) for write in writes) > MOST_WRITES:
         return None
     sizes = {**sizes, REGISTER: read.used}
@@ -448,7 +456,7 @@ def _question(read: _Event, writes: Sequence[_Write], sizes: Mapping[str, int]) 
 
 
 def _assignments(bound: Sequence[tuple[str, int]]) -> Iterator[dict[str, IntExpr]]:
-    """All values of some variables."""
+    """Yield all assignments of values to some variables."""
     if not bound:
         yield {}
         return

@@ -14,12 +14,12 @@ from mirage_formal.claims.safety.obligations import Finding, Held, Kind, Means, 
 from mirage_formal.kernels.program.access import GRID, Access, Listing, Mode
 from mirage_formal.kernels.program.program import Param, Program
 
-#: More accesses than this write one parameter: pairs of them are not listed one by one.
+#: The most accesses that write one parameter for which pairs are listed one by one.
 MAX_WRITES = 512
 
 
 def conflicts(program: Program, listing: Listing) -> Iterator[Obligation]:
-    """One obligation for each two accesses to shared memory that nothing orders.
+    """Yield one obligation for each two accesses to shared memory that are unordered.
 
     Sound: ``meetings`` lists every pair that can happen in either order (with loops that synchronise run, so with the
     very groups, waits and barriers of each iteration) except those whose bounds are disjoint.
@@ -51,7 +51,7 @@ def _threads(a: Access, b: Access, who: Who) -> str:
 
 
 def _numbered(pairs: Pairs, distinct: list[Access]) -> Callable[[int, int], bool]:
-    """``apart`` of accesses by number."""
+    """Return ``apart`` as a function of access numbers."""
 
     @cache
     def apart(first: int, second: int) -> bool:
@@ -61,7 +61,7 @@ def _numbered(pairs: Pairs, distinct: list[Access]) -> Callable[[int, int], bool
 
 
 def _pair(pairs: Pairs, a: Access, b: Access, who: Who, stated: Obligation) -> Obligation:
-    """Return the obligation of two accesses: its question, and the answer if no solver is needed."""
+    """Return the obligation of two accesses: its query, and the finding if no solver is needed."""
     query = pairs.query(a, b, who)
     finding: Finding | None = pairs.settled(a, b, who)
     if finding is None and holds_nowhere(query):
@@ -70,7 +70,7 @@ def _pair(pairs: Pairs, a: Access, b: Access, who: Who, stated: Obligation) -> O
 
 
 def lives(program: Program, listing: Listing) -> Iterator[Obligation]:
-    """One obligation for each statement that reads shared memory; settled by enumeration, see ``live``."""
+    """Yield one obligation for each statement that reads shared memory; settled by enumeration, see ``live``."""
     names: dict[str, list[str]] = {}
     for access in listing.accesses:
         if not access.mode.writes and not isinstance(access.target, Param):
@@ -83,7 +83,7 @@ def lives(program: Program, listing: Listing) -> Iterator[Obligation]:
 
 
 def writers(program: Program, listing: Listing) -> Iterator[Obligation]:
-    """Single writers and coverage of every written parameter."""
+    """Yield the obligations that every written parameter has single writers and is covered."""
     for param in program.params:
         if param.written:
             accesses = [access for access in listing.accesses if access.target == param and access.mode.writes]
@@ -131,7 +131,7 @@ def _single(pairs: Pairs, param: Param, a: Access, b: Access, exact: _Exact) -> 
 
 
 def _coverage(program: Program, param: Param, accesses: list[Access], exact: bool) -> Finding:
-    """Return whether every element of a parameter is written.
+    """Return the finding whether every element of a parameter is written.
 
     Sound: writes that are in bounds (their own obligations) and all of different elements cover a parameter if they
     are as many as its elements; else all are looked at.

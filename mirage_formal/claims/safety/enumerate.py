@@ -1,4 +1,4 @@
-"""Questions about a Program that are settled by looking at every thread, block and iteration."""
+"""Obligations settled by enumeration of every thread, block and iteration."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from mirage_formal.kernels.program.access import GRID, MAX_THREADS, Access, Bran
 from mirage_formal.kernels.program.integers import conjuncts, fold, variables
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
 
-#: More points than this are not looked at in one question.
+#: The most points that one question enumerates.
 MAX_POINTS = 1 << 22
-#: Shared memory is looked at for at most so many blocks; beyond, conditions on the block are taken at their worst.
+#: The most blocks for which shared memory is enumerated; beyond, conditions on the block are taken at their worst.
 MAX_BLOCKS = 16
 
 Values = NDArray[np.int64]
@@ -35,11 +35,11 @@ Extents = Sequence[tuple[str, int]]
 
 
 class _TooManyError(Exception):
-    """More points than are looked at."""
+    """There are more points than the limit of an enumeration."""
 
 
 def axes(extents: Extents) -> dict[str, Values]:
-    """Every variable's values along an axis of its own."""
+    """Return the values of every variable along an axis of its own."""
     if prod(extent for _, extent in extents) > MAX_POINTS:
         raise _TooManyError
     grids = np.ix_(*(np.arange(extent, dtype=np.int64) for _, extent in extents))
@@ -47,7 +47,10 @@ def axes(extents: Extents) -> dict[str, Values]:
 
 
 def values(e: IntExpr, at: Mapping[str, Values]) -> Values:
-    """An expression's values at all points; operands of ``/ % ^`` are not negative (arithmetic obligations say so)."""
+    """Return an expression's values at all points.
+
+    Operands of ``/ % ^`` are not negative (arithmetic obligations guarantee it).
+    """
     match e:
         case Int(value):
             return np.asarray(value, dtype=np.int64)
@@ -82,7 +85,7 @@ def _operate(op: IntOp, x: Values, y: Values) -> Values:
 
 
 def count(guards: Iterable[IntExpr], extents: Extents, most: int = MAX_POINTS) -> int | None:
-    """How many points meet all conditions; None if there are more than ``most`` to look at."""
+    """Return the number of points that meet all conditions; None if more than ``most`` would be enumerated."""
     groups: list[tuple[set[str], list[IntExpr]]] = []
     for guard in conjuncts(guards):
         names, members = set(variables(guard)), [guard]
@@ -103,7 +106,7 @@ def count(guards: Iterable[IntExpr], extents: Extents, most: int = MAX_POINTS) -
 
 
 def _numbered(guard: IntExpr, extents: Extents) -> int | None:
-    """How many points meet ``a < c`` or ``a / k < c``, if a numbers them; None if it is not seen to.
+    """Return the number of points that meet ``a < c`` or ``a / k < c``, if a numbers the points; else None.
 
     Sound: whole variables whose coefficients are 1 and the products of the extents below them are the digits of a
     mixed-radix number, which takes every value below its size at one point; ``a / k < c`` is ``a < c * k``.
@@ -127,10 +130,12 @@ def _numbered(guard: IntExpr, extents: Extents) -> int | None:
 
 
 def _met(guards: Sequence[IntExpr], extents: Extents, most: int) -> int | None:
-    """How many points meet conditions on these variables; None if there are too many to look at.
+    """Return the number of points that meet conditions on these variables; None if there are too many to enumerate.
 
-    Where there are, a variable that all conditions have in common is set to each of its values: the conditions may have
-    none in common then, and fall apart into few points each. That is done once, so that the work stays bounded.
+    If there are too many, a variable that all conditions share is set to each of its values. The conditions may then
+    share no variable, and separate into few points each. That is done once, so that the work stays bounded.
+
+
 
     Sound: the points of all values of one variable together are all points, each once.
     """
@@ -156,7 +161,7 @@ def _met(guards: Sequence[IntExpr], extents: Extents, most: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Points:
-    """Where an access happens: its index at each point, and each variable's value."""
+    """The points at which an access happens: its index and each variable's value."""
 
     index: Values
     at: dict[str, Values]
@@ -176,7 +181,7 @@ def _points(access: Access, extents: Extents, guards: Iterable[IntExpr]) -> _Poi
 
 
 def live(program: Program, listing: Listing) -> dict[str, Finding]:
-    """For each statement's path that reads shared memory, whether all it reads was last written by the same name.
+    """Return, for each path of a statement that reads shared memory, whether the last writes used the same buffer.
 
     Sound: all threads' accesses are followed in program order, statement by statement (loops that write and read the
     same bytes iteration by iteration), and each unit of shared memory remembers through which buffer it was written
@@ -212,7 +217,7 @@ def _integers(block: Mapping[str, IntExpr]) -> dict[str, int]:
 
 
 def _deciding(nodes: Iterable[Node]) -> Iterator[IntExpr]:
-    """Conditions of what synchronises, each part of a conjunction by itself."""
+    """Yield the conditions around synchronisation, each conjunct by itself."""
     for node in nodes:
         if isinstance(node, Branch | Loop) and synchronises(node):
             if isinstance(node, Branch):
@@ -221,7 +226,7 @@ def _deciding(nodes: Iterable[Node]) -> Iterator[IntExpr]:
 
 
 def _shared_names(listing: Listing, deciding: frozenset[IntExpr]) -> frozenset[str]:
-    """Variables of accesses to shared memory, but for those in conditions that decide about synchronisation."""
+    """Return the variables of shared-memory accesses, except those in conditions that decide about synchronisation."""
     found: frozenset[str] = frozenset()
     for node in listing.tree:
         for leaf in leaves(node):
@@ -278,7 +283,7 @@ def _reads_and_writes(node: Node) -> bool:
 
 
 class _Memory:
-    """Through which buffer each unit of shared memory was written last; elements are of whole units."""
+    """The buffer through which each unit of shared memory was written last; elements consist of whole units."""
 
     def __init__(
         self, program: Program, fixed: Mapping[str, int], touched: dict[int, NDArray[np.int64] | None]
@@ -308,7 +313,7 @@ class _Memory:
         return Held(Means.ENUMERATION)
 
     def _free(self, access: Access) -> tuple[Extents, list[IntExpr], list[IntExpr]]:
-        """Variables of its points, conditions on them, and conditions on the block."""
+        """Return the variables of an access's points, the conditions on them, and the conditions on the block."""
         extents = [("tid", self._program.threads), *access.context.loops, *((name, 1) for name in self._fixed)]
         blocks = {name for name in GRID if name not in self._fixed}
         guards = conjuncts(access.context.guards)
@@ -345,7 +350,7 @@ class _Memory:
 
 
 def covers_all(accesses: Sequence[Access], extents: Mapping[str, int], elements: int) -> Finding:
-    """Return whether the accesses, all together, touch every element of a parameter."""
+    """Return the finding whether the accesses together touch every element of a parameter."""
     seen = np.zeros(elements, dtype=bool)
     try:
         for access in accesses:

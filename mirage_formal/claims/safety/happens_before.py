@@ -1,7 +1,7 @@
-"""When accesses to shared memory happen: barriers, copy groups and waits, followed through every iteration.
+"""The happens-before order of shared-memory accesses: barriers, copy groups and waits, followed through all iterations.
 
-Loops that contain barriers, commits or waits are run; all others keep their variables. Between two barriers lies an
-epoch; threads meet at barriers, so accesses of different epochs are ordered and those of one epoch are not.
+Loops that contain barriers, commits or waits are run; all others keep their variables. An epoch is the interval between
+two barriers. Threads meet at barriers, so accesses of different epochs are ordered and those of one epoch are not.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from mirage_formal.kernels.program.access import Access, Branch, Leaf, Loop, Mod
 from mirage_formal.kernels.program.integers import conjuncts, fold, variables
 from mirage_formal.kernels.program.program import Barrier, Commit, Int, IntExpr, Param, SharedBuffer, WaitGroups
 
-#: More steps than this are not followed.
+#: The most steps that are followed.
 MAX_STEPS = 400_000
-#: Blocks whose orders of events are compared with each other at most.
+#: The most blocks whose orders of events are compared with each other.
 MAX_WAYS = 4_096
-#: Longer loops of copies and other accesses to the same bytes are not run: each access counts as behind each copy.
+#: The longest loop of copies and other accesses to the same bytes that is run. In longer loops each access counts as
+#: coming after each copy.
 MAX_COPIES = 16
 
 
 class TimelineError(Exception):
-    """The order of events cannot be told; the Program is not shown safe."""
+    """The order of events cannot be determined; the Program is not shown safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +35,9 @@ class Step:
     """An access in one iteration of the loops that are run.
 
     Attributes:
-        access: With the variables of those loops replaced.
-        item: Position among what a thread does in order; accesses inside one loop that is not run share it.
-        number: Equal for equal accesses of a statement.
+        access: The access, with the variables of those loops replaced.
+        item: Position in a thread's program order; accesses inside one loop that is not run share it.
+        number: A number that equal accesses share.
     """
 
     access: Access
@@ -45,7 +46,7 @@ class Step:
 
 
 class Who(IntFlag):
-    """Which threads two accesses can meet by."""
+    """The threads by which two accesses can meet."""
 
     OTHERS = 1
     SAME = 2
@@ -66,10 +67,10 @@ class Timeline:
     """A run of all loops that order accesses.
 
     Attributes:
-        steps: In order.
+        steps: The steps in order.
         epochs: The steps of each epoch.
-        copies: Asynchronous copies, with what completes them.
-        distinct: One access per number.
+        copies: Asynchronous copies, with the wait that completes each.
+        distinct: One access for each number.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -79,7 +80,7 @@ class Timeline:
 
 
 def synchronises(node: Node) -> bool:
-    """Return whether a barrier, commit or wait is in it."""
+    """Return whether a node contains a barrier, commit or wait."""
     match node:
         case Sync():
             return True
@@ -90,7 +91,7 @@ def synchronises(node: Node) -> bool:
 
 
 def copies_among_others(node: Node) -> bool:
-    """Return whether it is a short loop with copies and other accesses to the same bytes, whose order then matters."""
+    """Return whether a node is a short loop with copies and other accesses to the same bytes, so that order matters."""
     if not isinstance(node, Loop) or node.extent > MAX_COPIES:
         return False
     found = [access for leaf in leaves(node) for access in leaf.accesses]
@@ -106,7 +107,7 @@ def shares_bytes(a: SharedBuffer | Param, b: SharedBuffer | Param) -> bool:
 
 
 def leaves(node: Node) -> Iterator[Leaf]:
-    """The statements in it that access shared memory, in order."""
+    """Yield the statements in a node that access shared memory, in order."""
     match node:
         case Sync():
             return
@@ -118,7 +119,7 @@ def leaves(node: Node) -> Iterator[Leaf]:
 
 
 class Run:
-    """Follows a tree of statements."""
+    """An interpreter of a tree of statements that records their order of events."""
 
     def __init__(
         self,
@@ -130,9 +131,9 @@ class Run:
         """Prepare a run.
 
         Args:
-            runs: Which loops are run besides those that synchronise.
-            values: What other variables are replaced with.
-            block: Values of block variables in conditions of what synchronises, and nowhere else; see ``ways``.
+            runs: A predicate for loops that are run besides those that synchronise.
+            values: Replacements of other variables.
+            block: Values of block variables in conditions around synchronisation only; see ``ways``.
             earlier: A run of the same statements, whose accesses keep their numbers.
         """
         self.timeline: Timeline = Timeline() if earlier is None else Timeline(distinct=earlier.timeline.distinct)
@@ -150,10 +151,10 @@ class Run:
         self._waited: int = 0
 
     def follow(self, tree: tuple[Node, ...]) -> Timeline:
-        """The timeline of a Program's statements.
+        """Return the timeline of a Program's statements.
 
         Raises:
-            TimelineError: If there are too many steps, or what synchronises depends on the thread or block.
+            TimelineError: There are too many steps, or synchronisation depends on the thread or block.
         """
         for node in tree:
             self._node(node)
@@ -235,7 +236,7 @@ class Run:
                 timeline.copies.append(_Copy(step, len(timeline.epochs) - 1, self._commits))
 
     def _instance(self, access: Access) -> tuple[Access, int] | None:
-        """The access with the values of the loops that are run, and its number; None where a condition is false."""
+        """Return the access with the values of the running loops, and its number; None where a condition is false."""
         if id(access) not in self._names:
             loops = {name for name, _ in access.context.loops} | self._always
             used = variables(access.index).union(*map(variables, access.context.guards)) & loops
@@ -263,7 +264,7 @@ class Run:
 
 
 def ways(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator[dict[str, IntExpr]]:
-    """Return one block for each order of events that blocks have: values of the variables that decide about it.
+    """Yield one block for each order of events that blocks can have, as values of the deciding block variables.
 
     Sound: two blocks for which the same of these conditions hold, in the same iterations, meet at the same barriers and
     waits, so the timeline of one is that of the other; accesses keep the block's variables.
@@ -273,7 +274,7 @@ def ways(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator[dict[str, 
         grid: The extent of each block variable.
 
     Raises:
-        TimelineError: There are too many blocks to look at.
+        TimelineError: There are too many blocks to enumerate.
     """
     conditions = list(dict.fromkeys(_decisions(tree, {})))
     names = sorted(frozenset().union(*map(variables, conditions)) & grid.keys())
@@ -289,7 +290,7 @@ def ways(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator[dict[str, 
 
 
 def _decisions(nodes: tuple[Node, ...], values: dict[str, IntExpr]) -> Iterator[IntExpr]:
-    """The conditions of what synchronises, in each iteration of the loops around it."""
+    """Yield the conditions around synchronisation, in each iteration of the loops around them."""
     for node in nodes:
         if isinstance(node, Leaf | Sync) or not synchronises(node):
             continue
@@ -303,7 +304,7 @@ def _decisions(nodes: tuple[Node, ...], values: dict[str, IntExpr]) -> Iterator[
 
 
 def meetings(timeline: Timeline, apart: Callable[[int, int], bool]) -> Mapping[tuple[int, int], Who]:
-    """Pairs of accesses (by number), at least one a write, that can happen in either order or at once.
+    """Return pairs of accesses (by number), at least one a write, that can happen in either order or at once.
 
     Sound: two plain accesses by different threads are ordered exactly if a barrier lies between them, that is, if their
     epochs differ. An asynchronous copy writes at any time between its issue and the wait that covers its group, in the
@@ -312,7 +313,7 @@ def meetings(timeline: Timeline, apart: Callable[[int, int], bool]) -> Mapping[t
     accesses from its own item to the wait. A matrix read reads for the whole warp: it counts as anybody's.
 
     Args:
-        timeline: With only synchronising loops run.
+        timeline: The timeline of a run of only synchronising loops.
         apart: Whether two accesses certainly touch different bytes; such pairs are left out.
     """
     found: dict[tuple[int, int], Who] = {}

@@ -1,7 +1,7 @@
-"""Index expressions as mixed-radix numbers: most accesses of a kernel are shown not to meet without a solver.
+"""Index expressions as mixed-radix numbers: most accesses of a kernel are shown to be disjoint without a solver.
 
 An expression becomes a constant plus multiples of *digits*. A digit is ``(string / div) % mod``, where a string is a
-number made of variables (``tid + threads * k``), or the exclusive or of two such sums (swizzles).
+number made of variables (``tid + threads * k``). It may also be the exclusive or of two such sums (swizzles).
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ Extents = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """``(string / div) % mod``; the string's variables are listed with their extents, least significant first."""
+    """A mixed-radix digit: ``(string / div) % mod``.
+
+    The string lists variables with their extents, least significant first.
+    """
 
     string: tuple[tuple[str, int], ...]
     div: int
@@ -25,13 +28,13 @@ class Digit:
 
     @property
     def size(self) -> int:
-        """How many values the string has."""
+        """Return the number of values of the string."""
         return prod(extent for _, extent in self.string)
 
 
 @dataclass(frozen=True, slots=True)
 class Xor:
-    """``a ^ b``, below ``mod``, a power of two."""
+    """An exclusive or: ``a ^ b``, below ``mod``, a power of two."""
 
     a: Linear
     b: Linear
@@ -40,19 +43,19 @@ class Xor:
 
 @dataclass(frozen=True, slots=True)
 class Linear:
-    """``constant + sum of coefficient * atom``; terms have ascending positive coefficients."""
+    """A sum of digits: ``constant + sum of coefficient * atom``; terms have ascending positive coefficients."""
 
     constant: int
     terms: tuple[tuple[int, Digit | Xor], ...]
 
     @property
     def largest(self) -> int:
-        """The largest value."""
+        """Return the largest value."""
         return self.constant + sum(c * (atom.mod - 1) for c, atom in self.terms)
 
 
 def linear(e: IntExpr, extents: Extents) -> Linear | None:
-    """An expression as digits, or None where it has no such form.
+    """Return an expression as a sum of digits; None where it has no such form.
 
     Sound: each step is an identity of nonnegative integers: (H + R) / c = H / c and (H + R) % c = R for c | H and
     0 <= R < c; x = x % p + p * (x / p); (a ^ b) splits at powers of two.
@@ -97,7 +100,7 @@ def _times(x: Linear, factor: int) -> Linear:
 
 
 def _divide(x: Linear, c: int) -> tuple[Linear, Linear] | None:
-    """Quotient and remainder, where they are sums of digits too."""
+    """Return quotient and remainder by c, where both are sums of digits too; None elsewhere."""
     high, low = _cut(x.terms, c)
     if sum(k * (atom.mod - 1) for k, atom in low) + x.constant % c >= c:
         high, low = _cut(_merged(x.terms), c)
@@ -110,7 +113,7 @@ Terms = list[tuple[int, Digit | Xor]]
 
 
 def _cut(terms: Iterable[tuple[int, Digit | Xor]], c: int) -> tuple[Terms, Terms]:
-    """Terms that are multiples of c, and the others, after digits are cut where c falls inside them."""
+    """Return the terms that are multiples of c, and the others, after digits are split where c falls inside them."""
     high: Terms = []
     low: Terms = []
     for k, atom in terms:
@@ -131,7 +134,7 @@ def _is_top(atom: Digit) -> bool:
 
 
 def _merged(terms: Iterable[tuple[int, Digit | Xor]]) -> Terms:
-    """Whole variables whose multiples follow on one another become one string."""
+    """Return the terms with adjacent whole variables merged into one string."""
     found: Terms = []
     for k, atom in terms:
         if found and isinstance(atom, Digit) and atom.div == 1 and atom.mod == atom.size:
@@ -178,7 +181,7 @@ class Facts:
     """Bounds on digits that conditions imply.
 
     Attributes:
-        bounds: Sums of terms with the largest value that they take together.
+        bounds: Sums of terms, each with its largest value.
         fixed: Digits that have one value.
     """
 
@@ -186,7 +189,7 @@ class Facts:
     fixed: frozenset[Digit] = frozenset()
 
     def most(self, atom: Digit | Xor) -> int:
-        """A bound on one atom: a string of at most m has ``(string / div) % mod`` of at most m / div."""
+        """Return a bound on one atom: a string of at most m has ``(string / div) % mod`` of at most m / div."""
         found = atom.mod - 1
         for bounded, most in self.bounds:
             c, whole = bounded[0]
@@ -197,7 +200,7 @@ class Facts:
         return found
 
     def largest(self, terms: tuple[tuple[int, Digit | Xor], ...]) -> Iterator[tuple[int, int]]:
-        """Bounds of sums of the last terms: how many, and their largest sum."""
+        """Yield bounds of sums of the last terms: their number, and their largest sum."""
         for bounded, most in self.bounds:
             tail = terms[-len(bounded) :]
             factor = tail[0][0] // bounded[0][0]
@@ -235,7 +238,7 @@ def facts(guards: Iterable[IntExpr], extents: Extents) -> Facts:
 
 
 def decodes(x: Linear, width: int = 1, given: Facts = NO_FACTS) -> bool:
-    """Return whether ranges of ``width`` from two values meet only if all atoms are equal.
+    """Return whether ranges of ``width`` from two values overlap only if all atoms are equal.
 
     Sound: with each coefficient above the largest sum of what lies below it, the value plus an offset below ``width``
     has one decomposition (mixed radix); ``given`` holds of both values.
@@ -244,7 +247,7 @@ def decodes(x: Linear, width: int = 1, given: Facts = NO_FACTS) -> bool:
 
 
 def _sums(x: Linear, width: int, given: Facts) -> list[int]:
-    """The largest sum of the first terms and of an offset below ``width``, for each number of terms."""
+    """Return the largest sum of the first terms and of an offset below ``width``, for each number of terms."""
     below = [width - 1]
     for position, (c, atom) in enumerate(x.terms):
         bounds = [below[-length] + most for length, most in given.largest(x.terms[: position + 1])]
@@ -253,7 +256,7 @@ def _sums(x: Linear, width: int, given: Facts) -> list[int]:
 
 
 def determined_variables(x: Linear, given: Facts = NO_FACTS) -> frozenset[str]:
-    """The variables that are known once all atoms are, and the digits that ``given`` fixes.
+    """Return the variables whose values all atoms, and the digits that ``given`` fixes, determine.
 
     Sound: a variable is known if known digits of a string cover its place; an exclusive or with one side known gives
     the other side, and its atoms if that decodes.
@@ -294,7 +297,7 @@ def _known(side: Linear, digits: set[Digit]) -> bool:
 
 
 def _covered(string: tuple[tuple[str, int], ...], start: int, end: int, digits: set[Digit]) -> bool:
-    """Return whether the string's places from ``start`` to ``end`` are known.
+    """Return whether the string's positions from ``start`` to ``end`` are known.
 
     Sound: a digit that ends at a place p says what the string is modulo p. That tells it modulo ``end`` only if ``end``
     divides p, or if p is not below the string's size.
@@ -318,7 +321,7 @@ def _covered(string: tuple[tuple[str, int], ...], start: int, end: int, digits: 
 
 
 def separate(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
-    """Return whether two accesses never meet because their constants differ at places that no atom reaches.
+    """Return whether two accesses are disjoint because their constants differ at positions that no atom reaches.
 
     Sound: see ``_constants_differ``. Where what lies below a place S is at most S - width in both, as their conditions
     (``given`` and ``other``) may say, two accesses meet only if their multiples of S are equal and the rests meet: a
@@ -336,14 +339,14 @@ def separate(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: F
 
 
 def _halves(x: Linear, place: int) -> tuple[Linear, Linear]:
-    """(high, low) with x = high * place + low, where no term of low is a multiple of the place."""
+    """Return (high, low) with x = high * place + low, where no term of low is a multiple of the place."""
     high = tuple((c // place, atom) for c, atom in x.terms if c % place == 0)
     low = tuple((c, atom) for c, atom in x.terms if c % place)
     return Linear(x.constant // place, high), Linear(x.constant % place, low)
 
 
 def _most(x: Linear, given: Facts) -> int:
-    """A bound on the sum of the terms, as ``decodes`` has it."""
+    """Return a bound on the sum of the terms, computed as in ``decodes``."""
     below = [0]
     for position, (c, atom) in enumerate(x.terms):
         bounds = [below[-length] + most for length, most in given.largest(x.terms[: position + 1])]
@@ -352,7 +355,7 @@ def _most(x: Linear, given: Facts) -> int:
 
 
 def _constants_differ(x: Linear, y: Linear, width: int) -> bool:
-    """Return whether the constants differ at places that no atom reaches.
+    """Return whether the constants differ at positions that no atom reaches.
 
     Sound: both have the same coefficients and sizes of atoms, each place a multiple of the one below; then value plus
     offset is written uniquely as atoms, offset and the places between, and the constants' difference sits between.
@@ -370,7 +373,7 @@ def _constants_differ(x: Linear, y: Linear, width: int) -> bool:
 
 
 def are_staggered(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
-    """Return whether two accesses never meet because they start at different offsets in units of one size.
+    """Return whether two accesses are disjoint because they start at different offsets in units of one size.
 
     Sound: if both are a multiple of c plus something that stays below c with its width, they meet only where these
     lower parts do. The lower parts are constants plus multiples of a unit g, so they stay apart if the constants differ
@@ -388,7 +391,10 @@ def are_staggered(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, oth
 
 
 def _units(x: Linear, c: int, width: int, given: Facts) -> int | None:
-    """Return the divisor of the terms below c, if all others are multiples of c and these stay below c; else 0."""
+    """Return the common divisor of the coefficients below c, 0 if there are none.
+
+    None if another coefficient is no multiple of c, or if the terms below c and the width can reach c.
+    """
     low = [k for k, _ in x.terms if k < c]
     if any(k % c for k, _ in x.terms[len(low) :]) or x.constant % c + _sums(x, width, given)[len(low)] >= c:
         return None

@@ -1,4 +1,4 @@
-"""Safety obligations and what became of them, as values."""
+"""Safety obligations and their findings, as values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mirage_formal.logic.session import SolverResult
 
 
 class Kind(StrEnum):
-    """Subject of an obligation."""
+    """The kind of an obligation."""
 
     #: Statements fit together: names, types, sizes, collectives in uniform control flow, countable copy groups; a wait
     #: for the launch before is the first one.
@@ -26,9 +26,10 @@ class Kind(StrEnum):
     UNIFORM = "uniform"
     #: Two accesses to shared memory that no barrier (or wait and barrier) keeps apart do not meet.
     CONFLICT = "conflict"
-    #: What a read of shared memory sees was last written through the same buffer: live buffers do not overlap.
+    #: The bytes that a read of shared memory returns were last written through the same buffer: live buffers do not
+    #: overlap.
     LIVE = "live"
-    #: What is read from a register array was written before, by the same thread.
+    #: Elements read from a register array were written before, by the same thread.
     ASSIGNMENT = "definite assignment"
     #: Two threads never write one element of a parameter.
     SINGLE_WRITER = "single writer"
@@ -37,7 +38,7 @@ class Kind(StrEnum):
 
 
 class Means(StrEnum):
-    """How an obligation was settled."""
+    """The method by which an obligation was settled."""
 
     #: Names and types.
     FORM = "form"
@@ -62,10 +63,10 @@ class Broken:
     """The obligation does not hold.
 
     Attributes:
-        means: How that was found.
-        model: Where it fails: ``tid`` (``tid~2`` for a second thread), ``bx``..., loop variables, ``index``; may be
-            empty for faults of form.
-        reason: In words.
+        means: The method that found it.
+        model: The values at which it fails: ``tid`` (``tid~2`` for a second thread), ``bx``..., loop variables,
+            ``index``; may be empty for faults of form.
+        reason: An explanation in words.
     """
 
     means: Means
@@ -75,7 +76,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Neither; never accepted."""
+    """The obligation is neither proved nor refuted; never accepted."""
 
     reason: str
 
@@ -85,15 +86,15 @@ Finding = Held | Broken | Undecided
 
 @dataclass(frozen=True, slots=True)
 class Obligation:
-    """Something that must hold for a Program to be safe.
+    """A property that a Program must have to be safe.
 
     Attributes:
-        kind: What it is about.
+        kind: Its kind.
         path: The statement, as ``0/2:for i/1`` (positions in bodies), or two joined by `` & ``.
         subject: The buffer, parameter, register array or variable.
-        claim: What must hold, in words.
-        query: The question that must have no answer; None where the obligation is settled by enumeration or form.
-        finding: What is known without a solver; None where a solver must be asked.
+        claim: The property, in words.
+        query: The query that must be unsatisfiable; None where the obligation is settled by enumeration or form.
+        finding: The finding without a solver; None where a solver must be asked.
     """
 
     kind: Kind
@@ -105,18 +106,18 @@ class Obligation:
 
     @property
     def text(self) -> str:
-        """The query in SMT-LIB 2.6, which must be unsatisfiable; empty if there is none."""
+        """Return the query in SMT-LIB 2.6, which must be unsatisfiable; empty if there is none."""
         return "" if self.query is None else to_smt2(self.query)
 
 
 @dataclass(frozen=True, slots=True)
 class Discharged:
-    """An obligation and what became of it.
+    """An obligation with its finding.
 
     Attributes:
         obligation: The obligation.
-        finding: What is known now.
-        results: What solvers said, empty if none was asked; shared by obligations of equal text.
+        finding: The finding.
+        results: Results of solvers, empty if none was asked; shared by obligations of equal text.
         milliseconds: Time of settling it; 0 for repeated texts.
     """
 
@@ -135,7 +136,7 @@ class Safe(NoTruth):
 
 @dataclass(frozen=True, slots=True)
 class Unsafe(NoTruth):
-    """An obligation does not hold: the first one, and where it fails."""
+    """An obligation does not hold: the first one, with the values at which it fails."""
 
     obligation: Obligation
     model: tuple[tuple[str, int], ...]
@@ -152,7 +153,7 @@ class SafetyReport:
     Attributes:
         program: Its name.
         verdict: Safe only if every obligation holds.
-        discharged: In order.
+        discharged: The obligations with their findings, in order.
         milliseconds: Wall time of stating and settling all.
     """
 
@@ -163,7 +164,7 @@ class SafetyReport:
 
     @property
     def means(self) -> dict[str, int]:
-        """How many obligations were settled by which means."""
+        """Return the number of obligations settled by each method."""
         counts: dict[str, int] = {}
         for entry in self.discharged:
             match entry.finding:

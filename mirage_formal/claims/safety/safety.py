@@ -1,12 +1,11 @@
-"""Safety of a Program: what must hold for every thread, block and iteration, and whether it does.
+"""Safety of a Program: its proof obligations for all threads, blocks and iterations, and their discharge.
 
-A Program is safe if no integer overflows and nothing is divided by 0; every access is in bounds and aligned; barriers,
-waits and collectives stand in uniform control flow; accesses to shared memory that nothing orders never meet, where an
-asynchronous copy is unordered until its thread has waited for its group and a barrier follows; what a statement reads
-from shared memory was written through the same buffer, and what it reads from registers was written before; and every
-element of a written parameter is written, by one thread. Obligations are about the very expressions that are printed;
-those about two accesses leave out divisions that their conditions make needless. Most hold by bounds or digits; the
-others go to z3 and cvc5.
+A Program is safe if no integer overflows and no divisor is 0; every access is in bounds and aligned; barriers, waits
+and collectives stand in uniform control flow; unordered accesses to shared memory never overlap, where an asynchronous
+copy is unordered until its thread has waited for its group and a barrier follows; a read of shared memory was written
+through the same buffer, and a read of registers was written before; and every element of a written parameter is
+written, by one thread. Obligations are about the very expressions that are printed; those about two accesses leave out
+divisions that their conditions make unnecessary. Most hold by bounds or digits; the others go to z3 and cvc5.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ from mirage_formal.logic.session import Satisfiability
 
 
 def obligations(program: Program) -> tuple[Obligation, ...]:
-    """Everything that must hold for a Program to be safe.
+    """Return all proof obligations for the safety of a Program.
 
     Sound: the claims cover what the module's first lines list, for all values of thread, block and loop variables;
     those with a finding already are settled without a solver, by arguments named where they are made. A Program with
@@ -88,7 +87,7 @@ def _sizes(program: Program, at: Context) -> dict[str, int]:
 
 
 def _expressions(program: Program, found: Listing) -> Iterator[Obligation]:
-    """Arithmetic of every expression, each only once for equal conditions and loops."""
+    """Yield the arithmetic obligation of every expression, once for equal conditions and loops."""
     seen: set[tuple[IntExpr, tuple[IntExpr, ...], tuple[tuple[str, int], ...]]] = set()
     for use in found.uses:
         for e, guards in _parts(use.expression, use.context.guards):
@@ -99,7 +98,7 @@ def _expressions(program: Program, found: Listing) -> Iterator[Obligation]:
 
 
 def _parts(e: IntExpr, guards: tuple[IntExpr, ...]) -> Iterator[tuple[IntExpr, tuple[IntExpr, ...]]]:
-    """An expression cut at ``&&``, whose right side is only computed where the left is nonzero."""
+    """Yield the parts of an expression split at ``&&``, whose right side is computed only where the left is nonzero."""
     if isinstance(e, IntBin) and e.op is IntOp.AND:
         yield from _parts(e.a, guards)
         yield from _parts(e.b, (*guards, e.a))
@@ -112,7 +111,7 @@ def _trivial(e: IntExpr) -> bool:
 
 
 def _arithmetic(program: Program, use: Use, e: IntExpr, guards: tuple[IntExpr, ...]) -> Obligation:
-    """All intermediates of an expression within 0..2^31-1, divisors not 0.
+    """Return the obligation that an expression's intermediates lie within 0..2^31-1 and its divisors are not 0.
 
     Sound: every node of the expression is bounded by ``interval`` or asked about.
     """
@@ -169,7 +168,7 @@ def _is_vector(access: Access) -> bool:
 
 
 def _aligned(program: Program, access: Access) -> Obligation:
-    """An access starts at a multiple of its size.
+    """Return the obligation that an access starts at a multiple of its size.
 
     Sound: shared memory starts at a multiple of 16 bytes, and a parameter at a multiple of its ``align``.
     """
@@ -208,7 +207,7 @@ def _same_for_all(program: Program, use: Use) -> Obligation:
 
 @dataclass(slots=True)
 class _Desk:
-    """Asks solvers, each question once."""
+    """A client of the solvers that asks each query once."""
 
     timeout_ms: int
     second: bool
@@ -247,7 +246,7 @@ def _finding(reply: Reply) -> Finding:
 def discharge_safety(
     program: Program, *, timeout_ms: int = SAFETY_MS, second: bool = True, recheck: bool = False
 ) -> SafetyReport:
-    """State and settle all obligations of a Program.
+    """State and settle all obligations of a Program, and return the report.
 
     Sound: the verdict is Safe only if every obligation is Held: by an argument named in ``obligations``, or because z3
     refutes its query and cvc5 does not contradict. Anything else is Unsafe, where a model or a fault was found, or
@@ -256,8 +255,8 @@ def discharge_safety(
     Args:
         program: The Program.
         timeout_ms: Time limit of each question.
-        second: Whether cvc5 is asked too about what z3 refutes quickly.
-        recheck: Whether solvers are also asked about what holds by bounds or digits; they must agree.
+        second: Whether cvc5 is asked too about queries that z3 refutes quickly.
+        recheck: Whether solvers are also asked about obligations that hold by bounds or digits; they must agree.
     """
     start = perf_counter()
     desk = _Desk(timeout_ms, second, recheck)
@@ -266,7 +265,10 @@ def discharge_safety(
 
 
 def _verdict(discharged: tuple[Discharged, ...]) -> SafetyVerdict:
-    """Sound: Safe only where all are Held; a broken obligation outweighs an undecided one."""
+    """Return the verdict of all obligations.
+
+    Sound: Safe only where all are Held; a broken obligation outweighs an undecided one.
+    """
     unknown: list[str] = []
     for entry in discharged:
         match entry.finding:

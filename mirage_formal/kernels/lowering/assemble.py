@@ -1,4 +1,4 @@
-"""From a plan to a Program: register arrays are declared, every step becomes statements, in the plan's order."""
+"""Lowering of a plan to a Program: register arrays are declared, and each step becomes statements, in plan order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from mirage_formal.kernels.program.step import (
 
 
 def lower(plan: Plan) -> Program:
-    """The Program of a plan."""
+    """Return the Program of a plan."""
     body, _ = statements(plan)
     return Program(
         plan.name,
@@ -55,12 +55,12 @@ def lower(plan: Plan) -> Program:
     )
 
 
-#: Statements, each with the steps that it is a part of; of declarations and of the loop there are none.
+#: Statements, each with the steps that it belongs to; declarations and the loop belong to none.
 Owned = list[tuple[tuple[Step, ...], Stmt]]
 
 
 def statements(plan: Plan) -> tuple[Owned, Owned]:
-    """The statements of a plan's body, and those of its loop, in order."""
+    """Return the statements of a plan's body, and those of its loop, in order."""
     cx = Context(plan, plan.ops)
     body: Owned = [
         ((), Registers(registers.name(number), tensor.placement.registers.count))
@@ -82,7 +82,7 @@ def statements(plan: Plan) -> tuple[Owned, Owned]:
 
 
 def _lowered(cx: Context, steps: Sequence[Step]) -> Owned:
-    """The statements of some steps."""
+    """Return the statements of some steps."""
     found: Owned = []
     for group in products.together(steps):
         if len(group) == 1:
@@ -94,7 +94,7 @@ def _lowered(cx: Context, steps: Sequence[Step]) -> Owned:
 
 
 def _products(cx: Context, steps: Sequence[Multiplication]) -> Iterable[Stmt]:
-    """Products that are computed together, and then what becomes of the results of each."""
+    """Return the statements of products that are computed together, then those that use each result."""
     out = products.compute(cx, steps)
     for step in steps:
         if isinstance(step, MatrixMultiply):
@@ -157,7 +157,7 @@ def _operation(cx: Context, step: Computation) -> Iterable[Stmt]:
 
 
 def _mirrors(cx: Context, numbers: Iterable[int]) -> tuple[Stmt, ...]:
-    """Copies in shared memory of results in registers that are read there as well."""
+    """Return the copies to shared memory of results in registers that are read there as well."""
     out: list[Stmt] = []
     for number in numbers:
         placement = cx.tensor(number).placement
@@ -168,7 +168,7 @@ def _mirrors(cx: Context, numbers: Iterable[int]) -> tuple[Stmt, ...]:
 
 
 def _paddings(cx: Context, numbers: Iterable[int]) -> tuple[Stmt, ...]:
-    """Zeros around results that tensor cores read."""
+    """Return the stores of padding zeros around results that tensor cores read."""
     out: list[Stmt] = []
     for number in numbers:
         tensor = cx.tensor(number)

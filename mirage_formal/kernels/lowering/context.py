@@ -1,4 +1,4 @@
-"""Context that all parts of lowering share: names, addresses, and the value of one element of a tensor."""
+"""The context shared by all parts of lowering: names, addresses, and the value of one element of a tensor."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TID = Var("tid")
 
 
 class Context:
-    """One lowering: the plan, fresh names, and the loop variable of the kernel's loop."""
+    """The state of one lowering: the plan, fresh names, and the loop variable of the kernel's loop."""
 
     def __init__(self, plan: Plan, ops: Sequence[FlatOp]) -> None:
         self.plan = plan
@@ -59,22 +59,22 @@ class Context:
         self._fresh = 0
 
     def fresh(self, stem: str) -> str:
-        """A new name of a register array."""
+        """Return a new name of a register array."""
         self._fresh += 1
         return f"{stem}_{self._fresh}"
 
     def tensor(self, number: int) -> PlanTensor:
-        """A tensor of the plan."""
+        """Return a tensor of the plan."""
         return self.plan.tensors[number]
 
     def iterator(self, extent: int, stem: str = "i") -> IntExpr:
-        """A new loop variable; the constant 0 if the loop would have one iteration."""
+        """Return a new loop variable; the constant 0 if the loop would have one iteration."""
         return ZERO if extent == 1 else self.ix.variable(extent, stem)
 
     # --- device memory
 
     def device_index(self, tile: Tile, coordinates: Sequence[IntExpr], iteration: IntExpr | None = None) -> IntExpr:
-        """Position in a parameter of an element of a block's tile."""
+        """Return the position in a parameter of an element of a block's tile."""
         shape = self.tensor(tile.tensor).shape
         strides = self.plan.params[tile.param].strides
         step = self.iteration if iteration is None else iteration
@@ -92,7 +92,7 @@ class Context:
         return self.ix.add(*out, Int(_first(place)))
 
     def in_memory(self, tile: Tile, coordinates: Sequence[IntExpr], iteration: IntExpr | None = None) -> IntExpr:
-        """Return whether an element of a block's tile lies in memory; the constant 1 where all of them do."""
+        """Return the condition that an element of a block's tile lies in memory; the constant 1 if all elements do."""
         param, shape = self.plan.params[tile.param], self.tensor(tile.tensor).shape
         step = self.iteration if iteration is None else iteration
         if param.place.path is not None:
@@ -112,7 +112,10 @@ class Context:
     def _back(
         self, tile: Tile, coordinates: Sequence[IntExpr], iteration: IntExpr
     ) -> tuple[list[IntExpr], list[IntExpr]]:
-        """Where an element of a tile of a tensor with a path was, from the first one in memory on; and conditions."""
+        """Return the source coordinates of a tile element through a layout composition, and the conditions for it.
+
+        Coordinates count from the first element in memory.
+        """
         path, shape = self.plan.params[tile.param].place.path, self.tensor(tile.tensor).shape
         assert path is not None
         digits = Digits(self.ix)
@@ -128,7 +131,7 @@ class Context:
         return at, conditions
 
     def _wrapped(self, tile: Tile, dim: int, coordinate: IntExpr, iteration: IntExpr) -> IntExpr:
-        """An index along a padded dim, counted from the first element in memory; what lies before it comes last."""
+        """Return an index along a padded dim relative to the first element in memory, modulo the extent."""
         param = self.plan.params[tile.param]
         assert param.place.starts is not None
         extent, start = param.shape[dim], param.place.starts[dim]
@@ -136,13 +139,13 @@ class Context:
         return self.ix.mod(self.ix.add(at, Int(extent - start)), extent)
 
     def device_element(self, tile: Tile, coordinates: Sequence[IntExpr]) -> Value:
-        """One element of a parameter; 0 for one that does not lie in memory."""
+        """Return one element of a parameter; 0 for an element that does not lie in memory."""
         value = GlobalRead(self.plan.params[tile.param].name, self.device_index(tile, coordinates))
         inside = self.in_memory(tile, coordinates)
         return value if inside == ONE else Select(inside, value, Real(0.0))
 
     def tile_base(self, tile: Tile, dim: int, extent: int, stride: int, iteration: IntExpr) -> IntExpr:
-        """Where the tile begins along one dim: the block's slab first, the loop chunk inside it."""
+        """Return the start of the tile along one dim: the block's slab first, the loop chunk inside it."""
         parts: list[tuple[IntExpr, int]] = [
             (Var(BLOCK[axis]), self.plan.grid[axis])
             for axis, split in enumerate(tile.split)
@@ -158,7 +161,7 @@ class Context:
         return self.ix.add(*reversed(terms))
 
     def needed(self, iteration: IntExpr) -> IntExpr:
-        """Return whether an iteration changes anything: the first row and column of the mask's tile say so."""
+        """Return the condition that an iteration changes anything, from the first row and column of the mask's tile."""
         if self.plan.skips is None:
             return ONE
         number, upper = self.plan.skips
@@ -179,7 +182,7 @@ class Context:
     def shared_index(
         self, placement: SharedPlacement, row: IntExpr, col: IntExpr, iteration: IntExpr | None = None
     ) -> IntExpr:
-        """Position in its buffer of an element of a matrix in shared memory."""
+        """Return the position in its buffer of an element of a matrix in shared memory."""
         if placement.transposed:
             row, col = col, row
         within = col
@@ -190,25 +193,25 @@ class Context:
         return self.ix.add(self.stage(placement, iteration), self.ix.mul(row, placement.pitch), within)
 
     def stage(self, placement: SharedPlacement, iteration: IntExpr | None = None) -> IntExpr:
-        """Where the current iteration's copy begins."""
+        """Return the offset of the current iteration's stage in its buffer."""
         step = self.iteration if iteration is None else iteration
         return ZERO if placement.stages == 1 else self.ix.mul(self.ix.mod(step, placement.stages), placement.elements)
 
     def matrix_position(self, shape: Shape, coordinates: Sequence[IntExpr]) -> tuple[IntExpr, IntExpr]:
-        """(row, col) of an element: the last dim is the column, all others are the row."""
+        """Return (row, col) of an element: the last dim is the column, all others form the row."""
         if not shape:
             return ZERO, ZERO
         strides = list(accumulate(reversed(shape[1:-1]), lambda a, b: a * b, initial=1))[::-1]
         return self.ix.ravel(coordinates[:-1], strides[: len(shape) - 1]), coordinates[-1]
 
     def coordinates(self, shape: Shape, row: IntExpr, col: IntExpr) -> tuple[IntExpr, ...]:
-        """The other way round."""
+        """Return the coordinates of an element at (row, col); the inverse of ``matrix_position``."""
         return (*self.ix.unravel(row, shape[:-1]), col) if shape else ()
 
     # --- values
 
     def element(self, number: int, coordinates: Sequence[IntExpr]) -> Value:
-        """One element of a tensor that is not in registers; tensors without a placement are computed here."""
+        """Return one element of a tensor that is not in registers; inline tensors are computed here."""
         tensor = self.tensor(number)
         placement = tensor.placement
         if placement.shared is not None:
@@ -226,19 +229,19 @@ class Context:
                 raise AssertionError(f"tensor {number} cannot be read element by element")
 
     def broadcast(self, number: int, coordinates: Sequence[IntExpr]) -> tuple[IntExpr, ...]:
-        """Coordinates in an operand of extent 1 along some dims."""
+        """Return the coordinates in an operand that has extent 1 along some dims."""
         shape = self.tensor(number).shape
         return tuple(ZERO if extent == 1 else c for extent, c in zip(shape, coordinates, strict=True))
 
 
 def _first(place: Place) -> int:
-    """Where the first element in memory lies of a tensor at strides."""
+    """Return the offset of the first element in memory of a strided tensor."""
     starts = place.starts or (0,) * len(place.strides)
     return place.offset + sum(start * stride for start, stride in zip(starts, place.strides, strict=True))
 
 
 def apply(op: Elementwise, values: list[Value]) -> Value:
-    """The value of an elementwise operator."""
+    """Return the value of an elementwise operator."""
     if op.constant is not None:
         values = [*values, Real(op.constant)]
     match op.fn:
@@ -257,7 +260,7 @@ def apply(op: Elementwise, values: list[Value]) -> Value:
 
 
 def joined(fn: BinaryFn, values: Sequence[Value]) -> Value:
-    """Their sum or maximum as a tree, whose depth is what the result waits for; there is at least one."""
+    """Return the sum or maximum of at least one value, as a balanced tree to keep the latency low."""
     rest = list(values)
     while len(rest) > 1:
         pairs = [Combine(fn, a, b) for a, b in zip(rest[::2], rest[1::2], strict=False)]
@@ -279,7 +282,7 @@ def neutral(cx: Context, op: Reduce | Accumulate | Running) -> float:
 
 
 def loop(variable: IntExpr, extent: int, body: Sequence[Stmt], *, unroll: bool = False) -> tuple[Stmt, ...]:
-    """A loop, or its body if it has one iteration."""
+    """Return a loop, or its body if it has one iteration."""
     if not body:
         return ()
     if isinstance(variable, Int):
@@ -289,7 +292,7 @@ def loop(variable: IntExpr, extent: int, body: Sequence[Stmt], *, unroll: bool =
 
 
 def when(condition: IntExpr, body: Sequence[Stmt], *, uniform: bool = False) -> tuple[Stmt, ...]:
-    """A condition, or its body if it is known to hold."""
+    """Return a conditional, or its body if the condition is known to hold."""
     if condition == ONE or not body:
         return tuple(body)
     return () if condition == ZERO else (If(condition, tuple(body), uniform),)

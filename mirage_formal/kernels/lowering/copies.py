@@ -1,4 +1,4 @@
-"""Input tiles on their way to shared memory: asynchronous copies, or element by element through registers."""
+"""Copies of input tiles to shared memory: asynchronous, or element by element through registers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _IN_FLIGHT = 16
 
 
 def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ...]:
-    """Starts the copies of an input's tile of one iteration; what lies beyond the tile or the tensor becomes 0."""
+    """Start the copies of an input's tile of one iteration; elements beyond the tile or the tensor become 0."""
     ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
     placement = tensor.placement.shared
     assert placement is not None
@@ -53,9 +53,9 @@ def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ..
 
 
 def _dealt(cx: Context, rows: int, chunks: int) -> tuple[IntExpr, int, IntExpr, IntExpr, IntExpr]:
-    """How chunks are dealt out to threads: (loop variable, rounds, row, chunk, whether there is one for a thread).
+    """Return the assignment of chunks to threads: (loop variable, rounds, row, chunk, condition that it exists).
 
-    Where few threads stay idle by it, every round takes whole rows: a thread then keeps its column, and its addresses
+    Where few threads stay idle by it, every round takes whole rows. A thread then keeps its column, and its addresses
     move by a constant from round to round.
     """
     ix, threads = cx.ix, cx.plan.threads
@@ -74,11 +74,11 @@ def _dealt(cx: Context, rows: int, chunks: int) -> tuple[IntExpr, int, IntExpr, 
 
 
 def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
-    """Copies an input's tile element by element, zeros for padding.
+    """Copy an input's tile element by element, with zeros for padding.
 
     A thread loads several elements before it stores the first, so that it does not wait for memory after each. Loads
-    stand under no condition, because a compiler waits for what is loaded before it leaves one: where there is no
-    element another one is loaded, and not stored.
+    are unconditional, because a compiler waits for loaded values before it leaves a conditional. Where no element
+    exists, another one is loaded, and not stored.
     """
     ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
     placement, param = tensor.placement.shared, cx.plan.params[tile.param]
@@ -90,7 +90,7 @@ def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
     group, array = cx.iterator(groups, "c"), cx.fresh("e")
 
     def each(body: Callable[[IntExpr, IntExpr, IntExpr, IntExpr], Sequence[Stmt]]) -> tuple[Stmt, ...]:
-        """``body`` for the elements of a group: its number in the group, whether there is one, row and column."""
+        """Apply ``body`` to a group's elements: number in the group, existence condition, row and column."""
         u = cx.iterator(count, "u")
         e = ix.add(TID, ix.mul(ix.add(ix.mul(group, count), u), cx.plan.threads))
         first, second = ix.div(e, placement.cols), ix.mod(e, placement.cols)
@@ -112,6 +112,6 @@ def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
 
 
 def prefetch(cx: Context, numbers: tuple[int, ...], iteration: IntExpr) -> tuple[Stmt, ...]:
-    """The copies of all pipelined inputs for one iteration, if there is such an iteration."""
+    """Start the copies of all pipelined inputs for one iteration, if there is such an iteration."""
     body = [stmt for number in numbers for stmt in asynchronous(cx, number, iteration)]
     return when(cx.ix.both((cx.ix.less(iteration, cx.plan.forloop_range), cx.needed(iteration))), body, uniform=True)

@@ -1,7 +1,7 @@
-"""The generic way: every element of a result is one thread's work, operands are read one by one.
+"""The generic way: one thread computes each element of a result, and reads operands one element at a time.
 
-It takes any operator, rank and broadcast. Results lie in shared memory; element e always belongs to thread e % threads,
-so that elementwise chains and accumulators over one shape need no barrier.
+It supports any operator, rank and broadcast. Results lie in shared memory; element e always belongs to thread e %
+threads, so that elementwise chains and accumulators over one shape need no barrier.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from mirage_formal.kernels.program.program import (
 
 
 def over_elements(cx: Context, shape: Shape, body: Callable[[tuple[IntExpr, ...]], Sequence[Stmt]]) -> tuple[Stmt, ...]:
-    """``body`` for every element, at its coordinates."""
+    """Return ``body`` for every element, at its coordinates."""
     count = prod(shape)
     rounds = -(-count // cx.plan.threads)
     step = cx.iterator(rounds, "e")
@@ -53,7 +53,7 @@ def over_elements(cx: Context, shape: Shape, body: Callable[[tuple[IntExpr, ...]
 
 
 def store(cx: Context, number: int, coordinates: Sequence[IntExpr], value: Value) -> Stmt:
-    """Writes one element of a tensor in shared memory."""
+    """Write one element of a tensor in shared memory."""
     tensor = cx.tensor(number)
     assert tensor.placement.shared is not None
     row, col = cx.matrix_position(tensor.shape, coordinates)
@@ -61,7 +61,7 @@ def store(cx: Context, number: int, coordinates: Sequence[IntExpr], value: Value
 
 
 def compute(cx: Context, op: FlatOp) -> tuple[Stmt, ...]:
-    """Statements of an operator in the generic way; of an accumulator those of an iteration."""
+    """Return the statements of an operator in the generic way; for an accumulator, those of one iteration."""
     match op:
         case Elementwise():
             return over_elements(cx, cx.tensor(op.result).shape, lambda at: (_map(cx, op, at),))
@@ -92,7 +92,7 @@ def compute(cx: Context, op: FlatOp) -> tuple[Stmt, ...]:
 
 
 def save(cx: Context, tile: Tile) -> tuple[Stmt, ...]:
-    """Writes a result to device memory."""
+    """Write a result to device memory."""
     param = cx.plan.params[tile.param].name
 
     def body(at: tuple[IntExpr, ...]) -> tuple[Stmt, ...]:
@@ -113,7 +113,7 @@ def _map(cx: Context, op: Elementwise, at: Sequence[IntExpr]) -> Stmt:
 def _folded(
     cx: Context, op: Reduce, at: Sequence[IntExpr], use: Callable[[Value], tuple[Stmt, ...]]
 ) -> tuple[Stmt, ...]:
-    """The reduction of a tensor along one dim at ``at``, handed to ``use``."""
+    """Reduce a tensor along one dim at ``at``, and pass the value to ``use``."""
     dim = op.dim
     count = cx.tensor(op.operand).shape[dim] // op.kept
     array = cx.fresh("sum")
@@ -127,7 +127,7 @@ def _folded(
 def _product(
     cx: Context, op: Product, at: Sequence[IntExpr], use: Callable[[Value], tuple[Stmt, ...]]
 ) -> tuple[Stmt, ...]:
-    """One element of a product, handed to ``use``."""
+    """Compute one element of a matrix product, and pass it to ``use``."""
     inner = cx.tensor(op.a).shape[-1]
     array = cx.fresh("dot")
     k = cx.iterator(inner, "k")

@@ -1,7 +1,7 @@
-"""Reductions and norms of fibres of any length: one block for each, which reads it once for every pass.
+"""Reductions and norms along fibres of any length: one block for each fibre, which it reads once in every pass.
 
-This is what takes an operator for which no block graph can be planned, because a fibre is longer than the registers of
-a block or its dims are not those of a matrix; it needs no more registers and shared memory for longer fibres.
+This handles operators for which no block graph can be planned, because a fibre is longer than the registers of a block
+or its dims are not those of a matrix. Longer fibres need no more registers or shared memory.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ _VECTOR_BYTES: Final = 16
 
 
 def fibres(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, params: tuple[Param, ...]) -> Program:
-    """The kernel of a reduction or norm.
+    """Return the kernel of a reduction or norm.
 
     Args:
         name: Its name.
         op: The operator.
-        operands: What it reads.
-        result: What it writes, row-major.
+        operands: The tensors that it reads.
+        result: The type of its row-major result.
         params: The operands and the result.
     """
     writer = _Fibres(op, operands, result)
@@ -75,7 +75,7 @@ def fibres(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, pa
 
 
 class _Fibres:
-    """Statements over the elements of one fibre of the operand."""
+    """A builder of statements over the elements of one fibre of the operand."""
 
     def __init__(self, op: Op, operands: tuple[Operand, ...], result: DTensor) -> None:
         assert op.attrs.dim is not None
@@ -95,7 +95,7 @@ class _Fibres:
         self.folds: list[str] = []
 
     def _wide(self, operand: Operand, most: int) -> int:
-        """Elements of a fibre that one access takes."""
+        """Return the elements of a fibre that one vector access takes."""
         tensor, strides, offset = operand
         wide = min(most, _VECTOR_BYTES // tensor.dtype.bytes) if strides[self.dim] == 1 else 1
         others = [s for i, (s, n) in enumerate(zip(strides, tensor.shape, strict=True)) if n > 1 and i != self.dim]
@@ -106,7 +106,7 @@ class _Fibres:
     # --- elements
 
     def _place(self, number: int, along: IntExpr) -> IntExpr:
-        """Where an element of an operand lies; a weight that is repeated has extent 1 there."""
+        """Return the position of an element of an operand; a broadcast weight has extent 1 along the other dims."""
         tensor, strides, offset = self.operands[number]
         terms = [
             self.ix.mul(along if i == self.dim else c, s)
@@ -116,7 +116,7 @@ class _Fibres:
         return self.ix.add(*terms, Int(offset))
 
     def _load(self, number: int, array: str, to: IntExpr, along: IntExpr) -> tuple[Stmt, ...]:
-        """Reads what an operand has next to an element."""
+        """Load one vector of an operand from an element on."""
         wide, param = self._wide(self.operands[number], self.width), f"In{number}"
         if wide == 1:
             k = ZERO if self.width == 1 else self.ix.variable(self.width, "k")
@@ -132,7 +132,7 @@ class _Fibres:
     def _each(
         self, stem: str, numbers: Sequence[int], use: Callable[[list[str], IntExpr, IntExpr], Sequence[Stmt]]
     ) -> tuple[Stmt, ...]:
-        """A pass over the fibre: several vectors of each operand are read, then ``use`` is called on each."""
+        """Return a pass over the fibre: load several vectors of each operand, then call ``use`` on each."""
         ix, chunks = self.ix, -(-self.rounds // self.each)
         arrays = [f"{stem}_{n}" for n in numbers]
         step = ZERO if chunks == 1 else ix.variable(chunks, "i")
@@ -152,7 +152,7 @@ class _Fibres:
         return loop(step, chunks, (*registers, *loads, *over(lambda to, along: use(arrays, to, along))))
 
     def fold(self, array: str, fn: BinaryFn, of: Callable[[Value], Value], initial: float) -> list[Stmt]:
-        """array[0] = fn over all elements of ``of(element)``, the same in every thread."""
+        """Set array[0] = fn over ``of(element)`` for all elements, the same in every thread."""
         own, zero = Reg(array, ZERO), ZERO
 
         def add(arrays: list[str], to: IntExpr, along: IntExpr) -> tuple[Stmt, ...]:
@@ -174,7 +174,7 @@ class _Fibres:
         return out
 
     def store_each(self, value: Callable[[Value], Value]) -> tuple[Stmt, ...]:
-        """Writes the fibre of the result, and applies the weights."""
+        """Write the fibre of the result, with the weights applied."""
         numbers = range(len(self.operands))
         wide = self.width if self.steps[self.dim] == 1 else 1
 
@@ -196,13 +196,13 @@ class _Fibres:
         return self._each("y", numbers, write)
 
     def store_one(self, value: Value) -> tuple[Stmt, ...]:
-        """Writes the one element of the fibre of the result."""
+        """Write the single element of the result's fibre."""
         return when(self.ix.equal(TID, 0), (GlobalWrite("Out", Var("bx") if self.blocks > 1 else ZERO, (value,)),))
 
     # --- operators
 
     def body(self) -> list[Stmt]:
-        """The statements of the kernel."""
+        """Return the statements of the kernel."""
         eps = self.op.attrs.eps
         total, squares, largest = (Reg(array, ZERO) for array in ("total", "squares", "largest"))
 

@@ -1,8 +1,8 @@
-"""Kernels that move elements or map them one by one: functions, arithmetic, concatenations, pads, slices, copies.
+"""Elementwise and data-movement kernels: functions, arithmetic, concatenations, pads, slices, copies.
 
-A result is cut into vectors of neighbouring elements, as wide as its innermost run allows; a thread has several of
-them, and all its loads are issued before its first store. What lies across, an operand whose neighbours are no
-neighbours of the result, goes in tiles through shared memory (``lowering.transposed``).
+A result is cut into vectors of contiguous elements, as wide as its innermost run allows. A thread has several of them,
+and issues all its loads before its first store. A transposed operand goes in tiles through shared memory
+(``lowering.smem_transpose``).
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Tensors(NamedTuple):
     """The tensors of a kernel.
 
     Attributes:
-        operands: What it reads.
-        result: What it writes, row-major.
+        operands: The tensors that it reads.
+        result: The type of its row-major result.
         params: All of them, as parameters.
     """
 
@@ -67,17 +67,17 @@ class Tensors(NamedTuple):
 
 
 def pointwise(name: str, operation: Operation, tensors: Tensors, target: Target, tile: int = 0) -> Program:
-    """The kernel of an operator that moves or maps elements.
+    """Return the kernel of an operator that moves or maps elements.
 
     Args:
         name: Its name.
         operation: Any operator but a product, a reduction or a norm.
-        tensors: What it reads and writes.
+        tensors: The tensors that it reads and writes.
         target: The GPU that it is for.
-        tile: Which of the tiles in which operands that lie across may be read.
+        tile: The number of the tile in which transposed operands are read.
 
     Raises:
-        UnsupportedError: There are not so many.
+        UnsupportedError: There are fewer tiles.
     """
     op = operation.op
     operands, result, params = tensors
@@ -102,7 +102,7 @@ def pointwise(name: str, operation: Operation, tensors: Tensors, target: Target,
 
 
 class _Writer:
-    """Writes one kernel; the last dim of its layout is what a vector holds."""
+    """A writer of one kernel; the last dim of its layout runs within a vector."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _Writer:
         self.ix = Indices({"bx": self.blocks, "tid": self.threads})
 
     def program(self, name: str, params: tuple[Param, ...]) -> Program:
-        """The kernel."""
+        """Return the kernel."""
         boxes = self.layout.boxes
         # What is repeated along a vector is read once, unless another operand has other vectors of the same registers.
         spread = {b.slot for b in boxes if b.strides[-1] != 0}
@@ -139,14 +139,14 @@ class _Writer:
         return Program(name, params, (), (self.blocks, 1, 1), self.threads, tuple(body))
 
     def _vector(self) -> tuple[IntExpr, IntExpr, IntExpr, tuple[IntExpr, ...]]:
-        """(which of a thread's vectors, where it begins, whether it is one, its coordinates)."""
+        """Return (number of a thread's vector, its first position, condition that it exists, its coordinates)."""
         ix, shape, block = self.ix, self.layout.shape[:-1], Var("bx") if self.blocks > 1 else ZERO
         u = ZERO if self.each == 1 else ix.variable(self.each, "u")
         vector = ix.add(ix.mul(block, self.threads * self.each), ix.mul(u, self.threads), TID)
         return u, ix.mul(vector, self.width), ix.less(vector, self.count), ix.unravel(vector, shape)
 
     def _load(self, box: Box, u: IntExpr, at: tuple[IntExpr, ...], lanes: int) -> tuple[Stmt, ...]:
-        """Reads what an operand has of one vector."""
+        """Load the elements of an operand for one vector."""
         condition, first = place(self.ix, self.layout, box, (*at, ZERO))
         most = VECTOR_BYTES // self.operands[box.operand][0].dtype.bytes
         wide = widest(self.layout, box, len(box.strides) - 1, min(self.width, most))
@@ -154,7 +154,7 @@ class _Writer:
         return when(condition, read(self.ix, box, self.ix.mul(u, lanes), first, run))
 
     def _store(self, u: IntExpr, first: IntExpr, lanes: dict[int, int]) -> Iterator[Stmt]:
-        """Computes and writes one vector of the result."""
+        """Compute and write one vector of the result."""
         ix, most = self.ix, VECTOR_BYTES // self.result.dtype.bytes
         for part in range(0, self.width, most):
             values = tuple(

@@ -1,20 +1,20 @@
-"""Products on tensor cores: operands from shared memory by ldmatrix, or from the accumulators of an earlier product.
+"""Matrix products on tensor cores: operands from shared memory by ldmatrix, or from an earlier product's accumulators.
 
-Operands of float32 are floats in registers, in the order in which accumulators have them: of shared memory, pairs of
-them along the inner dim are read at once, or single ones where that dim lies across the rows.
+Float32 operands are floats in registers, in the order of accumulators. From shared memory, pairs along the inner dim
+are read at once, or single floats where that dim lies across the rows.
 
 A tile of the tensor cores has 16 rows of the left operand and 8 columns of the right one. A product of few rows is
-computed transposed where that pads less, as C^T = B^T A^T: the right operand's columns are the 16, the left one's rows
-the 8. Nothing is moved for it, as ldmatrix reads a matrix of shared memory either way.
+computed transposed where that needs less padding, as C^T = B^T A^T: the right operand's columns are the 16, the left
+one's rows the 8. No data is moved for it, as ldmatrix reads a matrix in shared memory in either direction.
 
-A depth that is no whole number of steps is padded with zeros on both sides, so that nothing is added by what lies
-beyond, not even 0 times infinity: in shared memory by whoever writes an operand there, and in registers as fragments
-are packed. An odd number of tiles of 8 in registers leaves the second half of a warp's last step empty; the words of
-both operands are zeros there.
+A depth that is no whole number of steps is padded with zeros on both sides, so that positions beyond it add nothing,
+not even 0 times infinity. In shared memory the writer of an operand stores these zeros; in registers they are added as
+fragments are packed. An odd number of tiles of 8 in registers leaves the second half of a warp's last step empty; the
+words of both operands are zeros there.
 
-Products that follow one another and have an operand in common, and warps that share it in the same way, are computed
-step by step together, so that its fragments are read from shared memory once for all of them: what each adds to its
-accumulators, and in which order, is what it would add by itself.
+Adjacent products that share an operand, and have the same warps, are computed together step by step. So the operand's
+fragments are read from shared memory once for all of them. Each product adds the same terms to its accumulators, in the
+same order, as it would by itself.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _UNROLL = 4
 
 
 class _Product:
-    """One product: its operands, the warps, and the part of the result that a warp makes."""
+    """One product: its operands, its warps, and the part of the result that a warp computes."""
 
     def __init__(self, cx: Context, step: Multiplication) -> None:
         op, warps = step.op, step.warps
@@ -62,7 +62,7 @@ class _Product:
         self.depth = self.a.shape[-1]
         self.steps = -(-self.depth // (MMA[2] * warps.inner))
         self.into = name((step.into if isinstance(step, MultiplyAccumulate) else op).result)
-        #: The operands of which tensor cores take 16 rows or columns, and 8, at a time.
+        #: The operand from which tensor cores take 16 rows or columns at a time, and the one from which they take 8.
         self.operands = (op.b, op.a) if warps.transposed else (op.a, op.b)
         #: Whether operands are floats, and registers of a tile of the left one and of one of the right one.
         self.floats = self.a.dtype is DType.FLOAT32
@@ -87,7 +87,7 @@ class _Product:
         return self.cx.ix.mod(self.cx.ix.div(TID, WARP * below), count)
 
     def load_left(self, k: IntExpr, *, half: bool = False) -> tuple[Stmt, ...]:
-        """All tiles of the left operand, of a step of 16 along the inner dim; with ``half`` only 8 positions count."""
+        """Load all left tiles of a step of 16 along the inner dim; with ``half`` only 8 positions count."""
         m = self.cx.iterator(self.high, "m")
         body = self._packed(m, k, half=half) if self.fragments is not None else self._left(m, k)
         return loop(m, self.high, body, unroll=True)
@@ -106,7 +106,7 @@ class _Product:
         return self.cx.ix.add(self.first_inner, self.cx.ix.mul(k, MMA[2]))
 
     def _left(self, m: IntExpr, k: IntExpr) -> tuple[Stmt, ...]:
-        """A tile of 16 rows and 16 inner positions of the left operand; transposed, of columns of the right one."""
+        """Load a left tile of 16 rows and 16 inner positions; if transposed, columns of the right operand."""
         cx, ix, lane = self.cx, self.cx.ix, self.lane
         turned = self.warps.transposed
         placement = cx.tensor(self.operands[0]).placement.shared
@@ -131,7 +131,7 @@ class _Product:
         return (LoadMatrix(self.words_a, ix.mul(m, 4), placement.buffer, at, 4, transposed=across),)
 
     def _packed(self, m: IntExpr, k: IntExpr, *, half: bool) -> tuple[Stmt, ...]:
-        """The same from the accumulators of an earlier product, rounded to the element type; zeros beyond the depth."""
+        """Pack a left tile from an earlier product's accumulators, rounded, with zeros beyond the depth."""
         ix, array = self.cx.ix, name(self.op.a)
         assert self.fragments is not None
         wide = tiles(self.fragments)[1]
@@ -157,9 +157,9 @@ class _Product:
         return tuple(out)
 
     def load_right(self, tile: IntExpr, k: IntExpr, count: int, *, half: bool) -> tuple[Stmt, ...]:
-        """16 inner positions of one or two tiles of 8 columns of the right operand.
+        """Load 16 inner positions of one or two tiles of 8 columns of the right operand.
 
-        Transposed, of rows of the left one.
+        If the product is transposed, the tiles are rows of the left operand.
         """
         cx, ix = self.cx, self.cx.ix
         turned = self.warps.transposed
@@ -194,10 +194,10 @@ class _Product:
     def _floats(
         self, array: str, at: IntExpr, placement: SharedPlacement, outer: IntExpr, inner: IntExpr, *, turned: bool
     ) -> tuple[Stmt, ...]:
-        """Two floats next to each other along the inner dim, for a lane's row of 8: at once if they lie so.
+        """Load two floats adjacent along the inner dim, for a lane's row of 8: as one vector if they are contiguous.
 
         Args:
-            array: Where they are put.
+            array: The register array that receives them.
             at: Position in it.
             placement: The matrix.
             outer: The first of the 8 rows along the outer dim.
@@ -217,7 +217,7 @@ class _Product:
 
 
 class _Together:
-    """Products whose steps along the inner dim are computed one after the other for all of them, or a single one."""
+    """Products that are computed together, step by step along the inner dim; one or more."""
 
     def __init__(self, products: Sequence[_Product]) -> None:
         self.first = products[0]
@@ -251,7 +251,7 @@ class _Together:
         return (*body, *loop(outer, steps // inner, unrolled))
 
     def _all_packed(self) -> tuple[Stmt, ...]:
-        """All steps of a left operand in registers: those within the depth for every warp, the others, half a step."""
+        """Return all steps for a left operand in registers: those within the depth, the others, and a half step."""
         first = self.first
         whole, half = divmod(first.deep, MMA[2])
         within = (first.depth - (first.warps.inner - 1) * first.deep) // MMA[2]
@@ -266,7 +266,7 @@ class _Together:
         return tuple(out)
 
     def _step(self, k: IntExpr, *, half: bool = False) -> tuple[Stmt, ...]:
-        """One step of 16 along the inner dim; with ``half`` only 8 positions count."""
+        """Return one step of 16 along the inner dim; with ``half`` only 8 positions count."""
         cx = self.cx
         out = [one for product, *_ in self.lefts.values() for one in product.load_left(k, half=half)]
         for same in self.rights.values():
@@ -280,15 +280,15 @@ class _Together:
 
     @staticmethod
     def _tiles(same: Sequence[_Product], tile: IntExpr, k: IntExpr, count: int, *, half: bool) -> tuple[Stmt, ...]:
-        """One or two tiles of a right operand, in all products that have it."""
+        """Return one or two tiles of a right operand, for all products that share it."""
         products = (one for product in same for one in product.multiply(tile, count))
         return (*same[0].load_right(tile, k, count, half=half), *products)
 
 
 def together(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
-    """Steps in order, each by itself but for products that are computed together.
+    """Yield the steps in order, each by itself except products that are computed together.
 
-    No other step is between those, nor a barrier of an exchange, and none reads what another one writes.
+    Between such products lies no other step and no barrier of an exchange, and none reads the result of another.
     """
     held: list[Step] = []
     for step in steps:
@@ -301,7 +301,7 @@ def together(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
 
 
 def _joins(held: Sequence[Step], step: Step) -> bool:
-    """Return whether a product has an operand in common with those that are computed together, and the same warps."""
+    """Return whether a product shares an operand with the products held so far, and has the same warps."""
     own = [one for one in (*held, step) if isinstance(one, Multiplication) and not one.packed]
     if len(own) <= len(held) or any(one.warps != own[0].warps for one in own):
         return False
@@ -314,7 +314,7 @@ def _joins(held: Sequence[Step], step: Step) -> bool:
 
 
 def compute(cx: Context, steps: Sequence[Multiplication]) -> tuple[Stmt, ...]:
-    """Statements of products on tensor cores that ``together`` has put together, partial sums of warps left as such."""
+    """Return the statements of products on tensor cores grouped by ``together``; partial sums of warps stay partial."""
     clear: list[Stmt] = []
     for step in steps:
         if isinstance(step, MatrixMultiply):
@@ -324,5 +324,5 @@ def compute(cx: Context, steps: Sequence[Multiplication]) -> tuple[Stmt, ...]:
 
 
 def exchange(cx: Context, step: MatrixMultiply) -> tuple[Stmt, ...]:
-    """Statements that add up the partial sums of warps."""
+    """Return the statements that add up the partial sums of warps."""
     return across(cx, BinaryFn.ADD, name(step.op.result), step.over.count, step.digits, step.scratch)

@@ -45,19 +45,19 @@ from mirage_formal.kernels.program.program import (
 from mirage_formal.kernels.program.register_layout import Axis, Digit, Distribution, by_warp, folds, sharing
 from mirage_formal.kernels.program.step import Accumulation, BlockReduce, Reduction, RunningMaximum
 
-#: Elements of the longest vector that a thread reads of a buffer of floats.
+#: Elements of the longest vector that a thread reads from a buffer of floats.
 _VECTOR: Final = 16 // DType.FLOAT32.bytes
 
 
 def axis_of(cx: Context, number: int, dim: int, over: Distribution) -> Axis:
-    """The axis of a distribution that a dim of a tensor lies along."""
+    """Return the axis of a distribution that a dim of a tensor lies along."""
     if dim == len(cx.tensor(number).shape) - 1:
         return Axis.COL
     return Axis.PLANE if dim == over.plane else Axis.ROW
 
 
 def _fold(cx: Context, op: Reduce, over: Distribution, array: str) -> tuple[Stmt, ...]:
-    """Adds a thread's own elements into an array of the result's registers."""
+    """Combine a thread's own elements into an array of the result's registers."""
     axis = axis_of(cx, op.operand, op.dim, over)
     extent = dict(zip(Axis, cx.tensor(op.operand).extents(over.plane), strict=True))[axis]
 
@@ -75,7 +75,7 @@ def _fold(cx: Context, op: Reduce, over: Distribution, array: str) -> tuple[Stmt
 def across(
     cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str
 ) -> tuple[Stmt, ...]:
-    """Combines an array over the threads that differ in some digits; all of them get the result.
+    """Combine an array over the threads that differ in some digits; all of them get the result.
 
     Digits inside a warp are shuffled; those above go through a buffer, once, with a barrier between write and read.
     """
@@ -94,7 +94,7 @@ def across(
 
 
 def _packed(cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str) -> list[Stmt]:
-    """Through shared memory, where one lane writes for all that hold the same sum, and a sum's parts lie in a row."""
+    """Combine through shared memory: one lane writes for all that hold the same sum, whose parts are contiguous."""
     low, wide = by_warp(digits)
     parts, own = prod(digit.extent for digit in wide), cx.plan.threads // sharing(digits)
     values = cx.fresh("x")
@@ -119,7 +119,7 @@ def _packed(cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[
 
 
 def _without(cx: Context, digits: Sequence[Digit]) -> IntExpr:
-    """The thread's number without some of its digits: what is left of it, closed up."""
+    """Return the thread number with some of its digits removed and the gaps closed."""
     found: IntExpr = TID
     for digit in sorted(digits, key=lambda one: -one.div):
         above = cx.ix.mul(cx.ix.div(found, digit.div * digit.extent), digit.div)
@@ -128,7 +128,7 @@ def _without(cx: Context, digits: Sequence[Digit]) -> IntExpr:
 
 
 def _spread(cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str) -> list[Stmt]:
-    """Through shared memory, where each thread has a place of its own."""
+    """Combine through shared memory where each thread has a place of its own."""
     threads = cx.plan.threads
     k = cx.iterator(count, "u")
     write = SharedWrite(scratch, cx.ix.add(cx.ix.mul(k, threads), TID), (Reg(array, k),))
@@ -150,7 +150,7 @@ def _spread(cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[
 
 
 def reduce(cx: Context, step: Reduction) -> tuple[Stmt, ...]:
-    """A reduction in registers."""
+    """Return the statements of a reduction in registers."""
     op, array = step.op, name(step.op.result)
     clear = _cleared(cx, op)
     own = _fold(cx, op, step.over, array)
@@ -158,7 +158,7 @@ def reduce(cx: Context, step: Reduction) -> tuple[Stmt, ...]:
 
 
 def _cleared(cx: Context, op: Reduce | Accumulate | Running) -> tuple[Stmt, ...]:
-    """The neutral element in all registers of a result."""
+    """Set all registers of a result to the neutral element."""
     number = op.largest if isinstance(op, Running) else op.result
     count = held(cx, number).count
     k = cx.iterator(count, "u")
@@ -171,7 +171,7 @@ def initialize(cx: Context, op: Accumulate | Running) -> tuple[Stmt, ...]:
 
 
 def accumulate(cx: Context, step: Accumulation) -> tuple[Stmt, ...]:
-    """An iteration of an accumulator in registers."""
+    """Return the update of an accumulator in registers by one iteration."""
     op, over, array = step.op, step.over, name(step.op.result)
     rescaled = rescale(cx, op) if op.factor is not None else ()
     if op.dim is not None:
@@ -186,7 +186,7 @@ def accumulate(cx: Context, step: Accumulation) -> tuple[Stmt, ...]:
 
 
 def rescale(cx: Context, op: Accumulate) -> tuple[Stmt, ...]:
-    """An accumulator in registers is multiplied by its factor."""
+    """Multiply an accumulator in registers by its factor."""
     assert op.factor is not None
     result, array = held(cx, op.result), name(op.result)
 
@@ -198,13 +198,13 @@ def rescale(cx: Context, op: Accumulate) -> tuple[Stmt, ...]:
 
 
 def block_reduce(cx: Context, step: BlockReduce) -> tuple[Stmt, ...]:
-    """Partial results of an accumulator are combined."""
+    """Combine the partial results of an accumulator."""
     op = step.op
     return across(cx, op.fn, name(op.result), held(cx, op.result).count, step.digits, step.scratch)
 
 
 def running(cx: Context, step: RunningMaximum) -> tuple[Stmt, ...]:
-    """An iteration of a running maximum in registers."""
+    """Return the update of a running maximum in registers by one iteration."""
     op, over = step.op, step.over
     largest, factor = name(op.largest), name(op.rescale)
 

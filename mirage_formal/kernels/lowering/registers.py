@@ -1,4 +1,4 @@
-"""Tensors in registers: where their elements are, elementwise operators, loads."""
+"""Tensors in registers: positions of their elements, elementwise operators, loads."""
 
 from __future__ import annotations
 
@@ -28,36 +28,36 @@ Vars = tuple[IntExpr, ...]
 
 
 def name(number: int) -> str:
-    """The register array of a tensor."""
+    """Return the register array of a tensor."""
     return f"t{number}"
 
 
 def held(cx: Context, number: int) -> Distribution:
-    """The distribution of a tensor in registers."""
+    """Return the distribution of a tensor in registers."""
     found = cx.tensor(number).placement.registers
     assert found is not None
     return found
 
 
 def digit_value(cx: Context, digit: Digit) -> IntExpr:
-    """A digit of the thread's number."""
+    """Return a digit of the thread number."""
     return cx.ix.mod(cx.ix.div(TID, digit.div), digit.extent)
 
 
 def place(cx: Context, over: Distribution, axis: Axis, at: Vars) -> IntExpr:
-    """Coordinate of a thread's element along an axis."""
+    """Return the coordinate of a thread's element along an axis."""
     threads = [cx.ix.mul(digit_value(cx, d), d.stride) for d in over.digits if d.axis is axis]
     slots = [cx.ix.mul(v, s.stride) for s, v in zip(over.slots, at, strict=True) if s.axis is axis]
     return cx.ix.add(*threads, *slots)
 
 
 def index(cx: Context, over: Distribution, at: Vars, axes: frozenset[Axis] = EVERY) -> IntExpr:
-    """Register of an element, in a tensor that has only some of the axes."""
+    """Return the register of an element, in a tensor that has only some of the axes."""
     return number_of(cx, over, at, lambda i: over.slots[i].axis in axes)
 
 
 def number_of(cx: Context, over: Distribution, at: Vars, keep: Callable[[int], bool]) -> IntExpr:
-    """Mixed-radix number of the slots that are kept."""
+    """Return the mixed-radix number of the slots that are kept."""
     terms: list[IntExpr] = []
     step = 1
     for i in reversed(range(len(over.slots))):
@@ -70,7 +70,7 @@ def number_of(cx: Context, over: Distribution, at: Vars, keep: Callable[[int], b
 def over_slots(
     cx: Context, over: Distribution, body: Callable[[Vars], Sequence[Stmt]], *, inner: int = 0
 ) -> tuple[Stmt, ...]:
-    """``body`` for every register, unrolled; with ``inner`` the last slots are left to the body, as zeros."""
+    """Return ``body`` for every register, unrolled; with ``inner`` the last slots are left to the body, as zeros."""
     count = len(over.slots) - inner
     at = [cx.iterator(slot.extent, "u") for slot in over.slots[:count]]
     out = tuple(body((*at, *(ZERO for _ in range(inner)))))
@@ -80,7 +80,7 @@ def over_slots(
 
 
 def position(cx: Context, tensor: PlanTensor, over: Distribution, at: Vars) -> tuple[IntExpr, IntExpr]:
-    """(row, col) of a thread's element in a tensor that may have extent 1; always inside it."""
+    """Return (row, col) of a thread's element in a tensor that may have extent 1; always inside the tensor."""
     extents = dict(zip(Axis, tensor.extents(over.plane), strict=True))
     plane, row, col = (
         ZERO if extent == 1 else cx.ix.clamped(place(cx, over, axis, at), extent) for axis, extent in extents.items()
@@ -89,7 +89,7 @@ def position(cx: Context, tensor: PlanTensor, over: Distribution, at: Vars) -> t
 
 
 def row_of(cx: Context, tensor: PlanTensor, over: Distribution, plane: IntExpr, row: IntExpr) -> IntExpr:
-    """The row, in the whole tensor as one matrix, of a row of one of its planes."""
+    """Return the row, in the whole tensor as one matrix, of a row of one of its planes."""
     if over.plane is None:
         return row
     inner = prod(tensor.shape[over.plane + 1 : -1])
@@ -98,7 +98,7 @@ def row_of(cx: Context, tensor: PlanTensor, over: Distribution, plane: IntExpr, 
 
 
 class Operands:
-    """Reads the operands of a computation over a distribution, one run of columns, or of rows, at a time."""
+    """A reader of a computation's operands over a distribution, one run of columns or rows at a time."""
 
     def __init__(self, cx: Context, over: Distribution, result: PlanTensor) -> None:
         self.cx, self.over, self.result = cx, over, result
@@ -107,7 +107,7 @@ class Operands:
         self.statements: list[Stmt] = []
 
     def value(self, number: int, at: Vars) -> Value:
-        """An element; ``prepare`` must have been called for the run that it belongs to."""
+        """Return an element; ``prepare`` must have been called for its run."""
         cx, tensor = self.cx, self.cx.tensor(number)
         if tensor.placement.registers is not None:
             axes = reads(tensor, self.result, self.over)
@@ -124,7 +124,7 @@ class Operands:
         return read(cx, number, *position(cx, tensor, self.over, at))
 
     def prepare(self, numbers: Sequence[int], at: Vars) -> list[Stmt]:
-        """Vector loads of one run, for operands that allow them."""
+        """Return the vector loads of one run, for operands that allow them."""
         self.loaded = {}
         out: list[Stmt] = []
         if self.run > 1:
@@ -155,7 +155,7 @@ class Operands:
 
 
 def read(cx: Context, number: int, row: IntExpr, col: IntExpr) -> Value:
-    """One element of a tensor in shared or device memory."""
+    """Return one element of a tensor in shared or device memory."""
     tensor = cx.tensor(number)
     if tensor.placement.shared is not None:
         return SharedRead(tensor.placement.shared.buffer, cx.shared_index(tensor.placement.shared, row, col))
@@ -164,12 +164,12 @@ def read(cx: Context, number: int, row: IntExpr, col: IntExpr) -> Value:
 
 
 def extent_of(tensor: PlanTensor, axis: Axis) -> int:
-    """Columns of a matrix, or its rows."""
+    """Return the columns of a matrix, or its rows."""
     return tensor.cols if axis is Axis.COL else tensor.rows
 
 
 def vector_width(cx: Context, number: int, run: tuple[Axis, int]) -> int:
-    """Elements of one vector access to a run of columns or rows of a tensor in memory; 1 if there is none."""
+    """Return the elements of one vector access to a run of a tensor in memory; 1 if no vector access fits."""
     tensor = cx.tensor(number)
     axis, length = run
     width = length & -length
@@ -190,7 +190,7 @@ def vector_width(cx: Context, number: int, run: tuple[Axis, int]) -> int:
 
 
 def device_width(param: PlanParam, tensor: PlanTensor, run: tuple[Axis, int]) -> int:
-    """Elements of one vector access to a run of columns or rows of a tile in device memory; 1 if there is none."""
+    """Return the elements of one vector access to a run of a tile in device memory; 1 if no vector access fits."""
     axis, length = run
     dense = len(param.shape) - (1 if axis is Axis.COL else 2)
     if dense < 0 or param.strides[dense] != 1:
@@ -204,7 +204,7 @@ def device_width(param: PlanParam, tensor: PlanTensor, run: tuple[Axis, int]) ->
 def vector_load(
     cx: Context, number: int, to: tuple[str, IntExpr], at: tuple[IntExpr, IntExpr], run: tuple[Axis, int]
 ) -> list[Stmt]:
-    """Loads a run of columns or rows into consecutive registers; nothing if no vector access fits.
+    """Load a run of columns or rows into consecutive registers; return no statements if no vector access fits.
 
     Args:
         cx: The kernel.
@@ -238,7 +238,7 @@ def vector_load(
 
 
 def along(cx: Context, axis: Axis, at: tuple[IntExpr, IntExpr], by: int) -> tuple[IntExpr, IntExpr]:
-    """(row, col) so many elements further along an axis."""
+    """Return (row, col) moved by ``by`` elements along an axis."""
     row, col = at
     return (row, cx.ix.add(col, Int(by))) if axis is Axis.COL else (cx.ix.add(row, Int(by)), col)
 
@@ -250,7 +250,7 @@ def over_runs(
     operands: Sequence[int],
     body: Callable[[list[Value], Vars], Sequence[Stmt]],
 ) -> tuple[Stmt, ...]:
-    """``body`` on the operands' values at every register of a computation over the shape of a result."""
+    """Return ``body`` on the operands' values at every register of a computation over the shape of a result."""
     source = Operands(cx, over, cx.tensor(result))
 
     def run(at: Vars) -> tuple[Stmt, ...]:
@@ -266,7 +266,7 @@ def over_runs(
 
 
 def load(cx: Context, number: int) -> tuple[Stmt, ...]:
-    """Loads a tensor from memory into its registers."""
+    """Load a tensor from memory into its registers."""
     tensor = cx.tensor(number)
     over = held(cx, number)
     axis, run = run_of(over)
@@ -285,7 +285,7 @@ def load(cx: Context, number: int) -> tuple[Stmt, ...]:
 
 
 def elementwise(cx: Context, op: Elementwise | Repeat, over: Distribution) -> tuple[Stmt, ...]:
-    """Statements of an elementwise operator, or of a repetition."""
+    """Return the statements of an elementwise operator, or of a repetition."""
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
         value = apply(op, values) if isinstance(op, Elementwise) else values[0]

@@ -1,9 +1,11 @@
-"""Kernels whose operands lie across: neighbours in memory are no neighbours of the result, as in a transposed copy.
+"""Kernels with transposed operands, staged through shared memory.
 
-A block takes a tile that holds runs of the operand and runs of the result, reads it along the operand's runs into
-shared memory and writes it along the result's, so that both have whole sectors and vectors where they are aligned.
-Operands that lie along the result are read along it, before the threads meet, so that all loads are in flight together.
-What a tile has beyond the end is 0 in shared memory and is not written.
+An operand is transposed here if elements that are adjacent in memory are not adjacent in the result.
+
+A block takes a tile that holds runs of the operand and runs of the result. It reads the tile along the operand's runs
+into shared memory and writes it along the result's runs, so that both use whole sectors, and vectors where they are
+aligned. Operands that are contiguous along the result are read directly, before the barrier, so that all loads are in
+flight together. Elements of a tile beyond the end are 0 in shared memory and are not written.
 """
 
 from __future__ import annotations
@@ -50,17 +52,17 @@ from mirage_formal.kernels.target import Target
 
 _WARP: Final = 32
 _MOST_THREADS: Final = 256
-#: Vectors of an operand that a thread has in flight, where there are so many.
+#: Vectors of an operand that a thread has in flight, if there are enough.
 _IN_FLIGHT: Final = 2
-#: Bytes of a tile, of its smallest element type; two tiles of it fit what a block has without asking for more.
+#: Bytes of a tile of its smallest element type, and shared memory of a block that needs no opt-in.
 _TILE_BYTES: Final = 8 << 10
 _SHARED_BYTES: Final = 40 << 10
-#: A result of fewer elements is in one multiprocessor's cache, whichever way it is read.
+#: The least elements of a result for this kernel; a smaller one fits one multiprocessor's cache in any order.
 _FEW: Final = 1024
-#: Shared memory has this many banks of so many bytes; an access of a warp goes bank by bank.
+#: The number of shared-memory banks and the bytes of each; bank conflicts of a warp are served one after another.
 _BANKS: Final = 32
 _BANK_BYTES: Final = 4
-#: Elements of a tile's runs along the result and along the operand, as shares of those that are tried first.
+#: Lengths of a tile's runs along the result and along the operand, relative to those that are tried first.
 _RUNS: Final = ((1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (2, 0.5), (0.5, 0.5))
 #: Elements left free behind a row, or behind the rows of a vector, in multiples of a load.
 _GAPS: Final = (0, 1, 2, 4)
@@ -69,31 +71,31 @@ _GAPS: Final = (0, 1, 2, 4)
 def transpose_in_shared_memory(
     name: str, operation: Operation, layout: Layout, target: Target, params: tuple[Param, ...], number: int = 0
 ) -> Program | None:
-    """The kernel of an operator that maps or moves elements; None if nothing lies across, or too little.
+    """Return the kernel of an operator that maps or moves elements; None if no operand is transposed, or it is small.
 
     Args:
         name: Its name.
         operation: The operator.
-        layout: The result, and what is read.
+        layout: The result, and the regions read.
         target: The GPU that it is for.
         params: The operands and the result.
-        number: Which of the tiles that may be tried; 0 is the one that is expected to be best.
+        number: The number of the tile among those tried; 0 is the one with the best estimate.
     """
     staged = _staged(layout)
     found = next(islice(_tiles(layout, staged, target, params), number, None), None)
     return None if found is None else _Writer(operation, layout, *found, params, staged).program(name)
 
 
-#: Blocks along each axis of a grid, and the dims of the result that it goes along.
+#: The number of blocks along each grid axis, and the dims of the result that the axis covers.
 _Grid = list[tuple[int, tuple[int, ...]]]
 
 
 def _tiles(
     layout: Layout, staged: Sequence[tuple[Box, ...]], target: Target, params: tuple[Param, ...]
 ) -> Iterator[tuple[Shape, _Grid]]:
-    """The tiles that may be tried, each with its grid, the likeliest first; none if that one does not fit.
+    """Yield the tiles that may be tried, each with its grid, the likeliest first; none if the first does not fit.
 
-    The others have longer runs along the result, of which each end may be a part of a sector, along the operand, or
+    The others have runs that are longer along the result (a run's end may be a part of a sector), along the operand, or
     both, or shorter ones.
     """
     if not staged or prod(layout.shape) < _FEW:
@@ -119,17 +121,17 @@ def _tiles(
 
 
 def _order(box: Box) -> tuple[int, ...]:
-    """The dims of the result along which an operand's elements differ, those that are nearest in memory first."""
+    """Return the dims of the result along which an operand's elements differ, the smallest stride first."""
     return tuple(sorted((d for d, s in enumerate(box.strides) if s), key=lambda d: (box.strides[d], -d)))
 
 
 def _across(box: Box) -> bool:
-    """Return whether elements that are neighbours in the result are farther apart in the operand than others."""
+    """Return whether an operand is transposed: its smallest stride is not along the last dim of the result."""
     return box.strides[-1] > 1 and _order(box)[0] != len(box.strides) - 1
 
 
 def _staged(layout: Layout) -> list[tuple[Box, ...]]:
-    """The boxes of each slot that goes through shared memory: all lie across, nearest along one dim."""
+    """Return the boxes of each slot that goes through shared memory: all are transposed in the same order."""
     slots: dict[int, list[Box]] = {}
     for box in layout.boxes:
         slots.setdefault(box.slot, []).append(box)
@@ -141,7 +143,7 @@ def _staged(layout: Layout) -> list[tuple[Box, ...]]:
 
 
 def _longest_run(layout: Layout, orders: Sequence[Sequence[int]], size: int, sms: int) -> int:
-    """Elements of the longest runs that leave a block for every other multiprocessor, a sector at least."""
+    """Return the longest run, a sector at least, that leaves a block for every other multiprocessor."""
     run = SECTOR // size
     for _ in range(16):
         more = _with_runs(layout.shape, orders, 2 * run, 2 * run)
@@ -153,9 +155,9 @@ def _longest_run(layout: Layout, orders: Sequence[Sequence[int]], size: int, sms
 
 
 def _with_runs(shape: Shape, orders: Sequence[Sequence[int]], along: int, across: int) -> Shape:
-    """Extents of a tile that has runs of so many elements along the result, and across along each order of its dims.
+    """Return a tile with runs of ``along`` elements along the result, and ``across`` along each order of its dims.
 
-    Extents are powers of two, so that places in a tile are cheap and the threads of a block divide its vectors.
+    Extents are powers of two, so that indices in a tile are cheap and the threads of a block divide its vectors.
     """
     tile = [1] * len(shape)
     for needed, order in ((along, range(len(shape) - 1, -1, -1)), *((across, order) for order in orders)):
@@ -167,11 +169,11 @@ def _with_runs(shape: Shape, orders: Sequence[Sequence[int]], along: int, across
 
 
 def _grid(shape: Shape, tile: Shape, most: int) -> _Grid:
-    """How many blocks there are along each axis of the grid, and which dims these are.
+    """Return the number of blocks along each grid axis, and the dims that each axis covers.
 
-    Dims that tiles overhang have axes of their own where there are enough, so that conditions on the end of one do not
-    depend on another's. The fewest blocks are along the first axis, where the grid may have the most along the others:
-    blocks that run together then share rows of the operand and of the result.
+    Dims that tiles overhang have axes of their own if there are enough, so that the end condition of one does not
+    depend on another. The axis with the fewest blocks comes first, if the grid limits allow it. Blocks that run
+    together then share rows of the operand and of the result.
     """
     counts = [-(-n // m) for n, m in zip(shape, tile, strict=True)]
     cut = sorted((d for d, n in enumerate(counts) if n > 1), key=lambda d: (shape[d] % tile[d] == 0, -d))
@@ -188,15 +190,15 @@ def _grid(shape: Shape, tile: Shape, most: int) -> _Grid:
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """How the tile of one slot goes through shared memory.
+    """The shared-memory staging of one slot's tile.
 
     Attributes:
-        boxes: What is read.
+        boxes: The boxes of the slot.
         buffer: The buffer.
-        width: Elements of a thread's load, along the operand's nearest dim.
-        order: The dims of the tile, the nearest in the operand last.
-        pitch: Elements from one row of the tile to the next; a row is what lies along the result's last dim.
-        gap: Elements more behind the rows of one load.
+        width: Elements of a thread's load, along the operand's contiguous dim.
+        order: The dims of the tile, the contiguous one of the operand last.
+        pitch: Elements from one row of the tile to the next; a row runs along the result's last dim.
+        gap: Extra padding elements after the rows of one load.
         grain: Elements of a load from the buffer.
     """
 
@@ -210,12 +212,12 @@ class _Stage:
 
     @property
     def slot(self) -> int:
-        """The slot that it fills."""
+        """Return the slot that it fills."""
         return self.boxes[0].slot
 
 
 def _conflicts(words: Iterable[int]) -> int:
-    """How often the busiest bank is asked for different words."""
+    """Return the bank conflict degree: the most different words that one bank is asked for."""
     banks: dict[int, set[int]] = {}
     for word in words:
         banks.setdefault(word % _BANKS, set()).add(word)
@@ -223,11 +225,11 @@ def _conflicts(words: Iterable[int]) -> int:
 
 
 def _arranged(tile: Shape, order: Sequence[int], width: int, out: int, size: int) -> tuple[int, int, int]:
-    """(pitch, gap, grain) with the fewest rounds of banks for a warp's stores and loads, then the least memory.
+    """Return (pitch, gap, grain) with the fewest bank conflicts of a warp's stores and loads, then the least memory.
 
     Args:
         tile: Extents of the tile.
-        order: Its dims, the nearest in the operand last.
+        order: Its dims, the contiguous one of the operand last.
         width: Elements of a load of the operand.
         out: Elements of a vector of the result.
         size: Bytes of an element.
@@ -259,7 +261,7 @@ def _arranged(tile: Shape, order: Sequence[int], width: int, out: int, size: int
 
 
 class _Writer:
-    """Writes one kernel."""
+    """A writer of one kernel."""
 
     def __init__(
         self,
@@ -283,7 +285,7 @@ class _Writer:
         self.first = self._tile_start()
 
     def _width(self, staged: list[tuple[Box, ...]]) -> int:
-        """Elements of a vector of the result."""
+        """Return the elements of a vector of the result."""
         layout, last = self.layout, len(self.layout.shape) - 1
         most = max(self.params[-1].dtype.bytes, *(self.params[boxes[0].operand].dtype.bytes for boxes in staged))
         ends = [end for box in layout.boxes for end in (box.low, box.high)] if layout.split == last else []
@@ -309,11 +311,11 @@ class _Writer:
             yield _Stage(boxes, buffer, width, order, pitch, gap, grain)
 
     def _still(self, box: Box) -> list[int]:
-        """Dims along which a box has one element."""
+        """Return the dims along which a box has one element."""
         return [d for d, stride in enumerate(box.strides) if not stride]
 
     def _tile_start(self) -> tuple[IntExpr, ...]:
-        """Coordinates of a tile's first element in the result."""
+        """Return the coordinates of a tile's first element in the result."""
         found: list[IntExpr] = [ZERO] * len(self.tile)
         for axis, (n, dims) in zip(BLOCK, self.grid, strict=True):
             counts = tuple(-(-self.layout.shape[d] // self.tile[d]) for d in dims)
@@ -322,7 +324,7 @@ class _Writer:
         return tuple(found)
 
     def program(self, name: str) -> Program:
-        """The kernel."""
+        """Return the kernel."""
         lanes = {box.slot: 1 for box in self.direct}
         lanes |= {box.slot: self.out for box in self.direct if box.strides[-1] != 0}
         body: list[Stmt] = []
@@ -340,10 +342,10 @@ class _Writer:
         return Program(name, self.params, shared, grid, self.threads, (*body, Barrier(), *self._store(lanes)))
 
     def _dealt(self, width: int, order: Sequence[int]) -> Shape:
-        """How many vectors a tile has along each dim, in this order, the last innermost.
+        """Return the number of vectors of a tile along each dim in this order, the last innermost.
 
-        Of a dim that is all in the tile, and that one thread goes along, there are as many as there are: a condition on
-        its end would be one more, on variables that others have not.
+        A dim that lies wholly in the tile, and that one thread traverses, counts only its real elements: a condition on
+        its end would need variables that other dims do not.
         """
         found: list[int] = []
         for d in reversed(order):
@@ -353,11 +355,11 @@ class _Writer:
         return tuple(reversed(found))
 
     def _each(self, width: int, order: Sequence[int]) -> int:
-        """Vectors of a thread."""
+        """Return the vectors of a thread."""
         return -(-prod(self._dealt(width, order)) // self.threads)
 
     def _vectors(self, width: int, order: Sequence[int]) -> tuple[IntExpr, IntExpr, tuple[IntExpr, ...]]:
-        """(which of a thread's vectors, whether it is one, its coordinates in the tile).
+        """Return (number of a thread's vector, condition that it exists, its coordinates in the tile).
 
         Args:
             width: Elements of a vector.
@@ -373,14 +375,14 @@ class _Writer:
         return u, inside, tuple(at)
 
     def _placed(self, at: tuple[IntExpr, ...]) -> tuple[tuple[IntExpr, ...], IntExpr]:
-        """(coordinates in the result of what is somewhere in the tile, whether that lies within the result)."""
+        """Return (coordinates in the result of a place in the tile, condition that these lie within the result)."""
         ix, shape = self.ix, self.layout.shape
         there = tuple(ix.add(*pair) for pair in zip(self.first, at, strict=True))
         inside = ix.both(ix.less(c, n) for c, n, m in zip(there, shape, self.tile, strict=True) if n % m)
         return there, inside
 
     def _fetch(self, stage: _Stage) -> tuple[Stmt, ...]:
-        """Reads a thread's share of an operand, along the operand."""
+        """Load a thread's share of a transposed operand, along the operand."""
         ix, near = self.ix, stage.order[-1]
         u, vector, at = self._vectors(stage.width, stage.order)
         there, inside = self._placed(at)
@@ -392,7 +394,7 @@ class _Writer:
         return loop(u, self._each(stage.width, stage.order), when(ix.both((vector, inside)), found), unroll=True)
 
     def _along(self, lanes: dict[int, int]) -> Iterator[Stmt]:
-        """Reads the operands that lie along the result, or are repeated."""
+        """Load the operands that are contiguous along the result, or repeated."""
         if not self.direct:
             return
         ix, last = self.ix, len(self.tile) - 1
@@ -407,7 +409,7 @@ class _Writer:
         yield from loop(u, self._each(self.out, self.order), when(ix.both((vector, inside)), found), unroll=True)
 
     def _put(self, stage: _Stage) -> tuple[Stmt, ...]:
-        """Writes a thread's share of an operand to shared memory, element by element."""
+        """Write a thread's share of a transposed operand to shared memory, element by element."""
         ix, near = self.ix, stage.order[-1]
         u, vector, at = self._vectors(stage.width, stage.order)
         k = ZERO if stage.width == 1 else ix.variable(stage.width, "k")
@@ -417,7 +419,7 @@ class _Writer:
         return loop(u, self._each(stage.width, stage.order), when(vector, items), unroll=True)
 
     def _shared(self, stage: _Stage, at: Sequence[IntExpr]) -> IntExpr:
-        """Where an element of the tile lies in its buffer."""
+        """Return the position of a tile element in its buffer."""
         ix, last, near = self.ix, len(self.tile) - 1, stage.order[-1]
         rows = [*(d for d in range(last) if d != near), near]
         steps = [prod(self.tile[d] for d in rows[i + 1 :]) for i in range(len(rows))]
@@ -425,7 +427,7 @@ class _Writer:
         return ix.add(ix.mul(row, stage.pitch), ix.mul(ix.div(row, stage.width), stage.gap), at[last])
 
     def _store(self, lanes: dict[int, int]) -> Iterator[Stmt]:
-        """Computes and writes a thread's vectors of the result."""
+        """Compute and write a thread's vectors of the result."""
         ix = self.ix
         u, vector, at = self._vectors(self.out, self.order)
         there, inside = self._placed(at)

@@ -1,4 +1,4 @@
-"""Tensors in registers on their way to shared and device memory, and the zeros beside them."""
+"""Stores of tensors in registers to shared and device memory, and of the padding zeros beside them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _VECTOR = 16
 
 
 def _inside(cx: Context, tensor: PlanTensor, over: Distribution, at: Vars) -> IntExpr:
-    """Return whether a thread's run lies in the tensor and is this thread's to write."""
+    """Return the condition that a thread's run lies in the tensor and that this thread, of all replicas, writes it."""
     extents = dict(zip(Axis, tensor.extents(over.plane), strict=True))
     inside = [cx.ix.less(place(cx, over, axis, at), extent) for axis, extent in extents.items()]
     first = [cx.ix.equal(cx.ix.mod(cx.ix.div(TID, div), extent), 0) for div, extent in replicas(over)]
@@ -50,7 +50,7 @@ def _stored(
     width: int,
     write: Callable[[IntExpr, IntExpr, tuple[Value, ...]], tuple[Stmt, ...]],
 ) -> tuple[Stmt, ...]:
-    """Writes a tensor in registers, ``width`` elements of a run at a time; zeros for those that it does not have."""
+    """Write a tensor in registers, ``width`` elements of a run at a time, with zeros beyond its extent."""
     tensor = cx.tensor(number)
     axis, run = run_of(over)
     extent = extent_of(tensor, axis)
@@ -74,9 +74,9 @@ def _stored(
 
 
 def mirror_width(cx: Context, number: int) -> int:
-    """Columns that a thread writes at once to the place in shared memory of a tensor in registers.
+    """Return the columns that a thread writes at once to the shared-memory copy of a tensor in registers.
 
-    Beside a matrix that is padded there is room for whole vectors, whatever its columns.
+    A padded matrix has room for whole vectors, for any number of columns.
     """
     tensor = cx.tensor(number)
     over, placement = tensor.placement.registers, tensor.placement.shared
@@ -88,7 +88,7 @@ def mirror_width(cx: Context, number: int) -> int:
 
 
 def mirror(cx: Context, number: int) -> tuple[Stmt, ...]:
-    """Writes a tensor in registers to its place in shared memory as well."""
+    """Write a tensor in registers to its place in shared memory as well."""
     tensor = cx.tensor(number)
     over, placement = tensor.placement.registers, tensor.placement.shared
     assert over is not None and placement is not None
@@ -101,7 +101,7 @@ def mirror(cx: Context, number: int) -> tuple[Stmt, ...]:
 
 
 def padding(cx: Context, number: int) -> tuple[Stmt, ...]:
-    """Writes zeros to the place in shared memory of a computed matrix, wherever it is larger than the matrix."""
+    """Write zeros to the padding of a computed matrix in shared memory."""
     tensor, placement = cx.tensor(number), cx.tensor(number).placement.shared
     assert placement is not None and not placement.transposed and not placement.mask
     width = 1 if tensor.placement.registers is None else mirror_width(cx, number)
@@ -110,7 +110,7 @@ def padding(cx: Context, number: int) -> tuple[Stmt, ...]:
     most = min(placement.cols, -(-cols // chunk) * chunk)
 
     def zeros(height: int, width: int, first: tuple[int, int], run: int) -> tuple[Stmt, ...]:
-        """Rows and runs of columns from a first element on, dealt out to threads."""
+        """Return the stores of zeros to rows and runs of columns from a first element on, spread over threads."""
         total = height * width
         if not total:
             return ()
@@ -129,7 +129,7 @@ def padding(cx: Context, number: int) -> tuple[Stmt, ...]:
 
 
 def save(cx: Context, tile: Tile) -> tuple[Stmt, ...]:
-    """Writes a result in registers to device memory."""
+    """Write a result in registers to device memory."""
     tensor = cx.tensor(tile.tensor)
     over = tensor.placement.registers
     assert over is not None

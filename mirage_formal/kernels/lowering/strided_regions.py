@@ -1,6 +1,6 @@
-"""Regions that elementwise and data-movement operators read: for each operand a box of the result, at fixed strides.
+"""Strided regions read by elementwise and data-movement operators: for each operand a box of the result.
 
-Dims of the result that lie one behind another for all operands are one dim, so that a place costs few divisions.
+Dims of the result that merge into one dim for all operands are merged, so that an index needs few divisions.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from mirage_formal.kernels.program.program import (
 #: Bytes of the widest access.
 VECTOR_BYTES = 16
 
-#: An operand: its type, its strides and where its first element lies, both in elements.
+#: An operand: its type, its strides and the offset of its first element, both in elements.
 Operand = tuple[DTensor, tuple[int, ...], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """What is read of an operand: element (i, j, ...) of the result at offset + i * strides[0] + j * strides[1] ...
+    """The region read of an operand: element (i, j, ...) of the result at offset + i * strides[0] + j * strides[1] ...
 
     Attributes:
         operand: Its number.
-        slot: The registers that it is read into; operands that fill different parts of a result share theirs.
-        strides: In elements; 0 where the operand is repeated.
-        offset: In elements; of the first element of the part that is read.
-        low, high: Bounds of that part along the dim that is split.
+        slot: The registers that receive it; operands that fill different parts of a result share a slot.
+        strides: Strides in elements; 0 where the operand is repeated.
+        offset: The offset in elements of the first element that is read.
+        low, high: Bounds of the filled part of the result along the split dim.
     """
 
     operand: int
@@ -62,13 +62,13 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A result and what it is made of.
+    """A result and the boxes that fill it.
 
     Attributes:
-        shape: The result's extents, those of dims that follow one another multiplied.
+        shape: The result's extents, with adjacent dims merged.
         steps: Its strides.
         split: The dim along which boxes fill parts of it, if they do.
-        boxes: What is read.
+        boxes: The boxes.
     """
 
     shape: Shape
@@ -77,7 +77,7 @@ class Layout:
     boxes: tuple[Box, ...]
 
     def joined(self) -> Layout:
-        """The same with as few dims as possible; the row-major order of elements stays."""
+        """Return the layout with as few dims as possible; the row-major order of elements stays."""
         dims = [d for d, n in enumerate(self.shape) if n > 1]
         runs: list[list[int]] = []
         for d in dims:
@@ -99,7 +99,7 @@ class Layout:
         return strides[outer] == strides[inner] * self.shape[inner]
 
     def cut(self, dim: int, inner: int) -> Layout:
-        """The same with one dim as two, the inner one of this extent; bounds along it are multiples of that."""
+        """Return the layout with one dim split in two; the inner extent divides the bounds along the dim."""
 
         def two(values: tuple[int, ...]) -> tuple[int, ...]:
             return (*values[:dim], values[dim] * inner, *values[dim:])
@@ -112,7 +112,7 @@ class Layout:
 
 
 def layout_of(op: Op, operands: tuple[Operand, ...], result: DTensor) -> Layout:
-    """The result of an operator, and the boxes that it is made of; none of what 0 is a multiple of."""
+    """Return the layout of an operator's result: the boxes that fill it, or none for a multiple by 0."""
     if op.kind is OpKind.SCALE and not op.attrs.factor:
         return Layout(result.shape, row_major(result.shape), None, ())
     attrs, (tensor, strides, offset) = op.attrs, operands[0]
@@ -154,10 +154,10 @@ def layout_of(op: Op, operands: tuple[Operand, ...], result: DTensor) -> Layout:
 
 
 def place(ix: Indices, layout: Layout, box: Box, at: tuple[IntExpr, ...]) -> tuple[IntExpr, IntExpr]:
-    """(whether a box has an element of the result, where it lies in the operand).
+    """Return (condition that a box holds an element of the result, position of the element in the operand).
 
     Args:
-        ix: Builds the expressions.
+        ix: The builder of expressions.
         layout: The layout.
         box: One of its boxes.
         at: Coordinates of the element.
@@ -172,9 +172,9 @@ def place(ix: Indices, layout: Layout, box: Box, at: tuple[IntExpr, ...]) -> tup
 
 
 def widest(layout: Layout, box: Box, dim: int, most: int) -> int:
-    """Elements of one load of an operand along a dim of the result, at most so many and a power of two.
+    """Return the elements of one load of an operand along a dim of the result: a power of two, at most ``most``.
 
-    All of its other strides, its offset and its bounds are multiples of the width, and so is the extent of the dim.
+    The width divides all other strides of the box, its offset, its bounds, and the extent of the dim.
     """
     if box.strides[dim] != 1:
         return 1
@@ -186,7 +186,13 @@ def widest(layout: Layout, box: Box, dim: int, most: int) -> int:
 
 
 class Run(NamedTuple):
-    """Elements of an operand that one thread reads: how many, how far apart they lie, and how many a load has."""
+    """The elements of an operand that one thread reads.
+
+    Attributes:
+        lanes: The number of elements.
+        step: Their distance in memory.
+        wide: The elements of one load.
+    """
 
     lanes: int
     step: int
@@ -194,13 +200,13 @@ class Run(NamedTuple):
 
 
 def read(ix: Indices, box: Box, to: IntExpr, first: IntExpr, run: Run) -> tuple[Stmt, ...]:
-    """Reads elements of an operand into the registers of its slot.
+    """Load elements of an operand into the registers of its slot.
 
     Args:
-        ix: Builds the expressions.
-        box: What is read.
+        ix: The builder of expressions.
+        box: The box of the operand.
         to: The first register.
-        first: Where the first element lies.
+        first: The position of the first element.
         run: The elements.
     """
     array, param = f"v{box.slot}", f"In{box.operand}"
@@ -217,15 +223,15 @@ class Operation(NamedTuple):
 
     Attributes:
         op: The operator.
-        finite: Of a difference: whether the second operand is a maximum, which counts as the lowest finite number where
-            it is -inf.
+        finite: For a difference, whether the second operand is a maximum, which counts as the lowest finite number
+            where it is -inf.
     """
 
     op: Op
     finite: bool = False
 
     def __call__(self, given: Sequence[Value]) -> Value:
-        """An element of the result, from those of the operands."""
+        """Return an element of the result, from those of the operands."""
         if self.finite:
             given = [given[0], Combine(BinaryFn.MAX, given[1], Real(LOWEST))]
         return _mapped(self.op, given)

@@ -1,1 +1,1 @@
-"""Running maxima under exponentials that are summed, as a rewrite of µGraphs."""
+"""The online-softmax rewrite of µGraphs: running maxima under summed exponentials."""

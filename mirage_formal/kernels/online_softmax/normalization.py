@@ -1,4 +1,4 @@
-"""Logarithms of softmaxes, whose exponentials are at most 1 and need no maximum."""
+"""Recognition of log-softmax terms, whose exponentials are at most 1 and need no maximum."""
 
 from __future__ import annotations
 
@@ -11,15 +11,20 @@ _MINUS_ONE = Const(Fraction(-1))
 
 
 def normalize(term: Hashable) -> bool:
-    """Return whether a tensor is scores less the logarithm of the sum of their exponentials: s - log sum exp(s).
+    """Return whether a term has the form s - log sum exp(s) of a log-softmax.
 
-    So is s - (m + log sum exp(s - m)), whatever m is. No element is above 0, for each is a term of its own sum.
+    The form s - (m + log sum exp(s - m)) counts as well, for any m. No element is above 0, for each is a term of its
+    own sum.
 
-    Nothing that is proved rests on this: terms forget indices, so a sum over other elements than those that it is
-    subtracted from is taken for one over the same, and then an exponential may overflow as it did before.
+    No proof rests on this. Abstract expressions have no indices, so a sum over other elements is mistaken for a sum
+    over the same ones. An exponential may then overflow as it did before.
+
+
+
+
 
     Args:
-        term: The abstract expression of the tensor, or what stands for one that has none.
+        term: The abstract expression of the tensor, or a placeholder for a tensor without one.
     """
     match term:
         case Add(scores, Mul(factor, below)) if factor is _MINUS_ONE:
@@ -28,7 +33,7 @@ def normalize(term: Hashable) -> bool:
 
 
 def _totals(scores: Expr, below: Expr) -> Iterator[tuple[Expr, Expr]]:
-    """Return the sums under subtracted logarithms, with the scores whose exponentials they should be."""
+    """Yield each summed term under a subtracted logarithm, with the scores whose exponentials it should be."""
     match below:
         case Unary("log", total):
             yield _summed(total), scores
@@ -40,7 +45,7 @@ def _totals(scores: Expr, below: Expr) -> Iterator[tuple[Expr, Expr]]:
 
 
 def _summed(total: Expr) -> Expr:
-    """What a sum, or a sum of partial sums, is over; a term that is none is no sum of exponentials of several."""
+    """Return the body of nested sums; a term that is no sum is returned unchanged."""
     while isinstance(total, Sum):
         total = total.body
     return total

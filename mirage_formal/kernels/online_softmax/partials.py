@@ -1,8 +1,8 @@
-"""Graphs of the same meaning that lie better for a stable form.
+"""Rewrites that prepare a graph for its stable form, without a change of its results.
 
-Partial sums of the keys of one row must be weighed before they are summed, one weight per part. Block graphs have no
-reshape, so the parts must lie along a dim of their own: ``move`` lets blocks write them there, and rewrites the kernel
-that reads them. ``hoist`` leaves an exponential to the kernels that read it.
+Partial sums of the keys of one row must be weighted before they are summed, one weight per part. Block graphs have no
+reshape, so the parts must lie along a dim of their own. ``move`` makes blocks write them there, and rewrites the kernel
+that reads them. ``hoist`` moves an exponential into the kernels that read it.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from mirage_formal.kernels.online_softmax.shapes import Stop
 
 
 def hoist(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
-    """The graph with an exponential formed where it is read; operators keep their places, needed or not.
+    """Return the graph with an exponential computed in the kernels that read it; unused operators keep their places.
 
     Args:
         graph: A graph without thread graphs.
-        kernel: The kernel operator that forms it.
+        kernel: The kernel operator that computes it.
         number: The block operator, -1 if the kernel operator is the exponential.
 
     Raises:
-        Stop: It is not what the kernel writes.
+        Stop: The exponential is not a result of the kernel, or no reader can compute it.
     """
     items = list(numbered(len(graph.inputs), graph.ops))
     first, op = items[kernel]
@@ -77,7 +77,7 @@ def hoist(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
 
 
 def _with_kernel_exp(graph: KernelGraph, kernel: int, results: Sequence[int]) -> KernelGraph:
-    """The graph in which all readers of some results of a kernel read their exponentials."""
+    """Return the graph in which all readers of some results of a kernel read their exponentials instead."""
     base = len(graph.inputs) + sum(op.results for op in graph.ops[: kernel + 1])
     last = len(graph.inputs) + sum(op.results for op in graph.ops)
     number = {n: n if n < base else n + len(results) for n in range(last)}
@@ -89,7 +89,7 @@ def _with_kernel_exp(graph: KernelGraph, kernel: int, results: Sequence[int]) ->
 
 
 def _with_exp(op: GraphDefined, iterators: Sequence[int]) -> GraphDefined:
-    """The kernel that works on the exponentials of what some iterators read."""
+    """Return the kernel that works on the exponentials of the tiles of some input iterators."""
     block = op.graph
     base, more = len(block.inputs), len(iterators)
     number = {n: n if n < base else n + more for n in range(base + sum(item.results for item in block.ops))}
@@ -105,12 +105,12 @@ def _with_exp(op: GraphDefined, iterators: Sequence[int]) -> GraphDefined:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """How partial results lay along a dim, and where they lie now.
+    """The layout of partial results before and after ``move``.
 
     Attributes:
-        old: The dim along which parts were joined.
-        tile: Elements of one part along it.
-        new: The dim along which they lie now, the last of its digits.
+        old: The dim along which parts were concatenated.
+        tile: The extent of one part along it.
+        new: The dim along which they lie after ``move``, as its least significant digit.
     """
 
     old: int
@@ -119,16 +119,16 @@ class _Parts:
 
 
 def move(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> KernelGraph:
-    """The graph with the partial results that a kernel reads laid out along a dim of their own.
+    """Return the graph with the partial results that a kernel reads laid out along a dim of their own.
 
     Args:
         graph: A graph without thread graphs.
         kernel: The kernel that reads them.
         iterator: Its iterator.
-        dim: The dim along which the parts are joined with what they consist of.
+        dim: The dim along which the parts are concatenated with their own elements.
 
     Raises:
-        Stop: There is no such dim, or the kernel does with them what has no counterpart in the other layout.
+        Stop: There is no such dim, or an operator of the kernel has no counterpart in the other layout.
     """
     types = kernel_types(graph)
     items = list(numbered(len(graph.inputs), graph.ops))
@@ -157,13 +157,13 @@ def move(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> KernelGrap
 
 
 def _axes_before(op: GraphDefined) -> int:
-    """Blocks along the grid axes that are joined along one dim before the last axis."""
+    """Return the number of blocks along the first two grid axes that split the same dim as the last axis."""
     omap = op.graph.outputs[0].omap
     return prod(extent for extent, dim in zip(op.graph.grid[:2], omap[:2], strict=True) if dim == omap[2])
 
 
 def _written(op: GraphDefined, types: Sequence[DTensor], result: int, dim: int) -> tuple[GraphDefined, list[_Parts]]:
-    """The kernel that writes parts along a dim of their own, by its grid's last axis."""
+    """Return the kernel that writes its parts along a dim of their own by the last grid axis, and their layouts."""
     block = op.graph
     tiles = block_types(block, tuple(types[n] for n in op.operands))
     shapes = [tiles[saver.operand].shape for saver in block.outputs]
@@ -200,7 +200,7 @@ def _written(op: GraphDefined, types: Sequence[DTensor], result: int, dim: int) 
 
 
 class _Reader:
-    """Rewrites the kernel that reads parts."""
+    """A rewriter of a kernel that reads parts."""
 
     def __init__(self, op: GraphDefined, types: Sequence[DTensor], parts: dict[int, _Parts], before: int) -> None:
         self._op = op
@@ -211,7 +211,7 @@ class _Reader:
         self._count = len(op.graph.inputs)
 
     def made(self) -> GraphDefined:
-        """The kernel in the new layout."""
+        """Return the kernel for the new layout."""
         block = self._op.graph
         found = [self._parts.get(n) for n in self._op.operands]
         new = next(p.new for p in found if p is not None)
@@ -234,7 +234,7 @@ class _Reader:
         return replace(self._op, graph=changed)
 
     def _grid(self, parts: Sequence[_Parts | None], new: int) -> tuple[Dim3, int | None]:
-        """The grid, and the axis that tells apart what lies before the parts; None if nothing does."""
+        """Return the grid, and the axis that runs over the digits before the parts; None if there are none."""
         block = self._op.graph
         if self._before == 1:
             return block.grid, None
@@ -303,7 +303,7 @@ class _Reader:
         return self._sum(op.kind, numbers[0], part, block.reduction_dimx), None
 
     def _sum(self, kind: OpKind, number: int, part: _Parts, dimx: int) -> int:
-        """A sum over all parts."""
+        """Emit a sum over all parts."""
         folded = self._emit(OpKind.SUM, number, attrs=Attrs(dim=part.new))
         match kind:
             case OpKind.SUM:
@@ -319,6 +319,6 @@ class _Reader:
 
 
 def _at(dims: DimMap, axis: int | None, dim: int | None) -> DimMap:
-    """The map with another dim for one axis."""
+    """Return the dim map with another dim for one axis."""
     x, y, z = (dim if a == axis else d for a, d in enumerate(dims))
     return (x, y, z)

@@ -1,4 +1,4 @@
-"""Which kernel operators a stable form changes together, and the order of these groups among the others."""
+"""Groups of kernel operators that a stable form changes together, and an order of all groups."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mirage_formal.graph.graph import KernelGraph
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Operators of a graph.
+    """A group of kernel operators of a graph.
 
     Attributes:
         operators: Their numbers, ascending.
-        changed: Whether a stable form changes them, together; others stay as they are.
+        changed: Whether a stable form changes them, together; other groups stay as they are.
     """
 
     operators: tuple[int, ...]
@@ -22,35 +22,37 @@ class Run:
 
 
 class Together:
-    """Sets of numbers that are joined as it turns out that they belong together."""
+    """Disjoint sets of numbers (union-find)."""
 
     def __init__(self, count: int) -> None:
         self._first = list(range(count))
 
     def join(self, numbers: Iterable[int]) -> None:
-        """Put the sets of some numbers together."""
+        """Merge the sets of some numbers."""
         firsts = {self._first[n] for n in numbers}
         self._first = [min(firsts) if first in firsts else first for first in self._first]
 
     def first(self, number: int) -> int:
-        """The least number of the same set."""
+        """Return the least number of the set of a number."""
         return self._first[number]
 
 
 def makers(graph: KernelGraph) -> list[int]:
-    """For each tensor of a graph the operator that makes it; -1 for inputs."""
+    """Return the number of the operator that produces each tensor of a graph; -1 for inputs."""
     return [-1] * len(graph.inputs) + [k for k, op in enumerate(graph.ops) for _ in range(op.results)]
 
 
 def runs(graph: KernelGraph, together: Together, changed: Iterable[int]) -> tuple[Run, ...]:
-    """All operators of a graph in an order in which they can be computed, each changed set at once.
+    """Return all operators of a graph as groups in topological order.
 
-    Sets that need results of one another, or of what lies between them, become one.
+    Sets that depend on one another, directly or through other operators, are merged.
+
+
 
     Args:
         graph: A well-formed graph.
-        together: Sets of its operators; they are joined further.
-        changed: Operators that change; their sets do.
+        together: Sets of its operators; this function merges them further.
+        changed: The operators that change; so do their sets.
     """
     made, marked = makers(graph), set(changed)
     while True:
@@ -79,7 +81,7 @@ def runs(graph: KernelGraph, together: Together, changed: Iterable[int]) -> tupl
 
 
 def _cycle(needs: dict[int, set[int]]) -> Sequence[int]:
-    """Sets each of which needs the next one, and the last one the first; every given one needs another."""
+    """Return a cycle of the dependence graph, in order; every given set depends on another."""
     path = [next(iter(needs))]
     while (after := min(needs[path[-1]])) not in path:
         path.append(after)

@@ -1,9 +1,9 @@
-"""Values kept as tensor * exp(shift): what every operator does to them.
+"""Values represented as tensor * exp(shift), and the rule of each operator for them.
 
-A shift is a tensor of the same rank as the value; where its extent is 1 it is constant. Sums may be taken only along
-dims where the shift is constant, so whatever is summed must first be brought to a shift that is: the maximum of the
-shift along those dims, a running one if the sum goes on over the loop. Where that has to happen is found by trying: an
-operator that meets a shift that is in its way says what it needs (Need), and the walk starts again.
+A shift is a tensor of the same rank as its value, constant along dims where its extent is 1. A sum may run only along
+dims where the shift is constant. So a value is first rescaled to such a shift: the maximum of the shift along those
+dims, or a running maximum if the sum goes on over the loop. The places are found by trial: an operator that meets an
+unsuitable shift raises Need, and the traversal starts again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from mirage_formal.graph.rules import device_results, shared_results
 from mirage_formal.graph.types import DTensor, DType, STensor, broadcast
 from mirage_formal.kernels.online_softmax.shapes import Stop, regroup
 
-#: Stands for the loop among the dims that a maximum is taken over.
+#: The loop, as a member of the dims that a maximum is taken over.
 LOOP: Final = -1
 #: The lowest finite number of float32.
 LOWEST: Final = Fraction(2**104 - 2**128)
 
 #: Where a shift comes from: ("exp", kernel, block operator), ("in", kernel, iterator) or ("out", kernel, result).
 Origin = tuple[str, int, int]
-#: Over which dims the maximum is taken, by origin.
+#: The dims over which the maximum of each origin is taken.
 Maxima = dict[Origin, frozenset[int]]
 
 _RESCALED: Final = {
@@ -44,7 +44,7 @@ _REDUCTIONS: Final = frozenset({OpKind.SUM, OpKind.MEAN, OpKind.SUM_TO_DIMX})
 
 
 class Need(Exception):
-    """A sum along a dim (or the loop) of exponentials whose shift is not constant there."""
+    """A request for a maximum: exponentials are summed along a dim (or the loop) where their shift is not constant."""
 
     def __init__(self, origin: Origin, dim: int) -> None:
         super().__init__(origin, dim)
@@ -54,14 +54,14 @@ class Need(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Scale that was taken out of a value's exponent.
+    """The exponent that was factored out of a value.
 
     Attributes:
         tensor: The shift.
-        origin: Where it comes from.
-        key: Equal for shifts that are the same maximum of the same scores.
-        factor: Inside a loop, exp(shift of the iteration before - shift) of a running maximum; None if none runs.
-        moving: Whether it differs from iteration to iteration without being a running maximum.
+        origin: The operator, iterator or result that the shift comes from.
+        key: A key that is equal for shifts that are the same maximum of the same scores.
+        factor: Inside a loop, exp(previous iteration's shift - shift) of a running maximum; None if none runs.
+        moving: Whether the shift differs from iteration to iteration without being a running maximum.
     """
 
     tensor: int
@@ -73,15 +73,15 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A value: the tensor, times exp of the shift if there is one.
+    """A value: a tensor, times exp of a shift if there is one.
 
     Attributes:
         number: The tensor.
         shift: Its shift.
-        raw: Plain exponentials in which the value is linear; summing it needs a shift for them.
+        raw: Origins of unshifted exponentials in which the value is linear; a sum of the value needs a shift for them.
         moving: Whether it differs from iteration to iteration.
         lost: Whether dims have been rearranged since those exponentials.
-        wide: In a block graph, the same value in float32, not yet rounded; None if it is the tensor.
+        wide: In a block graph, the same value in float32 before rounding; None if the tensor was not rounded.
     """
 
     number: int
@@ -97,11 +97,11 @@ _T = TypeVar("_T", STensor, DTensor)
 
 @dataclass(frozen=True, slots=True)
 class _Plain:
-    """An exponential without a shift, or what masks select of it.
+    """An exponential without a shift, or a masked selection of it.
 
     Attributes:
-        scores: Its operand.
-        key: What the operand is, and by what it is selected.
+        scores: The operand of the exponential.
+        key: A key of the operand and of the selections.
         masks: The masks, the last one first.
     """
 
@@ -112,19 +112,24 @@ class _Plain:
 
 @dataclass(slots=True)
 class Level(Generic[_T]):
-    """The operators of a new kernel or block graph; an operator that is already there is not added again.
+    """A builder of a new kernel or block graph; an operator that it already holds is not added again.
 
     Attributes:
-        rule: Types of an operator's results.
-        context: Loop and reduction_dimx of a block graph, None at kernel level.
-        plain: Exponentials without a shift.
-        exponents: What the exponent is, of values that are linear in one such exponential and nothing else.
-        unshifted: Values with a shift that begins here as they are without: what masks select of them has another one.
-        values: The values that tensors are.
-        makers: The operators that make them.
-        keys: What their operands are, by what their shifts would be called.
-        logarithms: The summands log(t) and m of tensors that are log(t exp(m)).
-        cancelled: Whether the logarithm of an exponential was met.
+        rule: The type rule: it returns the types of an operator's results.
+        context: Loop and reduction_dimx of a block graph; None at kernel level.
+        maxima: The dims along which each shift needs a maximum.
+        types: The types of all tensors.
+        ops: The operators.
+        known: The first result of each operator.
+        incomplete: Origins of shifts that still lack a dim for their running maximum.
+        plain: The exponentials without a shift.
+        exponents: Keys of the exponents of values that are linear in one such exponential and nothing else.
+        unshifted: For values whose shift begins here, the same value without a shift; masks select from that one.
+        values: The value of each tensor.
+        makers: The operator that produces each tensor.
+        keys: For each origin, the key of the exponent.
+        logarithms: The summands log(t) and m of each tensor that is log(t exp(m)).
+        cancelled: Whether the logarithm of an exponential was simplified.
     """
 
     rule: Callable[[OpKind, Attrs, tuple[_T, ...]], tuple[_T, ...] | str]
@@ -144,7 +149,7 @@ class Level(Generic[_T]):
     cancelled: bool = False
 
     def emit(self, kind: OpKind, *operands: int, attrs: Attrs = NO_ATTRS) -> int:
-        """The first result of an operator."""
+        """Add an operator and return the number of its first result."""
         op = Op(kind, operands, attrs)
         if op not in self.known:
             results = self.rule(kind, attrs, tuple(self.types[n] for n in operands))
@@ -157,20 +162,21 @@ class Level(Generic[_T]):
         return self.known[op]
 
     def shape(self, number: int) -> tuple[int, ...]:
-        """The shape of a tensor."""
+        """Return the shape of a tensor."""
         return self.types[number].shape
 
     def cast(self, number: int, dtype: DType) -> int:
-        """The tensor as another element type."""
+        """Return the number of a tensor cast to an element type."""
         if self.types[number].dtype is dtype:
             return number
         return self.emit(OpKind.CAST, number, attrs=Attrs(dtype=dtype))
 
     def summed(self, value: Value, dim: int) -> None:
-        """A sum along a dim: the shift must be constant there.
+        """Check that a value may be summed along a dim: its shift must be constant there.
 
         Raises:
-            Need: It is not.
+            Need: The shift is not constant there, or there is no shift yet.
+            Stop: Dims were rearranged between the exponential and its sum.
         """
         if self.shape(value.number)[dim] == 1 and value.shift is None:
             return
@@ -184,13 +190,13 @@ class Level(Generic[_T]):
             raise Need(value.shift.origin, dim)
 
     def rebased(self, number: int | None, shift: Shift, moving: bool, scores: int | None = None) -> Value:
-        """The value tensor * exp(shift), with the maxima of its shift that were found to be needed taken out.
+        """Return the value tensor * exp(shift), rescaled to the maxima of its shift that are known to be needed.
 
         Args:
             number: The tensor; None stands for ones.
             shift: Its shift.
             moving: Whether the value differs from iteration to iteration.
-            scores: What the shift is some elements of, for a value that has it as exponent; None for the shift itself.
+            scores: The full exponent, where the shift holds only some of its elements; None for the shift itself.
         """
         dims = self.maxima[shift.origin]
         top, factor = shift.tensor, None
@@ -227,19 +233,19 @@ class Level(Generic[_T]):
         return Value(weight, found, moving=moving)
 
     def apply(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> tuple[Value, ...]:
-        """The results of an operator on such values; see ``_applied``."""
+        """Return the results of an operator on values with shifts, and record them; see ``_applied``."""
         found = self._applied(op, operands, origin, key)
         self.values.update((value.number, value) for value in found)
         return found
 
     def _applied(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> tuple[Value, ...]:
-        """The results of an operator on such values.
+        """Return the results of an operator on values with shifts.
 
         Args:
             op: The operator; its operand numbers are not read.
             operands: Its operands.
-            origin: What to call the shift that it may begin.
-            key: What its first operand is, for shifts that begin here.
+            origin: The name of the shift that it may begin.
+            key: A key of its first operand, for shifts that begin here.
 
         Raises:
             Need: A shift must be constant where it is not.
@@ -283,7 +289,7 @@ class Level(Generic[_T]):
         return tuple(Value(number + r, shift, raw, moving, lost, wide) for r in range(op.results))
 
     def _keep(self, op: Op, operands: tuple[Value, ...], number: int, origin: Origin, key: Hashable) -> None:
-        """Keep what is known of a multiple of an exponential, for masks that select of it."""
+        """Record facts about a multiple of an exponential, for masks that select from it."""
         linear = [v.number for v in operands if v.raw]
         if len(linear) == 1 and linear[0] in self.exponents and (op.kind is OpKind.MUL or operands[0].raw):
             self.exponents[number] = self.exponents[linear[0]]
@@ -292,16 +298,17 @@ class Level(Generic[_T]):
             (self.unshifted[number],) = self._applied(op, plain, origin, key)
 
     def _exponential(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> Value:
-        """An exponential without a shift."""
+        """Return an exponential without a shift."""
         found, wide = self._emitted(op, operands)
         self.plain[found] = _Plain(operands[0].number, key)
         self.keys[origin] = self.exponents[found] = key
         return Value(found, raw=frozenset({origin}), moving=operands[0].moving, wide=wide)
 
     def _emitted(self, op: Op, operands: tuple[Value, ...]) -> tuple[int, int | None]:
-        """The first result of an operator, and the same in float32 where an operand is known in that.
+        """Emit an operator and return its first result, and the same in float32 where an operand has a float32 version.
 
-        A logarithm that is subtracted from all scores of a row must not be rounded: the errors of all would be one.
+        A logarithm that is subtracted from all scores of a row must not be rounded: all its errors would be the same
+        error.
         """
         before = tuple(v.number for v in operands)
         wides = [v.wide for v in operands]
@@ -317,19 +324,21 @@ class Level(Generic[_T]):
         return self.cast(found, self.types[before[-1]].dtype), found
 
     def _is_exponential(self, number: int) -> bool:
-        """Return whether a tensor is an exponential without a shift, and nothing is selected of it."""
+        """Return whether a tensor is an exponential without a shift and without masks."""
         return number in self.plain and not self.plain[number].masks
 
     def _selected(self, op: Op, operands: tuple[Value, ...], origin: Origin, mask: Hashable) -> Value:
-        """Return the selection by a mask of exponentials, or of a value that is linear in one.
+        """Return a masked selection of exponentials, or of a value that is linear in one.
 
-        Scores of what is not selected must not influence the maximum: they may be infinite or NaN.
+        Scores that are not selected must not influence the maximum: they may be infinite or NaN.
+
+
 
         Args:
             op: The selection.
             operands: The mask and the value.
-            origin: What to call the shift that begins here.
-            mask: What the mask is.
+            origin: The name of the shift that begins here.
+            mask: A key of the mask.
         """
         chooses, value = operands
         moving = chooses.moving or value.moving
@@ -343,13 +352,13 @@ class Level(Generic[_T]):
         return self._chosen(op, operands, origin, mask)
 
     def _chosen(self, op: Op, operands: tuple[Value, ...], origin: Origin, mask: Hashable) -> Value:
-        """Return the selection by a mask of a value without a shift; see ``_selected``."""
+        """Return a masked selection of a value without a shift; see ``_selected``."""
         chooses, value = operands
         moving = chooses.moving or value.moving
         exponent = self.exponents.get(value.number)
         number, wide = self._emitted(op, operands)
         if exponent is None:
-            # One that another kernel forms may be formed here; of others the maximum of what is selected is not known.
+            # An exponential of another kernel may be computed here; for others the selected maximum is not known.
             lost = value.lost or self.context is None or value.number in self.makers
             return Value(number, raw=value.raw, moving=moving, lost=lost, wide=wide)
         key = self.exponents[number] = self.keys[origin] = ("selected", mask, exponent)
@@ -359,12 +368,12 @@ class Level(Generic[_T]):
         return Value(number, raw=frozenset({origin}), moving=moving, wide=wide)
 
     def _shifted(self, number: int, masks: tuple[int, ...], shift: Shift) -> Value:
-        """A value linear in one plain exponential, with the maximum of what masks select of its scores taken out.
+        """Return a value linear in one exponential, with the maximum of its selected scores factored out.
 
         Args:
             number: The value.
             masks: The masks by which it is selected.
-            shift: What to call the shift, whose tensor is not known yet.
+            shift: The name of the shift; its tensor is computed here.
         """
         if self._is_exponential(number):
             moving = any(self.values[n].moving for n in (number, *masks) if n in self.values)
@@ -383,10 +392,10 @@ class Level(Generic[_T]):
         return Value(result, self._shift(op, values), moving=any(v.moving for v in values))
 
     def _single(self, above: Value, below: Value) -> None:
-        """exp(s) / exp(s), a quotient by a sum of one: that sum has asked for no maximum, and both may overflow.
+        """Check a quotient exp(s) / exp(s), whose divisor is a sum of one term: both may overflow without a maximum.
 
         Raises:
-            Need: They have a dim of one element, of which the maximum is taken.
+            Need: They have a dim of extent 1, along which the maximum is taken.
         """
         if len(below.raw) != 1 or below.shift is not None or above.lost or below.lost:
             return
@@ -399,10 +408,10 @@ class Level(Generic[_T]):
             raise Need(origin, ones[0])
 
     def _divided(self, kind: OpKind, above: Value, below: Value) -> int | None:
-        """exp(s) / (t exp(m)) as exp(s - m) / t, where t exp(m) is the sum of exponentials of the same scores.
+        """Return exp(s) / (t exp(m)) as exp(s - m) / t, where t exp(m) is the sum of exponentials of the same scores.
 
-        The exponential itself is not summed here, so nothing has asked for a maximum of its own; that of the sum
-        bounds it. None where the quotient is no such one.
+        The exponential itself is not summed here, so it has no maximum of its own; the maximum of the sum bounds it.
+        Return None for any other quotient.
         """
         if above.shift is not None or below.shift is None or above.number not in self.plain:
             return None
@@ -418,9 +427,10 @@ class Level(Generic[_T]):
         return self.emit(kind, exponential, below.number)
 
     def _logarithm(self, number: int, shift: int) -> tuple[int, int | None]:
-        """log(t exp(m)) as log(t) + m, added in the element type of m; and the sum before it is rounded to that of t.
+        """Return log(t exp(m)) as log(t) + m in the element type of t, and the unrounded sum in the type of m.
 
-        Kernel operators are launched one by one: there the unrounded sum would cost others their launches.
+        The unrounded sum is None at kernel level: operators are launched one by one there, so it would cost more
+        launches.
         """
         dtype = self.types[number].dtype
         logarithm = self.cast(self.emit(OpKind.LOG, number), self.types[shift].dtype)
@@ -431,7 +441,7 @@ class Level(Generic[_T]):
         return result, found if unrounded else None
 
     def _without_logarithm(self, op: Op, scores: Value, total: Value) -> tuple[int, int | None]:
-        """Return s - (log(t) + m) as (s - m) - log(t): of a large m the sum would lose log(t).
+        """Return s - (log(t) + m) as (s - m) - log(t): for a large m the sum would lose log(t).
 
         Args:
             op: The subtraction.
@@ -447,7 +457,10 @@ class Level(Generic[_T]):
         return self.cast(found, narrow), found if unrounded else None
 
     def _raw(self, op: Op, operands: tuple[Value, ...]) -> tuple[frozenset[Origin], bool]:
-        """Plain exponentials in which the results are linear, or squares of them."""
+        """Return the unshifted exponentials in which the results are linear, and whether dims were rearranged.
+
+        Squares of values that are linear in an exponential count as well.
+        """
         first = operands[0]
         match op.kind:
             case OpKind.ADD | OpKind.SUB | OpKind.MUL | OpKind.MATMUL | OpKind.CONCAT:
@@ -457,7 +470,7 @@ class Level(Generic[_T]):
             case OpKind.DIV | OpKind.DIV_NO_NAN | OpKind.SQUARE:
                 return first.raw, first.lost
             case OpKind.SELECT if op.attrs.value is None:
-                # The maximum of what is selected of either is not known.
+                # The maximum of the selected elements of either is not known.
                 raw = operands[1].raw | operands[2].raw
                 return raw, bool(raw)
             case _ if op.kind in _LINEAR or op.kind in _REDUCTIONS:
@@ -466,7 +479,7 @@ class Level(Generic[_T]):
                 return frozenset(), False
 
     def _shift(self, op: Op, operands: tuple[Value, ...]) -> Shift | None:
-        """The shift of the results."""
+        """Return the shift of the results of an operator."""
         kind, first = op.kind, operands[0]
         shifts: list[Shift | None] = [v.shift for v in operands]
         match kind:
@@ -532,7 +545,7 @@ class Level(Generic[_T]):
         raise Stop(f"{op.kind.value} of a sum of exponentials")
 
     def _accumulated(self, op: Op, operands: tuple[Value, ...]) -> Value:
-        """The result of an accumulator."""
+        """Return the result of an accumulator."""
         value, kind = operands[0], op.kind
         before = tuple(v.number for v in operands)
         summing = kind in _LAST or kind in (OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_TO_DIMX)
@@ -577,12 +590,12 @@ class Level(Generic[_T]):
 
 
 def kernel_level(maxima: Maxima) -> Level[DTensor]:
-    """An empty kernel graph."""
+    """Return a builder of an empty kernel graph."""
     return Level(device_results, None, maxima)
 
 
 def block_level(context: BlockContext, maxima: Maxima, tiles: list[STensor]) -> Level[STensor]:
-    """A block graph with its input iterators' tiles only."""
+    """Return a builder of a block graph that holds only the tiles of its input iterators."""
 
     def rule(kind: OpKind, attrs: Attrs, types: tuple[STensor, ...]) -> tuple[STensor, ...] | str:
         return shared_results(kind, attrs, types, context)

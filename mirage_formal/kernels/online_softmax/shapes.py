@@ -1,4 +1,4 @@
-"""Shapes of shifts, and the word for a graph that has no stable form."""
+"""Shapes of shifts under reshapes, and the exception for graphs without a stable form."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from mirage_formal.graph.types import Shape
 
 
 class Stop(Exception):
-    """There is no stable form, as far as this rewriting goes; the text says why."""
+    """This rewriting finds no stable form; the text gives the reason."""
 
 
 def regroup(whole: Shape, part: Shape, target: Shape) -> Shape:
-    """The shape of a shift when its value is reshaped.
+    """Return the shape of a shift when its value is reshaped.
 
     Along dims that are merged or split together, a shift must differ only between runs of consecutive elements.
 
     Args:
         whole: The value's shape.
-        part: The shift's.
+        part: The shift's shape.
         target: The value's new shape.
     """
     found: list[int] = []

@@ -1,13 +1,13 @@
-"""The stable form of exponentials that are summed: no exponential of a positive number is formed.
+"""The numerically stable form of summed exponentials (online softmax): no exponential of a positive number is computed.
 
-A sum of exponentials is computed as sum of exp(s - m), m the largest s of its row: inside a loop a running maximum,
-with which every sum so far is rescaled (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), and
-across kernels as one more result, with which a later kernel weighs partial sums. The factor exp(m) is carried along in
-thought; it cancels in the quotient of two such sums and is + m behind a logarithm. A graph in which it does neither has
-no stable form. The logarithm of a single exponential, which is a sum of one, is its argument.
+A sum of exponentials becomes the sum of exp(s - m), where m is the largest s of its row. Inside a loop m is a running
+maximum, and each partial sum is rescaled to it (Milakov and Gimelshein, "Online normalizer calculation for softmax",
+2018). Across kernels m is one more result, with which a later kernel weights partial sums. The factor exp(m) is kept
+symbolically; it cancels in the quotient of two such sums and becomes + m under a logarithm. A graph in which neither
+happens has no stable form. The logarithm of a single exponential, which is a sum of one term, is its argument.
 
-Exponentials that nobody sums stay, and so do silu and sigmoid: where exp(-x) is infinite in float32, 1 / (1 + exp(-x))
-is 0, which is right to within underflow, so they need no maximum.
+Exponentials that are not summed stay, and so do silu and sigmoid: where exp(-x) is infinite in float32, 1 / (1 +
+exp(-x)) is 0, which is right to within underflow, so they need no maximum.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _REARRANGED: Final = (OpKind.RESHAPE, OpKind.TRANSPOSE)
 
 @dataclass(frozen=True, slots=True)
 class NotStable:
-    """There is no stable form, or this rewriting does not find it."""
+    """The result where there is no stable form, or this rewriting does not find it."""
 
     reason: str
 
@@ -65,9 +65,9 @@ class Stabilized:
     """A stable form.
 
     Attributes:
-        graph: It; the given graph if nothing is to be stabilised.
-        runs: The given graph's kernel operators, in an order in which they can be computed: those that change together,
-            and between them those that stay as they are.
+        graph: The stable graph; the given graph if no exponential needs a maximum.
+        runs: The given graph's kernel operators in topological order, grouped: operators that change together, and
+            between these groups the unchanged operators.
     """
 
     graph: KernelGraph
@@ -80,7 +80,7 @@ class Stabilized:
 
 
 class _Hoist(Exception):
-    """An exponential must be formed by those who read it, in another kernel."""
+    """A request to compute an exponential in the kernels that read it."""
 
     def __init__(self, origin: Origin) -> None:
         super().__init__(origin)
@@ -88,7 +88,7 @@ class _Hoist(Exception):
 
 
 class _Move(Exception):
-    """Partial results must lie in another layout: kernel that reads them, its iterator, the dim that they share."""
+    """A request to lay partial results along another dim: the kernel that reads them, its iterator, the present dim."""
 
     def __init__(self, kernel: int, iterator: int, dim: int) -> None:
         super().__init__(kernel, iterator, dim)
@@ -98,17 +98,17 @@ class _Move(Exception):
 
 
 def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
-    """The graph with running maxima under every exponential that is summed; see ``stabilized``."""
+    """Return the graph with running maxima under every summed exponential; see ``stabilized``."""
     found = stabilized(graph)
     return found if isinstance(found, NotStable) else found.graph
 
 
 def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
-    """The graph with running maxima under every exponential that is summed, and what of it changes.
+    """Return the graph with running maxima under every summed exponential, and the operators that change.
 
     Sound: nothing rests on this rewriting; its result is well-formed, and the caller has it proved equal to the graph,
-    or to its program. Kernels without such exponentials keep their thread graphs, in others they are inlined, to be
-    fused again (search/thread.py).
+    or to its program. Kernels without such exponentials keep their thread graphs; those of other kernels are inlined,
+    to be fused again (search/thread.py).
 
     Args:
         graph: A well-formed µGraph.
@@ -157,20 +157,20 @@ def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
 
 
 def _maker(graph: KernelGraph, change: _Hoist | _Move) -> int:
-    """The kernel operator whose results change."""
+    """Return the kernel operator whose results change."""
     if isinstance(change, _Hoist):
         return change.origin[1]
     return makers(graph)[graph.ops[change.kernel].operands[change.iterator]]
 
 
 def _with_readers(graph: KernelGraph, kernel: int) -> list[int]:
-    """A kernel operator and all that read a result of it."""
+    """Return a kernel operator and all operators that read a result of it."""
     made = makers(graph)
     return [kernel, *(k for k, op in enumerate(graph.ops) if any(made[n] == kernel for n in op.operands))]
 
 
 def _finished(found: KernelGraph, before: dict[BlockGraph, BlockGraph]) -> KernelGraph | NotStable:
-    """The new graph, in which the kernels that are as they were have their thread graphs again."""
+    """Return the new graph, with the thread graphs of unchanged kernels restored."""
     wrong = faults(found)
     if wrong:
         return NotStable(wrong[0])
@@ -179,7 +179,7 @@ def _finished(found: KernelGraph, before: dict[BlockGraph, BlockGraph]) -> Kerne
 
 
 def _changed(graph: KernelGraph, change: _Hoist | _Move) -> KernelGraph | NotStable:
-    """Another graph of the same meaning, in which the walk gets further."""
+    """Return an equivalent graph that meets a request of the traversal."""
     try:
         if isinstance(change, _Hoist):
             return hoist(graph, change.origin[1], change.origin[2])
@@ -188,12 +188,12 @@ def _changed(graph: KernelGraph, change: _Hoist | _Move) -> KernelGraph | NotSta
         return NotStable(str(reason))
 
 
-#: Of the tensors of a graph, and of each of its block graphs.
+#: The terms of the tensors of a graph, and of each of its block graphs.
 _Terms = tuple[tuple[Hashable, ...], dict[int, tuple[Hashable, ...]]]
 
 
 def _terms(graph: KernelGraph) -> _Terms:
-    """Return a comparable description of every tensor; empty where there is none."""
+    """Return the abstract expression of every tensor; empty where there is none."""
     try:
         trace = expressions(graph)
     except MirageError:
@@ -202,7 +202,7 @@ def _terms(graph: KernelGraph) -> _Terms:
 
 
 class _Walk:
-    """One walk over a graph, with the maxima that are known to be needed."""
+    """One traversal of a graph, with the maxima known so far to be needed."""
 
     def __init__(self, graph: KernelGraph, maxima: Maxima, terms: _Terms) -> None:
         self._graph = graph
@@ -210,17 +210,17 @@ class _Walk:
         self._tensors, self._blocks = terms
         self._level = kernel_level(maxima)
         self._values: list[Value] = []
-        #: Kernel operators up to here are done with: no later one reads a tensor with a shift or plain exponentials.
+        #: The number of leading operators after which no later one reads a tensor with a shift or plain exponentials.
         self.settled = 0
         self.cancelled: set[int] = set()  # kernel operators in which an exponential and a logarithm cancel
         self._last = {n: index for index, op in enumerate(graph.ops) for n in op.operands}
         self._last |= dict.fromkeys(graph.outputs, len(graph.ops))
 
     def run(self) -> KernelGraph:
-        """The new graph, before what is not needed is left out.
+        """Return the new graph, before dead operators are removed.
 
         Raises:
-            Need, _Hoist, _Move: The walk must be done again.
+            Need, _Hoist, _Move: The traversal must start again.
             Stop: There is no stable form.
         """
         graph, level = self._graph, self._level
@@ -247,13 +247,13 @@ class _Walk:
         return KernelGraph(graph.inputs, tuple(level.ops), outputs)
 
     def shared(self) -> list[list[int]]:
-        """After the walk: sets of kernel operators one of which writes what others read as a multiple of exp(shift)."""
+        """Return, after the traversal, sets of an operator that writes a multiple of exp(shift) and its readers."""
         made = makers(self._graph)
         shifted = {made[n] for n, value in enumerate(self._values) if value.shift is not None}
         return [_with_readers(self._graph, kernel) for kernel in sorted(shifted)]
 
     def _op(self, index: int, op: Op) -> list[Value]:
-        """The results of a predefined kernel operator."""
+        """Return the results of a predefined kernel operator."""
         operands = tuple(self._values[n] for n in op.operands)
         key = self._tensors[op.operands[0]] if self._tensors else ("exp", index)
         self._level.cancelled = False
@@ -269,7 +269,7 @@ class _Walk:
         return list(_plainly(found) if bounded else found)
 
     def _crosses(self, need: Need) -> bool:
-        """Return whether a sum goes across the blocks that form an exponential."""
+        """Return whether a sum goes across the blocks that compute an exponential."""
         kind, kernel, number = need.origin
         op = self._graph.ops[kernel]
         if kind != "exp" or not isinstance(op, GraphDefined):
@@ -283,7 +283,7 @@ class _Walk:
         )
 
     def _renamed(self, value: Value, origin: Origin) -> Value:
-        """The value with a shift of its own, whose dims are those of the value as it lies now."""
+        """Return the value with a shift under a new origin, whose dims are those of the value in its present layout."""
         if value.shift is None:
             return value
         shift = replace(value.shift, origin=origin)
@@ -292,7 +292,7 @@ class _Walk:
         return replace(value, shift=shift)
 
     def _block(self, index: int, op: GraphDefined) -> list[Value]:
-        """The results of a graph-defined kernel, which gets further iterators and results for shifts."""
+        """Return the results of a graph-defined kernel, which gets further iterators and results for shifts."""
         block = op.graph
         sources = [self._values[n] for n in op.operands]
         reads = [(source.number, iterator) for source, iterator in zip(sources, block.inputs, strict=True)]
@@ -330,7 +330,7 @@ class _Walk:
         return self._saved(index, op, values, level, reads)
 
     def _follows(self, index: int, position: int, source: Value, block: BlockGraph) -> InputIterator:
-        """The iterator of a shift, which cuts it where its value is cut."""
+        """Return the input iterator of a shift, which splits the dims that the iterator of its value splits."""
         assert source.shift is not None
         iterator = block.inputs[position]
         rest = list(self._level.shape(source.shift.tensor))
@@ -347,7 +347,7 @@ class _Walk:
         return InputIterator((x, y, z), cut(iterator.fmap, block.forloop_range))
 
     def _loaded(self, position: int, source: Value, shift: Shift, moving: bool, level: Level[STensor]) -> Value:
-        """The tile of an input iterator as a value, whose shift is the tile of another one."""
+        """Return the tile of an input iterator as a value whose shift is the tile of another iterator."""
         if shift.origin not in self._maxima:
             return Value(position, shift, source.raw, moving, source.lost)
         for dim, (whole, part) in enumerate(zip(level.shape(position), level.shape(shift.tensor), strict=True)):
@@ -358,7 +358,7 @@ class _Walk:
     def _inner(
         self, index: int, number: int, op: Op, values: list[Value], level: Level[STensor], block: BlockGraph
     ) -> tuple[Value, ...]:
-        """The results of a block operator."""
+        """Return the results of a block operator."""
         operands = tuple(values[n] for n in op.operands)
         terms = self._blocks.get(index, ())
         key = terms[op.operands[0]] if terms else ("exp", index, number)
@@ -379,7 +379,7 @@ class _Walk:
         level: Level[STensor],
         reads: list[tuple[int, InputIterator]],
     ) -> list[Value]:
-        """The device tensors of a graph-defined kernel, those of shifts last."""
+        """Return the device tensors of a graph-defined kernel, those of shifts last."""
         block, outer = op.graph, self._level
         savers = [replace(saver, operand=values[saver.operand].number) for saver in block.outputs]
         places: dict[tuple[int, DimMap], int] = {}
@@ -418,26 +418,28 @@ def _alike(whole: Shape, part: Shape) -> bool:
 
 
 def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
-    """Return whether an operator makes exponentials of differences from their maximum, which are at most 1.
+    """Return whether an operator yields exponentials of differences from their maximum, which are at most 1.
 
-    So it is with what a mask selects of exponentials of differences from the maximum of what it selects of the scores.
+    The same holds for a masked selection, if the maximum is over the scores selected by the same masks.
+
+
     """
     if op.kind not in (OpKind.EXP, OpKind.SELECT):
         return False
     made = {first + r: (item, r) for first, item in _counted(inputs, ops) for r in range(item.results)}
 
     def maker(number: int, *kinds: OpKind) -> Op | None:
-        """The operator of one of these kinds whose first result this is; None if there is none."""
+        """Return the operator of one of these kinds whose first result this is; None if there is none."""
         item, result = made.get(number, (None, 0))
         return item if isinstance(item, Op) and item.kind in kinds and not result else None
 
     def uncast(number: int) -> int:
-        """Return the operand of a cast; None for other tensors."""
+        """Return the operand of a chain of casts; the tensor itself if no cast produces it."""
         cast = maker(number, OpKind.CAST)
         return number if cast is None else uncast(cast.operands[0])
 
     def conjuncts(mask: int) -> set[int]:
-        """The masks of which one is the conjunction."""
+        """Return the masks whose conjunction a mask is."""
         both = maker(mask, OpKind.MUL)
         return {mask} if both is None else set().union(*map(conjuncts, both.operands))
 
@@ -472,7 +474,7 @@ def _counted(inputs: int, ops: Sequence[KernelOp | BlockOp]) -> Iterator[tuple[i
 
 
 def _plainly(values: tuple[Value, ...]) -> tuple[Value, ...]:
-    """Values that may be summed as they are."""
+    """Return the values marked as safe to sum without a maximum."""
     return tuple(replace(value, raw=frozenset()) for value in values)
 
 

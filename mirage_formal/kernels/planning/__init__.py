@@ -1,1 +1,1 @@
-"""Plans: where tensors live, how operators are computed, in which order, at which offsets."""
+"""Plans: placements of tensors, steps of operators, their order, and the memory layout of buffers."""

@@ -1,4 +1,4 @@
-"""Where all threads of a block must meet: barriers between steps that touch the same bytes of shared memory."""
+"""Placement of barriers (``__syncthreads``) between steps that access the same bytes of shared memory."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from mirage_formal.kernels.program.step import Step
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A use of a buffer in shared memory.
+    """An access to a buffer in shared memory.
 
     Attributes:
         buffer: Its name.
-        write: Whether it is written.
-        owner: Steps with equal owners give every element of the buffer to the same thread; None for no such promise.
+        write: Whether it is a write.
+        owner: A key; steps with equal owners give every element of the buffer to the same thread. None promises
+            nothing.
     """
 
     buffer: str
@@ -31,8 +32,8 @@ class Item:
 
     Attributes:
         step: The step.
-        parts: Its accesses; between one part and the next it has a barrier of its own.
-        fixed: It needs no conflict to be a barrier: the step is one.
+        parts: Its accesses in groups; the step has a barrier of its own between one group and the next.
+        fixed: Whether the step is a barrier itself.
     """
 
     step: Step
@@ -50,7 +51,13 @@ Overlap = Callable[[str, str], bool]
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Steps with barriers."""
+    """Steps with barriers.
+
+    Attributes:
+        before: Steps before the loop.
+        loop: Steps of one iteration.
+        after: Steps after the loop.
+    """
 
     before: tuple[Step, ...]
     loop: tuple[Step, ...]
@@ -58,7 +65,7 @@ class Schedule:
 
 
 def depth_order(ops: Sequence[FlatOp]) -> tuple[FlatOp, ...]:
-    """Operators by depth, so that those that need one barrier before them stand together."""
+    """Return the operators sorted by depth in the dataflow graph, so that operators behind one barrier are adjacent."""
     depth: dict[int, int] = {}
     levels: list[int] = []
     for op in ops:
@@ -69,7 +76,7 @@ def depth_order(ops: Sequence[FlatOp]) -> tuple[FlatOp, ...]:
 
 
 def synchronise(before: Sequence[Item], loop: Sequence[Item], after: Sequence[Item], overlap: Overlap) -> Schedule:
-    """The steps with the barriers that they need, each as late as possible.
+    """Return the steps with the barriers that they need, each as late as possible.
 
     On a straight line placing each barrier as late as possible gives the fewest. Around the loop the accesses at its
     end meet those at its beginning until nothing changes.
@@ -113,7 +120,7 @@ class _Sync:
         return self.round(items, set())
 
     def round(self, items: Sequence[Item], given: set[int]) -> set[int]:
-        """One pass; returns the positions before which there is a barrier."""
+        """Run one pass over the items and return the positions before which there is a barrier."""
         barriers = set(given)
         for position, item in enumerate(items):
             if item.fixed or position in barriers:

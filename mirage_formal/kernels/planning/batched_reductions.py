@@ -1,7 +1,7 @@
-"""Reductions over a dim before the rows: tensors of a kernel as stacks of matrices that are added up plane by plane.
+"""Register layouts for reductions over a batch dim: tensors as batches of matrices that are added up.
 
-Kernels that combine partial results are of this kind: [parts, rows, columns] and [parts, rows, 1] are added up over the
-parts. Where the tensors that meet are dealt to threads alike, everything but loads and stores is done in registers.
+Kernels that combine partial results are of this kind: [parts, rows, columns] and [parts, rows, 1] are summed over the
+parts. If all these tensors have matching layouts, everything but loads and stores is done in registers.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from mirage_formal.kernels.program.flat import Accumulate, FlatOp, Reduce
 from mirage_formal.kernels.program.plan import PlanTensor
 from mirage_formal.kernels.program.register_layout import Axis, Distribution, replicas, stacked
 
-#: Elements of a stack in one thread that are worth more threads.
+#: Elements of a batch in one thread beyond which more threads pay.
 ENOUGH: Final = 64
-#: The most elements of one tensor that a thread's registers hold, and the most that may pass through them: what is read
-#: once is loaded, used and forgotten, a few vectors at a time.
+#: The most elements of one tensor that a thread's registers hold, and the most that may pass through them: a tensor
+#: that is read once is loaded and used a few vectors at a time.
 _HELD: Final = 128
 _PASSING: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """The largest stack of matrices of a kernel.
+    """The largest batch of matrices of a kernel.
 
     Attributes:
-        plane: The dim whose positions are planes.
+        plane: The batch dim; each position along it is a plane.
         extents: Planes, rows and columns.
-        width: Columns of a run.
-        most: Elements of the whole stack that one thread may have.
+        width: Columns of a contiguous run.
+        most: The most elements of the whole batch that one thread may have.
     """
 
     plane: int
@@ -40,14 +40,14 @@ class Stack:
     most: int
 
     def part(self, tensor: PlanTensor, threads: int) -> Distribution | None:
-        """The elements of a tensor where threads hold the whole stack's.
+        """Return the layout of a tensor that matches the layout of the whole batch.
 
-        It may have one plane, one row, and any columns: what has other columns meets the stack only where these are
-        reduced.
+        The tensor may have one plane, one row, and any number of columns. Columns that differ from the batch's are
+        reduced before the two tensors meet.
 
         Returns:
-            None if the tensor has other planes or rows, if a thread would have more elements than it may, or if it has
-            more columns than the stack and threads would be left that have none of its own.
+            None if the tensor has other planes or rows, or if a thread would have too many elements. None also if it
+            has more columns than the batch and some threads would only hold copies of other threads' elements.
         """
         if len(tensor.shape) <= self.plane + 1:
             return None
@@ -65,12 +65,12 @@ class Stack:
 
 
 def run(cols: int, most: int) -> int:
-    """Elements of the longest run that divides a number of columns, or of rows that are neighbours in memory."""
+    """Return the longest run length (8, 4, 2 or 1, at most ``most``) that divides a contiguous extent."""
     return next(w for w in (8, 4, 2, 1) if w <= most and cols % w == 0)
 
 
 def stack_of(products: Products, width: int) -> Stack | None:
-    """The largest stack that is reduced over its planes; None if there is none or products decide about registers.
+    """Return the largest batch that is reduced over its batch dim; None if there is none or products determine layouts.
 
     Args:
         products: The kernel's products.
@@ -83,7 +83,7 @@ def stack_of(products: Products, width: int) -> Stack | None:
 
 
 def _reduced(op: FlatOp, products: Products, width: int) -> Stack | None:
-    """The stack that an operator reduces to one plane; None if it does not."""
+    """Return the batch that an operator reduces to one plane; None if it does not."""
     if not isinstance(op, Reduce | Accumulate) or op.dim is None or op.kept > 1:
         return None
     tensors = products.flat.tensors

@@ -1,6 +1,7 @@
-"""0-1 problems: one option for each item, least total cost of options and of pairs of options.
+"""A solver for 0-1 quadratic problems: one option for each item, with the least total cost of options and pairs.
 
-Layouts are such problems: a kernel has few products, each with at most 15 options. Branch and bound tries them all.
+Layout choices are such problems: a kernel has few products, each with at most 15 options. Branch and bound solves them
+exactly.
 """
 
 from __future__ import annotations
@@ -9,21 +10,21 @@ from collections.abc import Mapping, Sequence
 
 from mirage_formal.limits import LAYOUT_WORK
 
-#: For some pairs (i, j) of items the cost of each pair of their options.
+#: For some pairs (i, j) of items, the cost of each pair of their options.
 Pairs = Mapping[tuple[int, int], Sequence[Sequence[int]]]
 
 
 def minimise(costs: Sequence[Sequence[int]], pairs: Pairs, work: int = LAYOUT_WORK) -> tuple[tuple[int, ...], bool]:
-    """One option for each item.
+    """Return the cheapest choice of one option for each item.
 
     Args:
         costs: For each item the cost of each of its options, not negative.
         pairs: For some pairs (i, j) of items the cost of each pair of their options, not negative.
-        work: Options that are tried at most.
+        work: The most options that are tried.
 
     Returns:
-        The number of the option of each item, and whether no choice costs less. Without that claim (there was more work
-        to do) the choice is the best one that was met.
+        The option of each item, and whether the choice is proved optimal. If the work limit was reached, it is the best
+        choice found.
     """
     search = _Search(costs, pairs, work)
     search.run()
@@ -31,16 +32,16 @@ def minimise(costs: Sequence[Sequence[int]], pairs: Pairs, work: int = LAYOUT_WO
 
 
 def total(costs: Sequence[Sequence[int]], pairs: Pairs, chosen: Sequence[int]) -> int:
-    """The cost of a choice."""
+    """Return the total cost of a choice."""
     own = sum(row[option] for row, option in zip(costs, chosen, strict=True))
     return own + sum(table[chosen[i]][chosen[j]] for (i, j), table in pairs.items())
 
 
 class _Search:
-    """Depth-first search, items in their order.
+    """Branch and bound: depth-first search, items in their order.
 
-    Sound: what is cut off costs at least as much as the best choice: to what its first items cost it adds, for each
-    item behind them, the least that it costs by itself and with these.
+    Sound: every branch that is cut off costs at least as much as the best choice: the bound is the cost of its first
+    items plus, for each later item, the least cost of an option by itself and with these.
     """
 
     def __init__(self, costs: Sequence[Sequence[int]], pairs: Pairs, work: int) -> None:
@@ -56,11 +57,14 @@ class _Search:
         self._costs = costs
 
     def run(self) -> None:
-        """Find the best choice, if the work suffices."""
+        """Find the best choice, unless the work limit stops the search."""
         self._extend([], 0, [list(row) for row in self._costs])
 
     def _extend(self, chosen: list[int], sofar: int, rest: list[list[int]]) -> None:
-        """Choices that begin so; ``rest`` has the costs of the other items' options, with those that are chosen."""
+        """Search the choices that begin with ``chosen``.
+
+        ``rest`` holds the costs of the other items' options, with the pair costs of the chosen options added.
+        """
         if not rest:
             if sofar < self._least:
                 self.best, self._least = list(chosen), sofar
@@ -79,7 +83,7 @@ class _Search:
 
 
 def _descent(costs: Sequence[Sequence[int]], pairs: Pairs) -> list[int]:
-    """The cheapest options by themselves, changed one at a time as long as that helps."""
+    """Return a local optimum: the cheapest options by themselves, changed one at a time while that helps."""
     best = [min(range(len(row)), key=row.__getitem__) for row in costs]
     improved = True
     while improved:

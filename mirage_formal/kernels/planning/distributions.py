@@ -1,4 +1,4 @@
-"""How the elements of a tensor in registers are dealt out to the threads of a block."""
+"""Choice of register layouts: which thread of a block holds which elements of a tensor."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from mirage_formal.kernels.program.register_layout import (
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """Distributions of the tensors of one kernel.
+    """The register layouts (distributions) of the tensors of one kernel.
 
     Attributes:
-        products: Its products, with their warps.
+        products: Its matrix products, with their warps.
         tensors: Its tensors, with the placements that they have so far.
         threads: Threads of a block.
-        stack: Its stack of matrices that is reduced over planes, if it has one.
-        turned: Inputs of which rows are neighbours in memory, and not columns.
+        stack: Its batch of matrices that is reduced over the batch dim, if it has one.
+        turned: Inputs whose rows, and not columns, are contiguous in memory.
     """
 
     products: Products
@@ -40,18 +40,18 @@ class Distributions:
 
     @property
     def _apart(self) -> bool:
-        """Whether no element of a result depends on several of one operand: no reductions, no products of matrices.
+        """Return whether all operators are elementwise: no reductions and no matrix products.
 
-        Then threads next to each other read and write what lies next to each other, as many columns as there are.
+        Then adjacent threads read and write adjacent columns, as many as there are.
         """
         return all(isinstance(op, Elementwise) for op in self.products.flat.ops)
 
     def stacked(self, number: int) -> Distribution | None:
-        """The distribution of a tensor that is part of a stack."""
+        """Return the distribution of a tensor that is part of the batch of matrices; None for other tensors."""
         return None if self.stack is None else self.stack.part(self.tensors[number], self.threads)
 
     def hint(self, number: int, seen: set[int]) -> Distribution | None:
-        """The distribution of a product that a tensor meets elementwise later on."""
+        """Return the distribution of a product that a tensor later meets elementwise; None if there is none."""
         seen.add(number)
         shape = (self.tensors[number].rows, self.tensors[number].cols)
         for op in self.products.readers.get(number, []):
@@ -66,12 +66,12 @@ class Distributions:
         return None
 
     def fragment(self, product: int) -> Fragment:
-        """That of a product's accumulators."""
+        """Return the distribution of a product's accumulators."""
         tensor = self.tensors[product]
         return fragment(self.threads, self.products.warps[product], tensor.rows, tensor.cols)
 
     def fresh(self, number: int) -> Distribution:
-        """A distribution for a tensor that no product decides about."""
+        """Return a distribution for a tensor whose layout no product determines."""
         if (stacked := self.stacked(number)) is not None:
             return stacked
         tensor = self.tensors[number]
@@ -86,9 +86,10 @@ class Distributions:
         return vector(self.threads, tensor.rows, tensor.cols, width, kept=kept, wide=down)
 
     def beside(self, number: int, operands: Sequence[int]) -> Distribution:
-        """A distribution for a result that has no operand of its extents in registers.
+        """Return a distribution for a result that has no operand of its extents in registers.
 
-        If an operand of one row is what a reduction over rows has left, threads hold it where they hold it after that.
+        An operand of one row may be the result of a reduction over rows. Its threads then hold it where the reduction
+        leaves it, if the layout allows that.
         """
         fresh = self.fresh(number)
         result = self.tensors[number]
@@ -101,7 +102,7 @@ class Distributions:
         return fresh
 
     def fold_axis(self, number: int, dim: int, over: Distribution) -> Axis | None:
-        """The axis of a distribution that a reduction runs along; None if it is none of them as a whole."""
+        """Return the axis of a distribution that a reduction runs along; None if it covers no axis as a whole."""
         shape = self.tensors[number].shape
         if dim == len(shape) - 1:
             return Axis.COL
@@ -110,7 +111,7 @@ class Distributions:
         return Axis.ROW if self._over_rows(number, dim) else None
 
     def _over_rows(self, number: int, dim: int) -> bool:
-        """Return whether a dim of a tensor is all of its rows."""
+        """Return whether a dim of a tensor makes up all of its rows."""
         tensor = self.tensors[number]
         return dim < len(tensor.shape) - 1 and tensor.shape[dim] == tensor.rows
 
@@ -118,7 +119,7 @@ class Distributions:
         return self.tensors[number].rows, self.tensors[number].cols
 
     def _width(self, number: int, kept: int | None = None) -> int:
-        """Columns of a run of a tensor, of which a multiple has to be what a reduction keeps."""
+        """Return the length of a run of columns of a tensor; it divides the columns that a reduction keeps."""
         return run(gcd(self.tensors[number].cols, kept or 0), self.products.run)
 
     def _reduced(self, number: int, axis: Axis, seen: set[int]) -> bool:
@@ -134,24 +135,24 @@ class Distributions:
         return False
 
     def _in_columns(self, number: int) -> bool:
-        """Return whether a tensor is computed elementwise of inputs whose rows are neighbours in memory, and not saved.
+        """Return whether a tensor is computed elementwise from inputs with contiguous rows, and is not saved.
 
-        Threads then read and add up whole runs of neighbours, where runs of columns would be single elements from the
-        same banks of shared memory. Device memory has results the other way round.
+        Threads then read and add up contiguous runs, where runs of columns would be single elements from the same banks
+        of shared memory. Results lie the other way round in device memory.
         """
         shape = self.tensors[number].shape
         whole = [n for n in self._sources(number) if self.tensors[n].shape == shape]
         return bool(whole) and all(n in self.turned for n in whole) and not self._saved(number, set())
 
     def _sources(self, number: int) -> set[int]:
-        """Tensors that elementwise operators compute one from, or it itself: those that none of them computes."""
+        """Return the tensors from which elementwise operators compute a tensor; the tensor itself if none does."""
         op = self.products.makers.get(number)
         if not isinstance(op, Elementwise):
             return {number}
         return {source for n in op.operands for source in self._sources(n)}
 
     def _saved(self, number: int, seen: set[int]) -> bool:
-        """Return whether a tensor, or what elementwise operators compute of it, is a result of the kernel."""
+        """Return whether a tensor, or an elementwise function of it, is a result of the kernel."""
         seen.add(number)
         later = [op for op in self.products.readers.get(number, []) if isinstance(op, Elementwise)]
         return number in self.products.flat.outputs or any(
@@ -159,7 +160,7 @@ class Distributions:
         )
 
     def _kept(self, number: int, seen: set[int]) -> int | None:
-        """Return the columns that a later reduction keeps."""
+        """Return the number of columns that a later partial reduction keeps; None if there is no such reduction."""
         seen.add(number)
         for op in self.products.readers.get(number, []):
             last = len(self.tensors[number].shape) - 1

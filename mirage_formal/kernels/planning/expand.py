@@ -1,4 +1,7 @@
-"""Block graphs as primitive operators: thread graphs opened, macro operators written out, one iteration folded away."""
+"""Flattening of block graphs to primitive operators.
+
+Thread graphs are inlined, macro operators (norms, accumulators) are expanded, and a loop of one iteration is removed.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +45,12 @@ class Flat:
     """A flattened block graph.
 
     Attributes:
-        tensors: Its tensors, the input iterators' first.
+        tensors: Its tensors, those of the input iterators first.
         ops: Its operators; every tensor that is no input is the result of one.
         outputs: For each output saver, the tensor that it writes.
         iterations: Iterations of the loop; 1 if there is none.
-        makers: For each tensor the position of the operator that it is a part of, in the block graph with its thread
-            graphs opened (``graph.edit.inline_blocks``); -1 for an input iterator's.
+        makers: For each tensor, the position of its operator in the block graph with inlined thread graphs
+            (``graph.edit.inline_blocks``); -1 for an input iterator's tensor.
     """
 
     tensors: tuple[PlanTensor, ...]
@@ -58,7 +61,7 @@ class Flat:
 
 
 def expand(op: GraphDefined, operands: tuple[DTensor, ...], maxima: Set[int] = NO_MAXIMA) -> Flat:
-    """The primitive operators of a graph-defined kernel; operators that no output needs are left out.
+    """Return the primitive operators of a graph-defined kernel, without dead operators.
 
     With a single iteration everything happens before the loop: accumulators are then identities or reductions.
 
@@ -95,7 +98,7 @@ class _Expansion:
     tensors: list[PlanTensor] = field(default_factory=list)
     ops: list[FlatOp] = field(default_factory=list)
     makers: list[int] = field(default_factory=list)
-    #: Tensors of which every element is one number, which reads nothing.
+    #: Tensors whose elements all equal one known number, with that number.
     constants: dict[int, Fraction] = field(default_factory=dict)
     position: int = -1
 
@@ -127,7 +130,7 @@ class _Expansion:
         return result
 
     def constant(self, like: int, number: Fraction) -> int:
-        """A number in the place of every element of a tensor, whatever that holds."""
+        """Add a tensor of the shape of ``like`` whose elements all equal a number, and return its tensor number."""
         source = self.tensors[like]
         result = self.tensor(source.shape, source.dtype, source.phase)
         self.ops.append(Elementwise(result, MapFn.CONSTANT, (), float(number)))
@@ -224,7 +227,7 @@ class _Expansion:
             case OpKind.ACCUM_SUM:
                 return self.accumulate(BinaryFn.ADD, x)
             case OpKind.ACCUM_MAX:
-                # The largest of equal values is what it was: it may be read behind the loop.
+                # The maximum of equal values is the value: it may be read after the loop.
                 return x if self.tensors[x].phase is Phase.BEFORE else self.accumulate(BinaryFn.MAX, x)
             case OpKind.ACCUM_SUM_LAST:
                 return self.accumulate(BinaryFn.ADD, x, last)
@@ -269,7 +272,7 @@ class _Expansion:
         if dtype is self.tensors[x].dtype:
             return x
         if dtype is DType.FLOAT32 or not self.tensors[x].dtype.floating:
-            # Values are float32 already, and 0 and 1 are exact; the element type only matters to what is stored.
+            # Values are float32 already, and 0 and 1 are exact; the element type matters to stored values only.
             result = self.map(BinaryFn.MUL, x, constant=Fraction(1))
         else:
             result = self.map(_ROUND[dtype], x)
@@ -292,10 +295,10 @@ class _Expansion:
 
 
 def _joined(work: _Expansion, outputs: tuple[int, ...]) -> list[FlatOp]:
-    """Reductions next to accumulators of the same kind become part of them.
+    """Fuse reductions with adjacent accumulators of the same kind.
 
-    The sum of the iterations' sums is one sum, in any order; so a thread may keep its own part of it until the loop is
-    done, and what is summed after the loop need not be kept whole in it.
+    The sum of the iterations' sums is one sum, in any order. So a thread may keep its own part of it until the loop is
+    done, and a tensor that is summed after the loop need not be kept whole in the loop.
     """
     readers: dict[int, int] = dict.fromkeys(outputs, 2)
     for op in work.ops:
@@ -316,7 +319,7 @@ def _joined(work: _Expansion, outputs: tuple[int, ...]) -> list[FlatOp]:
 
 
 def _finite(ops: Sequence[FlatOp], maxima: Set[int]) -> list[FlatOp]:
-    """The same, where no maximum is -inf that is subtracted from exponents."""
+    """Mark subtractions of maxima from exponents as ``finite``, so that a maximum never counts as -inf."""
     exponents = {op.operands[0] for op in ops if isinstance(op, Elementwise) and op.fn is UnaryFn.EXP}
     tops = _maxima(ops, maxima)
 
@@ -331,7 +334,10 @@ def _finite(ops: Sequence[FlatOp], maxima: Set[int]) -> list[FlatOp]:
 
 
 def _maxima(ops: Iterable[FlatOp], known: Set[int]) -> set[int]:
-    """The tensors that are maxima along a dim, or such in another form; those of them that run are finite anyway."""
+    """Return the tensors that are maxima along a dim, or casts, repeats and concatenations of maxima.
+
+    Running maxima are left out: they are finite anyway.
+    """
     found = set(known)
     for op in ops:
         match op:
@@ -353,10 +359,12 @@ def _maxima(ops: Iterable[FlatOp], known: Set[int]) -> set[int]:
 
 @lru_cache(maxsize=256)
 def maxima_of(graph: KernelGraph) -> frozenset[int]:
-    """The values of a graph that are maxima along a dim.
+    """Return the tensors of a kernel graph that are maxima along a dim.
 
-    Where exp(x - m) is formed of such an m, it is 0 of an x that is -inf, also where the whole row is and m would be
-    too: a row of which nothing is selected has a sum of 0 then, and not NaN. Over the reals nothing changes.
+    Exponentials exp(x - m) of such a maximum m are 0 for x = -inf, even if the whole row is -inf, and so m. A row in
+    which nothing is selected then has the sum 0, and not NaN. Over the reals nothing changes.
+
+
 
     Args:
         graph: A well-formed graph.
@@ -391,7 +399,7 @@ def subtracts_maximum(graph: KernelGraph, op: Op, result: int) -> bool:
 
 
 def _partial(work: _Expansion, op: Accumulate, maker: Reduce) -> bool:
-    """Return whether a reduction in the loop may be finished after it; invariant ones are done before it."""
+    """Return whether a reduction in the loop may be finished after it; loop-invariant ones are done before the loop."""
     return op.dim is None and op.fn is maker.fn and work.tensors[maker.result].phase is Phase.LOOP
 
 
@@ -403,7 +411,7 @@ def _movable(work: _Expansion, op: Reduce, maker: Accumulate) -> bool:
 
 
 def _pruned(work: _Expansion, outputs: tuple[int, ...], inputs: int) -> Flat:
-    """Without operators that no output needs, tensors numbered anew."""
+    """Return the flattened block graph without dead operators, with tensors renumbered."""
     kept = needed([(op, results_of(op), operands_of(op)) for op in work.ops], outputs)
     numbers = sorted({*range(inputs), *(n for op in kept for n in results_of(op))})
     new = {old: position for position, old in enumerate(numbers)}
@@ -417,7 +425,7 @@ def _pruned(work: _Expansion, outputs: tuple[int, ...], inputs: int) -> Flat:
 
 
 def _renumbered(op: FlatOp, new: dict[int, int]) -> FlatOp:
-    """The operator with other tensor numbers."""
+    """Return the operator with other tensor numbers."""
     match op:
         case Elementwise():
             return Elementwise(new[op.result], op.fn, tuple(new[n] for n in op.operands), op.constant, op.finite)

@@ -1,7 +1,7 @@
-"""Iterations that may be cut: a loop over smaller tiles, of which more fit in shared memory, with the same results.
+"""Loop splitting: a check that each iteration may run as several iterations on smaller tiles, with the same results.
 
-A µGraph says how many iterations a loop has. Where all that its iterations leave behind are sums, maxima and
-concatenations along the dim that the loop splits, they may be taken in smaller pieces as well.
+More of the smaller tiles fit in shared memory. A µGraph fixes the number of iterations of a loop. They may be split
+further if all results of the loop are sums, maxima, and concatenations along the dim that the loop splits.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ _ROUNDS: Final = (UnaryFn.ROUND_HALF, UnaryFn.ROUND_BFLOAT)
 
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """The same in every iteration."""
+    """A loop-invariant value: the same in every iteration."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Along:
-    """Contents of an iteration's pieces, one after another along a dim.
+    """A concatenation of the values of an iteration's pieces along a dim.
 
     Attributes:
         dim: The dim.
-        weight: The rescaling factor of the running maximum m to which it is relative: it is f * exp(-m), where no piece
-            of f depends on m; None if it is relative to none. Before the exponential, ``shifted``, it is f - m.
+        weight: The rescaling factor of a running maximum m, if the value is f * exp(-m), where no piece of f depends on
+            m; None if no running maximum is involved.
+        shifted: Whether the value is f - m, before the exponential.
     """
 
     dim: int
@@ -52,7 +53,7 @@ class _Along:
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """The sum, or the largest, of what the pieces of an iteration have; ``weight`` as above."""
+    """The sum or maximum over the pieces of an iteration; ``weight`` as in ``_Along``."""
 
     fn: BinaryFn
     weight: int | None = None
@@ -67,7 +68,7 @@ class _Largest:
 
 @dataclass(frozen=True, slots=True)
 class _Rescale:
-    """The factor of a running maximum."""
+    """The rescaling factor of a running maximum."""
 
 
 _State = _Fixed | _Along | _Joined | _Largest | _Rescale
@@ -113,7 +114,11 @@ class _Rules:
         self.count = finer.iterations // flat.iterations
 
     def follow(self, op: FlatOp) -> bool:
-        """Notes what the results of an operator are; False if that is not known, or if they may not be accumulated."""
+        """Record the state of an operator's results.
+
+        Returns:
+            False if the state is unknown, or if an accumulator would not have the same result.
+        """
         if isinstance(op, Accumulate | LoopConcat):
             return self._accumulated(op)
         if isinstance(op, Running):
@@ -142,7 +147,7 @@ class _Rules:
                 return None
 
     def _moved(self, operands: tuple[int, ...], dim: int) -> _State | None:
-        """Of operators that move elements along one dim, and no others."""
+        """Return the state of the result of an operator that moves elements along one dim only."""
         found = {self.states[n] for n in operands}
         state = found.pop()
         other = isinstance(state, _Along) and state.dim != dim and state.weight is None
@@ -169,7 +174,7 @@ class _Rules:
         return _pointwise(op, states, dim)
 
     def _constant(self, op: Elementwise) -> _State | None:
-        """Of one number in all places: of a whole tile, or of what the pieces have of it, one behind another."""
+        """Return the state of a constant tensor: loop-invariant, or a concatenation of the pieces' constant tensors."""
         pairs = zip(self.flat.tensors[op.result].shape, self.finer.tensors[op.result].shape, strict=True)
         cut = [dim for dim, (extent, piece) in enumerate(pairs) if extent != piece]
         if len(cut) > 1:
@@ -177,7 +182,7 @@ class _Rules:
         return _Along(cut[0]) if cut else _FIXED
 
     def _linear(self, op: Elementwise, states: Sequence[_State]) -> _State | None:
-        """Of functions of sums that are the sum of the functions: multiples, sums and differences."""
+        """Return the state of a linear function of sums over pieces: a multiple, sum or difference."""
         first, rest = states[0], states[1:]
         if op.fn is MapFn.SELECT:  # of a sum or 0
             first, rest = states[1], [states[0]] if op.constant == 0.0 else states
@@ -232,7 +237,7 @@ class _Rules:
 
 
 def _pointwise(op: Elementwise, states: Sequence[_State], dim: int) -> _State | None:
-    """Of a function of elements along a dim, and of what is the same for all of them."""
+    """Return the state of an elementwise function of concatenations along a dim and of loop-invariant values."""
     along = [state for state in states if isinstance(state, _Along)]
     weights = [state for state in along if state.weight is not None]
     others = [state for state in states if not isinstance(state, _Along)]

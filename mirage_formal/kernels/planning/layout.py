@@ -1,8 +1,8 @@
-"""Layouts: the warps of every product on tensor cores and the swizzle of every matrix in shared memory.
+"""Choice of warps for every product on tensor cores, and of swizzles for every matrix in shared memory.
 
-Both are choices of one option each. An option's cost is in clocks of one block: tensor-core work of a warp, wavefronts
-of ldmatrix, exchanges between warps; a pair of products costs extra where the result of one has to go through shared
-memory to reach the other (a barrier, a store and loads).
+Each choice takes one option. An option's cost is in clocks of one block: tensor-core work of a warp, wavefronts of
+ldmatrix, exchanges between warps. A pair of products costs extra where the result of one reaches the other through
+shared memory (a barrier, a store and loads).
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _ALL_TRIED: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class ProductShape:
-    """One product on tensor cores.
+    """The shape of one product on tensor cores, with its relations to other products.
 
     Attributes:
         rows, cols, inner: Its extents.
-        iterations: How often it is computed.
-        deferred: Partial sums may stay where they are until after the loop.
+        iterations: The number of times that it is computed.
+        deferred: Whether partial sums may stay in registers until after the loop.
         source: The product whose result is its left operand, if that stays in registers; -1 if none does.
-        mates: Products whose results meet its own elementwise.
-        reductions: Reductions over its columns that are finished in every iteration.
+        mates: Products whose results meet its own in an elementwise operator.
+        reductions: The number of reductions over its columns that are finished in every iteration.
         size: Bytes of an element of its operands.
-        beside: A product before it that reads the same operand, whose fragments it can use if both have the same warps
+        beside: An earlier product that reads the same operand; its fragments can be reused if both have the same warps
             (see lowering/products.py); -1 if there is none.
-        beside_left: Whether that is the left operand.
+        beside_left: Whether the shared operand is the left one.
     """
 
     rows: int
@@ -62,7 +62,7 @@ class ProductShape:
 
 
 def tiles_of(shape: ProductShape, warps: Warps) -> tuple[int, int, int]:
-    """Tiles of 16, tiles of 8 and inner steps of one warp."""
+    """Return the tiles of 16, the tiles of 8 and the inner steps of one warp."""
     return *mma_tiles(warps, shape.rows, shape.cols), -(-shape.inner // (MMA[2] * warps.inner))
 
 
@@ -73,21 +73,21 @@ def pads_less(shape: ProductShape) -> bool:
 
 
 def _padded(shape: ProductShape, transposed: bool) -> tuple[int, int]:
-    """Rows and columns up to whole tiles."""
+    """Return rows and columns padded to whole tiles."""
     tall, flat = (MMA[1], MMA[0]) if transposed else (MMA[0], MMA[1])
     return -(-shape.rows // tall) * tall, -(-shape.cols // flat) * flat
 
 
 def warp_options(shape: ProductShape, count: int, *, transposed: bool = False) -> tuple[Warps, ...]:
-    """All ways to cut a product for this many warps into whole inner steps.
+    """Return all grids of this many warps that cut a product into whole inner steps.
 
-    An inner extent that is no whole number of steps may be cut unevenly where it is that of a product before: its
-    accumulators are padded to whole tiles for every warp, and may be left fragments all the same.
+    An inner extent that is no whole number of steps may be cut unevenly if an earlier product computes the left
+    operand. Its accumulators are padded to whole tiles for every warp, and may still serve as left fragments.
 
     Args:
         shape: The product.
         count: Warps of a block.
-        transposed: Those that compute it transposed, if that pads less.
+        transposed: Whether to return the grids that compute it transposed, if that pads less.
     """
     out = []
     uneven = shape.source >= 0 and shape.inner % MMA[2] != 0
@@ -101,7 +101,7 @@ def warp_options(shape: ProductShape, count: int, *, transposed: bool = False) -
 
 
 def depth(inner: int, warps: Warps, *, packed: bool) -> int:
-    """Inner positions that the warps of a product read of an operand in shared memory, from the first to the last.
+    """Return the extent of inner positions that the warps of a product read of an operand in shared memory.
 
     Args:
         inner: The inner extent.
@@ -118,10 +118,11 @@ def _divisors(n: int) -> tuple[int, ...]:
 
 
 def packs(source: ProductShape, a: Warps, product: ProductShape, b: Warps) -> bool:
-    """Return whether the accumulators of a product are, thread by thread, the left fragments that another one needs.
+    """Return whether the accumulators of a product are, thread by thread, the left fragments of another product.
 
-    A ragged inner extent fills neither the last tiles nor, if a warp has an odd number of them, its last step; what is
-    beyond counts as zeros (see lowering/products.py). Those of a product that is computed transposed never are.
+    A ragged inner extent fills neither the last tiles nor, if a warp has an odd number of them, its last step;
+    positions beyond it count as zeros (see lowering/products.py). A product that is computed transposed never has such
+    accumulators.
     """
     wide = tiles_of(source, a)[1]
     ragged = source.cols % MMA[2] != 0
@@ -137,7 +138,7 @@ def packs(source: ProductShape, a: Warps, product: ProductShape, b: Warps) -> bo
 
 
 def product_cost(shape: ProductShape, warps: Warps, *, beside: bool = False) -> int:
-    """Clocks of one product in a block; with ``beside`` it finds the fragments of an operand where ``beside`` says."""
+    """Return the clocks of one product in a block; with ``beside`` it reuses the shared operand's fragments."""
     high, wide, steps = tiles_of(shape, warps)
     words = shape.size // DType.FLOAT16.bytes
     each = 1 if words == 1 else FLOAT32_STEPS
@@ -161,20 +162,20 @@ def product_cost(shape: ProductShape, warps: Warps, *, beside: bool = False) -> 
 
 
 def choose_warps(shapes: Sequence[ProductShape], count: int) -> tuple[Warps, ...]:
-    """The warps of every product: those that cost least in this model, unless there are too many to try."""
+    """Return the warps of every product with the least cost in this model, unless there are too many choices to try."""
     return best_warps(shapes, count, 1)[0]
 
 
 def best_warps(
     shapes: Sequence[ProductShape], count: int, most: int, *, transposed: bool = False
 ) -> list[tuple[Warps, ...]]:
-    """Arrangements of warps, the cheapest in this model first; only the best one if there are too many to try.
+    """Return arrangements of warps, the cheapest in this model first; only the best one if there are too many to try.
 
     Args:
         shapes: The products.
         count: Warps of a block.
-        most: How many are returned at most.
-        transposed: Whether products are computed transposed that this pads less.
+        most: The most arrangements returned.
+        transposed: Whether products are computed transposed where that needs less padding.
     """
     options, costs, pairs = _arrangements(shapes, count, transposed=transposed)
     if prod(map(len, options)) > _ALL_TRIED:
@@ -194,7 +195,7 @@ def _picked(options: Sequence[Sequence[Warps]], chosen: Sequence[int]) -> tuple[
 def _arrangements(
     shapes: Sequence[ProductShape], count: int, *, transposed: bool
 ) -> tuple[list[tuple[Warps, ...]], list[list[int]], dict[tuple[int, int], list[list[int]]]]:
-    """The options of every product, what each costs, and what pairs of them cost extra."""
+    """Return the options of every product, the cost of each, and the extra costs of pairs of options."""
     options = [warp_options(shape, count, transposed=transposed) for shape in shapes]
     costs = [
         [product_cost(shape, warps, beside=shape.beside >= 0) for warps in row]
@@ -231,7 +232,7 @@ def _arrangements(
 
 
 def _side_by_side(other: ProductShape, p: Warps, q: Warps) -> bool:
-    """Return whether a product uses fragments of another one: there is no exchange of partial sums between the two."""
+    """Return whether a product reuses fragments of another one: no exchange of partial sums lies between the two."""
     return p == q and (other.deferred or p.inner == 1)
 
 
@@ -251,14 +252,16 @@ _BANKS: Final = 128  # bytes in all 32 banks
 
 
 def conflicts(placement: SharedPlacement, *, size: int = DType.FLOAT16.bytes, across: bool = False) -> int:
-    """Extra wavefronts of what a warp reads at once for a fragment: rows that share banks with another row.
+    """Return the extra wavefronts of a warp's fragment read: rows that share banks with another row.
 
-    Of 16 bits: 8 rows of 8 elements, a matrix of ldmatrix, which reads either way. Of 32 bits: 4 rows of 8 elements,
-    either 4 neighbours, of which half a warp reads pairs of elements, or, where the inner dim lies across the rows,
-    every other one, of which a warp reads single elements.
+    For 16-bit elements a read is 8 rows of 8 elements: one ldmatrix matrix, in either direction. For 32-bit elements it
+    is 4 rows of 8 elements. These are adjacent rows, from which half a warp reads pairs of elements. Where the inner
+    dim lies across the rows, they are every other row, from which a warp reads single elements.
+
+
 
     Args:
-        placement: Of the matrix.
+        placement: The placement of the matrix.
         size: Bytes of an element.
         across: Whether the inner dim of the product lies across the rows.
     """
@@ -282,7 +285,7 @@ def choose_swizzle(
     size: int = DType.FLOAT16.bytes,
     across: bool = False,
 ) -> SharedPlacement:
-    """The place of a matrix of fragments: no bank conflicts, then the least memory, then no swizzle.
+    """Return the placement of a fragment matrix: no bank conflicts, then the least memory, then no swizzle.
 
     Args:
         buffer: Name of the buffer.
@@ -308,7 +311,7 @@ def choose_swizzle(
 
 
 def whole_vectors(cols: int, size: int) -> int:
-    """Columns up to whole vectors of 16 bytes of elements of so many bytes."""
+    """Return a number of columns padded to whole vectors of 16 bytes, for elements of ``size`` bytes."""
     width = _VECTOR // size
     return -(-cols // width) * width
 
@@ -329,7 +332,7 @@ def _odd(cols: int, size: int, *, across: bool) -> int:
 def unswizzle(
     buffer: str, rows: int, cols: int, *, size: int = DType.FLOAT16.bytes, across: bool = False
 ) -> SharedPlacement:
-    """The place of a matrix of which products read fragments, in rows of a length that never conflicts.
+    """Return the placement of a matrix of fragments without swizzle, in rows whose pitch avoids bank conflicts.
 
     Args: as of ``choose_swizzle``.
     """
@@ -341,12 +344,15 @@ def unswizzle(
 
 
 def plain(buffer: str, rows: int, cols: int) -> SharedPlacement:
-    """A matrix in shared memory, one row after another."""
+    """Return the placement of a matrix in shared memory without padding or swizzle, in row-major order."""
     return SharedPlacement(buffer, rows, cols, cols)
 
 
 def accumulators(shapes: Sequence[ProductShape], chosen: Sequence[Warps]) -> int:
-    """Registers of one thread that hold results of products; of float32, the parts of operands take as many again."""
+    """Return the registers of one thread that hold results of products.
+
+    For float32, the TF32 parts of operands take as many again.
+    """
     return sum(
         4 * prod(tiles_of(shape, warps)[:2]) * (shape.size // DType.FLOAT16.bytes)
         for shape, warps in zip(shapes, chosen, strict=True)

@@ -1,4 +1,7 @@
-"""Memory plans: offsets for buffers in shared memory whose lives may not overlap (dynamic storage allocation)."""
+"""Shared-memory allocation: offsets for buffers such that buffers with overlapping live ranges do not overlap.
+
+The problem is known as dynamic storage allocation.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Where buffers lie.
+    """A shared-memory allocation.
 
     Attributes:
-        offsets: By name.
-        bytes: End of the last buffer.
-        lower_bound: No plan needs fewer bytes: at some step this much is live.
-        optimal: Whether no plan with the same alignment ends earlier.
+        offsets: The offset of each buffer by name.
+        bytes: The end of the last buffer.
+        lower_bound: The most bytes that are live at one step; no allocation needs fewer.
+        optimal: Whether no allocation with the same alignment ends earlier.
     """
 
     offsets: Mapping[str, int]
@@ -40,11 +43,11 @@ class Memory:
 
 
 def allocate(requests: Sequence[Request]) -> Memory:
-    """An offset for every buffer such that buffers that are live at once do not overlap.
+    """Return offsets for all buffers such that buffers that are live at once do not overlap.
 
-    Every plan can be pushed down until each buffer lies at 0 or on another one; placing buffers by increasing offset at
-    the lowest free place gives a plan that is no larger. So a search over orders finds the optimum; it is cut off by
-    the lower bound and by a fixed number of nodes, and says so.
+    Every allocation can be compacted until each buffer lies at 0 or directly on another one. Placing buffers by
+    increasing offset at the lowest free place then gives one that is no larger. So a search over orders finds the
+    optimum. The lower bound or a fixed number of nodes ends it; the result says whether it is optimal.
     """
     items = sorted(requests, key=lambda r: (-_size(r), r.first, r.name))
     bound = max((sum(_size(r) for r in items if r.first <= t <= r.last) for t in {r.first for r in items}), default=0)

@@ -1,7 +1,8 @@
-"""Which way every operator is computed and where every tensor lives: the generic way, in registers, on tensor cores.
+"""Choice of the step that computes each operator, and of the placement of each tensor.
 
-Registers are preferred; what they cannot do (a reduction over a middle dim, a partial broadcast, products of two types)
-is done the generic way, and tensors that both ways meet in have a placement in shared memory as well.
+An operator is computed in registers, on tensor cores, or in the generic way (element by element through shared memory).
+Registers are preferred. Operators that registers do not support (a reduction over a middle dim, a partial broadcast,
+products of two types) are computed in the generic way. Tensors that both ways use are placed in shared memory as well.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ _WIDEST = 16
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Layouts that an input tile allows.
+    """The layouts that an input tile allows.
 
     Attributes:
-        transposed: It is contiguous along rows instead of columns.
-        chunk: Bytes of its asynchronous copies; 0 where there are none.
+        transposed: Whether it is contiguous along rows instead of columns.
+        chunk: Bytes of each asynchronous copy; 0 if asynchronous copies are impossible.
     """
 
     transposed: bool
@@ -62,15 +63,17 @@ class Source:
 
 @dataclass(slots=True)
 class Placements:
-    """The choices for one kernel.
+    """The placements and computations chosen for one kernel.
 
     Attributes:
-        tensors: With their placements.
-        computes: For each operator, by its first result, how it is computed; of an accumulator that a product adds
-            into it is that product's. Scratch buffers are added later.
-        shared_dtype: Element type of each buffer that is a tensor's placement.
-        copied: Inputs that are copied to shared memory, and whether asynchronously.
-        brought: Inputs that are loaded into registers.
+        flat: The flattened block graph.
+        schedule: The schedule.
+        tensors: The tensors with their placements.
+        computes: The step that computes each operator, by its first result. For an accumulator into which a product
+            adds, it is the product's step. Scratch buffers are added later.
+        shared_dtype: The element type of each tensor's shared-memory buffer.
+        copied: The inputs that are copied to shared memory, and whether asynchronously.
+        brought: The inputs that are loaded into registers.
     """
 
     flat: Flat
@@ -83,12 +86,12 @@ class Placements:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Return the threads of a block."""
         return self.schedule.threads
 
     @property
     def moving_bytes(self) -> int:
-        """Bytes of the tiles that are copied asynchronously in each iteration."""
+        """Return the bytes of the tiles that are copied asynchronously in each iteration."""
         moving = [n for n, chunks in self.copied.items() if chunks and self.flat.tensors[n].phase is Phase.LOOP]
         return sum(
             placement.elements * self.shared_dtype[n].bytes
@@ -98,15 +101,15 @@ class Placements:
 
 
 def choose(products: Products, sources: Sequence[Source], schedule: Schedule) -> Placements:
-    """Homes of all tensors and ways of all operators.
+    """Return the placements of all tensors and the steps of all operators.
 
     Args:
         products: The products of the flattened block graph.
-        sources: What each input allows.
-        schedule: What was chosen; its stages are the steps' matter.
+        sources: The layouts that each input allows.
+        schedule: The schedule; its number of stages is not used here.
 
     Raises:
-        UnsupportedError: The schedule is none for this kernel.
+        UnsupportedError: The schedule does not fit this kernel.
     """
     chooser = _Chooser(products, sources, schedule)
     if schedule.registers:
@@ -127,7 +130,7 @@ class _Chooser:
         stack = stack_of(products, products.run)
         turned = frozenset(n for n, source in enumerate(sources) if source.transposed)
         self.over = Distributions(products, self.placements.tensors, schedule.threads, stack, turned)
-        #: Tensors that somebody reads in shared memory; those of which products read fragments there.
+        #: Tensors that are read in shared memory; those from which products read fragments there.
         self.spilled: set[int] = set()
         self.matrices: set[int] = set()
         self.registers = False
@@ -144,13 +147,13 @@ class _Chooser:
         return self.chosen.root(number)
 
     def accumulator_of(self, op: Product) -> Accumulate | None:
-        """The accumulator that a product adds into directly, if there is one."""
+        """Return the accumulator that a product adds into directly; None if there is none."""
         return self.chosen.accumulator_of(op)
 
     # --- operators
 
     def operators(self, registers: bool) -> None:
-        """The way of every operator."""
+        """Choose the step of every operator."""
         self.registers = registers
         for op in self.flat.ops:
             done = registers and self._in_registers(op)
@@ -184,12 +187,12 @@ class _Chooser:
         return self.tensors[number].placement.registers
 
     def _need(self, number: int, result: int, over: Distribution) -> None:
-        """An operand is read by a computation over a distribution: elsewhere, if its registers do not fit.
+        """Record that an operand is read over a distribution: in shared memory if its registers do not match.
 
         Args:
             number: The operand.
-            result: A tensor of the shape over which is computed.
-            over: Which elements each thread computes.
+            result: A tensor of the shape of the computation.
+            over: The distribution: the elements that each thread computes.
         """
         tensor = self.tensors[number]
         op = self.makers.get(number)
@@ -229,7 +232,7 @@ class _Chooser:
         return self.over.hint(result, set()) or (held[0] if held else self.over.beside(result, operands))
 
     def _fold(self, number: int, dim: int, kept: int) -> tuple[Distribution, Distribution, tuple[Digit, ...]] | None:
-        """(over, distribution of the result, digits to add over) of a reduction."""
+        """Return (layout of the operand, layout of the result, digits to add over) of a reduction; None if none."""
         for over in (self._held(number), self.over.hint(number, set()), self.over.fresh(number)):
             axis = None if over is None else self.over.fold_axis(number, dim, over)
             if over is not None and axis is not None and (found := fold(over, axis, kept)) is not None:
@@ -303,7 +306,7 @@ class _Chooser:
         return True
 
     def _generic(self, op: FlatOp) -> None:
-        """The generic way; operands in registers are needed in shared memory too."""
+        """Choose the generic way; operands in registers are then needed in shared memory too."""
         for n in operands_of(op):
             self._readable(n)
         for result in results_of(op):
@@ -322,7 +325,7 @@ class _Chooser:
                 self._readable(n)
 
     def _inline(self, op: FlatOp, result: int) -> bool:
-        """Return whether the readers of a result compute it themselves: it is cheap to, and it is read once."""
+        """Return whether the readers of a result recompute it (rematerialisation): it is cheap, or read once."""
         readers = self.readers.get(result, [])
         if isinstance(op, Product):
             return self.accumulator_of(op) is not None
@@ -345,7 +348,7 @@ class _Chooser:
     # --- inputs and shared memory
 
     def inputs(self, resident: bool) -> None:
-        """Inputs that products read go to shared memory, and in kernels with products all others too."""
+        """Place inputs that products read in shared memory, and in kernels with products all others too."""
         for number in range(self.inputs_count):
             used = self.readers.get(number, [])
             source = self.sources[number]
@@ -358,7 +361,7 @@ class _Chooser:
                 self._device(number)
 
     def _device(self, number: int) -> None:
-        """An input that stays in device memory; it is loaded into registers once if several readers agree how."""
+        """Leave an input in device memory; load it into registers once if all its readers use one distribution."""
         tensor = self.tensors[number]
         readers = self.readers.get(number, [])
         overs = {
@@ -379,7 +382,7 @@ class _Chooser:
             self.tensors[number] = tensor.at(Placement(device=True))
 
     def shared(self) -> None:
-        """Places in shared memory for all tensors that are read there."""
+        """Assign shared-memory placements to all tensors that are read there."""
         for number in sorted(self.spilled | self.matrices):
             tensor = self.tensors[number]
             matrix = number in self.matrices
@@ -394,7 +397,10 @@ class _Chooser:
             self.tensors[number] = tensor.at(Placement(tensor.placement.device, placement, tensor.placement.registers))
 
     def _matrix(self, number: int) -> SharedPlacement:
-        """That of a computed matrix of which products read fragments, in whichever order threads hold runs of it."""
+        """Return the placement of a computed matrix from which products read fragments.
+
+        If threads hold runs of its rows, and no padding is needed, it is stored transposed.
+        """
         tensor, over = self.tensors[number], self._held(number)
         rows, cols = pad_operand(number, tensor, self.readers[number], self.placements.computes)
         whole, size = rows == tensor.rows and cols == tensor.cols, tensor.dtype.bytes
@@ -406,7 +412,7 @@ class _Chooser:
         return place(f"s{number}", rows, cols, size=size, across=self._across(number, transposed=False))
 
     def _across(self, number: int, *, transposed: bool) -> bool:
-        """Return whether the inner dim of a product that reads a matrix lies across its rows, as they are stored."""
+        """Return whether the inner dim of a product that reads a matrix runs across its rows, as they are stored."""
         products = [op for op in self.readers[number] if isinstance(op, Product) and op.result in self.warps]
         return any((op.a == number and transposed) or (op.b == number and not transposed) for op in products)
 

@@ -1,4 +1,4 @@
-"""Plans: a graph-defined kernel with placements, order, barriers, pipelining and memory decided."""
+"""The planner: it decides placements, order, barriers, pipelining and memory of a graph-defined kernel."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from mirage_formal.kernels.program.plan import Plan, PlanParam, Schedule, Tile
 from mirage_formal.kernels.program.program import SharedBuffer
 from mirage_formal.kernels.target import Target
 
-#: Bytes of which one in so many may lie in runs that are cut to less than a cache line.
+#: One byte in this many may lie in runs that are cut to less than a cache line.
 _FEW: Final = 8
 
 
@@ -48,16 +48,17 @@ def make_plan(
     generic: bool = False,
     known: Sequence[Place] | None = None,
 ) -> Plan:
-    """A plan for one graph-defined kernel.
+    """Return a plan for one graph-defined kernel.
 
     Args:
         graph: A well-formed µGraph.
         op_index: Position of the kernel among the graph's operators.
         target: The GPU; its limits bound shared memory and threads.
-        schedule: How it runs; the first of ``planning.schedules`` that fits, if left out, with iterations cut where its
-            pipeline would run dry.
-        generic: Of these only schedules that compute every operator the generic way, as a reference for the others.
-        known: Where each tensor of the graph lies; as ``graph.views`` says, if left out.
+        schedule: The schedule; if left out, the first of ``planning.schedules`` that fits, with iterations cut where
+            its pipeline would run dry.
+        generic: Whether to try only schedules that compute every operator in the generic way, as a reference for the
+            others.
+        known: The memory layout of each tensor of the graph; the one from ``graph.views``, if left out.
 
     Raises:
         GraphError: The operator is not graph-defined, or the graph is not well-formed.
@@ -87,17 +88,16 @@ def make_plan(
 def schedules(
     graph: KernelGraph, op_index: int, target: Target, known: Sequence[Place] | None = None
 ) -> Iterator[Schedule]:
-    """Schedules with which a graph-defined kernel can run, each once, the likeliest first.
+    """Yield the schedules with which a graph-defined kernel can run, each once, the likeliest first.
 
-    The first is the one that ``make_plan`` takes if it is given none. Others have another number of threads, another
-    arrangement of warps, fewer stages, or iterations cut otherwise. Each fits in shared memory; none is known to be
-    faster than another.
+    The first is the default of ``make_plan``. Others have another number of threads, another arrangement of warps,
+    fewer stages, or another cut of iterations. Each fits in shared memory; none is known to be faster than another.
 
     Args:
         graph: A well-formed µGraph.
         op_index: Position of the kernel among the graph's operators.
         target: The GPU.
-        known: Where each tensor of the graph lies; as ``graph.views`` says, if left out.
+        known: The memory layout of each tensor of the graph; the one from ``graph.views``, if left out.
 
     Raises:
         UnsupportedError: The kernel cannot be planned at all.
@@ -119,7 +119,7 @@ def schedules(
 
 
 def _chosen(kernel: _Kernel, *, generic: bool) -> _Attempt | None:
-    """The first schedule that fits; iterations are cut if none does, or if its pipeline runs dry."""
+    """Return the first schedule that fits; iterations are cut if none does, or if its pipeline runs dry."""
     whole = _Loop(kernel, 1)
     first = whole.fitting(generic=generic)
     if generic or (first is not None and first.good):
@@ -135,7 +135,7 @@ def _chosen(kernel: _Kernel, *, generic: bool) -> _Attempt | None:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """Subject of a plan: a graph-defined kernel of a µGraph, and where the tensors of the µGraph lie."""
+    """The input of the planner: a graph-defined kernel of a µGraph, and the memory layouts of the µGraph's tensors."""
 
     graph: KernelGraph
     position: int
@@ -145,12 +145,12 @@ class _Kernel:
 
     @property
     def most(self) -> int:
-        """Bytes of shared memory that a block can have."""
+        """Return the bytes of shared memory that a block can have."""
         return self.target.limits.shared_bytes_per_block
 
     @property
     def skips(self) -> tuple[int, int] | None:
-        """The band mask whose empty tiles end a block's loop, as ``Plan.skips`` has it."""
+        """Return the band mask whose empty tiles end a block's loop, as in ``Plan.skips``."""
         inputs = self.graph.inputs
         bands = [inputs[n].band if n < len(inputs) else None for n in self.op.operands]
         number = skippable(self.op.graph, bands)
@@ -159,17 +159,17 @@ class _Kernel:
 
     @property
     def share(self) -> int:
-        """Bytes of shared memory that a block may take, if it can do with them."""
+        """Return the bytes of shared memory that a block should take at most, so that enough blocks are resident."""
         return room(self.op.graph.blocks, self.target)
 
     def resident(self, attempt: _Attempt) -> int:
-        """Blocks for which one multiprocessor has shared memory."""
+        """Return the blocks for which one multiprocessor has shared memory."""
         limits = self.target.limits
         return limits.shared_bytes_per_sm // (attempt.memory.bytes + limits.shared_reserved_per_block)
 
 
 class _Loop:
-    """A kernel with each iteration cut into some number of them."""
+    """A kernel in which each iteration is split into ``count`` iterations."""
 
     def __init__(self, kernel: _Kernel, count: int) -> None:
         self.kernel, self.count = kernel, count
@@ -187,7 +187,7 @@ class _Loop:
         )
 
     def cut(self, count: int) -> _Loop | None:
-        """The kernel with iterations cut into this many; None if they may not be."""
+        """Return the kernel with each iteration split into this many; None if that is not valid."""
         if count == 1:
             return self
         try:
@@ -198,7 +198,7 @@ class _Loop:
 
     @property
     def lines(self) -> bool:
-        """Return whether the loop keeps cache lines whole: few bytes are in runs of neighbours that it cuts to less."""
+        """Return whether the loop keeps cache lines whole: it splits few bytes into runs shorter than a cache line."""
         moving = [(self.flat.tensors[tile.tensor], tile) for tile in self.inputs if tile.loop is not None]
         sizes = [prod(tensor.shape) * tensor.dtype.bytes for tensor, _ in moving]
         cut = sum(
@@ -212,15 +212,15 @@ class _Loop:
 
     @property
     def products(self) -> Products:
-        """Its products, without warps."""
+        """Return the kernel's products, without warps."""
         return products_of(self.flat, len(self.sources))
 
     def choose(self, schedule: Schedule) -> Placements:
-        """Placements of all tensors."""
+        """Return the placements of all tensors."""
         return choose(self.products, self.sources, schedule)
 
     def depths(self, first: Schedule, target: Target) -> Iterator[list[Schedule]]:
-        """For each variant of a schedule, those with different stages that fit, the deepest first."""
+        """Yield, for each variant of a schedule, the schedules with different stages that fit, the deepest first."""
         alike: set[tuple[object, ...]] = set()
         for way in variants(self.products, first, target):
             try:
@@ -237,7 +237,7 @@ class _Loop:
             yield [replace(way, stages=n) for n in fitting]
 
     def fitting(self, *, generic: bool) -> _Attempt | None:
-        """The first of the schedules that are tried that fits."""
+        """Return the plan of the first schedule that fits; None if none fits."""
         for way in ways(self.op.graph, self.products, generic=generic):
             found = self._staged(self.choose(replace(way, cut=self.count)))
             if found is not None:
@@ -245,14 +245,14 @@ class _Loop:
         return None
 
     def attempt(self, placements: Placements, stages: int) -> _Attempt:
-        """The kernel with that many stages."""
+        """Return the kernel planned with this many stages."""
         steps = Steps(placements.flat, placements, stages)
         return _Attempt(self, placements, steps, _placed(steps, self.kernel.share))
 
     def _staged(self, placements: Placements) -> _Attempt | None:
-        """The deepest pipeline that fits, with room for the blocks that one SM has to hold; None if nothing fits.
+        """Return the deepest pipeline that fits and leaves room for the resident blocks of one multiprocessor.
 
-        If there is not room for all of these, for as many as a pipeline leaves room for.
+        If no pipeline leaves room for all of them, return the one with the most resident blocks; None if nothing fits.
         """
         least = 2 if self.count == 1 else FEWEST_STAGES
         fallback: _Attempt | None = None
@@ -270,7 +270,7 @@ class _Loop:
 def _interface(
     graph: KernelGraph, op_index: int, op: GraphDefined, flat: Flat, known: Sequence[Place]
 ) -> tuple[tuple[PlanParam, ...], tuple[Tile, ...], tuple[Tile, ...]]:
-    """Parameters, and the parts of them that a block reads and writes."""
+    """Return the kernel's parameters, and the tiles of them that a block reads and writes."""
     types = kernel_types(graph)
     params: list[PlanParam] = []
     for position, number in enumerate(op.operands):
@@ -301,8 +301,8 @@ class _Attempt:
     def good(self) -> bool:
         """Return whether operators are in registers, and a copy is in flight whenever the loop waits for a stage.
 
-        Where a multiprocessor gets several blocks, it has to hold two: one's copies fill the time in which the other
-        ends and the next one begins.
+        If there are more blocks than multiprocessors, two must be resident: copies of one overlap the end of the other
+        and the start of the next.
         """
         if not self.placements.moving_bytes:
             return self.placements.schedule.registers
@@ -312,7 +312,7 @@ class _Attempt:
         return self.placements.schedule.registers and deep and kernel.resident(self) >= 1 + several
 
     def plan(self, name: str) -> Plan:
-        """The plan, with barriers."""
+        """Return the plan, with barriers."""
         offsets = self.memory.offsets
         sizes = {request.name: request.bytes for request in self.steps.requests}
         ends = {n: offset + sizes[n] for n, offset in offsets.items()}
@@ -345,11 +345,11 @@ class _Attempt:
 
 
 def _placed(steps: Steps, most: int) -> Memory:
-    """A memory plan that saves barriers where memory would be left over: what shares no bytes needs none.
+    """Return an allocation that saves barriers where memory is left over: buffers that share no bytes need none.
 
     Args:
         steps: The kernel's steps.
-        most: Bytes that a block may take so that as many blocks as there are for it fit one multiprocessor.
+        most: The most bytes of a block that still let all its blocks fit one multiprocessor.
     """
     tight = allocate(steps.requests)
     whole = [replace(request, first=0, last=0) for request in steps.requests]

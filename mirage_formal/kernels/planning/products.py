@@ -1,4 +1,4 @@
-"""Products on tensor cores: which ones can be, how warps share them, and which results stay in registers in between."""
+"""Matrix products on tensor cores: which products are eligible, their warps, and results that stay in registers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _VECTOR_BYTES: Final = 16
 
 @dataclass(slots=True)
 class Products:
-    """The products of a kernel.
+    """The matrix products of a kernel.
 
     Attributes:
         flat: The flattened block graph.
-        inputs: Number of its inputs.
-        readers: Operators that read each tensor.
+        inputs: The number of its inputs.
+        readers: The operators that read each tensor.
         makers: The operator that defines each tensor.
-        warps: For the result of each product on tensor cores, how warps share it.
+        warps: For the result of each product on tensor cores, the grid of warps that computes it.
         packed: Results of products whose left operand comes from registers.
     """
 
@@ -54,21 +54,21 @@ class Products:
 
     @property
     def run(self) -> int:
-        """Elements next to each other that a thread reads at once: 16 bytes of the kernel's smallest type.
+        """Return the vector width of a thread's reads in elements: 16 bytes of the kernel's smallest floating type.
 
-        Of a larger type a run is several reads, each of which would leave out what lies between a warp's threads. Masks
-        count only where there is nothing else.
+        For a larger type a run is several reads, each of which leaves gaps between a warp's threads. Masks count only
+        if the kernel has no other type.
         """
         sizes = {tensor.dtype.bytes for tensor in self.flat.tensors if tensor.dtype.floating}
         return _VECTOR_BYTES // min(sizes, default=DType.BOOL.bytes)
 
     @property
     def eligible(self) -> list[Product]:
-        """The products that tensor cores can compute."""
+        """Return the products that tensor cores can compute."""
         return [op for op in self.flat.ops if isinstance(op, Product) and self._eligible(op)]
 
     def share(self, chosen: Sequence[Warps]) -> None:
-        """Take these warps, one for each eligible product.
+        """Assign warps, one ``Warps`` for each eligible product.
 
         Raises:
             UnsupportedError: There are more or fewer products.
@@ -92,14 +92,14 @@ class Products:
         return [self.shape(op, numbers, ops[:at]) for at, op in enumerate(ops)]
 
     def _eligible(self, op: Product) -> bool:
-        """Return whether tensor cores can compute a product: any of two operands of one type.
+        """Return whether tensor cores can compute a product: its operands have one element type.
 
-        What extents lack to whole steps and tiles is padded with zeros, in shared memory or when registers are packed.
+        Extents are padded with zeros to whole steps and tiles, in shared memory or when registers are packed.
         """
         return self.flat.tensors[op.a].dtype is self.flat.tensors[op.b].dtype
 
     def root(self, number: int) -> int | None:
-        """The product whose accumulators a tensor shares the shape and, in registers, the distribution of."""
+        """Return the product whose shape and register layout a tensor shares; None if there is none."""
         op = self.makers.get(number)
         if isinstance(op, Product):
             return number
@@ -112,7 +112,7 @@ class Products:
         return None
 
     def accumulator_of(self, op: Product) -> Accumulate | None:
-        """The accumulator that a product can add into directly: its only reader, a plain sum."""
+        """Return the accumulator that a product adds into directly: its only reader, a plain sum; None if none."""
         readers = self.readers.get(op.result, [])
         if len(readers) != 1 or op.result in self.flat.outputs:
             return None
@@ -124,7 +124,7 @@ class Products:
         return reader
 
     def mates(self, number: int) -> set[int]:
-        """Products whose results meet this one's elementwise."""
+        """Return the products whose results meet this product's result in an elementwise operator."""
         out: set[int] = set()
         for op in self.flat.ops:
             if isinstance(op, Elementwise) and len(op.operands) >= 2:
@@ -134,7 +134,7 @@ class Products:
         return out
 
     def reductions(self, number: int) -> int:
-        """Reductions over the columns of a product's result that cannot wait until after the loop."""
+        """Return the number of reductions over the columns of a product's result that each iteration finishes."""
         last = len(self.flat.tensors[number].shape) - 1
         return sum(
             isinstance(op, Reduce) and op.dim == last and self.root(op.operand) == number for op in self.flat.ops
@@ -169,11 +169,11 @@ class Products:
 
 
 def products_of(flat: Flat, inputs: int) -> Products:
-    """The products of a kernel, without warps.
+    """Return the products of a kernel, without warps.
 
     Args:
         flat: The flattened block graph.
-        inputs: Number of its inputs.
+        inputs: The number of its inputs.
     """
     readers: dict[int, list[FlatOp]] = {}
     for op in flat.ops:
@@ -185,15 +185,15 @@ def products_of(flat: Flat, inputs: int) -> Products:
 def pad_operand(
     number: int, tensor: PlanTensor, readers: Sequence[FlatOp], computes: Mapping[int, Operation]
 ) -> tuple[int, int]:
-    """Rows and columns that a matrix which ldmatrix reads takes in shared memory, zeros up to whole steps included.
+    """Return the rows and columns of an operand matrix in shared memory, padded with zeros to whole ldmatrix steps.
 
-    The inner dim is that of the columns of a left operand and of the rows of a right one.
+    The inner dim is the columns of a left operand and the rows of a right one.
 
     Args:
         number: The tensor.
         tensor: Its extents.
-        readers: Operators that read it.
-        computes: How operators are computed; a product that is not on tensor cores asks for whole steps as well.
+        readers: The operators that read it.
+        computes: The step that computes each operator; a product that is not on tensor cores needs whole steps as well.
     """
     rows, cols = tensor.rows, tensor.cols
     for op in readers:

@@ -1,4 +1,4 @@
-"""Which schedules a kernel is tried with, the likeliest first."""
+"""Candidate schedules of a kernel, the likeliest first."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from mirage_formal.kernels.program.plan import Schedule
 from mirage_formal.kernels.program.register_layout import WARP, Warps
 from mirage_formal.kernels.target import Target
 
-#: Threads of a block that asks for a number that is none, and the most that one may ask for.
+#: Threads of a block that asks for an invalid number, and the most that one may ask for.
 _THREADS: Final = 128
 _MOST_THREADS: Final = 512
 #: Threads of a block, if those that it asks for would hold too many accumulators each.
 _MORE_THREADS: Final = (256, 512)
-#: Accumulators beyond the limit that are not worth twice the threads.
+#: Accumulators beyond the limit that are tolerated before the threads are doubled.
 _SLACK: Final = 16
-#: Threads of a block that other schedules than the first have.
+#: Threads of a block in schedules other than the first.
 _COUNTS: Final = (64, 128, 256, 512)
 #: Stages that are tried below the deepest pipeline and the next one.
 STAGES: Final = (1, 2, 3, 4, 6)
@@ -41,22 +41,22 @@ MOST_STAGES: Final = 8
 FEWEST_STAGES: Final = 3
 #: Bytes of a block's tiles in flight, without the one that is read, beyond which more stages do not pay.
 _ENOUGH_BYTES: Final = 128 << 10
-#: Bytes of a cache line, of which the parts should not be left to different iterations.
+#: Bytes of a cache line; different iterations should not load parts of one line.
 LINE: Final = 128
-#: Into how many an iteration is cut, the fewest first.
+#: Numbers of pieces into which an iteration is split, the fewest first.
 _CUTS: Final = (2, 4, 8)
 _MOST_CUT: Final = 64
-#: Blocks of one multiprocessor beyond which more of them are not made room for.
+#: The most resident blocks of one multiprocessor for which shared memory is reserved.
 _MOST_RESIDENT: Final = 4
 
 
 def ways(block: BlockGraph, products: Products, *, generic: bool) -> Iterator[Schedule]:
-    """Schedules with one stage: operators in registers first, and inputs copied to shared memory.
+    """Yield schedules with one stage: operators in registers first, and inputs copied to shared memory.
 
     Args:
         block: The block graph.
         products: Its products.
-        generic: Only those that compute every operator the generic way.
+        generic: Whether to yield only schedules that compute every operator in the generic way.
     """
     asked = block.threads
     power = asked & (asked - 1) == 0
@@ -70,7 +70,7 @@ def ways(block: BlockGraph, products: Products, *, generic: bool) -> Iterator[Sc
 
 
 def _shared(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
-    """Threads and warps; more threads where one thread would hold too many accumulators."""
+    """Return threads and warps; more threads where one thread would hold too many accumulators."""
     shapes = products.shapes
     if not shapes:
         stack = stack_of(products, products.run)
@@ -88,10 +88,10 @@ def _shared(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
 
 
 def variants(products: Products, first: Schedule, target: Target) -> Iterator[Schedule]:
-    """Other schedules beside the first one that fits, the likeliest first; their stages are left to the caller.
+    """Yield the first schedule and alternatives to it, the likeliest first; their stages are left to the caller.
 
-    They differ in threads, in how warps share products, in whether products are computed transposed that this pads
-    less, and in whether inputs that only some threads need are copied to shared memory.
+    They differ in threads and in the warps of products. They also differ in whether products are computed transposed to
+    save padding, and whether inputs that only some threads need are copied to shared memory.
 
     Args:
         products: The kernel's products, with iterations cut as in ``first``.
@@ -112,7 +112,7 @@ def variants(products: Products, first: Schedule, target: Target) -> Iterator[Sc
 
 
 def _arrangements(shapes: Sequence[ProductShape], count: int) -> list[tuple[Warps, ...]]:
-    """Arrangements of warps that are tried, the likeliest first."""
+    """Return the arrangements of warps to try, the likeliest first."""
     if not shapes:
         return [()]
     found = best_warps(shapes, count, _ARRANGEMENTS)
@@ -122,10 +122,10 @@ def _arrangements(shapes: Sequence[ProductShape], count: int) -> list[tuple[Warp
 
 
 def check(schedule: Schedule, products: Products, target: Target) -> None:
-    """Refuse a schedule that is none for a kernel.
+    """Reject a schedule that does not fit a kernel.
 
     Raises:
-        UnsupportedError: Says what is wrong with it.
+        UnsupportedError: The schedule is invalid; the text gives the reason.
     """
     threads, hint = schedule.threads, "take a schedule that was made for this kernel"
     if threads & (threads - 1) or not WARP <= threads <= target.limits.threads_per_block:
@@ -150,17 +150,19 @@ def check(schedule: Schedule, products: Products, target: Target) -> None:
 
 
 def most_stages(tile_bytes: int, iterations: int) -> int:
-    """The most stages that pay.
+    """Return the most pipeline stages that pay.
 
     Args:
-        tile_bytes: Of the pipelined tiles of one iteration, 0 if there are none.
-        iterations: Of the loop.
+        tile_bytes: Bytes of the pipelined tiles of one iteration, 0 if there are none.
+        iterations: Iterations of the loop.
     """
     return min(MOST_STAGES, iterations, 1 + max(1, -(-_ENOUGH_BYTES // tile_bytes))) if tile_bytes else 1
 
 
 def cuts(block: BlockGraph) -> Iterator[int]:
-    """Into how many iterations each of a loop's is worth cutting, for a deeper pipeline; not all of them may be.
+    """Yield the numbers of pieces into which each iteration is worth splitting, for a deeper pipeline.
+
+    Not every number may be valid for the kernel.
 
     Args:
         block: The block graph.
@@ -170,10 +172,12 @@ def cuts(block: BlockGraph) -> Iterator[int]:
 
 
 def room(blocks: int, target: Target) -> int:
-    """Shared memory that a block may take so that one multiprocessor holds the blocks that there are for it, in bytes.
+    """Return the bytes of shared memory per block at which one multiprocessor holds its blocks of the grid at once.
+
+    At most ``_MOST_RESIDENT`` blocks are provided for.
 
     Args:
-        blocks: Of the grid.
+        blocks: The blocks of the grid.
         target: The GPU.
     """
     limits = target.limits

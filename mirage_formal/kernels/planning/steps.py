@@ -1,4 +1,4 @@
-"""The steps of a kernel: order, accesses to shared memory, copies and waits, and the lives of buffers."""
+"""The steps of a kernel: their order, shared-memory accesses, copies and waits, and the live ranges of buffers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from mirage_formal.kernels.program.step import (
 
 
 class Steps:
-    """The steps of a kernel with their accesses, and the buffers with their lives."""
+    """The steps of a kernel with their shared-memory accesses, and the buffers with their live ranges."""
 
     def __init__(self, flat: Flat, placements: Placements, stages: int) -> None:
         self.flat, self.placements, self.stages = flat, placements, stages
@@ -53,7 +53,7 @@ class Steps:
         self.buffers: dict[str, tuple[DType, int]] = {}
         moving = [n for n, chunks in placements.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
         self.ring = tuple(sorted(moving)) if stages > 1 else ()
-        #: Every iteration has its own copy of the tiles, so all of them are on their way before the loop.
+        #: Whether every iteration has its own stage, so that all copies start before the loop.
         self.resident = stages == flat.iterations
         self.before: list[Item] = []
         self.loop: list[Item] = []
@@ -73,13 +73,13 @@ class Steps:
     # --- accesses
 
     def _read(self, number: int, result: int, over: Distribution | None, op: FlatOp | None = None) -> list[Access]:
-        """Accesses of a step that reads a tensor and computes over the shape of a result.
+        """Return the shared-memory accesses of a step that reads a tensor and computes over the shape of a result.
 
         Args:
             number: The tensor.
-            result: A tensor of the shape over which is computed.
-            over: The distribution over which is computed; None if it is no computation in registers.
-            op: The operator that is computed the generic way, if one is.
+            result: A tensor of the shape of the computation.
+            over: The distribution of the computation; None if it is not in registers.
+            op: The operator that is computed in the generic way, if there is one.
         """
         tensor = self.tensors[number]
         held = tensor.placement.registers is not None
@@ -105,7 +105,7 @@ class Steps:
         return same and all(self.tensors[n].shape == self.tensors[number].shape for n in through)
 
     def _through(self, op: FlatOp) -> list[int]:
-        """Operands, those of inline operators included."""
+        """Return the operands of an operator, and those of the inline operators that compute them."""
         out: list[int] = []
         for n in operands_of(op):
             out.append(n)
@@ -118,7 +118,7 @@ class Steps:
         return [] if placement is None else [Access(placement.buffer, write=True, owner=owner)]
 
     def _item(self, step: Computation) -> Item:
-        """A step of an operator with its accesses."""
+        """Return the step of an operator with its accesses."""
         read = self._operands(step)
         match step:
             case Accumulation() | MultiplyAccumulate() | Rescale():
@@ -133,7 +133,7 @@ class Steps:
         return Item(step, ((*read, write), (back, *wrote)))
 
     def _owned(self, op: FlatOp) -> list[Access]:
-        """Accesses of the generic way to results in shared memory; those that are carried are read as well."""
+        """Return the generic way's accesses to results in shared memory; loop-carried results are read too."""
         out: list[Access] = []
         for result in results_of(op):
             tensor = self.tensors[result]
@@ -146,7 +146,7 @@ class Steps:
         return out
 
     def _operands(self, step: Computation) -> list[Access]:
-        """Accesses to what a step reads."""
+        """Return the accesses to the operands of a step."""
         match step:
             case Generic(op):
                 return [a for n in operands_of(op) for a in self._read(n, results_of(op)[0], None, op)]
@@ -194,7 +194,7 @@ class Steps:
         self._arrivals()
 
     def _copies(self) -> None:
-        """Copies of inputs: fixed ones before the loop, then the first stages of the ring."""
+        """Add the copies of inputs: loop-invariant ones before the loop, then the first pipeline stages."""
         fixed = [n for n, chunks in self.placements.copied.items() if chunks and self.tensors[n].phase is Phase.BEFORE]
         for n in fixed:
             self.before.append(Item(Fetch(n, asynchronous=True), (tuple(self._write(n)),)))
@@ -217,7 +217,7 @@ class Steps:
             self.loop += [Item(Commit()), Item(WaitGroups(0)), Item(Barrier())]
 
     def _arrivals(self) -> None:
-        """Waits for fixed tiles: before the first step that reads one, or at the latest before the loop does."""
+        """Add waits for loop-invariant tiles: before their first reader, or at the latest before the loop."""
         fixed = {
             a.buffer
             for item in self.before
@@ -248,7 +248,7 @@ class Steps:
         self._place(self.tensors[op.result].phase).append(self._item(step))
 
     def _carried(self, op: Accumulate | LoopConcat | Running, step: Operation) -> None:
-        """The steps of what is carried from one iteration to the next."""
+        """Add the steps of a loop-carried tensor."""
         if not isinstance(op, LoopConcat):
             self.before.append(self._item(Initialize(op)))
         if isinstance(op, Accumulate) and op.factor is not None and isinstance(step, MultiplyAccumulate):
@@ -259,7 +259,7 @@ class Steps:
             self.after.append(self._item(BlockReduce(op, step.digits, scratch)))
 
     def _scratch(self, number: int, digits: Sequence[Digit]) -> str:
-        """The buffer through which warps exchange partial results, if they do."""
+        """Return the buffer through which warps exchange partial results; an empty name if they exchange none."""
         if not by_warp(digits)[1]:
             return ""
         found = self.tensors[number].placement.registers
@@ -270,9 +270,9 @@ class Steps:
     # --- lives
 
     def lives(self, *, loose: bool) -> tuple[Request, ...]:
-        """When every buffer is live, in numbers of steps; what the loop carries around is live in all of it.
+        """Return the live range of every buffer, in step numbers; loop-carried buffers are live in the whole loop.
 
-        Loosely, a buffer is live in the whole of each phase that uses it.
+        With ``loose``, a buffer is live in the whole of each phase that uses it.
         """
         start = len(self.before)
         end = start + len(self.loop)

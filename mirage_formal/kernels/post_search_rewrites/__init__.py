@@ -1,1 +1,1 @@
-"""Rewritings of kernels that come after the search: another graph for a graph-defined kernel, with the same results."""
+"""Post-search rewrites of kernels: each replaces a graph-defined kernel by another graph with the same results."""

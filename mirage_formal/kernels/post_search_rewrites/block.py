@@ -1,4 +1,4 @@
-"""A block graph as it is written, operator by operator."""
+"""A builder of block graphs that adds one operator at a time and shares common subexpressions."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _OVER_THE_LOOP: Final = (OpKind.ACCUM_SUM, OpKind.ACCUM_MAX, OpKind.ACCUM_RESCAL
 
 
 class NoForm(MirageError):
-    """A rewriting has no form of a kernel; ``what`` says why."""
+    """A rewriting does not apply to a kernel; ``what`` gives the reason."""
 
 
 class Block:
-    """A block graph to which operators are added; one that is already there is not added again.
+    """A builder of a block graph; an operator that it already holds is reused, not added again.
 
     Args:
-        like: Its threads, loop and reduction_dimx are those of this one.
-        grid: Its grid.
+        like: The block graph whose block dims, loop and reduction_dimx the new one takes.
+        grid: The grid of the new block graph.
         loop: Its forloop_range.
         inputs: Its input iterators.
-        operands: What they read.
+        operands: The device tensors that the iterators read.
 
     Raises:
-        NoForm: An iterator does not fit what it reads.
+        NoForm: An iterator does not fit the tensor that it reads.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class Block:
         self._known: dict[Op, int] = {}
 
     def emit(self, kind: OpKind, *operands: int, attrs: Attrs = NO_ATTRS) -> int:
-        """The first result of an operator.
+        """Add an operator and return the number of its first result.
 
         Raises:
-            NoForm: The operands are none for it.
+            NoForm: The operator does not accept these operands.
         """
         op = Op(kind, operands, attrs)
         if op not in self._known:
@@ -65,20 +65,20 @@ class Block:
         return self._known[op]
 
     def again(self, op: Op, operands: Sequence[int]) -> int:
-        """The first result of an operator of another graph on these operands."""
+        """Add an operator of another graph on these operands and return the number of its first result."""
         return self.emit(op.kind, *operands, attrs=op.attrs)
 
     def cast(self, number: int, dtype: DType) -> int:
-        """The tensor as another element type."""
+        """Return the number of a tensor cast to an element type."""
         if self.types[number].dtype is dtype:
             return number
         return self.emit(OpKind.CAST, number, attrs=Attrs(dtype=dtype))
 
     def behind(self, number: int) -> tuple[tuple[int, ...], tuple[Op, ...]]:
-        """Return the operands of a tensor, and how it is computed from them.
+        """Return the backward slice of a tensor: the input iterators that it reads and the operators that compute it.
 
         Returns:
-            The input iterators that it needs, and the operators, which number those first and then their own results.
+            The input iterators, and the operators, which number those first and then their own results.
         """
         count = len(self._like.inputs)
         items = [
@@ -96,16 +96,19 @@ class Block:
         return tuple(read), tuple(ops)
 
     def shape(self, number: int) -> Shape:
-        """The shape of a tile."""
+        """Return the shape of a tile."""
         return self.types[number].shape
 
     def made(self, outputs: Sequence[OutputSaver]) -> BlockGraph:
-        """The block graph, with these output savers."""
+        """Return the finished block graph with these output savers."""
         return replace(self._like, ops=tuple(self._ops), outputs=tuple(outputs))
 
 
 def apart(ops: Sequence[BlockOp], dim: int) -> bool:
-    """Return whether results at one index of a dim depend on that index alone, without thread graphs."""
+    """Return whether each result at one index of a dim depends only on operands at the same index of that dim.
+
+    The operators contain no thread graphs.
+    """
     for op in ops:
         assert isinstance(op, Op)
         spec, family = SPECS[op.kind], SPECS[op.kind].family
@@ -118,15 +121,17 @@ def apart(ops: Sequence[BlockOp], dim: int) -> bool:
 
 
 def grows(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> bool:
-    """Return whether fewer blocks along a grid axis, with larger tiles, compute the same.
+    """Return whether the same kernel on fewer blocks along a grid axis, with larger tiles, computes the same.
 
-    So it is if the axis splits one dim of each tensor that depends on it, every operator keeps what stands at one index
-    of that dim apart from what stands at another, and results are put together along it.
+    This holds if three conditions hold. The axis splits one dim of each tensor that depends on it. No operator mixes
+    elements at different indices of that dim. The results are concatenated along that dim.
+
+
 
     Args:
         block: A block graph without thread graphs.
         axis: The grid axis.
-        shapes: Of all its tensors.
+        shapes: The shapes of all its tensors.
     """
     along = [iterator.imap[axis] for iterator in block.inputs]
     for op in block.ops:
@@ -139,10 +144,10 @@ def grows(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> bool:
 
 
 def _along(op: Op, along: Sequence[int | None], shapes: Sequence[Shape]) -> int | None:
-    """The dim of an operator's results that grows with the tiles of the operands; None: none does.
+    """Return the dim of an operator's results that grows with the tiles of its operands; None if no dim grows.
 
     Raises:
-        NoForm: The operator mixes what stands along it.
+        NoForm: The operator mixes elements along that dim.
     """
     mixed = NoForm(f"{op.kind.value} mixes what stands along a grid axis")
     dims = [along[n] for n in op.operands]

@@ -1,11 +1,11 @@
-"""A predefined product as a kernel of its own, in the tiles that are estimated best.
+"""Generated kernels for predefined matrix products, on the tiles with the best estimate.
 
-A library picks the kernel of a product by its extents, and is far from the memory's speed where these are rare: rows
-whose length is no multiple of 16 bytes, or a long sum of which there are few results. Those are no worse than others in
-a generated kernel, whose loop may be dealt to more blocks besides (``kernels.post_search_rewrites.split_k``).
+A library picks the kernel of a product by its extents. It is far from the memory bandwidth where these are rare: rows
+whose length is no multiple of 16 bytes, or a long sum with few results. A generated kernel handles them as well as
+others, and its loop may be split over more blocks besides (``kernels.post_search_rewrites.split_k``).
 
-A row times a column is no product for tensor cores, which compute 64 results or more at a time: the column is read as a
-row, and products of elements are summed.
+A dot product (a row times a column) does not suit tensor cores, which compute 64 results or more at a time. Its column
+is read as a row, and elementwise products are summed.
 """
 
 from __future__ import annotations
@@ -34,17 +34,19 @@ _THREADS: Final = 128
 
 
 def tile(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
-    """The operands of a predefined product, as it is or with a batch of one, and the kernel that computes it.
+    """Return a graph that computes a predefined product by a generated kernel, with the best tiles by estimate.
+
+    Views may come before the kernel: operands get a batch of one where the loop is to be split.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the graph.
 
     Args:
         graph: A graph whose only operator is a product at kernel level.
-        parts: Into how many parts the loop shall be split; the tiles are those that are estimated best for that.
+        parts: The number of blocks over which the loop will be split (split-K); the tiles are the best ones for it.
         target: The GPU that estimates are for.
 
     Raises:
-        NoForm: The operator is no product that tensor cores compute, or no tiles divide it.
+        NoForm: Tensor cores do not compute this product, or no tiles divide it.
     """
     (op,) = graph.ops
     if not isinstance(op, Op) or op.kind is not OpKind.MATMUL:
@@ -80,7 +82,7 @@ def tile(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
 
 
 def _blocks(a: DTensor, b: DTensor, parts: int) -> Iterator[BlockGraph]:
-    """The product in tiles of all extents that are tried, with loops of a multiple of so many iterations."""
+    """Yield block graphs of the product for all tile extents tried; ``parts`` divides the number of iterations."""
     rank = len(a.shape)
     rows, inner, cols = *a.shape[-2:], b.shape[-1]
     batches = prod(a.shape[:-2])
@@ -117,7 +119,10 @@ def _blocks(a: DTensor, b: DTensor, parts: int) -> Iterator[BlockGraph]:
 
 
 def _dots(a: DTensor, parts: int) -> Iterator[BlockGraph]:
-    """Sums of products of elements of two tensors alike, along their last dim, with loops of a multiple of so many."""
+    """Yield block graphs of dot products along the last dim, where ``parts`` divides the number of iterations.
+
+    The two operands have equal shapes.
+    """
     rank, inner, batches = len(a.shape), a.shape[-1], prod(a.shape[:-2])
     batch = next((d for d, extent in enumerate(a.shape[:-2]) if extent > 1), None)
     for deep in _extents(inner, _INNER):
@@ -137,13 +142,13 @@ def _dots(a: DTensor, parts: int) -> Iterator[BlockGraph]:
 
 
 def _map(axes: Sequence[tuple[int, int | None, int | None, int | None]], tensor: int) -> DimMap:
-    """For each grid axis the dim of a tensor that it splits, none where it has no extent."""
+    """Return the imap or omap of a tensor: the dim that each grid axis splits, None where the axis has extent 1."""
     x, y, z = (axis[tensor] if axis[0] > 1 else None for axis in axes)
     return x, y, z
 
 
 def _extents(whole: int, tried: Sequence[int]) -> Iterator[int]:
-    """Extents of tiles along a dim: those that divide it, and all of it if that is not more."""
+    """Yield tile extents along a dim: those tried that divide it, and the whole dim if it is not larger than these."""
     found = [n for n in tried if n < whole and whole % n == 0]
     yield from found
     if whole <= tried[-1]:
@@ -151,7 +156,7 @@ def _extents(whole: int, tried: Sequence[int]) -> Iterator[int]:
 
 
 def _dealt(block: BlockGraph, parts: int, rank: int) -> BlockGraph:
-    """The block graph as it runs with its loop split, as far as an estimate can tell: it writes parts."""
+    """Return a block graph that stands for the first split-K kernel in estimates: it writes float32 partial sums."""
     if parts == 1:
         return block
     (a, b), (saver,) = block.inputs, block.outputs

@@ -1,9 +1,9 @@
-"""A kernel on another grid: the same operators on larger or smaller tiles.
+"""Retiling of kernels: the same operators on another grid, with larger or smaller tiles.
 
-A search keeps one grid of a kernel without products, the one that is estimated best, and a cover of parts has one
-kernel for each. What the model cannot tell apart, such as 768 blocks from 192, only times do; so the same kernel on
-fewer or more blocks is a form like any other. Kernels with products are on grids of all extents that divide their
-dims, with loops of longer steps as well: a product with 14,336 columns on 224 blocks in the place of 256.
+For a kernel without products a search keeps one grid only, the best by estimate, and a cover has one kernel for each
+part. Only timing can tell apart choices that the cost model rates alike, such as 768 blocks and 192. So the same kernel
+on fewer or more blocks is a form like any other. Kernels with products are tried on grids of all extents that divide
+their dims, and with loops of longer steps: for example 14,336 columns on 224 blocks instead of 256.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from mirage_formal.kernels.target import Target
 
 _T = TypeVar("_T")
 
-#: Elements of the largest tile of a block that its registers hold, as of the kernels that searches make.
+#: The most elements of a tile that a block's registers hold, the same limit as for kernels that searches make.
 _MOST: Final = 1 << 15
-#: The least for which there is a warp's worth of work.
+#: The fewest elements of the largest tile: one for each thread of a warp.
 _FEWEST: Final = 32
-#: Of kernels with products: the fewest and the most blocks for each multiprocessor, and elements of a tile along a dim
-#: that is cut are a multiple of this, as a product of tensor cores has columns.
+#: Limits of kernels with products: the fewest and the most blocks for each multiprocessor. A tile's extent along a dim
+#: that is cut is a multiple of ``_COLUMNS``, the columns of a tensor-core product.
 _BLOCKS: Final = (0.5, 4.0)
 _COLUMNS: Final = 8
-#: By how much the steps of their loops may become longer.
+#: Factors by which the steps of their loops may become longer.
 _LONGER: Final = (1, 2, 4)
 
 
 def retile(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: Target, *, larger: bool) -> BlockGraph:
-    """The kernel on ``factor`` times fewer or more blocks, along the grid axes for which it is estimated best.
+    """Return the kernel on ``factor`` times fewer or more blocks, on the grid with the best estimate.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
 
     Args:
         op: A well-formed kernel.
-        operands: What it reads.
+        operands: The device tensors that it reads.
         factor: A power of 2.
         target: The GPU that estimates are for.
         larger: Whether tiles become larger, and blocks fewer.
 
     Raises:
-        NoForm: It has products, or no axis of its grid can be cut otherwise.
+        NoForm: It has products, or no axis of its grid can be cut in another way.
     """
     block = inline_blocks(op.graph)
     if any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
@@ -72,7 +72,10 @@ def retile(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: T
 
 
 def otherwise(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: Target) -> BlockGraph:
-    """The kernel with products on the grid that is the ``rank``-th best of all others by its estimate.
+    """Return the kernel with products on another grid: the ``rank``-th best of all others by estimate.
+
+    For each grid only the best loop with as long or longer steps is kept. The kernel's own grid counts once for each
+    loop of longer steps.
 
     Of the loops with as long or longer steps each grid has the one that is estimated best; the kernel's own grid counts
     with each loop of longer steps.
@@ -81,7 +84,7 @@ def otherwise(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: 
 
     Args:
         op: A well-formed kernel.
-        operands: What it reads.
+        operands: The device tensors that it reads.
         rank: 1 or more.
         target: The GPU that estimates are for.
 
@@ -110,7 +113,7 @@ def otherwise(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: 
 
 
 def _cut(block: BlockGraph, operands: Sequence[DTensor], target: Target) -> Iterator[BlockGraph]:
-    """The block graph on each grid whose extents divide the dims that they cut, with each loop of longer steps."""
+    """Yield the block graph on each grid whose extents divide the dims that they cut, with each loop step length."""
     shapes = [tile.shape for tile in block_types(block, tuple(operands))]
     extents: list[tuple[int, ...]] = []
     for axis, extent in enumerate(block.grid):
@@ -133,7 +136,7 @@ def _cut(block: BlockGraph, operands: Sequence[DTensor], target: Target) -> Iter
 
 
 def _grids(block: BlockGraph, operands: Sequence[DTensor], factor: int, *, larger: bool) -> Iterator[BlockGraph]:
-    """The block graph with the factor dealt to its grid axes in every way."""
+    """Yield the block graph with a factor distributed over its grid axes in every way."""
     shapes = [tile.shape for tile in block_types(block, tuple(operands))]
     if not larger:
         yield from _with_another_axis(block, shapes, factor)
@@ -150,7 +153,7 @@ def _grids(block: BlockGraph, operands: Sequence[DTensor], factor: int, *, large
 
 
 def _with_another_axis(block: BlockGraph, shapes: Sequence[Shape], factor: int) -> Iterator[BlockGraph]:
-    """The block graph with a grid axis that has no extent yet cutting a dim of all its tiles."""
+    """Yield the block graph with an unused grid axis (extent 1) splitting a dim of all its tiles."""
     axis = next((axis for axis, extent in enumerate(block.grid) if extent == 1), None)
     if axis is None:
         return

@@ -1,4 +1,4 @@
-"""The rewritings of a kernel, alone and one after the other, and what each makes of a graph of one kernel."""
+"""The post-search rewrites, alone and composed, and their application to a graph of one kernel."""
 
 from __future__ import annotations
 
@@ -18,43 +18,42 @@ from mirage_formal.kernels.post_search_rewrites.scale_hoisting import hoist_scal
 from mirage_formal.kernels.post_search_rewrites.split_k import split
 from mirage_formal.kernels.target import Target
 
-#: However slow a form is estimated to be.
+#: The slack that accepts any estimate.
 ANY: Final = 1e9
-#: How often more blocks the loop is dealt to.
+#: Numbers of parts that loops are split into (split-K).
 _PARTS: Final = (2, 4, 8, 16, 32)
-#: The same of a product by itself, of which there may be few results.
+#: Further numbers of parts for predefined products, which may have few results.
 _MORE_PARTS: Final = (64, 128)
 #: All of them.
 PARTS: Final = (*_PARTS, *_MORE_PARTS)
-#: How many times fewer blocks a kernel without products has, and how many times more.
+#: Factors by which kernels without products get fewer blocks, and more blocks.
 _FEWER_BLOCKS: Final = (2, 4, 8, 16)
 _MORE_BLOCKS: Final = (2, 4)
-#: Other grids of kernels with products that are tried.
+#: Ranks of the other grids that kernels with products are tried on.
 _GRIDS: Final = (1, 2, 3, 4, 5)
 
 
 class Factors(Enum):
-    """Which factors of the operands of products move."""
+    """The scaling factors of product operands that a rewrite moves."""
 
     NONE = ""
-    #: Behind their products.
+    #: Those that move behind their products.
     BEHIND = "factors"
-    #: There, or to the other operand, if need be with a kernel that computes them first.
+    #: Those, and those that move to the other operand, with a kernel that computes them first where needed.
     ALL = "all-factors"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Rewrites of kernels.
+    """A rewrite of kernels.
 
     Attributes:
-        factors: Which factors move.
-        parts: Into how many parts the loop is split; 1: none.
-        products: Whether it is done to predefined products, which become kernels first, and to nothing else.
-        fewer: How many times fewer blocks kernels without products have; 1: as many. Nothing else is done then.
-        more: How many times more blocks they have; likewise.
-        tiles: Which of the other grids kernels with products have, the best by its estimate first; 0: their own.
-            Likewise.
+        factors: The scaling factors that move.
+        parts: The number of parts into which the loop is split (split-K); 1: it is not split.
+        products: Whether the rewrite applies to predefined products only, which become generated kernels first.
+        fewer: The factor by which kernels without products get fewer blocks; 1: unchanged. Nothing else is done then.
+        more: The factor by which they get more blocks; likewise.
+        tiles: The rank by estimate, from 1, of another grid for kernels with products; 0: their own grid. Likewise.
     """
 
     factors: Factors = Factors.NONE
@@ -66,12 +65,12 @@ class Change:
 
     @property
     def grids(self) -> bool:
-        """Return whether kernels are the same on other grids."""
+        """Return whether the change only puts kernels on other grids."""
         return self.fewer > 1 or self.more > 1 or self.tiles > 0
 
     @property
     def name(self) -> str:
-        """As in "factors split-4"."""
+        """Return the name of the change, for example "factors split-4"; "own" if nothing changes."""
         words = (
             "products" if self.products else "",
             self.factors.value,
@@ -83,7 +82,7 @@ class Change:
         return " ".join(word for word in words if word) or "own"
 
 
-#: All of them; the first changes nothing.
+#: All rewrites; the first changes nothing.
 CHANGES: Final = (
     *(Change(factors, parts) for factors in Factors for parts in (1, *_PARTS)),
     *(Change(parts=parts, products=True) for parts in (1, *PARTS)),
@@ -94,16 +93,16 @@ CHANGES: Final = (
 
 
 def rewritten(graph: KernelGraph, change: Change, target: Target, slack: float) -> KernelGraph:
-    """A graph of one kernel with a change; the graph itself where a part of the change does not apply.
+    """Return a graph of one kernel with a change applied; the graph itself where the change does not apply.
 
     Sound: nothing rests on this; whoever uses its result has it proved equal to the graph.
 
     Args:
         graph: A well-formed graph of one operator.
-        change: What is done to it.
+        change: The rewrite to apply.
         target: The GPU that estimates are for.
-        slack: A loop is split, or a predefined product becomes a kernel, only if the estimate of what it becomes is at
-            most this times the estimate of what it was.
+        slack: The largest ratio of the new estimate to the old one at which a loop is split, a grid changed, or a
+            predefined product made a kernel.
     """
     if change.products:
         return _product(graph, change.parts, target, slack)
@@ -121,7 +120,10 @@ def rewritten(graph: KernelGraph, change: Change, target: Target, slack: float) 
 
 
 def _product(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph:
-    """The graph with a predefined product as a kernel, or as two with its loop split; itself where there is no form."""
+    """Return the graph with a generated kernel for its predefined product, or two kernels where the loop is split.
+
+    Where no form exists, or its estimate is too slow, return the graph itself.
+    """
     if len(graph.ops) > 1:
         return graph
     try:
@@ -137,10 +139,10 @@ def _product(graph: KernelGraph, parts: int, target: Target, slack: float) -> Ke
 
 
 def _retiled(graph: KernelGraph, change: Change, target: Target, slack: float) -> KernelGraph:
-    """The graph with its last kernel on another grid.
+    """Return the graph with its last kernel on another grid.
 
     Raises:
-        NoForm: It has no such form, or one that is estimated slow.
+        NoForm: It has no such form, or its estimate is too slow.
     """
     *before, op = graph.ops
     assert isinstance(op, GraphDefined)
@@ -157,10 +159,10 @@ def _retiled(graph: KernelGraph, change: Change, target: Target, slack: float) -
 
 
 def _split(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph:
-    """The graph with its last kernel split.
+    """Return the graph with its last kernel split into two along its loop (split-K).
 
     Raises:
-        NoForm: It has no such form, or one that is estimated slow.
+        NoForm: It has no such form, or its estimate is too slow.
     """
     *before, op = graph.ops
     assert isinstance(op, GraphDefined)

@@ -1,16 +1,16 @@
-"""Factors of the operands of products, moved to where they cost less.
+"""Hoisting of scaling factors out of the operands of products.
 
-A factor that does not depend on the dim that is summed goes behind the product: matmul(A, B / r) = matmul(A, B) / r,
-as in matmul(Q, rms_norm(K)), whose norm is over that dim. A factor that depends on nothing else goes to the other
+A factor that does not depend on the summed dim moves behind the product: matmul(A, B / r) = matmul(A, B) / r, as in
+matmul(Q, rms_norm(K)), whose norm is over that dim. A factor that depends on the summed dim only moves to the other
 operand: matmul(P, V / r) = matmul(P / r', V), where r' is r with its last dims exchanged, as in matmul(P, rms_norm(V)).
-Either way a kernel keeps no copy of B / r in shared memory and multiplies from the tile that it has loaded. What is
-divided by was divided by before, so nothing more has to be other than 0.
+Either way the kernel keeps no copy of B / r in shared memory and multiplies from the tile that it has loaded. All
+divisors were divisors before, so no new divisor must be nonzero.
 
-No operator of a block exchanges dims, so factors for other operands come from device memory, where a reshape does: as
-they are if an input iterator reads them, else computed by a kernel that runs first.
+No block operator transposes dims, so factors for other operands come from device memory, where a reshape transposes
+them. A factor that an input iterator reads is used as it is; other factors are computed by a kernel that runs first.
 
-A value is carried as a tensor and the factors that it still lacks. Factors meet it where an operator is neither a
-product nor linear. What is the same in every iteration of the loop keeps its factors: it is computed before the loop.
+A value is kept as a tensor and a list of factors not yet applied. They are applied at any operator that is neither a
+product nor linear. A value that is the same in every iteration keeps its factors: it is computed before the loop.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ class _Value:
     Attributes:
         number: The tensor.
         factors: The factors.
-        source: What makes the value without factors, for where they have to meet it after all; None: they are
-            multiplied.
-        moving: Whether it differs from iteration to iteration.
+        source: The operator and operands that compute the whole value, factors included; None: multiply the factors in.
+        moving: Whether the value differs from iteration to iteration.
     """
 
     number: int
@@ -46,7 +45,7 @@ class _Value:
 
 
 class _More(Exception):
-    """A factor must be read with its dims exchanged, by one more input iterator."""
+    """A request to start again with one more input iterator, which reads a factor with its last dims exchanged."""
 
     def __init__(self, wanted: Exchanged) -> None:
         super().__init__(wanted)
@@ -54,13 +53,13 @@ class _More(Exception):
 
 
 def hoist_scales(graph: KernelGraph, target: Target | None = None) -> KernelGraph:
-    """A kernel with factors of its products' operands where they cost less; it is the last operator of the result.
+    """Return the graph with factors of its products' operands hoisted; the kernel is the last operator of the result.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the graph.
 
     Args:
         graph: A well-formed graph of one graph-defined kernel.
-        target: The GPU that kernels are tiled for which compute factors first; None: factors only go behind products.
+        target: The GPU for which kernels that compute factors first are tiled; None: factors only move behind products.
 
     Raises:
         NoForm: No factor moves.
@@ -99,10 +98,10 @@ class _Factors:
         self._moved = False
 
     def made(self) -> KernelGraph:
-        """The new graph.
+        """Return the new graph.
 
         Raises:
-            _More: The walk must be done again.
+            _More: Another input iterator is needed; start again.
             NoForm: No factor moves.
         """
         block = self._block
@@ -139,15 +138,15 @@ class _Factors:
                 return tuple(_Value(made + r, moving=moving) for r in range(item.results))
 
     def _behind(self, given: tuple[_Value, ...]) -> bool:
-        """Return whether operands lie behind the loop, where no product repeats."""
+        """Return whether all operands lie after the loop, where a product is computed once only."""
         return all(self._new.types[value.number].after_loop for value in given) and self._block.forloop_range > 1
 
     def _masks(self, given: tuple[_Value, ...]) -> bool:
-        """Return whether operands are masks, of which a product is the conjunction."""
+        """Return whether any operand is a boolean mask; a product of masks is their conjunction."""
         return not all(self._new.types[value.number].dtype.floating for value in given)
 
     def _norm(self, item: Op, given: tuple[_Value, ...], moving: bool) -> _Value:
-        """x / sqrt(mean(x^2) + eps) w."""
+        """Return x / sqrt(mean(x^2) + eps) * w as a value with factors."""
         assert item.attrs.dim is not None
         block = self._new
         x = self._plain(given[0])
@@ -165,7 +164,7 @@ class _Factors:
         return _Value(base, tuple(factors), (item, (x, *weights)), moving)
 
     def _arithmetic(self, item: Op, given: tuple[_Value, ...], moving: bool) -> _Value:
-        """A product or quotient of two tensors, of which the smaller one is a factor if it broadcasts."""
+        """Return an elementwise product or quotient; the smaller operand becomes a factor if it broadcasts."""
         block = self._new
         left, right = given
         a, b = (block.shape(value.number) for value in given)
@@ -180,7 +179,7 @@ class _Factors:
         return _Value(left.number, (*left.factors, factor), source, moving)
 
     def _product(self, number: int, item: Op, given: tuple[_Value, ...], moving: bool) -> _Value:
-        """The product of two tensors, with factors behind it and at the other operand."""
+        """Return the matrix product of two values, with their factors moved behind it or to the other operand."""
         block = self._new
         rank = len(block.shape(given[0].number))
         places = [
@@ -200,7 +199,7 @@ class _Factors:
         return _Value(block.again(item, numbers), left, moving=moving)
 
     def _places(self, value: _Value, summed: int, number: int) -> tuple[list[int], list[int]]:
-        """Which factors of an operand go behind its product, and which to the other operand."""
+        """Return the factors of an operand that move behind its product, and those that move to the other operand."""
         behind: list[int] = []
         across: list[int] = []
         for factor in value.factors if value.moving else ():
@@ -213,10 +212,10 @@ class _Factors:
         return behind, [factor for factor in across if self._exchanged(factor, summed) is not None]
 
     def _exchanged(self, factor: int, summed: int) -> int | None:
-        """The iterator that reads a factor with its last dims exchanged; None if there can be none.
+        """Return the input iterator that reads a factor with its last dims exchanged; None if none is possible.
 
         Raises:
-            _More: There is none yet.
+            _More: The iterator is not there yet.
         """
         block = self._new
         read, ops = block.behind(factor)
@@ -232,7 +231,7 @@ class _Factors:
         return len(self._block.inputs) + self._wanted.index(found)
 
     def _times(self, number: int, factors: list[int]) -> int:
-        """An operand times factors of the other one, in float32."""
+        """Return an operand multiplied, in float32, by factors that come from the other operand."""
         block = self._new
         dtype, found = block.types[number].dtype, number
         for factor in factors:
@@ -244,11 +243,14 @@ class _Factors:
         return block.cast(found, dtype)
 
     def _accumulated(self, number: int) -> bool:
-        """Whether a product is summed over the loop: it is added to accumulators as it is, with factors it is not."""
+        """Return whether an accumulator reads a product.
+
+        The sum over the loop then takes the product directly, which factors behind it would prevent.
+        """
         return any(SPECS[reader.kind].accumulator for reader in self._readers.get(number, []))
 
     def _plain(self, value: _Value) -> int:
-        """The value as one tensor."""
+        """Return the value as one tensor, with its factors multiplied in."""
         if not value.factors:
             return value.number
         if value.source is not None:

@@ -1,13 +1,12 @@
-"""A loop dealt to more blocks, and a second kernel that combines their partial results.
+"""Split-K: the loop of a kernel distributed over more blocks, and a second kernel that combines their partial results.
 
-A kernel whose loop ends in sums has as many blocks as its results have tiles, which is few where results are small and
-the loop is long. Here a further grid axis takes the loop in equal runs. Its blocks write what their accumulators hold,
-in float32, and a second kernel adds it up, one part in each iteration, and does what came after the loop. Tiles may be
-made larger at the same time: with more blocks along the loop, fewer are needed along the results, and what each loads
-is used more often.
+A kernel whose loop ends in sums has one block per tile of its results: few blocks where results are small and the loop
+is long. Here a further grid axis takes equal runs of iterations. Its blocks write their accumulators in float32. The
+second kernel adds them up, one or several parts in each iteration, and does the work after the loop. Tiles may become
+larger at the same time: more blocks along the loop mean that fewer are needed along the results, and each loaded tile
+is reused more.
 
-Exponentials that are summed need no care: a maximum of parts is what ``kernels.online_softmax`` finds for the second
-kernel.
+Summed exponentials need no special case: ``kernels.online_softmax`` finds the maximum of parts for the second kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from mirage_formal.kernels.cost import block_cost
 from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm, apart, grows
 from mirage_formal.kernels.target import Target
 
-#: How parts are put together, and what is to be done with the sum.
+#: The accumulator that combines the parts of each accumulator.
 _COMBINED: Final = {
     OpKind.ACCUM_SUM: OpKind.ACCUM_SUM,
     OpKind.ACCUM_SUM_LAST: OpKind.ACCUM_SUM,
@@ -38,30 +37,30 @@ _COMBINED: Final = {
     OpKind.ACCUM_RMS_LAST: OpKind.ACCUM_SUM,
     OpKind.ACCUM_MAX: OpKind.ACCUM_MAX,
 }
-#: By how much a tile may become larger along one grid axis.
+#: Factors by which a tile may become larger along one grid axis.
 _LARGER: Final = (1, 2, 4)
-#: Blocks of the first kernel for each multiprocessor beyond which more of them are of no use.
+#: The most blocks of the first kernel for each multiprocessor; more are of no use.
 _MOST_BLOCKS: Final = 4
-#: Elements of all accumulators of a block that its registers hold beside what else they are for.
+#: The most elements of all accumulators of a block; its registers hold other values besides.
 _MOST_ACCUMULATED: Final = 1 << 15
 #: Elements of the smallest tile of the second kernel along a dim.
 _SMALLEST: Final = 8
-#: Parts that an iteration of the second kernel takes at least, if it takes several.
+#: The fewest parts that an iteration of the second kernel takes, if it takes several.
 _TOGETHER: Final = 8
-#: Along it parts lie one behind another.
+#: The dim along which parts lie one after another.
 _PARTS: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Two kernels in the place of one.
+    """The two kernels of a split-K form.
 
     Attributes:
-        first: Writes parts.
-        second: Combines them: its operands are the first one's results, and what it reads itself.
+        first: The kernel that writes partial results.
+        second: The kernel that combines them; its operands are the first one's results, then its own reads.
         us: Estimated microseconds of both.
-        loads: Positions of what the first reads among the operands of the kernel.
-        reads: Those of what the second reads: tensors that the loop does not change, which come behind it.
+        loads: Positions, among the operands of the original kernel, of those that the first kernel reads.
+        reads: Positions of those that the second kernel reads: loop-invariant operands used after the loop.
     """
 
     first: BlockGraph
@@ -72,18 +71,18 @@ class Split:
 
 
 def split(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Target) -> Split:
-    """The kernel with its loop dealt to ``parts`` times as many blocks, in the tiles that are estimated best.
+    """Return the kernel with its loop split over ``parts`` times as many blocks, on the tiles with the best estimate.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
 
     Args:
         op: A well-formed kernel.
-        operands: What it reads.
+        operands: The device tensors that it reads.
         parts: Two or more.
         target: The GPU that estimates are for.
 
     Raises:
-        NoForm: There are none.
+        NoForm: No split is possible.
     """
     block = inline_blocks(op.graph)
     if block.forloop_range % parts:
@@ -110,7 +109,7 @@ def split(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Tar
 
 
 def _scales(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> tuple[int, ...]:
-    """By how much tiles may become larger along a grid axis."""
+    """Return the factors by which tiles may become larger along a grid axis."""
     extent = block.grid[axis]
     if extent == 1 or not grows(block, axis, shapes):
         return (1,)
@@ -118,7 +117,7 @@ def _scales(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> tuple[int,
 
 
 def _larger(block: BlockGraph, scale: Sequence[int]) -> BlockGraph:
-    """The block graph with larger tiles: fewer blocks along each grid axis."""
+    """Return the block graph with larger tiles, hence fewer blocks along each grid axis."""
     x, y, z = (extent // factor for extent, factor in zip(block.grid, scale, strict=True))
     return replace(block, grid=(x, y, z))
 
@@ -131,7 +130,7 @@ class _Split:
         self._target = target
         self._tiles = block_types(block, self._operands)
         carried = {n: item.operands[0] for n, item in numbered(len(block.inputs), block.ops) if self._carries(item)}
-        #: Tensors behind the loop that are an input's, with its position.
+        #: For each tensor after the loop that is a loop-invariant input, the input's position.
         self._carried = carried
         others = {n for item in block.ops if not self._carries(item) for n in item.operands}
         self._loads = tuple(i for i in range(len(block.inputs)) if i in others or i not in carried.values())
@@ -140,17 +139,17 @@ class _Split:
         self._axes = sorted(range(3), key=lambda axis: block.grid[axis] == 1)
 
     def _carries(self, item: BlockOp) -> bool:
-        """Return whether an accumulator brings an input behind the loop that is the same in every iteration."""
+        """Return whether an operator only makes a loop-invariant input available after the loop (``accum_max``)."""
         (first, *_) = item.operands
         inputs = self._block.inputs
         known = isinstance(item, Op) and item.kind is OpKind.ACCUM_MAX and first < len(inputs)
         return known and inputs[first].fmap is None
 
     def made(self) -> Split:
-        """Both kernels.
+        """Return both kernels.
 
         Raises:
-            NoForm: There are none.
+            NoForm: No split is possible.
         """
         first, kept = self._first()
         loads, reads = ([self._operands[i] for i in places] for places in (self._loads, self._reads))
@@ -169,7 +168,7 @@ class _Split:
         return Split(first, second, cost.us + us, self._loads, self._reads)
 
     def _turned(self, dims: DimMap, last: int | None) -> DimMap:
-        """A map with the axes in their new order, and a dim for the last axis, that of the parts."""
+        """Return a dim map with its grid axes reordered, and ``last`` as the dim of the last axis, the parts' axis."""
         x, y = (dims[axis] for axis in self._axes[:2])
         return (x, y, last)
 
@@ -178,7 +177,7 @@ class _Split:
         return (x, y, last)
 
     def _first(self) -> tuple[BlockGraph, list[tuple[int, Op]]]:
-        """The kernel that writes parts, and the accumulators that they are of."""
+        """Return the kernel that writes partial results, and the accumulators that they belong to."""
         block = self._block
         iterators = [block.inputs[i] for i in self._loads]
         inputs = [InputIterator(self._turned(i.imap, i.fmap), i.fmap) for i in iterators]
@@ -209,7 +208,7 @@ class _Split:
 
     @staticmethod
     def _part(new: Block, item: Op, given: Sequence[int]) -> int:
-        """Return the result of a block's iterations for an accumulator."""
+        """Return the partial result of one block's iterations for an accumulator."""
         match item.kind:
             case OpKind.ACCUM_RMS_LAST:
                 return new.emit(OpKind.ACCUM_MEAN_LAST, new.emit(OpKind.SQUARE, *given))
@@ -219,7 +218,7 @@ class _Split:
                 raise NoForm(f"{item.kind.value} is no sum over the loop")
 
     def _place(self, number: int) -> DimMap:
-        """Where the blocks' parts of an accumulator lie: along the dims of the results, one part behind another."""
+        """Return the omap of an accumulator's partial results: along the results' dims, one part after another."""
         shape = self._tiles[number].shape
         like = self._block.outputs[0].omap
         found: list[int | None] = []
@@ -232,10 +231,10 @@ class _Split:
         return self._turned((found[0], found[1], found[2]), _PARTS)
 
     def _together(self, kept: Sequence[tuple[int, Op]]) -> tuple[int, ...]:
-        """How many parts an iteration of the second kernel may take.
+        """Return the numbers of parts that one iteration of the second kernel may take.
 
-        Several are a tile with the parts along a dim that the accumulators do not have; a loop over them, one in each
-        iteration, would wait for each part by itself.
+        Several parts form a tile along a dim that the accumulators do not use. With one part in each iteration, the
+        loop would wait for each part separately.
         """
         if any(self._tiles[number].shape[:1] != (1,) for number, _ in kept):
             return (1,)
@@ -245,7 +244,7 @@ class _Split:
     def _second(
         self, first: BlockGraph, tensors: Sequence[DTensor], kept: Sequence[tuple[int, Op]], together: int
     ) -> BlockGraph:
-        """The kernel that combines parts, so many in an iteration, in the tiles of the first one."""
+        """Return the kernel that combines parts, ``together`` in each iteration, on the tiles of the first kernel."""
         block = self._block
         inputs = [InputIterator((*saver.omap[:2], None), _PARTS) for saver in first.outputs]
         inputs += [InputIterator(self._turned(block.inputs[i].imap, None), None) for i in self._reads]
@@ -267,7 +266,7 @@ class _Split:
         return new.made(savers)
 
     def _whole(self, new: Block, position: int, item: Op, together: int) -> int:
-        """An accumulator put together from its parts, so many in an iteration."""
+        """Return an accumulator combined from its parts, ``together`` of them in each iteration."""
         combined = _COMBINED[item.kind]
         if together > 1:
             fold = OpKind.MAX if combined is OpKind.ACCUM_MAX else OpKind.SUM
@@ -278,7 +277,7 @@ class _Split:
         return new.emit(OpKind.SQRT, found) if item.kind is OpKind.ACCUM_RMS_LAST else found
 
     def _after(self, new: Block, number: int, item: Op, given: list[int]) -> int:
-        """An operator behind the loop: in float32, but for products, which tensor cores compute of narrower types."""
+        """Emit an operator after the loop, in float32; products keep the narrower types that tensor cores take."""
         if SPECS[item.kind].family is Family.PRODUCT:
             given = [new.cast(n, self._tiles[number].dtype) for n in given]
         elif len({new.types[n].dtype for n in given} - {DType.BOOL}) > 1:
@@ -291,7 +290,7 @@ class _Split:
     # --- tiles of the second kernel
 
     def _finer(self, block: BlockGraph, tensors: Sequence[DTensor]) -> Iterator[BlockGraph]:
-        """The second kernel with smaller tiles along one dim, which its third grid axis splits."""
+        """Yield the second kernel with smaller tiles along one dim, which its third grid axis splits."""
         types = block_types(block, tuple(tensors))
         shapes = [tile.shape for tile in types]
         for dim in range(1, len(shapes[0])):
@@ -310,7 +309,7 @@ class _Split:
 
 
 def _cut(block: BlockGraph, shapes: Sequence[Shape], dim: int, count: int) -> BlockGraph:
-    """The block graph with its third grid axis splitting a dim."""
+    """Return the block graph with its third grid axis splitting a dim."""
 
     def mapped(dims: DimMap, operand: int) -> DimMap:
         return (*dims[:2], dim if shapes[operand][dim] > 1 else None)

@@ -1,4 +1,7 @@
-"""Factors of one operand that the other one reads: with their last dims exchanged, computed first where need be."""
+"""Scaling factors of one operand of a product that the other operand takes over, transposed in their last two dims.
+
+A factor that is computed by operators is computed by a kernel of its own first.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,20 @@ from mirage_formal.kernels.cost import block_cost
 from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm, apart
 from mirage_formal.kernels.target import Target
 
-#: Elements of a tile along the dim of a factor, of the kernel that computes it.
+#: Tile extents along the dim of a factor, for the kernel that computes it.
 _TILES: Final = (8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """A factor with its last dims exchanged.
+    """A scaling factor with its last two dims transposed.
 
     Attributes:
-        iterator: The iterator from whose tile it is computed.
-        ops: How; none if it is that tile.
+        iterator: The input iterator from whose tile the factor is computed.
+        ops: The operators that compute it; none if the factor is the tile.
         dim: The dim along which it has more than one element.
-        partner: The dim with which that one is exchanged.
-        split: Dims of the tensor that the iterator's blocks and iterations split.
+        partner: The dim that is exchanged with ``dim``.
+        split: Dims of the device tensor that the iterator's blocks and iterations split.
     """
 
     iterator: int
@@ -37,7 +40,7 @@ class Exchanged:
     split: tuple[int, ...]
 
     def follows(self, block: BlockGraph) -> InputIterator:
-        """The iterator that reads it, where the other one reads the tile."""
+        """Return the iterator that reads the transposed factor where ``iterator`` reads its tile."""
         mine = block.inputs[self.iterator]
 
         def turned(dim: int | None, extent: int) -> int | None:
@@ -49,12 +52,12 @@ class Exchanged:
         return InputIterator((x, y, z), turned(mine.fmap, block.forloop_range))
 
     def computed(self, graph: KernelGraph, tensor: int, like: BlockGraph, target: Target) -> tuple[KernelGraph, int]:
-        """A graph that also computes it.
+        """Return a graph that also computes the transposed factor.
 
         Args:
-            graph: Its outputs are not looked at.
-            tensor: What the iterator reads.
-            like: Its threads are those of the kernel.
+            graph: The graph to extend; its outputs are not read.
+            tensor: The number of the device tensor that the iterator reads.
+            like: The block graph whose threads the new kernel gets.
             target: The GPU that estimates are for.
 
         Returns:
@@ -76,7 +79,7 @@ class Exchanged:
         return replace(graph, ops=(*graph.ops, *added)), len(types) + len(added) - 1
 
     def _kernel(self, tensor: DTensor, like: BlockGraph, target: Target) -> BlockGraph:
-        """The kernel that computes it from the whole tensor, in the tiles that are estimated best."""
+        """Return the kernel that computes the factor from the whole tensor, on the tiles with the best estimate."""
         found: list[tuple[float, int, BlockGraph]] = []
         extent = tensor.shape[self.dim]
         tiles = [tile for tile in _TILES if extent % tile == 0] if apart(self.ops, self.dim) else []
@@ -105,14 +108,14 @@ class Exchanged:
 
 
 def exchange_factors(block: BlockGraph, iterator: int, ops: Sequence[Op], shape: Shape, dim: int) -> Exchanged | None:
-    """A factor with its last dims exchanged; None if it is none of a whole tensor.
+    """Return a factor with its last dims exchanged; None if it cannot be computed from the whole tensor.
 
     Args:
         block: The block graph of the kernel that has it.
         iterator: The iterator from whose tile it is computed.
-        ops: How; tensor 0 is the tile, and the last one the factor.
-        shape: What the iterator reads.
-        dim: One of the last two dims, along which alone it has more than one element in a tile.
+        ops: The operators that compute it; tensor 0 is the tile, and the last tensor is the factor.
+        shape: The shape of the device tensor that the iterator reads.
+        dim: The only dim, one of the last two, along which a tile of it has more than one element.
     """
     rank = len(shape)
     partner = rank - 1 if dim == rank - 2 else rank - 2

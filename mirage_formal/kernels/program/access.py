@@ -1,4 +1,4 @@
-"""What a Program's statements touch: every access with its conditions and loops, and whether it is well-formed."""
+"""Listing of a Program's memory accesses with their conditions and loops, and checks of well-formedness."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ COPY_BYTES = frozenset((4, 8, 16))
 
 
 class Mode(StrEnum):
-    """How an access touches memory."""
+    """The kind of a memory access."""
 
     READ = "read"
     WRITE = "write"
@@ -70,18 +70,18 @@ class Mode(StrEnum):
 
     @property
     def writes(self) -> bool:
-        """Return whether memory is changed."""
+        """Return whether the access changes memory."""
         return self is Mode.WRITE or self is Mode.ASYNC
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where a statement stands.
+    """The position of a statement.
 
     Attributes:
         path: Positions in bodies.
         loops: Variables and extents of the enclosing loops, outermost first.
-        guards: Conditions that are nonzero there.
+        guards: Conditions that are nonzero at the statement.
         unrolled: Variables of enclosing loops that are unrolled.
         divergent: Whether an enclosing condition may differ between threads.
     """
@@ -93,13 +93,13 @@ class Context:
     divergent: bool = False
 
     def under(self, *guards: IntExpr) -> Context:
-        """The same place where further conditions hold."""
+        """Return the same position under further conditions."""
         return replace(self, guards=(*self.guards, *guards))
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """``count`` elements of a buffer or parameter, starting at ``index``."""
+    """An access to ``count`` elements of a buffer or parameter, starting at ``index``."""
 
     context: Context
     mode: Mode
@@ -109,19 +109,19 @@ class Access:
 
     @property
     def bytes(self) -> int:
-        """How many bytes it touches."""
+        """Return the number of bytes accessed."""
         return self.count * self.target.dtype.bytes
 
     @property
     def address(self) -> IntExpr:
-        """Its first byte: within shared memory, or within the parameter."""
+        """Return the first byte: within shared memory, or within the parameter."""
         offset = self.target.offset if isinstance(self.target, SharedBuffer) else 0
         return add(times(self.index, self.target.dtype.bytes), Int(offset))
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An expression that is computed: its arithmetic must stay in range."""
+    """An integer expression that a statement evaluates; its arithmetic must stay in range."""
 
     context: Context
     role: str
@@ -130,7 +130,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class RegisterUse:
-    """Elements of a register array; ``count`` is how many it has."""
+    """A use of ``used`` elements of a register array from ``index`` on; ``count`` is the size of the array."""
 
     context: Context
     array: str
@@ -141,21 +141,21 @@ class RegisterUse:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A statement's accesses to shared memory, in the order in which they happen."""
+    """A statement's accesses to shared memory, in program order."""
 
     accesses: tuple[Access, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A statement that orders others."""
+    """A statement that orders others: a barrier, or a commit or wait of asynchronous copies."""
 
     statement: Barrier | Commit | WaitGroups
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop and what is in it."""
+    """A loop and its body."""
 
     var: str
     extent: int
@@ -164,7 +164,7 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A condition and what is under it."""
+    """A condition and the body that it guards."""
 
     path: str
     condition: IntExpr
@@ -186,10 +186,14 @@ class Listing:
     """Everything that a Program does that can be unsafe.
 
     Attributes:
-        faults: Place, subject and text of each: a name, a type or a number that is not as a statement wants it.
-        unruly: As many of control flow: a statement of all threads where they may part, a register index that is not
-            constant after unrolling. Such a Program is not safe, but can be printed.
+        faults: Place, subject and text of each malformed name, type or number.
+        unruly: The same for control flow: a collective statement where threads may diverge, or a register index that is
+            not constant after unrolling. Such a Program is not safe, but can be printed.
+        uses: The integer expressions that are evaluated.
+        registers: The uses of register arrays.
+        accesses: The memory accesses.
         uniform: Conditions that must be the same for all threads.
+        tree: The statements that access or synchronise shared memory, with their loops and branches.
     """
 
     faults: list[tuple[str, str, str]] = field(default_factory=list)
@@ -202,7 +206,7 @@ class Listing:
 
 
 def listing(program: Program) -> Listing:
-    """List a Program's accesses and faults of form, for its proof of safety and for the printer.
+    """Return the listing of a Program's accesses and faults of form, for its safety proof and for the printer.
 
     Sound: every statement and every value in it is visited; what a statement's description in
     kernels/program/program.py forbids by form alone is a fault or unruly, and such a Program is not safe.
@@ -221,7 +225,7 @@ class _Walker:
         self.params: Mapping[str, Param] = {param.name: param for param in program.params}
         self.pending: list[Access] = []
         self.coordinates = ("tid", *GRID)
-        #: Whether a ``GridWait`` is still to come: until then, what the launch before writes is not there yet.
+        #: Whether a ``GridWait`` is still to come: until then, results of the previous launch are not visible.
         self.early = program.dependent
 
     def fault(self, at: Context, subject: str, what: str) -> None:
@@ -246,7 +250,7 @@ class _Walker:
                 self.fault(top, param.name, "expected a parameter that is written, or one that no launch writes")
 
     def taken(self, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Set[str]:
-        """Names that something declared here must not have."""
+        """Return the names that a new declaration must not have."""
         return {*self.coordinates, *(name for name, _ in at.loops), *scope, *self.shared, *self.params}
 
     # --- statements ---

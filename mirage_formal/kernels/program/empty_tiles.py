@@ -1,7 +1,7 @@
-"""Iterations of a kernel's loop in which a band mask is 0 everywhere, so that they change nothing and are skipped.
+"""Loop iterations that can be skipped because a band mask is 0 on their whole tile.
 
-A block that computes rows up to i needs no columns behind i of what a causal mask selects: the tile of the mask is
-empty there, the selected exponentials are 0, and no accumulator changes.
+In a causal mask, a block that computes rows up to i needs no columns after i. The mask's tile is empty there, the
+selected exponentials are 0, and no accumulator changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mirage_formal.semantics.functions import ZEROS
 #: The value with which running maxima begin; a maximum with it or with less changes nothing.
 LOWEST: Final = Fraction(2**128 - 2**104) * -1
 
-#: Operators that give 0 if all their operands are 0.
+#: Operators whose result is 0 if all their operands are 0.
 _ZEROS: Final = ZEROS | {
     OpKind.ADD,
     OpKind.SUB,
@@ -36,7 +36,7 @@ _ZEROS: Final = ZEROS | {
     OpKind.MAXIMUM,
     OpKind.MINIMUM,
 }
-#: Operators that give 0 if one of their operands is 0.
+#: Operators whose result is 0 if one of their operands is 0.
 _PRODUCTS: Final = frozenset({OpKind.MUL, OpKind.MATMUL})
 _SUMS: Final = frozenset({OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_SUM_TO_DIMX})
 _RESCALED_SUMS: Final = frozenset({OpKind.ACCUM_RESCALED_SUM, OpKind.ACCUM_RESCALED_SUM_LAST})
@@ -44,10 +44,10 @@ _RESCALED_SUMS: Final = frozenset({OpKind.ACCUM_RESCALED_SUM, OpKind.ACCUM_RESCA
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A running maximum, which an iteration leaves as it is."""
+    """A running maximum that an iteration leaves unchanged."""
 
 
-#: What a tensor is in an iteration with an empty tile: a number everywhere, a maximum that stays, or anything.
+#: A tensor in an iteration with an empty tile: one number everywhere, an unchanged running maximum, or unknown.
 _Empty = Fraction | _Kept | None
 
 
@@ -75,7 +75,7 @@ def skippable(block: BlockGraph, bands: Sequence[Band | None]) -> int | None:
 
 
 def _apply(op: BlockOp, values: list[_Empty]) -> bool:
-    """Append what an operator gives; False if it is an accumulator that an iteration may change."""
+    """Append the state of an operator's results; return False if it is an accumulator that an iteration may change."""
     given = [values[n] for n in op.operands]
     if not isinstance(op, Op):
         for step in op.graph.ops:

@@ -1,4 +1,4 @@
-"""Primitive operators of a flattened block graph: macro operators and thread graphs are written out."""
+"""Primitive operators of a flattened block graph, in which macro operators and thread graphs are expanded."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 
 
 class MapFn(Enum):
-    """Elementwise operations that are no functions of one or two numbers."""
+    """Elementwise operations other than functions of one or two numbers."""
 
     #: The second operand where the first, a mask, is not 0, and the last elsewhere.
     SELECT = "select"
-    #: The constant, whatever there is.
+    #: The constant everywhere; there are no operands.
     CONSTANT = "constant"
 
 
 @dataclass(frozen=True, slots=True)
 class Elementwise:
-    """result = fn of the operands' elements, with broadcast; a constant stands for the last operand.
+    """An elementwise operator with broadcasting: result = fn of the operands; a constant stands for the last one.
 
-    Of a difference that is ``finite`` the second operand counts as the lowest finite float32 where it is less: it is a
-    maximum m, and exp(x - m) is 0 of an x that is -inf, also where all of them are.
+    In a ``finite`` difference, a second operand below the lowest finite float32 counts as that number. The operand is a
+    maximum m, and exp(x - m) is 0 for x = -inf, even if all x are -inf.
     """
 
     result: int
@@ -34,7 +34,7 @@ class Elementwise:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Sum or maximum over one dim, of whose extent ``kept`` stay: element i is taken over i, i + kept, ..."""
+    """A sum or maximum over one dim, of whose extent ``kept`` remain: element i combines i, i + kept, ..."""
 
     result: int
     fn: BinaryFn
@@ -45,7 +45,7 @@ class Reduce:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Matrix product of the last two dims; all dims before them have extent 1."""
+    """A matrix product over the last two dims; all dims before them have extent 1."""
 
     result: int
     a: int
@@ -54,7 +54,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Concat:
-    """a followed by b along one dim."""
+    """A concatenation: a followed by b along one dim."""
 
     result: int
     a: int
@@ -64,7 +64,7 @@ class Concat:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A dim of extent 1 repeated."""
+    """A broadcast: a dim of extent 1 repeated."""
 
     result: int
     operand: int
@@ -73,9 +73,9 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """Sum or maximum over the iterations, over one dim as well if ``dim`` is set (as in Reduce).
+    """A sum or maximum over the iterations, and over one dim as well if ``dim`` is set (as in Reduce).
 
-    With a ``factor`` the sum so far is multiplied by it before the new term is added.
+    With a ``factor``, the sum so far is multiplied by it before the new term is added.
     """
 
     result: int
@@ -88,7 +88,7 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class LoopConcat:
-    """The iterations' tensors one after another along one dim."""
+    """A concatenation of the iterations' tensors along one dim."""
 
     result: int
     operand: int
@@ -97,9 +97,10 @@ class LoopConcat:
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """largest = max over the iterations so far; rescale = exp(largest before - largest), 0 in the first iteration.
+    """A running maximum and its rescaling factor.
 
-    It begins at the lowest finite float32, so that exp(x - largest) is 0 of an x that is -inf, and never NaN.
+    largest = max over the iterations so far; rescale = exp(previous largest - largest), 0 in the first iteration. It
+    begins at the lowest finite float32, so that exp(x - largest) is 0 for x = -inf, and never NaN.
     """
 
     largest: int
@@ -111,12 +112,12 @@ FlatOp = Elementwise | Reduce | Product | Concat | Repeat | Accumulate | LoopCon
 
 
 def results_of(op: FlatOp) -> tuple[int, ...]:
-    """Numbers of the tensors that an operator defines."""
+    """Return the numbers of the tensors that an operator defines."""
     return (op.largest, op.rescale) if isinstance(op, Running) else (op.result,)
 
 
 def operands_of(op: FlatOp) -> tuple[int, ...]:
-    """Numbers of the tensors that an operator reads."""
+    """Return the numbers of the tensors that an operator reads."""
     match op:
         case Elementwise():
             return op.operands

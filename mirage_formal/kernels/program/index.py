@@ -1,4 +1,4 @@
-"""Integer expressions of a Program, simplified as they are built from what is known about their ranges."""
+"""Integer expressions of a Program, simplified as they are built by means of their known ranges."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, V
 
 
 class Indices:
-    """Builds integer expressions over variables of known ranges 0 .. extent-1."""
+    """A builder of integer expressions over variables of known ranges 0 .. extent-1."""
 
     def __init__(self, ranges: dict[str, int]) -> None:
         self._ranges = dict(ranges)
         self._count = 0
 
     def variable(self, extent: int, stem: str = "i") -> Var:
-        """A new loop variable."""
+        """Return a new loop variable."""
         name = f"{stem}{self._count}"
         self._count += 1
         self._ranges[name] = extent
         return Var(name)
 
     def named(self, name: str, extent: int) -> Var:
-        """A loop variable of a given name."""
+        """Return a loop variable of a given name."""
         self._ranges[name] = extent
         return Var(name)
 
     def most(self, e: IntExpr) -> int:
-        """An upper bound of an expression that is well-formed: no intermediate value is negative.
+        """Return an upper bound of a well-formed expression: no intermediate value is negative.
 
-        Nothing is proved by it, and every bound shows in the text of kernels; proofs of safety, which may assume
-        nothing about expressions, have bounds of their own (``integers.interval``).
+        No proof rests on it, but every bound shows in the text of kernels. Proofs of safety, which may assume nothing
+        about expressions, have bounds of their own (``integers.interval``).
         """
         match e:
             case Int():
@@ -61,7 +61,7 @@ class Indices:
                 return 1
 
     def add(self, *terms: IntExpr) -> IntExpr:
-        """Their sum."""
+        """Return the sum of terms."""
         constant = 0
         out: IntExpr | None = None
         for term in terms:
@@ -76,13 +76,13 @@ class Indices:
         return out if constant == 0 else IntBin(IntOp.ADD, out, Int(constant))
 
     def mul(self, e: IntExpr, factor: int) -> IntExpr:
-        """e * factor."""
+        """Return e * factor."""
         if isinstance(e, IntBin) and e.op is IntOp.MUL and isinstance(e.b, Int):
             return times(e.a, e.b.value * factor)
         return times(e, factor)
 
     def split(self, e: IntExpr, n: int) -> tuple[IntExpr, IntExpr] | None:
-        """(q, r) with e = q * n + r and r < n, if the form of e shows them."""
+        """Return (q, r) with e = q * n + r and r < n, if the form of e shows them; else None."""
         if self.most(e) < n:
             return ZERO, e
         if isinstance(e, Int):
@@ -98,7 +98,7 @@ class Indices:
         return None
 
     def div(self, e: IntExpr, n: int) -> IntExpr:
-        """e / n, rounded down."""
+        """Return e / n, rounded down."""
         if n == 1:
             return e
         if (found := self.split(e, n)) is not None:
@@ -108,7 +108,7 @@ class Indices:
         return IntBin(IntOp.DIV, e, Int(n))
 
     def mod(self, e: IntExpr, n: int) -> IntExpr:
-        """e % n."""
+        """Return e % n."""
         if n == 1:
             return ZERO
         if (found := self.split(e, n)) is not None:
@@ -116,17 +116,17 @@ class Indices:
         return IntBin(IntOp.MOD, e, Int(n))
 
     def sub(self, a: IntExpr, b: IntExpr) -> IntExpr:
-        """a - b, which must not be negative."""
+        """Return a - b, which must not be negative."""
         return binary(IntOp.SUB, a, b)
 
     def xor(self, a: IntExpr, b: IntExpr) -> IntExpr:
-        """a ^ b."""
+        """Return a ^ b."""
         if ZERO in (a, b):
             return b if a == ZERO else a
         return binary(IntOp.XOR, a, b)
 
     def less(self, e: IntExpr, n: int) -> IntExpr:
-        """Return whether e < n; the constant 1 where that is known."""
+        """Return the condition e < n; a constant where it is known."""
         if self.most(e) < n:
             return ONE
         if isinstance(e, Int):
@@ -136,7 +136,7 @@ class Indices:
         return IntBin(IntOp.LT, e, Int(n))
 
     def equal(self, e: IntExpr, n: int) -> IntExpr:
-        """Return whether e == n."""
+        """Return the condition e == n; a constant where it is known."""
         if isinstance(e, Int):
             return ONE if e.value == n else ZERO
         if self.most(e) < n:
@@ -146,7 +146,7 @@ class Indices:
         return IntBin(IntOp.EQ, e, Int(n))
 
     def both(self, conditions: Iterable[IntExpr]) -> IntExpr:
-        """Their conjunction; the constant 1 if all are known to hold."""
+        """Return the conjunction of conditions; the constant 1 if all are known to hold."""
         out: IntExpr = ONE
         for condition in conditions:
             if condition == ZERO:
@@ -156,13 +156,13 @@ class Indices:
         return out
 
     def clamped(self, e: IntExpr, n: int) -> IntExpr:
-        """e where it is below n, else some number below n."""
+        """Return an expression that is e where e < n, and some number below n elsewhere."""
         if self.most(e) < n:
             return e
         return IntBin(IntOp.MOD, e, Int(n))
 
     def unravel(self, e: IntExpr, shape: tuple[int, ...]) -> tuple[IntExpr, ...]:
-        """Coordinates of the element at a row-major position."""
+        """Return the coordinates of the element at a row-major position."""
         out: list[IntExpr] = []
         step = 1
         for position, extent in enumerate(reversed(shape)):
@@ -172,14 +172,15 @@ class Indices:
         return tuple(ZERO if extent == 1 else part for extent, part in zip(shape, reversed(out), strict=True))
 
     def ravel(self, coordinates: Iterable[IntExpr], strides: Iterable[int]) -> IntExpr:
-        """The sum of coordinates times strides."""
+        """Return the sum of coordinates times strides."""
         return self.add(*(self.mul(c, s) for c, s in zip(coordinates, strides, strict=True)))
 
 
 class Digits:
-    """Arithmetic of digits that are taken apart and put together again several times, as along the moves of a path.
+    """A builder of expressions for mixed-radix digits, which layout compositions split and recombine several times.
 
-    Quotients and remainders of sums drop what their terms show, which ``Indices`` leaves to the compiler of a kernel.
+    Quotients and remainders of sums are simplified from the form of their terms, which ``Indices`` leaves to the
+    kernel's compiler.
 
     Args:
         ix: Builds the expressions.
@@ -189,30 +190,30 @@ class Digits:
         self._ix = ix
 
     def number(self, value: int) -> IntExpr:
-        """A constant."""
+        """Return a constant."""
         return Int(value)
 
     def add(self, *terms: IntExpr) -> IntExpr:
-        """Their sum."""
+        """Return the sum of terms."""
         return self._ix.add(*terms)
 
     def less(self, e: IntExpr, n: int) -> IntExpr:
-        """Return whether e < n."""
+        """Return the condition e < n."""
         return self._ix.less(e, n)
 
     def ravel(self, coordinates: Iterable[IntExpr], strides: Iterable[int]) -> IntExpr:
-        """The sum of coordinates times strides."""
+        """Return the sum of coordinates times strides."""
         return self._ix.ravel(coordinates, strides)
 
     def unravel(self, e: IntExpr, shape: tuple[int, ...]) -> tuple[IntExpr, ...]:
-        """Coordinates of the element at a row-major position."""
+        """Return the coordinates of the element at a row-major position."""
         steps = [prod(shape[dim + 1 :]) for dim in range(len(shape))]
         parts = [self._quotient(e, step) for step in steps]
         found = [parts[0] if dim == 0 else self.mod(part, shape[dim]) for dim, part in enumerate(parts)]
         return tuple(ZERO if extent == 1 else part for extent, part in zip(shape, found, strict=True))
 
     def mod(self, e: IntExpr, n: int) -> IntExpr:
-        """e % n: without multiples of n among the terms, and digit by digit where the terms have digits."""
+        """Return e % n: without multiples of n among the terms, and digit by digit where the terms have digits."""
         if self._ix.split(e, n) is None and n > 1:
             whole, rest = self._parted(e, n)
             if whole != ZERO:
@@ -223,7 +224,7 @@ class Digits:
         return self._ix.mod(e, n)
 
     def _quotient(self, e: IntExpr, n: int) -> IntExpr:
-        """e / n, rounded down, see ``mod``."""
+        """Return e / n, rounded down, simplified as in ``mod``."""
         if self._ix.split(e, n) is None and n > 1:
             whole, rest = self._parted(e, n)
             if whole != ZERO:
@@ -234,19 +235,19 @@ class Digits:
         return self._ix.div(e, n)
 
     def _parted(self, e: IntExpr, n: int) -> tuple[IntExpr, IntExpr]:
-        """(q, r) with e = q * n + r, where r has the terms of a sum that are no multiples of n by their form."""
+        """Return (q, r) with e = q * n + r, where r keeps the terms of a sum that are not evidently multiples of n."""
         terms = _terms(e)
         multiples = [self._ix.mul(atom, factor // n) for factor, atom in terms if factor % n == 0]
         others = [self._ix.mul(atom, factor) for factor, atom in terms if factor % n]
         return self._ix.add(*multiples), self._ix.add(*others) if multiples else e
 
     def _factors(self, e: IntExpr, n: int) -> list[int]:
-        """Divisors of n that divide terms of a sum, the largest first."""
+        """Return divisors of n that divide terms of a sum, the largest first."""
         return sorted({f for factor, _ in _terms(e) if 1 < (f := gcd(factor, n)) < n}, reverse=True)
 
 
 def _terms(e: IntExpr) -> list[tuple[int, IntExpr]]:
-    """The terms of a sum, each a factor and what it multiplies."""
+    """Return the terms of a sum as pairs of a constant factor and an expression."""
     match e:
         case IntBin(IntOp.ADD, a, b):
             return [*_terms(a), *_terms(b)]

@@ -1,4 +1,4 @@
-"""How much a program does, to compare programs by."""
+"""A count of the statements that a Program executes, for comparison of Programs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Final
 
 from mirage_formal.kernels.program.program import For, GlobalVector, If, Mma, Program, SharedVector, Stmt
 
-#: What a product of fragments costs beside a statement.
+#: The cost of a product of fragments, in statements.
 _MMA: Final = 64
 
 
 def amount(program: Program) -> float:
-    """Statements that all threads of a launch execute; those of several elements count once for each."""
+    """Return the statements that all threads of a launch execute; vector statements count once per element."""
     return float(prod(program.grid) * program.threads * _body(program.body))
 
 

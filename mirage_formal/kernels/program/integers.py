@@ -1,4 +1,4 @@
-"""Arithmetic about index expressions without a solver: values, folding, bounds under conditions, divisors."""
+"""Arithmetic on index expressions without a solver: evaluation, constant folding, interval bounds, divisors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ONE: Final = Int(1)
 
 
 def evaluate(e: IntExpr, values: Mapping[str, int]) -> int | None:
-    """The value of an expression; None where a division by zero or a negative operand of ``/ % ^`` has no meaning."""
+    """Return the value of an expression; None where division by 0 or a negative operand of ``/ % ^`` occurs."""
     match e:
         case Int(value):
             return value
@@ -30,7 +30,7 @@ def evaluate(e: IntExpr, values: Mapping[str, int]) -> int | None:
 
 
 def operate(op: IntOp, x: int, y: int) -> int | None:
-    """``x op y`` of integers, None where it has no meaning."""
+    """Return ``x op y`` for integers; None where it is undefined."""
     match op:
         case IntOp.ADD:
             return x + y
@@ -53,7 +53,7 @@ def operate(op: IntOp, x: int, y: int) -> int | None:
 
 
 def binary(op: IntOp, a: IntExpr, b: IntExpr) -> IntExpr:
-    """``a op b``, computed where both are constants, without neutral elements."""
+    """Return ``a op b``, folded if both are constants, and without neutral elements."""
     match op, a, b:
         case _, Int(x), Int(y):
             value = operate(op, x, y)
@@ -68,27 +68,27 @@ def binary(op: IntOp, a: IntExpr, b: IntExpr) -> IntExpr:
 
 
 def add(a: IntExpr, b: IntExpr) -> IntExpr:
-    """Their sum."""
+    """Return the sum of two expressions."""
     return binary(IntOp.ADD, a, b)
 
 
 def times(a: IntExpr, factor: int) -> IntExpr:
-    """A multiple."""
+    """Return an expression times a constant."""
     return binary(IntOp.MUL, a, Int(factor))
 
 
 def less(a: IntExpr, b: IntExpr) -> IntExpr:
-    """1 where ``a < b``, else 0."""
+    """Return an expression that is 1 where ``a < b``, else 0."""
     return binary(IntOp.LT, a, b)
 
 
 def negate(a: IntExpr) -> IntExpr:
-    """1 where ``a`` is 0, else 0."""
+    """Return an expression that is 1 where ``a`` is 0, else 0."""
     return binary(IntOp.EQ, a, ZERO)
 
 
 def fold(e: IntExpr, values: Mapping[str, IntExpr]) -> IntExpr:
-    """The expression with some variables replaced, folded."""
+    """Return the expression with some variables replaced, and constants folded."""
     match e:
         case Int():
             return e
@@ -99,7 +99,7 @@ def fold(e: IntExpr, values: Mapping[str, IntExpr]) -> IntExpr:
 
 
 def variables(e: IntExpr) -> frozenset[str]:
-    """The names in an expression."""
+    """Return the names of the variables in an expression."""
     match e:
         case Int():
             return frozenset()
@@ -110,7 +110,7 @@ def variables(e: IntExpr) -> frozenset[str]:
 
 
 def intermediates(e: IntExpr) -> tuple[IntExpr, ...]:
-    """An expression's operations, innermost first."""
+    """Return an expression's operations, innermost first."""
     match e:
         case IntBin(_, a, b):
             return (*intermediates(a), *intermediates(b), e)
@@ -119,7 +119,7 @@ def intermediates(e: IntExpr) -> tuple[IntExpr, ...]:
 
 
 def divisor(e: IntExpr) -> int:
-    """A number that divides every value of the expression; 0 if that is always 0.
+    """Return a number that divides every value of the expression; 0 if the value is always 0.
 
     Sound: by induction: sums keep common divisors, products multiply them, ``a % c`` differs from a by a multiple of c,
     ``a / c`` is exact where c divides a, and ``^`` keeps common powers of two.
@@ -145,7 +145,7 @@ def divisor(e: IntExpr) -> int:
 
 
 def interval(e: IntExpr, ranges: Mapping[str, Range], known: Mapping[IntExpr, Range] | None = None) -> Range:
-    """Bounds of an expression's value.
+    """Return bounds of an expression's value.
 
     Sound: every value that the expression takes for variables in ``ranges`` and subexpressions in ``known`` lies
     within, as long as no operand of ``/``, ``%`` or ``^`` is negative (arithmetic obligations say so). Proofs of
@@ -172,7 +172,7 @@ def interval(e: IntExpr, ranges: Mapping[str, Range], known: Mapping[IntExpr, Ra
 
 
 def operated(op: IntOp, a: Range, b: Range) -> Range:
-    """Bounds of ``a op b``; see ``interval``."""
+    """Return bounds of ``a op b``; see ``interval``."""
     match op:
         case IntOp.ADD:
             return a[0] + b[0], a[1] + b[1]
@@ -206,7 +206,7 @@ def _nonzero(a: Range) -> bool:
 
 
 def conjuncts(guards: Iterable[IntExpr]) -> tuple[IntExpr, ...]:
-    """Conditions with ``&&`` taken apart and constants that hold left out."""
+    """Return conditions with ``&&`` split into its operands, without constants that hold."""
     found: list[IntExpr] = []
     for guard in guards:
         match guard:
@@ -220,7 +220,7 @@ def conjuncts(guards: Iterable[IntExpr]) -> tuple[IntExpr, ...]:
 
 
 def known(guards: Iterable[IntExpr], ranges: Mapping[str, Range]) -> dict[IntExpr, Range]:
-    """Bounds of subexpressions that follow from conditions being nonzero.
+    """Return bounds of subexpressions that follow from conditions being nonzero.
 
     Sound: each is read off one condition: ``a < b`` bounds a by the largest b and b by the least a, ``a == b`` each by
     the other's bounds, ``(a < b) == 0`` as ``b <= a``. Bounds that contradict each other mean that the conditions
@@ -250,5 +250,5 @@ def known(guards: Iterable[IntExpr], ranges: Mapping[str, Range]) -> dict[IntExp
 
 
 def contradictory(bounds: Mapping[IntExpr, Range]) -> bool:
-    """Return whether some bounds are empty: then the conditions that they follow from never hold."""
+    """Return whether some bounds are empty, so that the conditions that imply them never hold."""
     return any(low > high for low, high in bounds.values())

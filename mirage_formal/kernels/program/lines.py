@@ -1,4 +1,4 @@
-"""Which lines of a kernel's text belong together, and what they are about; nothing rests on it."""
+"""A map from lines of a kernel's text to graph nodes, for display; nothing rests on it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from mirage_formal.graph.graph import BlockGraph, Op
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Lines of a kernel's text that belong together.
+    """A run of lines of a kernel's text that belong together.
 
     Attributes:
-        first, last: From 1, in the text.
-        nodes: What they are about, first what they are named after, then what is computed on the way: "it0" is an
-            input iterator, "op2" an operator of the block graph, "op2.op1" one of its thread graph, "sv0" an output
+        first, last: Line numbers in the text, from 1.
+        nodes: The graph nodes of these lines, the one that names them first, then those computed on the way: "it0" is
+            an input iterator, "op2" an operator of the block graph, "op2.op1" one of its thread graph, "sv0" an output
             saver.
-        does: In words.
+        does: A description in words.
     """
 
     first: int
@@ -26,16 +26,16 @@ class Lines:
     does: str
 
 
-#: What one line is about: nodes, and what it does with them. None: nothing in particular.
+#: The annotation of one line: nodes, and a description; None if there is none.
 About = tuple[tuple[str, ...], str] | None
 
 
 def joined(about: Iterable[About], first: int) -> tuple[Lines, ...]:
-    """Lines that follow one another and say the same are one piece.
+    """Merge consecutive lines with the same annotation.
 
     Args:
-        about: What each line is about.
-        first: Number of the first of them.
+        about: The annotation of each line.
+        first: The number of the first line.
     """
     found: list[Lines] = []
     for number, one in enumerate(about, first):
@@ -50,11 +50,11 @@ def joined(about: Iterable[About], first: int) -> tuple[Lines, ...]:
 
 
 def node_names(block: BlockGraph, makers: Sequence[int]) -> tuple[str, ...]:
-    """For each tensor of a flattened block graph, the node that it is a part of, as in ``Lines``.
+    """Return the node of each tensor of a flattened block graph, named as in ``Lines``.
 
     Args:
         block: The block graph.
-        makers: As ``planning.expand.Flat`` has them.
+        makers: For each tensor the position of its operator, as in ``planning.expand.Flat``.
     """
     names: list[str] = []
     for number, item in enumerate(block.ops):

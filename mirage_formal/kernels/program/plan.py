@@ -1,11 +1,11 @@
-"""Plans: how one graph-defined kernel will run, before it is written as loops and copies.
+"""Plans: the schedule and allocation of one graph-defined kernel, before it is lowered to loops and copies.
 
 A block graph is flattened into primitive operators over numbered tensors (its input iterators keep their numbers). A
-plan says for each tensor where it lives (device memory, shared memory, registers, or nowhere because its readers
-compute it), for each operator how it is computed, in which order, and where all threads meet.
+plan gives each tensor a placement: device memory, shared memory, registers, or none, because its readers compute it.
+For each operator it gives the step that computes it, the order of steps, and the barriers.
 
-Tensors in registers are seen as matrices: the last dim is their columns, all dims before it their rows. Where one of
-these is reduced, a tensor is a stack of matrices, one for each of the dim's positions: its planes.
+Tensors in registers are seen as matrices: the last dim is their columns, all dims before it their rows. If one of the
+row dims is reduced, the tensor is a batch of matrices, one for each position of that dim: its planes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mirage_formal.kernels.program.step import Step
 
 
 class Phase(StrEnum):
-    """When a tensor is computed: once before the loop, in every iteration, or once after the loop."""
+    """The time at which a tensor is computed: once before the loop, in every iteration, or once after the loop."""
 
     BEFORE = "before"
     LOOP = "loop"
@@ -41,7 +41,7 @@ class SharedPlacement:
 
     Attributes:
         buffer: Name of the buffer.
-        rows, cols: What is stored, zeros for padding included.
+        rows, cols: The stored extents, padding zeros included.
         pitch: Elements from a row to the next.
         shift, mask: The swizzle of 8-element chunks; mask 0 is none.
         transposed: Whether rows and columns of the tensor are swapped in memory.
@@ -59,18 +59,18 @@ class SharedPlacement:
 
     @property
     def elements(self) -> int:
-        """Elements of one copy."""
+        """Return the elements of one copy."""
         return self.rows * self.pitch
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a tensor can be read; nothing set means that its readers compute it themselves.
+    """The storage of a tensor; nothing set means that its readers compute it themselves.
 
     Attributes:
-        device: It is an input that is read where it lies.
-        shared: It is in shared memory.
-        registers: It is in registers.
+        device: Whether it is an input that is read in device memory.
+        shared: Its placement in shared memory, if it has one.
+        registers: Its distribution in registers, if it has one.
     """
 
     device: bool = False
@@ -79,7 +79,7 @@ class Placement:
 
     @property
     def inline(self) -> bool:
-        """Return whether readers compute it themselves."""
+        """Return whether readers compute the tensor themselves."""
         return not self.device and self.shared is None and self.registers is None
 
 
@@ -94,25 +94,25 @@ class PlanTensor:
 
     @property
     def rows(self) -> int:
-        """All dims but the last, as one."""
+        """Return the product of all dims but the last."""
         return prod(self.shape[:-1])
 
     @property
     def cols(self) -> int:
-        """The last dim."""
+        """Return the extent of the last dim."""
         return self.shape[-1] if self.shape else 1
 
     def extents(self, plane: int | None) -> tuple[int, int, int]:
-        """Planes, rows of each, columns.
+        """Return the numbers of planes, rows of each plane, and columns.
 
         Args:
-            plane: The dim whose positions are planes, not the last one; None for a single matrix.
+            plane: The batch dim, not the last one, whose positions are planes; None for a single matrix.
         """
         planes = 1 if plane is None else self.shape[plane]
         return planes, self.rows // planes, self.cols
 
     def at(self, placement: Placement) -> PlanTensor:
-        """The tensor with another placement."""
+        """Return the tensor with another placement."""
         return replace(self, placement=placement)
 
 
@@ -121,15 +121,15 @@ _SUBSETS: Final = tuple(frozenset(axes) for n in (3, 2, 1, 0) for axes in combin
 
 
 def reads(operand: PlanTensor, result: PlanTensor, over: Distribution) -> frozenset[Axis] | None:
-    """How a computation over a distribution reads an operand in its own registers.
+    """Return the axes along which a computation over a distribution reads an operand in its own registers.
 
     Args:
         operand: The operand.
-        result: A tensor of the shape over which is computed.
-        over: Which elements of it each thread computes.
+        result: A tensor of the shape of the computation.
+        over: The distribution: the elements that each thread computes.
 
     Returns:
-        The axes along which the operand's registers run; None if a thread does not hold what it needs.
+        The axes along which the operand's registers run; None if a thread does not hold the elements that it needs.
     """
     found = operand.placement.registers
     mine, whole = operand.extents(over.plane), result.extents(over.plane)
@@ -145,18 +145,18 @@ def reads(operand: PlanTensor, result: PlanTensor, over: Distribution) -> frozen
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Everything about one kernel that is no part of its µGraph, as far as it can be chosen.
+    """The choices for one kernel that its µGraph leaves open.
 
     Attributes:
         threads: Threads of a block.
-        stages: Copies of each pipelined tile, the one that is being read counted; 1 if nothing is pipelined.
-        warps: For each product that tensor cores can compute, in the order of the operators, how warps share it.
-        registers: Whether operators are computed in registers and on tensor cores where they can; else all are computed
-            the generic way.
-        resident: Whether inputs are copied to shared memory that only some threads need there; else only what products
-            read is.
-        cut: Iterations into which each of the µGraph's is cut; 1 if it is not.
-        tile: Of a predefined operator that reads across, which of its tiles it has; all else is as it is then.
+        stages: Copies of each pipelined tile, including the one that is being read; 1 if nothing is pipelined.
+        warps: The grid of warps of each product that tensor cores can compute, in the order of the operators.
+        registers: Whether operators are computed in registers and on tensor cores where possible; else all are computed
+            in the generic way.
+        resident: Whether inputs that only some threads need are copied to shared memory too; else only inputs of
+            products are.
+        cut: The number of iterations into which each iteration of the µGraph is split; 1 if it is not.
+        tile: For a predefined operator that reads across, the number of its tile; all other fields are then defaults.
     """
 
     threads: int
@@ -177,8 +177,8 @@ class PlanParam:
         shape: Its shape.
         dtype: Its element type.
         written: Whether it is written.
-        place: Where its elements lie, see ``graph.views``: behind which offset, through which strides, and which of
-            them lie in memory at all.
+        place: The memory layout of its elements, see ``graph.views``: offset, strides, and the elements that lie in
+            memory at all.
     """
 
     name: str
@@ -189,16 +189,16 @@ class PlanParam:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """In elements; of a tensor with a path the steps between neighbours."""
+        """Return the strides in elements; for a tensor with a layout composition, the steps between neighbours."""
         return self.place.strides
 
     @property
     def elements(self) -> int:
-        """Elements from the one that the parameter points to up to the last one that is read or written."""
+        """Return the number of elements from the parameter's pointer to the last element that is read or written."""
         return self.place.span(self.shape)
 
     def aligned(self, width: int, dense: int) -> bool:
-        """Whether runs of ``width`` elements along a dim start at multiples of it, and lie in memory wholly or not.
+        """Return whether runs of ``width`` elements along a dim are aligned and lie in memory wholly or not at all.
 
         Args:
             width: Elements of a run; runs start at multiples of it along the dim.
@@ -207,7 +207,7 @@ class PlanParam:
         return self.place.aligned(self.shape, width, dense)
 
     def copies(self, tile: Shape) -> tuple[bool, int]:
-        """How tiles of a shape are copied to shared memory.
+        """Return the way in which tiles of a shape are copied to shared memory.
 
         Returns:
             Whether rows and columns are swapped there, because columns are next to each other in memory, and the bytes
@@ -227,12 +227,12 @@ class PlanParam:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """An input iterator (tensor number = its position) or output saver: which part of a parameter a block sees.
+    """The part of a parameter that a block accesses: of an input iterator (tensor = its position) or output saver.
 
     Attributes:
         param: Position of the parameter.
         tensor: Number of the tensor.
-        split: For each grid axis the dim that it splits.
+        split: For each grid axis, the dim that it splits.
         loop: The dim that the loop splits.
     """
 
@@ -244,22 +244,23 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How one kernel will run.
+    """The schedule and allocation of one kernel.
 
     Attributes:
         name: A C identifier.
-        forloop_range: Iterations of the loop, those of the µGraph's times the schedule's ``cut``.
+        grid: The grid of the launch.
+        forloop_range: Iterations of the loop: those of the µGraph times the schedule's ``cut``.
         params: Inputs, then outputs.
-        inputs, savers: The parts of them that a block reads and writes.
+        inputs, savers: The tiles of them that a block reads and writes.
         tensors: All tensors of the flattened block graph.
         ops: Its operators.
-        before, loop, after: Steps.
-        buffers: The memory plan.
-        shared_lower_bound: No memory plan for the same live ranges needs fewer bytes.
-        schedule: What was chosen.
+        before, loop, after: The steps before, in and after the loop.
+        buffers: The shared-memory allocation.
+        shared_lower_bound: A lower bound on the bytes of any allocation for the same live ranges.
+        schedule: The schedule.
         ring: The pipelined inputs.
-        skips: The input that is a band mask whose empty tiles end a block's loop, and how far above the diagonal it
-            is 1 (``program.empty_tiles``); None if no iteration is skipped.
+        skips: The input that is a band mask whose empty tiles end a block's loop, and its upper bound: how far above
+            the diagonal it is 1 (``program.empty_tiles``); None if no iteration is skipped.
     """
 
     name: str
@@ -281,15 +282,15 @@ class Plan:
 
     @property
     def threads(self) -> int:
-        """Threads of a block."""
+        """Return the threads of a block."""
         return self.schedule.threads
 
     @property
     def stages(self) -> int:
-        """Copies of each pipelined tile; 1 if nothing is pipelined."""
+        """Return the copies of each pipelined tile; 1 if nothing is pipelined."""
         return self.schedule.stages
 
     @property
     def barriers(self) -> int:
-        """Barriers in the text of the plan, those inside of exchanges between warps not counted."""
+        """Return the number of barrier steps; those inside exchanges between warps are not counted."""
         return sum(isinstance(step, Barrier) for step in (*self.before, *self.loop, *self.after))

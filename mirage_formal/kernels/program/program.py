@@ -1,7 +1,7 @@
-"""Programs: one kernel as loops, copies, matrix products and barriers, before it is printed as CUDA C++.
+"""Programs, the low-level IR: one kernel as loops, copies, products and barriers, before it is printed as CUDA C++.
 
-A Program says what every thread of a block does; there is one Program per graph-defined kernel. Index arithmetic is
-exact integers over ``tid``, ``bx``, ``by``, ``bz`` and loop variables, so that safety obligations (in bounds, no
+A Program states the actions of every thread of a block; there is one Program per graph-defined kernel. Index arithmetic
+is exact integers over ``tid``, ``bx``, ``by``, ``bz`` and loop variables. So safety obligations (in bounds, no
 unsynchronised conflict) can be stated about the very expressions that are printed.
 
 Values are float32 in registers; shared and device memory hold elements of the buffer's dtype, converted on access. An
@@ -21,14 +21,14 @@ from mirage_formal.graph.types import DType
 
 @dataclass(frozen=True, slots=True)
 class Int:
-    """A constant."""
+    """An integer constant."""
 
     value: int
 
 
 @dataclass(frozen=True, slots=True)
 class Var:
-    """``tid`` (thread of the block), ``bx``/``by``/``bz`` (block of the grid), or the variable of an enclosing For."""
+    """A variable: ``tid`` (thread of the block), ``bx``/``by``/``bz`` (block of the grid), or that of a For around."""
 
     name: str
 
@@ -49,7 +49,10 @@ class IntOp(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IntBin:
-    """a op b; every intermediate value lies in 0..2^31-1 (an obligation), except that of SUB's user, which must too."""
+    """A binary operation: a op b.
+
+    Every intermediate value lies in 0..2^31-1 (an obligation), except that of SUB's user, which must too.
+    """
 
     op: IntOp
     a: IntExpr
@@ -71,7 +74,7 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class Reg:
-    """An element of a register array of floats; indices must become constants when loops are unrolled."""
+    """A read of an element of a register array of floats; indices must become constants when loops are unrolled."""
 
     array: str
     index: IntExpr
@@ -79,7 +82,7 @@ class Reg:
 
 @dataclass(frozen=True, slots=True)
 class SharedRead:
-    """An element of a shared buffer."""
+    """A read of an element of a shared buffer."""
 
     buffer: str
     index: IntExpr
@@ -87,7 +90,7 @@ class SharedRead:
 
 @dataclass(frozen=True, slots=True)
 class GlobalRead:
-    """An element of a parameter in device memory."""
+    """A read of an element of a parameter in device memory."""
 
     param: str
     index: IntExpr
@@ -118,7 +121,7 @@ class UnaryFn(StrEnum):
 
 
 def unary_fn(kind: OpKind) -> UnaryFn:
-    """The function of an operator of one element."""
+    """Return the function that computes an elementwise operator of one operand."""
     named = {OpKind.ROUND_FLOAT16: UnaryFn.ROUND_HALF, OpKind.ROUND_BFLOAT16: UnaryFn.ROUND_BFLOAT}
     return named[kind] if kind in named else UnaryFn(kind.value)
 
@@ -145,7 +148,7 @@ class BinaryFn(StrEnum):
 
 
 def binary_fn(kind: OpKind) -> BinaryFn:
-    """The function of an operator of two elements."""
+    """Return the function that computes an elementwise operator of two operands."""
     named = {OpKind.MAXIMUM: BinaryFn.MAX, OpKind.MINIMUM: BinaryFn.MIN}
     return named[kind] if kind in named else BinaryFn(kind.value)
 
@@ -169,7 +172,7 @@ class Combine:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """``a`` where the condition is nonzero, else ``b``; only the chosen one is read."""
+    """A selection: ``a`` where the condition is nonzero, else ``b``; only the chosen one is read."""
 
     condition: IntExpr
     a: Value
@@ -178,7 +181,10 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """``a`` where the mask is not 0, else ``b``; all three are read, but what is not chosen has no influence."""
+    """A masked selection: ``a`` where the mask is not 0, else ``b``.
+
+    All three are read, but the unselected value has no influence.
+    """
 
     mask: Value
     a: Value
@@ -193,7 +199,7 @@ Value = Real | Reg | SharedRead | GlobalRead | Apply | Combine | Select | Where
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """Declares a register array for the rest of the enclosing body: ``count`` floats, or 32-bit words of two halves."""
+    """A declaration of a register array for the enclosing body: ``count`` floats, or 32-bit words of two halves."""
 
     name: str
     count: int
@@ -204,7 +210,7 @@ class Registers:
 
 @dataclass(frozen=True, slots=True)
 class For:
-    """body for var = 0 .. extent-1, in order; ``unroll`` makes register indices constants."""
+    """A loop: body for var = 0 .. extent-1, in order; ``unroll`` makes register indices constants."""
 
     var: str
     extent: int
@@ -214,10 +220,14 @@ class For:
 
 @dataclass(frozen=True, slots=True)
 class If:
-    """body where the condition is nonzero; no barrier and no collective operation inside unless it is uniform.
+    """A conditional: body where the condition is nonzero.
+
+    A barrier or collective operation may be inside only if it is uniform.
 
     Attributes:
-        uniform: The condition is the same for all threads of the block.
+        condition: The condition.
+        body: The statements.
+        uniform: Whether the condition is the same for all threads of the block.
     """
 
     condition: IntExpr
@@ -227,7 +237,7 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class SetReg:
-    """array[index] = value."""
+    """A register assignment: array[index] = value."""
 
     array: str
     index: IntExpr
@@ -236,7 +246,7 @@ class SetReg:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """words[index] = two halves of the kernel's element type, ``low`` in the lower bits."""
+    """A pack: words[index] = two halves of the kernel's element type, ``low`` in the lower bits."""
 
     words: str
     index: IntExpr
@@ -247,7 +257,10 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class SharedWrite:
-    """buffer[index .. index+len-1] = values, converted; several values are one vector store, aligned to its size."""
+    """A store: buffer[index .. index+len-1] = values, converted.
+
+    Several values are one vector store, aligned to its size.
+    """
 
     buffer: str
     index: IntExpr
@@ -256,7 +269,10 @@ class SharedWrite:
 
 @dataclass(frozen=True, slots=True)
 class GlobalWrite:
-    """param[index .. index+len-1] = values, converted; several values are one vector store, aligned to its size."""
+    """A store: param[index .. index+len-1] = values, converted.
+
+    Several values are one vector store, aligned to its size.
+    """
 
     param: str
     index: IntExpr
@@ -265,7 +281,7 @@ class GlobalWrite:
 
 @dataclass(frozen=True, slots=True)
 class SharedVector:
-    """array[at .. at+count-1] = buffer[index .. ], one vector load of ``count`` elements, aligned to its size."""
+    """A vector load: array[at .. at+count-1] = buffer[index .. ], aligned to its size."""
 
     array: str
     at: IntExpr
@@ -276,7 +292,7 @@ class SharedVector:
 
 @dataclass(frozen=True, slots=True)
 class GlobalVector:
-    """array[at .. at+count-1] = param[index .. ], one vector load of ``count`` elements, aligned to its size."""
+    """A vector load: array[at .. at+count-1] = param[index .. ], aligned to its size."""
 
     array: str
     at: IntExpr
@@ -287,10 +303,10 @@ class GlobalVector:
 
 @dataclass(frozen=True, slots=True)
 class CopyAsync:
-    """buffer[index ..] = param[source ..], asynchronously (cp.async); both are aligned to the bytes that are copied.
+    """An asynchronous copy (cp.async): buffer[index ..] = param[source ..], both aligned to the bytes copied.
 
     Attributes:
-        valid: Where it is 0 the bytes are filled with zeros and nothing is read.
+        valid: A condition; where it is 0, the bytes are filled with zeros and nothing is read.
         bytes: 4, 8 or 16.
     """
 
@@ -304,24 +320,24 @@ class CopyAsync:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Closes a group of asynchronous copies of this thread."""
+    """The end of a group of this thread's asynchronous copies (cp.async.commit_group)."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitGroups:
-    """Waits until at most ``left`` of this thread's newest groups are still in flight."""
+    """A wait until at most ``left`` of this thread's newest groups are still in flight (cp.async.wait_group)."""
 
     left: int
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """All threads of the block meet; shared memory written before is visible after."""
+    """A barrier of all threads of the block (``__syncthreads``); shared memory written before is visible after."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadMatrix:
-    """words[at .. at+count-1] = count 8x8 matrices of 16-bit elements (ldmatrix), collective over a warp.
+    """An ldmatrix: words[at .. at+count-1] = count 8x8 matrices of 16-bit elements, collective over a warp.
 
     The lane l of a warp gives in ``index`` the element offset of row l % 8 of matrix l / 8 (for l < 8 * count; the
     other lanes' are not used but must be valid); each row is 8 elements, 16-byte aligned. ``transposed`` as ldmatrix.
@@ -337,7 +353,7 @@ class LoadMatrix:
 
 @dataclass(frozen=True, slots=True)
 class Mma:
-    """d[d_at .. +3] += a[a_at .. +3] x b[b_at .. +1]: m16n8k16, float32 accumulators, collective over a warp.
+    """An m16n8k16 product: d[d_at .. +3] += a[a_at .. +3] x b[b_at .. +1], float32 accumulators, warp-collective.
 
     Fragments as in the PTX ISA (mma.m16n8k16 row.col); ``dtype`` is the operands' element type. Of float32 they are
     floats, a[a_at .. +7] and b[b_at .. +3]: with g = lane / 4 and t = lane % 4, a[i] is row g + 8 (i / 2 % 2), inner
@@ -356,7 +372,7 @@ class Mma:
 
 @dataclass(frozen=True, slots=True)
 class ShuffleReduce:
-    """array[at] = fn(array[at], array[at] of lane ^ mask), collective over a warp; ADD or MAX."""
+    """A warp shuffle: array[at] = fn(array[at], array[at] of lane ^ mask), collective over a warp; ADD or MAX."""
 
     array: str
     at: IntExpr
@@ -366,19 +382,19 @@ class ShuffleReduce:
 
 @dataclass(frozen=True, slots=True)
 class GridWait:
-    """Waits until the launch before has ended and what it wrote is visible (griddepcontrol.wait).
+    """A wait until the previous launch has ended and its writes are visible (griddepcontrol.wait).
 
-    A kernel that has one may be started while the launch before it still runs (``Program.dependent``). It stands once,
-    outside of loops and conditions; of device memory, nothing but parameters that are ``given`` is touched ahead of it.
+    A kernel that has one may be started while the previous launch still runs (``Program.dependent``). It stands once,
+    outside of loops and conditions. Of device memory, only parameters that are ``given`` are accessed before it.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchDependents:
-    """The launch behind may be started once all blocks are here (griddepcontrol.launch_dependents).
+    """A permission to start the next launch once all blocks have reached it (griddepcontrol.launch_dependents).
 
-    It stands outside of loops and conditions, behind ``GridWait`` if that is there. It says nothing about memory: what
-    is started so waits itself.
+    It stands outside of loops and conditions, after ``GridWait`` if there is one. It orders no memory: a kernel that is
+    started in this way waits itself.
     """
 
 
@@ -409,12 +425,12 @@ Stmt = (
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A tensor in device memory: ``elements`` is how many it spans (row-major, contiguous unless strides say more).
+    """A tensor in device memory: it spans ``elements`` elements (row-major, contiguous unless strides say more).
 
     Attributes:
         written: Whether the kernel writes it; a parameter is either read or written, never both.
         align: The pointer's alignment in bytes that the kernel relies on; the launcher checks it.
-        given: Whether no launch of the call writes it, so that it may be read ahead of ``GridWait``.
+        given: Whether no launch of the call writes it, so that it may be read before ``GridWait``.
     """
 
     name: str
@@ -436,7 +452,7 @@ class SharedBuffer:
 
     @property
     def bytes(self) -> int:
-        """Bytes of the buffer."""
+        """Return the bytes of the buffer."""
         return self.elements * self.dtype.bytes
 
 
@@ -446,11 +462,11 @@ class Program:
 
     Attributes:
         name: Its name in the source, a C identifier.
-        params: In the order of the launch arguments.
+        params: Parameters in the order of the launch arguments.
         shared: All shared buffers; ``shared_bytes`` is the dynamic shared memory of a launch.
         grid, threads: Launch dimensions.
-        alone: Whether a multiprocessor has room for one block of it at a time: the registers are that block's. A
-            compiler does not know the shared memory of a launch, and keeps registers for others unless it is told.
+        alone: Whether a multiprocessor has room for one block at a time, which then gets all registers. A compiler does
+            not know the shared memory of a launch, and keeps registers for other blocks unless it is told.
     """
 
     name: str
@@ -463,10 +479,10 @@ class Program:
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory that a block needs."""
+        """Return the bytes of shared memory that a block needs."""
         return max((buffer.offset + buffer.bytes for buffer in self.shared), default=0)
 
     @property
     def dependent(self) -> bool:
-        """Return whether it may be started while the launch before it still runs: it waits for that one itself."""
+        """Return whether the kernel may start while the previous launch still runs; it waits for that one itself."""
         return any(isinstance(statement, GridWait) for statement in self.body)

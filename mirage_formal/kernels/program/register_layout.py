@@ -1,4 +1,4 @@
-"""Distributions of matrices over the registers of a block: how they are made, compared and reduced."""
+"""Register layouts (distributions) of matrices over the threads of a block: construction, comparison and reduction."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from enum import StrEnum
 from math import prod
 from typing import Final
 
-#: Warps that contribute to a sum from which on one lane of each writes for all; see ``sharing``.
+#: The number of warps that contribute to a sum from which on one lane of each writes for all; see ``sharing``.
 _MANY_WARPS: Final = 8
 WARP: Final = 32
 #: Rows, columns and inner extent of one product on the tensor cores.
 MMA: Final = (16, 8, 16)
-#: Times that a product of float32 takes: three products of TF32, each at half the rate of 16 bits.
+#: The cost of a float32 product in products of 16 bits: three products of TF32, each at half the rate.
 FLOAT32_STEPS: Final = 6
-#: Runs of columns next to each other with which a warp's loads are of whole sectors, whatever the runs.
+#: Adjacent runs of columns that make a warp's loads cover whole sectors, for any run length.
 _SECTOR: Final = 4
 
 
 class Axis(StrEnum):
-    """A dimension of a stack of matrices in registers."""
+    """A dimension of a batch of matrices in registers."""
 
     PLANE = "plane"
     ROW = "row"
@@ -29,7 +29,7 @@ class Axis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """(tid / div) % extent times ``stride`` is added to the coordinate along ``axis``."""
+    """A digit of the thread number: (tid / div) % extent times ``stride`` is added to the coordinate along ``axis``."""
 
     div: int
     extent: int
@@ -39,7 +39,7 @@ class Digit:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A thread holds ``extent`` elements that are ``stride`` apart along ``axis``."""
+    """A loop over a thread's own elements: ``extent`` of them, ``stride`` apart along ``axis``."""
 
     axis: Axis
     extent: int
@@ -48,17 +48,17 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Which thread holds which elements of a matrix.
+    """A register layout: the elements of a matrix that each thread holds.
 
-    Threads that differ in a digit that is not listed hold the same elements. ``slots`` number a thread's registers, the
-    last one fastest.
+    Threads that differ in an unlisted digit hold the same elements. ``slots`` number a thread's registers, the last one
+    fastest.
 
     Attributes:
         threads: Threads of the block.
-        digits: Digits of the thread's number.
+        digits: Digits of the thread number.
         slots: The elements of one thread.
-        plane: The dim whose positions are planes; None for a single matrix, which has every dim but the last in its
-            rows.
+        plane: The batch dim, whose positions are planes; None for a single matrix, whose rows combine all dims but the
+            last.
     """
 
     threads: int
@@ -68,16 +68,16 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """Registers of one thread."""
+        """Return the registers of one thread."""
         return prod(slot.extent for slot in self.slots)
 
     def span(self, axis: Axis) -> int:
-        """One more than the largest coordinate along an axis."""
+        """Return one more than the largest coordinate along an axis."""
         parts: list[Digit | Slot] = [*self.digits, *self.slots]
         return 1 + sum((part.extent - 1) * part.stride for part in parts if part.axis is axis)
 
     def only(self, axes: frozenset[Axis]) -> Distribution:
-        """The distribution of a tensor that has extent 1 along the other axes."""
+        """Return the distribution of a tensor that has extent 1 along the other axes."""
         if axes == EVERY or (self.plane is None and axes == EVERY - {Axis.PLANE}):
             return self
         return Distribution(
@@ -93,15 +93,15 @@ EVERY: Final = frozenset(Axis)
 
 @dataclass(frozen=True, slots=True)
 class Fragment(Distribution):
-    """That of the accumulators of m16n8k16 products, or what a partial reduction has left of these."""
+    """The distribution of m16n8k16 accumulators, or the remainder of one after a partial reduction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warps:
-    """The warps of a product: rows, columns and the inner dim are cut into this many parts each.
+    """The grid of warps of a product: rows, columns and the inner dim are cut into this many parts each.
 
     Attributes:
-        rows, cols, inner: The parts.
+        rows, cols, inner: The numbers of parts.
         transposed: Whether it is computed as the transpose of the product of the transposed operands: tensor cores then
             take columns 16 and rows 8 at a time, instead of rows 16 and columns 8.
     """
@@ -113,7 +113,7 @@ class Warps:
 
     @property
     def count(self) -> int:
-        """Warps of a block."""
+        """Return the warps of a block."""
         return self.rows * self.cols * self.inner
 
 
@@ -121,9 +121,10 @@ class Warps:
 
 
 def fragment(threads: int, warps: Warps, rows: int, cols: int) -> Fragment:
-    """The accumulators of a product [rows, cols] over a grid of warps, padded up to whole tiles.
+    """Return the distribution of a product's accumulators [rows, cols] over a grid of warps, padded to whole tiles.
 
-    Warp w has row part w % warps.rows, column part w / warps.rows % warps.cols; the rest numbers the inner part.
+    Warp w has row part w % warps.rows and column part w / warps.rows % warps.cols; the remaining digits are the inner
+    part.
     """
     high, wide = mma_tiles(warps, rows, cols)
     tall, flat = (Axis.COL, Axis.ROW) if warps.transposed else (Axis.ROW, Axis.COL)
@@ -138,28 +139,33 @@ def fragment(threads: int, warps: Warps, rows: int, cols: int) -> Fragment:
 
 
 def mma_tiles(warps: Warps, rows: int, cols: int) -> tuple[int, int]:
-    """Tiles of 16 and of 8 that one warp has of a product [rows, cols]: of rows and columns, or the other way round."""
+    """Return the tiles of 16 and of 8 that one warp has of a product [rows, cols].
+
+    The tiles of 16 run along rows and those of 8 along columns; the other way round if the product is transposed.
+    """
     down, across = -(-rows // warps.rows), -(-cols // warps.cols)
     tall, flat = (across, down) if warps.transposed else (down, across)
     return -(-tall // MMA[0]), -(-flat // MMA[1])
 
 
 def inner_digits(warps: Warps) -> tuple[Digit, ...]:
-    """The threads that hold partial sums of one element when the inner dim is cut."""
+    """Return the digits in which threads hold partial sums of one element when the inner dim is split over warps."""
     return (Digit(WARP * warps.rows * warps.cols, warps.inner, Axis.COL, 0),) if warps.inner > 1 else ()
 
 
 def tiles(over: Fragment) -> tuple[int, int]:
-    """Tiles of 16 and of 8 of one warp in the accumulators of a product (see ``mma_tiles``)."""
+    """Return the tiles of 16 and of 8 of one warp in the accumulators of a product (see ``mma_tiles``)."""
     return over.slots[0].extent, over.slots[1].extent
 
 
 def vector(
     threads: int, rows: int, cols: int, width: int, *, kept: int | None = None, wide: bool = False
 ) -> Distribution:
-    """A matrix dealt out in runs of ``width`` columns.
+    """Return the distribution of a matrix in runs of ``width`` columns.
 
-    A thread has as few rows as there are threads for, unless these are to be reduced: then as many as possible.
+    Threads are spread over rows first. If rows will be reduced, each thread takes as many rows as possible instead.
+
+
 
     Args:
         threads: Threads of the block.
@@ -167,7 +173,7 @@ def vector(
         cols: Columns of the matrix.
         width: Columns of a run, a power of two.
         kept: The columns will be summed over all positions equal modulo ``kept``, which ``width`` divides; the digits
-            are then cut there. Extents are powers of two times what one thread holds.
+            are then cut there. Extents are powers of two times the extent of one thread.
         wide: Whether rows will be reduced.
     """
     down = 1 if wide else min(_floor_power(rows), threads)
@@ -197,7 +203,7 @@ def vector(
 
 
 def transposed_vector(threads: int, rows: int, cols: int, width: int, *, wide: bool = False) -> Distribution:
-    """A matrix whose rows are neighbours in memory, dealt out in runs of ``width`` rows: ``vector`` with axes swapped.
+    """Return the layout of a matrix with contiguous rows, in runs of ``width`` rows: ``vector`` with axes swapped.
 
     Args:
         threads: Threads of the block.
@@ -220,20 +226,22 @@ def stacked(
     enough: int,
     cols: tuple[int, int] | None = None,
 ) -> Distribution:
-    """A stack of matrices dealt out so that what lies at one place of all planes is in one thread, or in one warp.
+    """Return the distribution of a batch of matrices that keeps one position of all planes in one thread or warp.
 
-    Threads are dealt to runs of columns first, then to rows; planes get those that are left, as lanes of one warp, so
-    that a reduction over planes needs shuffles at most. A row stays in one warp as well where a thread then has not too
-    many planes; several warps share the planes where these are many.
+    Threads are spread over runs of columns first, then over rows. Planes get the remaining threads, as lanes of one
+    warp, so that a reduction over planes needs shuffles at most. A row stays in one warp as well if a thread then has
+    not too many planes. Several warps share the planes if these are many.
+
+
 
     Args:
         threads: Threads of the block.
-        plane: The dim whose positions are planes.
+        plane: The batch dim, whose positions are planes.
         extents: Planes, rows and columns.
         width: Columns of a run, a power of two.
-        enough: Elements of one thread for which its planes are not shared with another warp.
-        cols: Columns, and those of a run, of a tensor that has others than the stack but the same planes and rows,
-            which threads hold where they hold the stack's.
+        enough: The most elements of one thread at which its planes are not shared with another warp.
+        cols: Columns and run length of a tensor that differs from the batch in its columns only; threads hold it where
+            they hold the batch.
     """
     planes, rows, _ = extents
     power = _floor_power(threads)
@@ -286,7 +294,7 @@ def fold(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tuple
 
     Returns:
         The distribution of the result once the threads that differ in the returned digits have added up; None if a
-        digit or slot lies across the boundary.
+        digit or slot crosses the boundary.
     """
     digits: list[Digit] = []
     gone: list[Digit] = []
@@ -309,12 +317,12 @@ def fold(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tuple
 
 
 def folds(slot: Slot, axis: Axis, kept: int) -> bool:
-    """Return whether a reduction runs over a slot (see ``fold``)."""
+    """Return whether a reduction covers a slot (see ``fold``)."""
     return slot.axis is axis and not (slot.stride * slot.extent <= kept and kept > 1)
 
 
 def run_of(over: Distribution) -> tuple[Axis, int]:
-    """The axis along which elements of one thread are next to each other, and how many are; columns if none are."""
+    """Return the axis along which a thread's elements are contiguous, and the run length; columns and 1 if none."""
     last = over.slots[-1] if over.slots else None
     rows = last is not None and last.axis is Axis.ROW and over.plane is None
     if last is None or last.stride != 1 or not (rows or last.axis is Axis.COL):
@@ -323,7 +331,7 @@ def run_of(over: Distribution) -> tuple[Axis, int]:
 
 
 def replicas(over: Distribution) -> tuple[tuple[int, int], ...]:
-    """(div, extent) of the digits of a thread's number in which threads hold the same elements."""
+    """Return (div, extent) of the digits of the thread number in which threads hold the same elements."""
     out: list[tuple[int, int]] = []
     place = 1
     for digit in sorted(over.digits, key=lambda d: d.div):
@@ -336,7 +344,7 @@ def replicas(over: Distribution) -> tuple[tuple[int, int], ...]:
 
 
 def by_warp(digits: Sequence[Digit]) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
-    """Digits cut at the size of a warp: those inside a warp, and those that number warps."""
+    """Split digits at the warp size: those inside a warp (lanes), and those that number warps."""
     low: list[Digit] = []
     high: list[Digit] = []
     for digit in digits:
@@ -350,12 +358,12 @@ def by_warp(digits: Sequence[Digit]) -> tuple[tuple[Digit, ...], tuple[Digit, ..
 
 
 def sharing(digits: Sequence[Digit]) -> int:
-    """How many lanes have one place in the buffer through which warps combine sums over some digits.
+    """Return the number of lanes that share one place in the buffer through which warps combine sums over some digits.
 
-    All lanes hold the same sum that differ in these digits alone. One of them writes it where many warps contribute to
-    a sum, whose parts are then read as vectors, and where all parts fit into one row of the banks. Elsewhere each
-    thread has a place of its own: the turn of one lane takes longer than reading a few parts one by one (benchmarks on
-    an H200: 2 to 4 % of a kernel's time gained by 8 and 16 warps, 5 % of another's loop lost by 4).
+    All lanes that differ in these digits alone hold the same sum. One of them writes it if two conditions hold: many
+    warps contribute to a sum, whose parts are then read as vectors, and all parts fit into one row of the banks.
+    Otherwise each thread has a place of its own: the turn of one lane takes longer than reading a few parts one by one
+    (benchmarks on an H200: 2 to 4 % of a kernel's time gained by 8 and 16 warps, 5 % of another's loop lost by 4).
     """
     low, wide = (prod(digit.extent for digit in part) for part in by_warp(digits))
     return low if _MANY_WARPS <= wide <= low else 1

@@ -1,8 +1,8 @@
-"""Programs as the records of programs.json, and back: exact, and only one text for each list of Programs.
+"""Serialization of Programs as the records of programs.json: exact, with one text only for each list of Programs.
 
-Reading is iterative and bounded: references name earlier entries, and before anything is made of the tables, the depth
-and the size of what they stand for are counted. A text that says the same in another way (other order, an entry that
-nothing uses, a key twice, white space) is refused, because writing what was read must give the very same bytes.
+Reading is iterative and bounded. References name earlier entries, and the depth and size of the tables are counted
+before any object is built from them. Another text for the same Programs (other order, an unused entry, a duplicate key,
+white space) is refused, because writing the Programs that were read must reproduce the same bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TABLES: Final[Mapping[str, Mapping[type, type[Record]]]] = {
         ("statements", ir.Stmt.__args__),
     )
 }
-#: By annotation of a field: the table that it refers to.
+#: The table that a field refers to, by the field's annotation.
 _REFERS: Final = {
     "IntExpr": "integers",
     "Value": "values",
@@ -45,10 +45,10 @@ _KINDS: Final = {entry: kind for kinds in TABLES.values() for kind, entry in kin
 
 
 def programs_text(programs: Sequence[ir.Program]) -> bytes:
-    """Text of programs.json.
+    """Return the text of programs.json.
 
     Raises:
-        FormatError: A Program is beyond the bounds of what can be read again.
+        FormatError: A Program is beyond the bounds of the reader.
     """
     text = _written(programs)
     if programs_of(text) != tuple(programs):
@@ -57,12 +57,14 @@ def programs_text(programs: Sequence[ir.Program]) -> bytes:
 
 
 def programs_of(text: bytes, where: str = PROGRAMS_FILE) -> tuple[ir.Program, ...]:
-    """The Programs in a text of programs.json.
+    """Return the Programs in a text of programs.json.
 
-    Whether a Program means anything is not looked at: see claims.safety.safety.
+    This does not check that a Program is meaningful: see claims.safety.safety.
+
+
 
     Raises:
-        FormatError: No such text, one beyond the bounds, or not the one that these Programs are written as.
+        FormatError: The text is malformed, beyond the bounds, or not the one that these Programs are written as.
     """
     if len(text) > MAX_BYTES:
         raise FormatError(f"expected at most {MAX_BYTES} bytes, got {len(text)}", where=where)
@@ -106,7 +108,7 @@ def _entry(program: ir.Program) -> ProgramEntry:
 
 
 class _Tables:
-    """Entries in the order in which they are first complete, each once."""
+    """Tables of entries, each entry once, in the order in which they are complete."""
 
     def __init__(self) -> None:
         self.entries: dict[str, dict[Any, int]] = {name: {} for name in TABLES}
@@ -116,7 +118,7 @@ class _Tables:
 
     def ref(self, table: str, item: object) -> int:
         given = {field.name: self._field(str(field.type), getattr(item, field.name)) for field in fields(item)}  # type: ignore[arg-type]
-        # Records, not what they are of: Real(0.0) == Real(-0.0).
+        # Records are compared, not the values that they describe: Real(0.0) == Real(-0.0).
         entry = TABLES[table][type(item)](**given)
         known = self.entries[table]
         return known.setdefault(entry, len(known))
@@ -143,7 +145,7 @@ _ENUMS: Final[Mapping[str, Callable[[Any], object]]] = {
 
 
 def _read(entry: ProgramEntry, where: str, most: int) -> tuple[ir.Program, int]:
-    """A Program and its size, which is at most ``most``."""
+    """Return a Program and its size, which is at most ``most``."""
     made: dict[str, list[Any]] = {name: [] for name in TABLES}
     depth: dict[str, list[int]] = {name: [] for name in TABLES}
     size: dict[str, list[int]] = {name: [] for name in TABLES}
@@ -176,7 +178,7 @@ def _read(entry: ProgramEntry, where: str, most: int) -> tuple[ir.Program, int]:
 
 
 def _references(item: Record) -> Iterator[tuple[str, int]]:
-    """The entries that an entry refers to: table and position."""
+    """Yield the entries that an entry refers to: table and position."""
     for field in fields(_KINDS[type(item)]):
         table = _REFERS.get(str(field.type))
         if table is not None:

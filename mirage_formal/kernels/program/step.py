@@ -1,9 +1,9 @@
-"""Steps: what the threads of a block do one after another, before it is written as loops and copies.
+"""Steps: the actions of a block's threads in order, before they are lowered to loops and copies.
 
-There is one record for each kind. An operator is computed the generic way, one element of its result after another
-through shared memory; or in registers, over a distribution of what it reads, by the kind for its operator. What is
-carried from one iteration to the next has a step before the loop, ``Initialize``, and if threads hold parts of it in
-registers one after the loop, ``BlockReduce``.
+There is one record for each kind. An operator is computed in the generic way: the elements of its result one after
+another, through shared memory. Or it is computed in registers, over a distribution of its operand, by the kind for its
+operator. A loop-carried tensor has a step before the loop, ``Initialize``, and one after it, ``BlockReduce``, if
+threads hold partial results of it in registers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mirage_formal.kernels.program.register_layout import Digit, Distribution, F
 
 @dataclass(frozen=True, slots=True)
 class Generic:
-    """An operator the generic way; of an accumulator what an iteration does to it."""
+    """An operator computed in the generic way; for an accumulator, its update by one iteration."""
 
     op: FlatOp
 
@@ -39,8 +39,8 @@ class Reduction:
     Attributes:
         op: The operator.
         over: The distribution of its operand.
-        digits: The threads that hold partial results of one element.
-        scratch: Buffer through which warps exchange these, or empty.
+        digits: The digits of the thread number in which threads hold partial results of one element.
+        scratch: The buffer through which warps exchange these, or empty.
     """
 
     op: Reduce
@@ -56,8 +56,8 @@ class Multiplication:
     Attributes:
         op: The operator.
         over: The distribution of the registers to which it is added.
-        warps: How warps share it.
-        packed: Its left operand is read from registers instead of shared memory.
+        warps: The grid of warps that computes it.
+        packed: Whether its left operand is read from registers instead of shared memory.
     """
 
     op: Product
@@ -67,32 +67,32 @@ class Multiplication:
 
     @property
     def digits(self) -> tuple[Digit, ...]:
-        """The threads that hold partial sums of one element."""
+        """Return the digits of the thread number in which threads hold partial sums of one element."""
         return inner_digits(self.warps)
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixMultiply(Multiplication):
-    """One with a result of its own; ``scratch`` is the buffer through which warps exchange partial sums, or empty."""
+    """A product with a result of its own; ``scratch`` is the buffer for partial sums exchanged by warps, or empty."""
 
     scratch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MultiplyAccumulate(Multiplication):
-    """One that is added to the accumulator ``into``: what an iteration does to that."""
+    """A product that is added to the accumulator ``into``: the update of that accumulator by one iteration."""
 
     into: Accumulate
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """Update of an accumulator in registers by an iteration: each thread adds the elements that it holds.
+    """The update of an accumulator in registers by an iteration: each thread adds the elements that it holds.
 
     Attributes:
         op: The accumulator.
         over: The distribution of its operand.
-        digits: The threads that hold partial results of one element.
+        digits: The digits of the thread number in which threads hold partial results of one element.
     """
 
     op: Accumulate
@@ -102,13 +102,13 @@ class Accumulation:
 
 @dataclass(frozen=True, slots=True)
 class RunningMaximum:
-    """Update of a running maximum in registers by an iteration; ``over`` is the distribution of its operand."""
+    """The update of a running maximum in registers by an iteration; ``over`` is the distribution of its operand."""
 
     op: Running
     over: Distribution
 
 
-#: How an operator is computed; of one that is carried from one iteration to the next, the step of an iteration.
+#: The step that computes an operator; for a loop-carried operator, the step of one iteration.
 Operation = Generic | Map | Reduction | MatrixMultiply | MultiplyAccumulate | Accumulation | RunningMaximum
 
 
@@ -117,26 +117,26 @@ Operation = Generic | Map | Reduction | MatrixMultiply | MultiplyAccumulate | Ac
 
 @dataclass(frozen=True, slots=True)
 class Initialize:
-    """Before the loop: the neutral element everywhere, in registers or in shared memory."""
+    """The initialization of a loop-carried tensor with the neutral element, in registers or in shared memory."""
 
     op: Accumulate | Running
 
 
 @dataclass(frozen=True, slots=True)
 class Rescale:
-    """Before a product is added to an accumulator: this is multiplied by its factor."""
+    """The multiplication of an accumulator by its factor, before a product is added to it."""
 
     op: Accumulate
 
 
 @dataclass(frozen=True, slots=True)
 class BlockReduce:
-    """After the loop: partial results of an accumulator in registers are combined.
+    """The combination of an accumulator's partial results in registers, after the loop.
 
     Attributes:
         op: The accumulator.
-        digits: The threads that hold partial results of one element.
-        scratch: Buffer through which warps exchange these, or empty.
+        digits: The digits of the thread number in which threads hold partial results of one element.
+        scratch: The buffer through which warps exchange these, or empty.
     """
 
     op: Accumulate
@@ -149,7 +149,7 @@ class BlockReduce:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Copies an input's tile to shared memory, asynchronously in chunks of 16, 8 or 4 bytes or element by element."""
+    """A copy of an input's tile to shared memory, asynchronous in chunks of 16, 8 or 4 bytes, or element by element."""
 
     tensor: int
     asynchronous: bool
@@ -157,26 +157,26 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Reads a tensor into the registers of its placement from shared or device memory."""
+    """A load of a tensor into the registers of its placement, from shared or device memory."""
 
     tensor: int
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Writes a result to device memory; ``saver`` numbers the block graph's output savers."""
+    """A store of a result to device memory; ``saver`` numbers the block graph's output savers."""
 
     saver: int
 
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Starts the copies of an iteration (the one ``stages - 1`` ahead, if none is named) and closes the group."""
+    """A start of the copies of an iteration (``stages - 1`` ahead, if none is named) that also closes their group."""
 
     iteration: int | None = None
 
 
-#: All that belongs to an operator.
+#: All steps that belong to an operator.
 Computation = Operation | Initialize | Rescale | BlockReduce
 #: Barriers, and the groups of asynchronous copies, are a Program's own statements.
 Step = Computation | Fetch | Load | Save | Prefetch | Barrier | WaitGroups | Commit

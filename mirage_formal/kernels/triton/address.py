@@ -1,7 +1,7 @@
-"""Where a block's elements lie in device memory, as expressions of Triton: offsets, and which elements are there.
+"""Addresses of a block's elements in device memory, as expressions of Triton: offsets and masks.
 
-Expressions are text with the value of what is constant, so that sums and products with 0 and 1 are not written. The
-moves of a tensor's elements are followed by ``graph.memory.place``, as for CUDA C++.
+Expressions are text with the value of constants, so that sums and products with 0 and 1 are not written. Layout
+compositions are followed by ``graph.memory.place``, as for CUDA C++.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Index:
 
     Attributes:
         text: The expression.
-        value: What it is, if it is a constant.
+        value: Its value, if it is a constant.
         sum: Whether it is a sum, which needs parentheses in a product.
         block: Whether it is a block, not a scalar.
-        bound: It is less than this.
-        product: Of a product with a constant, the other factor and the constant.
+        bound: An exclusive upper bound; None if none is known.
+        product: For a product with a constant, the other factor and the constant.
     """
 
     text: str
@@ -44,18 +44,18 @@ class Index:
 
     @property
     def factor(self) -> str:
-        """The text as a factor of a product."""
+        """Return the text as a factor of a product."""
         return f"({self.text})" if self.sum else self.text
 
 
 def number(value: int) -> Index:
-    """A constant."""
+    """Return a constant."""
     return Index(str(value), value, sum=value < 0, bound=value + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """``graph.memory.place.Arithmetic`` on expressions."""
+    """An implementation of ``graph.memory.place.Arithmetic`` on expressions of Triton."""
 
     def number(self, value: int) -> Index:
         """Implement ``Arithmetic.number``."""
@@ -76,7 +76,7 @@ class Text:
         return Index(text, sum=several, block=any(term.block for term in rest), bound=known)
 
     def mul(self, e: Index, n: int) -> Index:
-        """e * n."""
+        """Return e * n."""
         if e.value is not None:
             return number(e.value * n)
         if n == 0:
@@ -88,7 +88,7 @@ class Text:
         return Index(f"{factor} * {times}", block=e.block, bound=bound, product=(factor, times))
 
     def div(self, e: Index, n: int) -> Index:
-        """e // n."""
+        """Return e // n."""
         if e.value is not None:
             return number(e.value // n)
         if e.bound is not None and e.bound <= n:
@@ -130,10 +130,10 @@ TEXT: Final = Text()
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Tile of a device tensor in a block.
+    """The tile of a device tensor in a block.
 
     Attributes:
-        place: Where the tensor lies.
+        place: The memory layout of the tensor.
         tensor: Its type.
         shape: The tile's extents.
         imap: The dim that each grid axis splits.
@@ -149,11 +149,11 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the elements of a block lie.
+    """The address of a block's elements.
 
     Attributes:
-        start: The part of the offset that is one number for the block.
-        offset: The other part.
+        start: The scalar part of the offset.
+        offset: The part of the offset that differs between elements.
         mask: Conditions; elements for which one does not hold are not in memory.
     """
 
@@ -163,7 +163,7 @@ class Address:
 
 
 def address(tile: Tile, ranges: Sequence[Index | None], graph: BlockGraph) -> Address:
-    """Where the elements of a block's tile lie.
+    """Return the address of the elements of a block's tile.
 
     Args:
         tile: The tile.
@@ -174,7 +174,7 @@ def address(tile: Tile, ranges: Sequence[Index | None], graph: BlockGraph) -> Ad
     within = [number(0) if one is None else one for one in ranges]
     over = [TEXT.less(one, extent) for one, extent in zip(within, tile.shape, strict=True) if one.value is None]
     place = tile.place
-    # Padded lanes may leave the bounds that the tiles have: only what is masked is read there.
+    # Padded lanes may exceed the bounds of the tiles: these lanes are masked.
     at = [TEXT.add(start, _bounded(one, extent)) for start, one, extent in zip(starts, within, tile.shape, strict=True)]
     if place.path is None:
         mask = _inside(at, place, tile.tensor.shape)
@@ -195,7 +195,7 @@ def _bounded(one: Index, extent: int) -> Index:
 
 
 def _inside(at: Sequence[Index], place: Place, shape: Shape) -> list[Index]:
-    """Return whether indices are of elements in memory."""
+    """Return the conditions that indices refer to elements in memory."""
     starts, ends = place.starts or (0,) * len(shape), place.extents or shape
     found = [TEXT.less(one, end) for one, end, extent in zip(at, ends, shape, strict=True) if end < extent]
     for one, start in zip(at, starts, strict=True):
@@ -207,7 +207,7 @@ def _inside(at: Sequence[Index], place: Place, shape: Shape) -> list[Index]:
 
 
 def _start(tile: Tile, dim: int, graph: BlockGraph) -> Index:
-    """The first index of a block's tile along a dim: the block's slab first, the loop's chunk inside it."""
+    """Return the first index of a block's tile along a dim: the block's slab first, the loop's chunk inside it."""
     parts = [(PIDS[axis], graph.grid[axis]) for axis in range(3) if tile.imap[axis] == dim and graph.grid[axis] > 1]
     if tile.fmap == dim and graph.forloop_range > 1:
         parts.append((STEP, graph.forloop_range))

@@ -1,4 +1,4 @@
-"""The whole file: functions of Triton, ``run`` that launches them, and a check against the program in float64."""
+"""Triton files: functions of Triton, ``run`` that launches them, and a self-check against the program in float64."""
 
 from __future__ import annotations
 
@@ -91,14 +91,14 @@ def main():
 def _listed(found):
     return list(found) if isinstance(found, tuple) else [found]
 '''
-#: A line of it, and what takes its place where there are masks.
+#: A line of it, and its replacement where there are masks.
 _MASKS: Final = (
     "        values = values.abs() + 0.1 if positive else values\n",
     "        values = values > 0 if dtype == torch.bool else values.abs() + 0.1 if positive else values\n",
 )
 #: Lines of ``run`` before it looks at its inputs.
 _HEAD: Final = 2
-#: What is done when the file is run; this module is no command itself.
+#: The main guard of the file; this module is no command itself.
 _GUARD: Final = "if __name__ == {!r}:\n    raise SystemExit(main())\n"
 
 
@@ -107,10 +107,10 @@ class TritonFile:
     """A Triton file.
 
     Attributes:
-        text: What stands in it.
+        text: Its text.
         functions: Its functions, in the order of their launches.
-        lines: Which of its lines belong to which part of the µGraph; nodes are "op2" for an operator of the kernel
-            graph and "op2.it0" for what is inside.
+        lines: Its lines by part of the µGraph; nodes are "op2" for an operator of the kernel graph and "op2.it0" for a
+            node inside it.
     """
 
     text: str
@@ -121,16 +121,16 @@ class TritonFile:
 def triton_file(
     graph: KernelGraph, program: KernelGraph, target: Target, title: str = "", options: LaunchOptions = OWN
 ) -> TritonFile:
-    """A Triton file that computes a program as a µGraph does.
+    """Return a Triton file that computes a program as a µGraph does.
 
-    Nothing of it is proved, and nothing is compiled here: neither torch nor Triton has to be installed.
+    The file is not proved, and nothing is compiled here: neither torch nor Triton has to be installed.
 
     Args:
         graph: The µGraph that is launched: with running maxima, if it needs them.
         program: The program that it is equal to, which the file computes in float64 to check itself.
         target: The GPU whose cost model chooses tiles of predefined operators.
         title: The first line of the file's docstring.
-        options: How its functions are launched.
+        options: The launch options of its functions.
 
     Raises:
         UnsupportedError: A kernel has no function of Triton; names it.
@@ -169,12 +169,12 @@ def triton_file(
 
 
 def _starts(parts: Sequence[str]) -> list[int]:
-    """The first line of each part of the file; two empty lines are between parts."""
+    """Return the first line of each part of the file; two empty lines are between parts."""
     return list(accumulate((part.count("\n") + 2 for part in parts[:-1]), initial=1))
 
 
 def _lines(made: Host, functions: Sequence[int], run: int) -> tuple[Lines, ...]:
-    """Lines of the file by parts of the µGraph.
+    """Return the lines of the file by parts of the µGraph.
 
     Args:
         made: The functions and calls.
@@ -190,7 +190,7 @@ def _lines(made: Host, functions: Sequence[int], run: int) -> tuple[Lines, ...]:
 
 
 def _least(graph: KernelGraph) -> DType:
-    """The least precise element type on the way."""
+    """Return the least precise floating element type of the graph's tensors."""
     dtypes = {tensor.dtype for tensor in kernel_types(graph) if tensor.dtype.floating}
     return max(dtypes, key=lambda dtype: _TOLERANCES[dtype])
 

@@ -1,4 +1,4 @@
-"""The functions of one or two elements, in Triton and in torch."""
+"""Functions of one or two elements, as text of Triton."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _tanh(x):
 '''
 
 
-#: The interpreter's own conversion cuts off what is behind the last bit.
+#: The interpreter's own conversion truncates instead of rounding.
 ROUND_BFLOAT: Final = '''@triton.jit
 def _round_bfloat(x):
     """The nearest bfloat16, ties to even."""
@@ -60,7 +60,7 @@ def _round_bfloat(x):
     else:
         return x.to(tl.bfloat16).to(tl.float32)
 '''
-#: What maxima along an axis need of the file; of the interpreter's reductions only its own are fast.
+#: Helpers for maxima along an axis; of the interpreter's reductions only its own are fast.
 LARGEST: Final = f'''@triton.jit
 def _larger(a, b):
     return tl.maximum(a, b, {_NAN})
@@ -81,12 +81,12 @@ NEEDED: Final[dict[UnaryFn | BinaryFn | MapFn, str]] = {UnaryFn.TANH: "_tanh", U
 
 
 def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool = False) -> str:
-    """A function's value as text; operands are names or constants.
+    """Return the text of a function's value; operands are names or constants.
 
     Args:
         fn: The function.
-        operands: What it is applied to.
-        finite: Of a difference: see ``flat.Elementwise``.
+        operands: The arguments.
+        finite: For a difference, see ``flat.Elementwise``.
     """
     match fn:
         case BinaryFn.SUB if finite:
@@ -105,7 +105,7 @@ def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool 
 
 
 def real(value: float) -> str:
-    """A constant as text."""
+    """Return a constant as text."""
     if value in (float("inf"), float("-inf")):
         return f'float("{value}")'
     return f"({value!r})" if value < 0 else repr(value)

@@ -1,8 +1,8 @@
 """Host code that launches the functions of a file, as lines of Python: memory, views, launches, and calls of torch.
 
-Products outside of block graphs are torch.matmul, as they are cuBLAS's beside CUDA C++. Reductions and norms are block
-graphs of one operator (``kernels.predefined``), so functions of Triton as well. What maps or moves elements outside of
-block graphs is one call of torch each: nothing is fused into it that would be gained by a function of its own.
+Products outside of block graphs are torch.matmul, as they are cuBLAS calls with CUDA C++. Reductions and norms are
+block graphs of one operator (``kernels.predefined``), so functions of Triton as well. Operators outside of block graphs
+that map or move elements are one call of torch each: a function of their own would gain nothing from fusion.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ _INFIX: Final = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Host calls of a µGraph.
+    """The host calls of a µGraph.
 
     Attributes:
         names: Names of the inputs.
-        functions: Those that are launched.
+        functions: The functions that are launched.
         operators: For each of them, the operator of the µGraph that it computes.
-        lines: The statements, in order; ``_new`` and ``poison`` are the file's.
-        about: For each of them, the operator of the µGraph that it is about, as "op2", and what it does.
+        lines: The statements, in order; ``_new`` and ``poison`` are defined by the file.
+        about: For each of them, the operator of the µGraph that it belongs to, as "op2", and a description.
         results: Names of the outputs.
     """
 
@@ -72,7 +72,7 @@ class Host:
 
 
 def host(graph: KernelGraph, target: Target, options: LaunchOptions = OWN) -> Host:
-    """The calls and functions of a well-formed µGraph.
+    """Return the calls and functions of a well-formed µGraph.
 
     Raises:
         UnsupportedError: A kernel has no function of Triton; names it.
@@ -81,7 +81,7 @@ def host(graph: KernelGraph, target: Target, options: LaunchOptions = OWN) -> Ho
 
 
 def input_names(inputs: Sequence[Input]) -> tuple[str, ...]:
-    """Names of inputs as identifiers of Python, each another."""
+    """Return distinct Python identifiers for the inputs."""
     found: list[str] = []
     for number, item in enumerate(inputs):
         name = re.sub(r"\W", "_", item.name, flags=re.ASCII).strip("_") or "x"
@@ -148,7 +148,7 @@ class _Calls:
         return Operand(self.names[place.base], kernel_types(self.graph)[number], place, span)
 
     def _made(self, number: int) -> None:
-        """Memory for the base of a result, unless it has some."""
+        """Allocate memory for the base of a result, unless it has some."""
         base = self._place(number).base
         if base in self.names:
             return
@@ -158,7 +158,7 @@ class _Calls:
         self._line(f"t{base} = {call}", "makes memory for its result")
 
     def _tensor(self, number: int) -> str:
-        """A tensor as an expression of torch."""
+        """Return a tensor as an expression of torch."""
         place, shape = self._place(number), self._shape(number)
         name = self.names[place.base]
         if place.base == number and not place.offset:
@@ -204,7 +204,7 @@ class _Calls:
         return kernel_types(self.graph)[number].dtype
 
     def _as_block_graph(self, position: int, op: Op, first: int) -> bool:
-        """Return whether a reduction or norm has become a function of Triton."""
+        """Add a reduction or norm as a function of Triton, and return whether that was possible."""
         types = kernel_types(self.graph)
         operands = tuple((types[n], self._place(n).strides, self._place(n).offset) for n in op.operands)
         if op.attrs.dim is None or types[op.operands[0]].shape[op.attrs.dim] == 1:
@@ -231,7 +231,7 @@ class _Calls:
 
 
 def called(op: Op, operands: Sequence[str], shapes: Sequence[Shape], dtype: DType) -> str:
-    """A predefined operator as a call of torch, whose result is row-major."""
+    """Return a predefined operator as a call of torch, whose result is row-major."""
     attrs, x = op.attrs, operands[0]
     dim = attrs.dim or 0
     if op.kind in _CALLS:
@@ -268,7 +268,7 @@ def called(op: Op, operands: Sequence[str], shapes: Sequence[Shape], dtype: DTyp
 
 
 def _with_number(op: Op, operands: Sequence[str]) -> str:
-    """An elementwise operator that may have a number in place of an operand."""
+    """Return the call of an elementwise operator that may have a number in place of an operand."""
     attrs, x = op.attrs, operands[0]
     match op.kind:
         case OpKind.SELECT:
@@ -293,7 +293,7 @@ def _row_major(text: str, kind: OpKind) -> str:
 
 
 def _norm(op: Op, operands: Sequence[str], dtype: DType) -> str:
-    """A norm in float32."""
+    """Return the expression of a norm in float32."""
     dim, eps = op.attrs.dim, "" if op.attrs.eps is None else f" + {float(op.attrs.eps)!r}"
     x = f"{operands[0]}.float()"
     if op.kind is OpKind.LAYER_NORM:

@@ -1,8 +1,8 @@
 """One block graph as a function of Triton.
 
 Everything is computed in float32. Tensors are rounded to their element type where they are stored and where they are
-operands of ``tl.dot``. The order is that of the flattened block graph: what the loop does not change before it, the
-loop, what comes after it.
+operands of ``tl.dot``. The order is that of the flattened block graph: loop-invariant operators, the loop, and the
+operators after it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mirage_formal.kernels.triton.functions import LOWEST, NEEDED, STRICT, ZERO_
 from mirage_formal.kernels.triton.padding import on_tensor_cores, padding, power
 from mirage_formal.kernels.triton.writer import NEUTRAL, Operand, Writer, names
 
-#: What lines do, in words.
+#: Descriptions of lines.
 _STARTS: Final = "starts at the neutral element"
 _ADDS: Final = "adds an iteration's part"
 #: Elements of a block that are summed over a dim after the loop, not in each iteration.
@@ -54,7 +54,7 @@ _STAGED: Final = 96 << 10
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function of Triton, and how it is launched.
+    """A function of Triton with its launch parameters.
 
     Attributes:
         name: Its name.
@@ -66,7 +66,7 @@ class Function:
         stages: Stages of its loop.
         helpers: Names of the file's helpers that it calls.
         piped: Whether its loop loads operands of products, whose loads Triton pipelines.
-        pieces: Which of its lines belong to which part of its block graph.
+        pieces: Its lines by part of its block graph.
     """
 
     name: str
@@ -89,18 +89,18 @@ def function(
     about: str = "",
     maxima: Set[int] = NO_MAXIMA,
 ) -> Function:
-    """The function of a graph-defined kernel.
+    """Return the function of a graph-defined kernel.
 
     Args:
         name: Its name.
         op: The kernel.
-        reads: What its input iterators read, in order.
-        writes: What its output savers write, in order.
-        about: What it is, for its docstring.
-        maxima: Positions of what it reads that are maxima; see ``planning.expand.maxima_of``.
+        reads: The tensors that its input iterators read, in order.
+        writes: The tensors that its output savers write, in order.
+        about: A description, for its docstring.
+        maxima: Positions of operands that are maxima; see ``planning.expand.maxima_of``.
 
     Raises:
-        UnsupportedError: It has no such function; says why.
+        UnsupportedError: It has no such function; the text gives the reason.
     """
     graph = op.graph
     if any(extent > most for extent, most in zip(graph.grid, _GRID, strict=True)):
@@ -167,7 +167,7 @@ class _Kernel(Writer):
     # --- operators
 
     def _computed(self, op: FlatOp) -> Iterator[int]:
-        """What is computed where an operator is written: its result, then concatenations that only its terms are of."""
+        """Yield the tensors computed at an operator: its result, then concatenations that only its terms read."""
         makers = {number: one for one in self.flat.ops for number in results_of(one)}
         yield results_of(op)[0]
         left = [makers.get(number) for number in operands_of(op)] if isinstance(op, Product) else []
@@ -240,7 +240,7 @@ class _Kernel(Writer):
                 raise AssertionError(op.fn)
 
     def _reduced(self, text: str, op: Reduce | Accumulate, *, zero: bool) -> str:
-        """Return the result of an operator along its dim."""
+        """Return the text of an operator's reduction along its dim."""
         assert op.dim is not None
         number, kept = op.operand, op.kept
         text = self._neutral(text, number, op.dim, op.fn, zero=zero)
@@ -270,7 +270,7 @@ class _Kernel(Writer):
         return reader.fn is BinaryFn.ADD and reader.dim is None and self._phase(op.result) is Phase.LOOP
 
     def _product(self, op: Product, into: str) -> str:
-        """The sum of a product's terms, and of what is summed already."""
+        """Return the sum of a product's terms, added to ``into`` if that is given."""
         dots = [pair for pair in self.pad.terms[op.result] if on_tensor_cores(self.flat, *pair)]
         others = [self._outer(pair) for pair in self.pad.terms[op.result] if pair not in dots]
         shape = list(self.pad.block(op.result))
@@ -286,7 +286,7 @@ class _Kernel(Writer):
         return " + ".join(([into] if into else []) + others)
 
     def _matrix(self, number: int, dim: int) -> str:
-        """An operand of tl.dot as a matrix, with zeros in the padding of the dim that is summed."""
+        """Return an operand of tl.dot as a matrix, with zeros in the padding of the summed dim."""
         text = self._operand(number)
         block, rank = self.pad.block(number), len(self.flat.tensors[number].shape)
         shape, extents = self.flat.tensors[number].shape, self.pad.extents[number]
@@ -296,7 +296,7 @@ class _Kernel(Writer):
         return text if len(block) == 2 else f"tl.reshape({text}, {list(block[-2:])})"
 
     def _outer(self, pair: tuple[int, int]) -> str:
-        """A product of a row, of a column or of two vectors: elementwise, and summed."""
+        """Return a product of a row, of a column or of two vectors: elementwise, and summed."""
         (a, b), (left, right) = pair, (self._value(pair[0]), self._value(pair[1]))
         rank = len(self.flat.tensors[a].shape)
         (*_, rows, inner), columns = self.flat.tensors[a].shape, self.flat.tensors[b].shape[-1]
@@ -314,7 +314,7 @@ class _Kernel(Writer):
     # --- concatenations
 
     def _concat(self, op: Concat) -> str:
-        """a followed by b, gathered from both."""
+        """Return a followed by b, gathered from both."""
         axis, block = self.pad.axis(op.result, op.dim), list(self.pad.block(op.result))
         at = self._along(block[axis], axis, len(block))
         first, second = (self.flat.tensors[number].shape[op.dim] for number in (op.a, op.b))
@@ -327,7 +327,7 @@ class _Kernel(Writer):
         return f"tl.gather({text}, tl.broadcast_to({at}, {list(block)}).to(tl.int32), {axis})"
 
     def _loop_concat(self, op: LoopConcat) -> None:
-        """One iteration's tensor behind the other: kept in a block with an axis for the iterations."""
+        """Concatenate the iterations' tensors: keep them in a block with an axis for the iterations."""
         name = f"parts_{op.result}"
         axis, block = self.pad.axis(op.operand, op.dim), list(self.pad.block(op.operand))
         count, chunk = power(self.flat.iterations), self.flat.tensors[op.operand].shape[op.dim]
@@ -349,7 +349,7 @@ class _Kernel(Writer):
     # --- what the loop carries
 
     def _accumulate(self, op: Accumulate) -> None:
-        """A sum or maximum over the iterations; small tensors are reduced after the loop instead of in it."""
+        """Write a sum or maximum over the iterations; small tensors are reduced after the loop, not in it."""
         name = f"acc_{op.result}"
         whole = self.pad.block(op.operand)
         late = op.dim is not None and prod(whole) <= _LOOPED
@@ -380,7 +380,7 @@ class _Kernel(Writer):
             self.zeros.add(op.result)
 
     def _running(self, op: Running) -> None:
-        """The largest so far, and what sums so far are multiplied by."""
+        """Write a running maximum and the factor that rescales the sums so far."""
         state = f"before_{op.operand}"
         self._emit(
             Phase.BEFORE, f"{state} = tl.full({list(self.pad.block(op.largest))}, {LOWEST!r}, tl.float32)", _STARTS

@@ -1,4 +1,4 @@
-"""Launch options of a Triton file: what can be chosen for its functions beside their text."""
+"""Launch options of a Triton file: the choices for its functions beside their text."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _MOST_WARPS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """Launch options of all functions of a file.
+    """The launch options of all functions of a file.
 
     Attributes:
-        warps: Factor of the number of warps that a function has by itself: a power of two, or 1 over one.
-        stages: Stages of loops whose loads Triton pipelines; None: each function's own.
+        warps: The factor on each function's own number of warps: a power of two, or 1 over one.
+        stages: The stages of loops whose loads Triton pipelines; None: each function's own.
     """
 
     warps: float = 1.0
     stages: int | None = None
 
     def of(self, made: Function) -> tuple[int, int]:
-        """Warps and stages of a function."""
+        """Return the warps and stages of a function."""
         warps = min(_MOST_WARPS, max(1, int(made.warps * self.warps)))
         return warps, made.stages if self.stages is None or not made.piped else self.stages
 
@@ -33,7 +33,7 @@ class LaunchOptions:
         return f"warps x{self.warps:g}, {stages}"
 
 
-#: What each function has by itself.
+#: The options that keep each function's own warps and stages.
 OWN: Final = LaunchOptions()
 
 __all__ = ["OWN", "LaunchOptions"]

@@ -1,9 +1,9 @@
-"""Which dims the tiles of a block graph have as Triton blocks, and how far each is padded.
+"""Padding of Triton blocks: the dims of each tile's block, and the padded extent of each dim.
 
 Extents of a Triton block are powers of two, and those of a product's operands at least 16. So a dim of 48 becomes one
-of 64, whose last 16 elements are padding: masked where they are loaded and stored, and replaced by the neutral element
-where they would be summed or compared. Dims that meet in an operator are padded alike. Dims that have one element in
-all tensors that meet are left out.
+of 64, whose last 16 elements are padding. They are masked where they are loaded and stored, and replaced by the neutral
+element where they would be summed or compared. Dims that meet in an operator are padded alike. Dims that have one
+element in all tensors that meet are left out.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ LEAST: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """How the tensors of a flattened block graph are Triton blocks.
+    """The Triton blocks of the tensors of a flattened block graph.
 
     Attributes:
         axes: For each tensor the dims that its block has, in order; empty for a block of one element.
         extents: For each tensor the padded extent of every dim.
-        terms: For each product by the number of its result: the pairs of tensors whose products it is the sum of. One
-            pair, unless its operands are concatenations along the dim that it sums.
+        terms: For each product, by the number of its result, the pairs of tensors whose products are summed. There is
+            one pair, unless the operands are concatenations along the summed dim.
     """
 
     axes: tuple[tuple[int, ...], ...]
@@ -49,16 +49,16 @@ class Padding:
     terms: dict[int, tuple[tuple[int, int], ...]]
 
     def block(self, tensor: int) -> Shape:
-        """The extents of a tensor's block."""
+        """Return the extents of a tensor's block."""
         return tuple(self.extents[tensor][dim] for dim in self.axes[tensor]) or (1,)
 
     def axis(self, tensor: int, dim: int) -> int:
-        """Which axis of the block a dim is."""
+        """Return the block axis of a dim."""
         return self.axes[tensor].index(dim)
 
 
 def padding(flat: Flat) -> Padding:
-    """The blocks of a flattened block graph's tensors."""
+    """Return the blocks of a flattened block graph's tensors."""
     terms = {op.result: _terms(op.a, op.b, flat) for op in flat.ops if isinstance(op, Product)}
     classes: _Classes[tuple[int, int]] = _Classes()
     together: _Classes[int] = _Classes()
@@ -89,18 +89,18 @@ def padding(flat: Flat) -> Padding:
 
 
 def power(extent: int) -> int:
-    """The least power of two that is not less."""
+    """Return the least power of two that is not less than an extent."""
     return 1 << (extent - 1).bit_length()
 
 
 def on_tensor_cores(flat: Flat, a: int, b: int) -> bool:
-    """Whether a product is a tl.dot: one of a row, of a column or of two vectors is a sum of elementwise products."""
+    """Return whether a product is a tl.dot; one of a row, a column or two vectors sums elementwise products."""
     (*_, rows, inner), columns = flat.tensors[a].shape, flat.tensors[b].shape[-1]
     return min(rows, inner, columns) > 1
 
 
 class _Classes(Generic[_T]):
-    """Sets of what belongs together."""
+    """Disjoint sets (union-find)."""
 
     def __init__(self) -> None:
         self._above: dict[_T, _T] = {}
@@ -115,7 +115,7 @@ class _Classes(Generic[_T]):
 
 
 def _terms(a: int, b: int, flat: Flat) -> tuple[tuple[int, int], ...]:
-    """(a b) (c; d) = a c + b d, where both are concatenations that are cut at one place."""
+    """Return the terms of (a b) (c; d) = a c + b d, where both operands are concatenations cut at one place."""
     makers = {op.result: op for op in flat.ops if isinstance(op, Concat)}
     left, right = makers.get(a), makers.get(b)
     last = len(flat.tensors[a].shape) - 1
@@ -127,7 +127,7 @@ def _terms(a: int, b: int, flat: Flat) -> tuple[tuple[int, int], ...]:
 
 
 def _alike(op: FlatOp, flat: Flat) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Dims of an operator's tensors that have the same elements."""
+    """Yield pairs of dims of an operator's tensors that index the same elements."""
     match op:
         case Elementwise():
             pairs = [(number, op.result, -1) for number in op.operands]

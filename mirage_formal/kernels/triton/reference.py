@@ -1,4 +1,4 @@
-"""Reference of a program in float64, as lines of plain torch: the meaning of its operators in one more domain."""
+"""A float64 reference of a program as lines of plain torch: one more abstract domain for its operators."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _BINARY: Final = {
     OpKind.LE: "({0} <= {1}).double()",
     OpKind.DIV_NO_NAN: "torch.where({1} == 0.0, {0} * 0.0, {0} / {1})",
 }
-#: What a program of block graphs may need: functions of torch over the loop's axis.
+#: Helper functions of torch over the loop's axis, for programs with block graphs.
 HELPERS: Final = {
     "_running_max": f'''def _running_max(x, axis):
     """The largest along an axis so far, and exp of what it was before minus that; 0 in the first iteration."""
@@ -72,7 +72,7 @@ class Reference:
 
 
 def reference(program: KernelGraph, names: Sequence[str]) -> Reference:
-    """The statements that compute a program's outputs from inputs of these names."""
+    """Return the statements that compute a program's outputs from inputs of these names."""
     domain = _Torch()
     results = evaluate(program, list(names), domain)
     live, kept = set(results), list[str]()
@@ -87,7 +87,7 @@ def reference(program: KernelGraph, names: Sequence[str]) -> Reference:
 
 @dataclass(slots=True)
 class _Torch(Untiled[str]):
-    """Names of tensors of torch; each operator is a line."""
+    """An abstract domain of torch tensor names; each operator adds a line."""
 
     #: Names that a line defines, its right side, and names that it reads.
     lines: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = field(default_factory=list)
@@ -95,7 +95,7 @@ class _Torch(Untiled[str]):
     count: int = 0
 
     def line(self, text: str, *operands: str) -> str:
-        """The name of what an expression computes."""
+        """Add the line of an expression and return the name of its result."""
         self.count += 1
         self.lines.append(((f"v{self.count}",), text.format(*operands), operands))
         return f"v{self.count}"

@@ -1,4 +1,4 @@
-"""The lines of a function of Triton while they are written: what is loaded and stored, and what tensors are called."""
+"""A writer of the lines of a Triton function: loads and stores, and names of tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mirage_formal.kernels.triton.address import WIDE, Address, Index, Tile, add
 from mirage_formal.kernels.triton.padding import Padding, on_tensor_cores
 
 TYPES: Final = {DType.FLOAT16: "tl.float16", DType.BFLOAT16: "tl.bfloat16", DType.FLOAT32: "tl.float32"}
-#: What a product's operands of an element type are converted to. The interpreter multiplies the bits of bfloat16 as if
+#: The type to which a product's operands are converted. The interpreter multiplies the bits of bfloat16 as if
 #: they were integers, so the file names the type in one place (file.BFLOAT).
 _OPERANDS: Final = {**TYPES, DType.BFLOAT16: "BFLOAT16"}
 NEUTRAL: Final = {BinaryFn.ADD: "0.0", BinaryFn.MAX: 'float("-inf")'}
@@ -34,7 +34,7 @@ class Operand:
     Attributes:
         name: Name of the pointer to the first element of its base.
         tensor: Its type.
-        place: Where it lies.
+        place: Its memory layout.
         span: Elements of its base.
     """
 
@@ -46,7 +46,7 @@ class Operand:
 
 @dataclass(slots=True)
 class Writer:
-    """A function of a block graph while it is written."""
+    """A Triton function of a block graph while it is written."""
 
     name: str
     graph: BlockGraph
@@ -57,10 +57,10 @@ class Writer:
     about: str
     #: The node that each tensor is a part of.
     nodes: tuple[str, ...]
-    #: Lines by phase, and what each is about.
+    #: Lines by phase, and the annotation of each.
     lines: dict[Phase, list[str]] = field(default_factory=lambda: {phase: [] for phase in Phase})
     owners: dict[Phase, list[About]] = field(default_factory=lambda: {phase: [] for phase in Phase})
-    #: What is being written.
+    #: The annotation of the current section.
     owner: tuple[tuple[str, ...], str] = ((), "")
     #: Names of tensors in float32, and as operands of tl.dot.
     values: dict[int, str] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Writer:
         return " + ".join(parts)
 
     def _ranges(self, number: int) -> list[Index | None]:
-        """The indices of a block's elements along each dim of the tensor."""
+        """Return the indices of a block's elements along each dim of the tensor."""
         axes, extents = self.pad.axes[number], self.pad.extents[number]
         found: list[Index | None] = []
         for dim, extent in enumerate(extents):
@@ -138,7 +138,7 @@ class Writer:
         return found
 
     def _range(self, number: int, axis: int) -> Index:
-        """The indices along one axis of a tensor's block."""
+        """Return the indices along one axis of a tensor's block."""
         block = self.pad.block(number)
         return Index(self._along(block[axis], axis, len(block)), block=True, bound=block[axis])
 
@@ -149,7 +149,7 @@ class Writer:
         return f"r{extent}[{', '.join(':' if i == axis else 'None' for i in range(rank))}]"
 
     def _call(self, phase: Phase, head: str, arguments: Sequence[str], suffix: str) -> None:
-        """A call on one line, or on several if it is long."""
+        """Emit a call on one line, or on several if it is long."""
         line = f"{head}({', '.join(arguments)}){suffix}"
         if len(line) <= _WIDTH:
             self._emit(phase, line)
@@ -162,23 +162,23 @@ class Writer:
     # --- values
 
     def _emit(self, phase: Phase, line: str, does: str = "") -> None:
-        """Write a line; ``does``: what it does, if something else than what is being written."""
+        """Emit a line; ``does`` describes it, if it differs from the current section."""
         self.lines[phase].append(line)
         self.owners[phase].append((self.owner[0], does or self.owner[1]))
 
     def _begin(self, numbers: Iterable[int], does: str) -> None:
-        """Start a section of the text: computation of tensors, or other uses of them."""
+        """Start a section of the text: the computation of tensors, or another use of them."""
         self.owner = (tuple(dict.fromkeys(self.nodes[number] for number in numbers)), does)
 
     def _phase(self, number: int) -> Phase:
         return self.flat.tensors[number].phase
 
     def _value(self, number: int) -> str:
-        """The name of a tensor in float32."""
+        """Return the name of a tensor in float32."""
         return self.values[number]
 
     def _operand(self, number: int) -> str:
-        """A tensor as an operand of tl.dot."""
+        """Return a tensor as an operand of tl.dot."""
         dtype = self.flat.tensors[number].dtype
         if number not in self.operands:
             if dtype is DType.FLOAT32:
@@ -200,12 +200,12 @@ class Writer:
             self.zeros.add(number)
 
     def _padded(self, number: int) -> list[int]:
-        """Dims of a tensor that its block pads."""
+        """Return the dims of a tensor that its block pads."""
         shape, extents = self.flat.tensors[number].shape, self.pad.extents[number]
         return [dim for dim, (own, padded) in enumerate(zip(shape, extents, strict=True)) if own < padded]
 
     def _neutral(self, text: str, number: int, dim: int, fn: BinaryFn, *, zero: bool) -> str:
-        """A tensor with the neutral element of a reduction in the padding of a dim, which may be zeros already."""
+        """Return a tensor with a reduction's neutral element in the padding of a dim, which may be zeros already."""
         shape, extents = self.flat.tensors[number].shape, self.pad.extents[number]
         if shape[dim] == extents[dim] or (fn is BinaryFn.ADD and zero):
             return text
@@ -227,7 +227,7 @@ class Writer:
         )
 
     def _dissolved(self, op: Concat) -> bool:
-        """Return whether a concatenation is only read by products that are sums of products, so that it is not made."""
+        """Return whether a concatenation is read only by products split into terms, so that it is not materialised."""
         makers = [other for other in self.readers.get(op.result, []) if not isinstance(other, Concat)]
         above = [other for other in self.readers.get(op.result, []) if isinstance(other, Concat)]
         products = all(isinstance(one, Product) and len(self.pad.terms[one.result]) > 1 for one in makers)
@@ -235,11 +235,11 @@ class Writer:
 
 
 def names(text: str, name: str) -> bool:
-    """Return whether a name stands in a text."""
+    """Return whether a name occurs in a text."""
     return any(name == word for word in "".join(c if c.isalnum() or c == "_" else " " for c in text).split())
 
 
 def _mask(at: Address) -> str:
-    """The conditions as one expression, or "" if there are none."""
+    """Return the conditions as one expression, or "" if there are none."""
     texts = [one.text if one.text.startswith("(") else f"({one.text})" for one in at.mask]
     return " & ".join(texts)
