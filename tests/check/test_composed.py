@@ -24,7 +24,7 @@ from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
-from tests.kit.graphs.built import program as built
+from tests.kit.graphs.workloads import program as built
 from tests.kit.kernels.tails import Wrapped, chain, product
 from tests.kit.proofs.claims import Mask, Saved, kernel, on, pair
 

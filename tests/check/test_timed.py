@@ -19,8 +19,7 @@ from mirage_formal.check.time_limit import LIMIT_S, OutOfTime, Within
 from mirage_formal.revalidate import command
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
-from tests.kit.processes import gone
-from tests.kit.runs.clock import HUNG_S
+from tests.kit.processes import HUNG_S, gone
 from tests.kit.runs.fake_engine import roots
 
 

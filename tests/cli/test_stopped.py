@@ -13,8 +13,8 @@ import pytest
 
 from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.progress.display import JsonLines
-from tests.kit.runs.commands import Command, Ended
-from tests.kit.runs.small_run import make
+from tests.kit.processes import Command, Ended
+from tests.kit.runs.small_runs import make
 
 PROGRAM = """
 import mirage_formal as mf

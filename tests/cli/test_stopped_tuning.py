@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pytest
@@ -16,12 +17,37 @@ from mirage_formal.cli.graphs import arrays
 from mirage_formal.device import runs, runtime
 from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.autotuning import timing
+from mirage_formal.run.autotuning.timing import Child
 from mirage_formal.run.progress.display import JsonLines
 from mirage_formal.run.run_directory.lock import writing
-from tests.kit.fake_gpu import FakeGpu
-from tests.kit.runs import small_run
-from tests.kit.runs.commands import Command
-from tests.kit.sampled import THOROUGH
+from tests.kit.processes import Command
+from tests.kit.runs import small_runs
+from tests.kit.sampling import THOROUGH
+
+#: A kernel takes longer the later its schedule comes, and a candidate is within its tolerance.
+_SCRIPT: Final = """
+import json, sys
+print(json.dumps({"device": "Test", "arch": "sm_80", "driver": 1}), flush=True)
+for line in sys.stdin:
+    for job in json.loads(line)["jobs"]:
+        us = 5.0 + max(job["variant"], 0)
+        print(json.dumps({"us": us, "low": us, "answer": "within"}), flush=True)
+"""
+
+
+class FakeGpu(Child):
+    """To be put in the place of ``Child``.
+
+    Attributes:
+        made: All of them, so that a test sees whether their processes have ended.
+    """
+
+    made: ClassVar[list[FakeGpu]] = []
+
+    def __init__(self) -> None:
+        super().__init__((sys.executable, "-I", "-S", "-c", _SCRIPT))
+        self.made.append(self)
+
 
 TUNE = "tune run --place place --kernels 2 --finalists 1 --arch sm_80 --workers 1"
 GPU_TUNE = "gpu tune run --place place"
@@ -53,7 +79,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from mirage_formal.workers.pool import Pool
 
     root = tmp_path_factory.mktemp("stopped")
-    small_run.make(root / "run", kernels=1, keep=1)
+    small_runs.make(root / "run", kernels=1, keep=1)
     with Pool(1, PRELOAD) as pool:
         tune(root / "run", Bench(Place(root / "place"), None, pool, lambda *said: None, "sm_80", Limits(2, 1)))
     return root

@@ -30,7 +30,7 @@ from mirage_formal.logic.script import Script
 from mirage_formal.revalidate import command, rederive
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.kernel_build.build import discharge
-from tests.kit.runs.kernel_runs import first, kernel_runs
+from tests.kit.runs.small_runs import first, kernel_runs
 from tests.kit.runs.tampering import InProcess, copy, edit, read_lines, sign_kernels, write_lines
 
 Edit = Callable[[Path], Any]

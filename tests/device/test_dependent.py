@@ -27,7 +27,7 @@ from mirage_formal.run.kernel_build.values import Built
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.device_kernels import chain, predefined
-from tests.kit.runs.fake_cupy import FakeCupy, aligned, ndarray, with_code
+from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray, with_code
 
 H200 = load_target("h200")
 SIZE = {"b": 2, "m": 16, "d": 16, "n": 64, "e": 16}

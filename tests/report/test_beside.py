@@ -28,7 +28,7 @@ from mirage_formal.report.reading.adjacent_files import BENCH_FILE, triton_of
 from mirage_formal.report.terminal import report_text
 from mirage_formal.report.views.levels import all_nodes, levels
 from mirage_formal.run.kernel_build.triton.files import default_out, write_run
-from tests.kit.figures import bench, write_figures
+from tests.kit.reports import bench, write_figures
 from tests.report.test_hostile import Elements, harmless
 
 

@@ -17,7 +17,7 @@ from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE
 from mirage_formal.report.terminal import report_text
 from mirage_formal.run.kernel_build.triton.files import default_out, write_run
-from tests.kit.figures import bench
+from tests.kit.reports import bench
 from tests.kit.runs import tampering
 from tests.report.test_hostile import harmless
 

@@ -17,7 +17,7 @@ from mirage_formal.reproduce.compare import compare, explanation, scaled
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.search.known_incompleteness import Reason
 from mirage_formal.search.space import load_space
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 KEY = "0" * 64
 PROGRAM = WORKLOADS["rmsnorm"](1)

@@ -9,6 +9,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
+from mirage_formal.emulate.runner import checked
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
@@ -21,8 +22,7 @@ from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_who
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics import reference
-from tests.kit.graphs.built import program
-from tests.kit.kernels.example_kernels import checked
+from tests.kit.graphs.workloads import program
 
 H200 = load_target("h200")
 SPACE = load_space("mlp")

@@ -10,6 +10,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.claims.equality.prove import prove
+from mirage_formal.emulate.runner import checked
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -20,9 +21,8 @@ from mirage_formal.run.kernel_build.build import build
 from mirage_formal.search.concatenated_inputs import absorb_concatenations, joined
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 from mirage_formal.search.preprocess import preprocess
-from tests.kit.graphs.built import Build, program, same
-from tests.kit.kernels.example_kernels import checked
-from tests.kit.sampled import but
+from tests.kit.graphs.workloads import Build, program, same
+from tests.kit.sampling import but
 
 H200 = load_target("h200")
 K = OpKind

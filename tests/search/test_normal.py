@@ -20,9 +20,9 @@ from mirage_formal.graph.views import kernel_count, places
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.semantics import reference
-from tests.kit.fuzz.programs import program as random_program
-from tests.kit.graphs.built import Build, program, same
-from tests.kit.sampled import but
+from tests.kit.fuzz.random_programs import program as random_program
+from tests.kit.graphs.workloads import Build, program, same
+from tests.kit.sampling import but
 
 
 def stuck(graph: KernelGraph) -> list[OpKind]:

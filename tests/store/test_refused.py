@@ -21,7 +21,7 @@ from mirage_formal.run.result_cache.entry_checks import assess
 from mirage_formal.run.result_cache.recall import StoreWarning
 from mirage_formal.run.results.report import Report
 from tests.kit.runs.tampering import files
-from tests.kit.stored.entries import Case, copy_of, edit_json, several, sign, sign_run, single, using, warm
+from tests.store.entries import Case, copy_of, edit_json, several, sign, sign_run, single, using, warm
 
 #: Edits of each kind of file of a run, and of a whole program.
 EDITS, WHOLE_EDITS = 17, 5

@@ -14,8 +14,7 @@ from torch import nn  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch  # noqa: E402
-from tests.kit.torch.compare import compare  # noqa: E402
-from tests.kit.torch.rewritten import compare_rewritten  # noqa: E402
+from tests.kit.torch.comparison import compare, compare_rewritten  # noqa: E402
 
 
 def assigned(*where: Any) -> Callable[[Any, Any], Any]:

@@ -10,8 +10,8 @@ from mirage_formal.check.proof.closing import Closing
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Key, Poly, Ring
 from mirage_formal.check.proof.sympy_crosscheck import Answer, Opinion, opinion, second_opinion
+from tests.kit.processes import calls
 from tests.kit.proofs.hand_proofs import PAIRS, text
-from tests.kit.runs.effort import calls
 
 RING = Ring((2,))
 X, Y = (RING.intern("in", (i, ((0, ((0, 1),)),))) for i in range(2))

@@ -37,7 +37,7 @@ from tests.claims.safety.test_safety_mutants import check
 from tests.kernels.test_predefined import Laid, attributes, in_memory, laid, program_of, widths
 from tests.kit.kernels.program_interpreter import from_storage, to_storage
 from tests.kit.kernels.program_interpreter import run as interpret
-from tests.kit.kernels.safety_mutants import mutants
+from tests.kit.kernels.safety_programs import mutants
 
 K = OpKind
 HALF, SINGLE = DType.FLOAT16, DType.FLOAT32

@@ -20,7 +20,7 @@ from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import SharedRead, SharedVector, SharedWrite, Stmt, Value
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels import program_interpreter
-from tests.kit.kernels.lowering_kit import TARGET, alone, compare, inputs_for
+from tests.kit.kernels.example_kernels import TARGET, alone, compare, inputs_for
 
 K = OpKind
 N = None

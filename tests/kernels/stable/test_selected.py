@@ -22,7 +22,7 @@ from mirage_formal.kernels.online_softmax.stabilize import NotStable, stabilize
 from mirage_formal.semantics.interpreter import evaluate
 from mirage_formal.semantics.reference import FloatDomain, run
 from tests.kernels.stable.test_stabilize import lowered
-from tests.kit.kernels.lowering_kit import stored
+from tests.kit.kernels.example_kernels import stored
 from tests.kit.proofs.claims import Mask, Saved, Shapes, kernel, on, program
 
 #: Scores S, and beside the mask of each score one of keys.

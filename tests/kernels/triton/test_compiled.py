@@ -10,9 +10,8 @@ import mirage_formal as mf
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
-from tests.kit.kernels import example_kernels, tails
-from tests.kit.triton import files as kit
-from tests.kit.triton import masked
+from tests.kit.kernels import example_kernels, masked_attention, tails
+from tests.kit.kernels import triton_files as kit
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[triton]'")
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'mirage_formal[triton]'")
@@ -43,7 +42,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     cases.append(kit.case("single", kit.of_type(example_kernels.real("lora"), DType.FLOAT32), single))
     graph = kit.of_type(tails.drawn(6)[1], DType.BFLOAT16)
     cases += [kit.case("odd", graph, graph, raw=True), kit.case("fused", fused(), fused(), raw=True)]
-    graph = masked.fused(DType.BFLOAT16)
+    graph = masked_attention.fused(DType.BFLOAT16)
     cases.append(kit.case("masked", graph, graph, raw=True))
     program, wide = tails.product(16, 1 << 27, 16, (16, 1 << 12, 16))
     cases.append(kit.case("wide", program, wide, raw=True))

@@ -14,11 +14,10 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.semantics import reference
-from tests.kit.corpus import programs
+from tests.kit.graphs import corpus_programs
 from tests.kit.graphs.random_graphs import random_graph
-from tests.kit.kernels import example_kernels, tails
-from tests.kit.triton import files as kit
-from tests.kit.triton import masked
+from tests.kit.kernels import example_kernels, masked_attention, tails
+from tests.kit.kernels import triton_files as kit
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[triton]'")
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'mirage_formal[triton]'")
@@ -94,7 +93,7 @@ def test_tiles_that_overhang(name: str, odd: tuple[dict[str, kit.Case], dict[str
 
 MASKED = {
     f"{form.__name__}-{dtype.value}": (form, dtype)
-    for form in (masked.apart, masked.fused)
+    for form in (masked_attention.apart, masked_attention.fused)
     for dtype in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 }
 
@@ -104,7 +103,7 @@ def masks(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, kit.Case]
     cases = [
         kit.case(name, graph, graph, raw=True) for name, (form, dtype) in MASKED.items() for graph in [form(dtype)]
     ]
-    given = {one.name: masked.arrays(kit.inputs(one.program), MASKED[one.name][1]) for one in cases}
+    given = {one.name: masked_attention.arrays(kit.inputs(one.program), MASKED[one.name][1]) for one in cases}
     return {one.name: one for one in cases}, kit.interpreted(cases, tmp_path_factory.mktemp("masks"), given)
 
 
@@ -116,7 +115,7 @@ def test_masks_with_empty_rows_and_special_values(
     program, ran = masks[0][name].program, masks[1][name]
     assert ran.results, ran.said
     assert ran.code == 0, ran.said
-    wanted = reference.run(program, masked.arrays(kit.inputs(program), MASKED[name][1]))
+    wanted = reference.run(program, masked_attention.arrays(kit.inputs(program), MASKED[name][1]))
     for result, again, value in zip(ran.results, ran.references, wanted, strict=True):
         known = np.isfinite(value)
         assert (np.isfinite(result) == known).all()
@@ -155,12 +154,12 @@ def test_random_block_graphs(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def test_programs_of_the_corpus_as_they_are(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Predefined operators of any kind, views and copies: torch's and functions of one operator."""
-    small = {name: programs.build(name, small=True).freeze() for name in list(programs.FILES)[::6]}
+    small = {name: corpus_programs.build(name, small=True).freeze() for name in list(corpus_programs.FILES)[::6]}
     cases = [kit.case(name, graph, graph, raw=True) for name, graph in small.items()]
     given = {
         one.name: [values[item.name] for item in one.program.inputs]
         for one in cases
-        for values in [programs.draw(one.name, one.program)]
+        for values in [corpus_programs.draw(one.name, one.program)]
     }
     ran = kit.interpreted(cases, tmp_path_factory.mktemp("corpus"), given)
     assert len(cases) >= 15

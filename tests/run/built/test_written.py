@@ -21,7 +21,7 @@ from mirage_formal.run.kernel_build import compile_unsearched
 from mirage_formal.run.kernel_build.build import KernelWarning
 from mirage_formal.run.kernel_build.values import Built, KernelRefused
 from tests.kit.graphs.mirage_programs import CASES, WRITTEN, inputs_of
-from tests.kit.runs.fake_cupy import FakeCupy, aligned, ndarray, with_code
+from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray, with_code
 
 
 class Machine:

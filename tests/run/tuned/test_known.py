@@ -17,8 +17,8 @@ from mirage_formal.run.autotuning.plans import Origin, Place, Timed, holds
 from mirage_formal.run.autotuning.timing import FIRST
 from mirage_formal.run.autotuning.tune import NoTimes
 from mirage_formal.run.kernel_build import code_digest
-from tests.kit.runs import small_run
-from tests.kit.tuned.table import KERNELS, Table, answers, last_is_best, plan_in, tuned
+from tests.kit.runs import small_runs
+from tests.run.tuned.fake_tuning import KERNELS, Table, answers, last_is_best, plan_in, tuned
 
 OTHER = "1" * 64
 LIMITS = Limits(KERNELS, 1)
@@ -28,7 +28,7 @@ LIMITS = Limits(KERNELS, 1)
 def timed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Tuned]:
     """A run, a tuning directory in which a GPU has timed its kernels, and what it found."""
     root = tmp_path_factory.mktemp("known")
-    small_run.make(root / "run", kernels=0)
+    small_runs.make(root / "run", kernels=0)
     found = tuned(root / "run", Place(root / "place"), Table(last_is_best), LIMITS)
     return root / "run", root / "place", found
 

@@ -18,8 +18,8 @@ from mirage_formal.run.autotuning.bench import Limits
 from mirage_formal.run.autotuning.choose import Composed, whole_key
 from mirage_formal.run.autotuning.plans import Place
 from mirage_formal.run.kernel_build.save import move_built
-from tests.kit.runs import small_run
-from tests.kit.tuned.table import KERNELS, Table, answers, last_is_best, plan_in, shorter, tuned
+from tests.kit.runs import small_runs
+from tests.run.tuned.fake_tuning import KERNELS, Table, answers, last_is_best, plan_in, shorter, tuned
 
 
 def flags(directory: Path) -> tuple[bool, ...]:
@@ -53,7 +53,7 @@ def early_ones(early: tuple[bool, ...]) -> float:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("wholes") / "run"
-    small_run.make(root, kernels=0)
+    small_runs.make(root, kernels=0)
     return root
 
 
@@ -235,7 +235,7 @@ def test_a_whole_is_its_form_kernels_and_early_ones(made: Path) -> None:
 
 
 def test_kernels_are_moved_with_what_was_measured_of_them(tmp_path: Path) -> None:
-    small_run.make(tmp_path / "one", kernels=1)
+    small_runs.make(tmp_path / "one", kernels=1)
     (source,) = (tmp_path / "one" / "kernels").iterdir()
     assert (source / "measure.json").is_file()
     target = tmp_path / "two" / source.name

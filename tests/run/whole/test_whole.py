@@ -22,6 +22,7 @@ from mirage_formal.check.__main__ import main as check
 from mirage_formal.cli.user_file import load_programs
 from mirage_formal.device import launch
 from mirage_formal.device.launch import NoDeviceWarning
+from mirage_formal.emulate.runner import checked
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.verdict import Equivalent
@@ -43,10 +44,9 @@ from mirage_formal.search.preprocess import preprocess
 from mirage_formal.semantics import reference
 from mirage_formal.workers.dispatch import Failed
 from mirage_formal.workers.pool import Pool
-from tests.kit.graphs.whole_programs import TINY, layers
-from tests.kit.kernels.example_kernels import checked
+from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.paths import REPOSITORY
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.exhaustive.applications import constants
 from tests.kit.graphs.workloads import K, op, tensor
-from tests.kit.runs.differential_kit import compare, program, tiny
+from tests.search.engine_comparison import compare, program, tiny
 
 SMALL = (tensor("X", 2, 4), tensor("Y", 2, 4))
 PROGRAMS: dict[str, tuple[KernelGraph, int]] = {

@@ -31,7 +31,7 @@ from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.horizontal_fusion.union import Piece, fuse_horizontally
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics.reference import run
-from tests.kit.runs.differential_kit import K, compare, op, program, search, tensor, tiny
+from tests.search.engine_comparison import K, compare, op, program, search, tensor, tiny
 
 COLUMNS = (1, None, None)
 NONE = (None, None, None)

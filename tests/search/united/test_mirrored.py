@@ -19,9 +19,8 @@ from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_who
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics import reference
-from tests.kit.fuzz.programs import program as random_program
-from tests.kit.graphs.built import program
-from tests.kit.graphs.whole_programs import long_chain
+from tests.kit.fuzz.random_programs import program as random_program
+from tests.kit.graphs.workloads import long_chain, program
 
 SPACE = load_space("mlp")
 

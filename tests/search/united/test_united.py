@@ -32,7 +32,7 @@ from mirage_formal.search.horizontal_fusion.slices import slices
 from mirage_formal.search.horizontal_fusion.union import Piece, fuse_horizontally, permute_grid
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics import reference
-from tests.kit.graphs.whole_programs import gates, projections, sum_and_norm
+from tests.kit.graphs.workloads import gates, projections, sum_and_norm
 
 
 @cache

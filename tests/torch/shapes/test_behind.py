@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -13,11 +14,206 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
+from mirage_formal.torch.dynamic_shapes.arguments import Traced, traced
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, Length
-from mirage_formal.torch.dynamic_shapes.operators import continue_padding, kept
-from mirage_formal.torch.dynamic_shapes.parts import Form
-from tests.kit.torch.varying import GIVEN, Random, example, functions, hosted_by_torch, traced_function
+from mirage_formal.torch.dynamic_shapes.operators import BucketOperator, Entry, Text, call_of, continue_padding, kept
+from mirage_formal.torch.dynamic_shapes.padding import Behind, Written
+from mirage_formal.torch.dynamic_shapes.parts import Divided, Form, Part, divide
+from mirage_formal.torch.dynamic_shapes.prepare import _feed, _Host
+from mirage_formal.torch.modules.trace import Function
+
+#: The tensors of a random function, by their extents; -1 is the length.
+GIVEN = {"x": (-1, 4), "k": (2, -1, 4), "m": (-1,), "q": (2, 3, 4), "w": (4, 4)}
+
+
+def example(name: str, length: int, seed: int, dtype: Any) -> Any:
+    """A tensor of a random function; booleans for the mask, of which the first is true."""
+    made = torch.Generator().manual_seed(seed + 31 * sorted(GIVEN).index(name))
+    shape = [length if n == -1 else n for n in GIVEN[name]]
+    found = torch.randn(shape, generator=made, dtype=torch.float64)
+    if name == "m":
+        kept = found > 0
+        kept[0] = True
+        return kept
+    return found.to(dtype)
+
+
+#: The length of the example by which a random function is made: no other extent has it.
+EXAMPLE = 7
+#: One step: of two values, the mask and a matrix. Steps are chosen by the example, and ask no extents when they run.
+Run = Callable[[Any, Any, Any, Any], Any]
+
+
+@dataclass
+class Random:
+    """A function that does what was drawn.
+
+    Attributes:
+        choices: Numbers that say what to do next, and with which values.
+    """
+
+    choices: Sequence[tuple[int, int, int]]
+
+    def __post_init__(self) -> None:
+        x, k, m, q, w = (example(name, EXAMPLE, 0, torch.float64) for name in GIVEN)
+        values = [x, k, q]
+        self._steps: list[tuple[int, int, Run]] = []
+        for what, which, more in self.choices:
+            first, second = which % len(values), more % len(values)
+            run = STEPS[what % len(STEPS)](values[first], values[second], more)
+            if run is not None:
+                self._steps.append((first, second, run))
+                values.append(run(values[first], values[second], m, w))
+
+    def __call__(self, x: Any, k: Any, m: Any, q: Any, w: Any) -> Any:
+        """The last values that were computed."""
+        values: list[Any] = [x, k, q]
+        for first, second, run in self._steps:
+            values.append(run(values[first], values[second], m, w))
+        return tuple(values[3:][-3:]) or (x * 2,)
+
+
+def _long(a: Any) -> list[int]:
+    return [d for d, n in enumerate(a.shape) if n == EXAMPLE]
+
+
+def _mask(m: Any, dims: Sequence[int], rank: int) -> Any:
+    return m.view([-1 if d == dims[-1] else 1 for d in range(rank)])
+
+
+def _where(a: Any, b: Any, n: int) -> Run | None:
+    dims, rank = _long(a), a.dim()
+    return (lambda a, b, m, w: torch.where(_mask(m, dims, rank), a, -1.5)) if dims else None
+
+
+def _soft_mask(a: Any, b: Any, n: int) -> Run | None:
+    dims, rank = _long(a), a.dim()
+    if not dims:
+        return None
+    return lambda a, b, m, w: torch.softmax(a.masked_fill(~_mask(m, dims, rank), float("-inf")), dims[-1])
+
+
+def _together(a: Any, b: Any, n: int) -> Run | None:
+    kinds: list[Run] = [
+        lambda a, b, m, w: a + b,
+        lambda a, b, m, w: a * b,
+        lambda a, b, m, w: a / (b.square() + 1),
+        lambda a, b, m, w: torch.maximum(a, b),
+    ]
+    return kinds[n // 4 % 4] if a.shape == b.shape else None
+
+
+def _product(a: Any, b: Any, n: int) -> Run | None:
+    kinds: list[Run] = [
+        lambda a, b, m, w: a @ b.transpose(-1, -2),
+        lambda a, b, m, w: torch.softmax(a @ b.transpose(-1, -2), -1) @ b,
+        lambda a, b, m, w: (a @ b.transpose(-1, -2)) @ torch.tanh(b),
+    ]
+    fits = a.dim() > 1 and b.dim() > 1 and a.shape[-1] == b.shape[-1] and a.dim() <= 3 and b.dim() <= 3
+    lead = fits and (a.dim() == 2 or b.dim() == 2 or a.shape[0] == b.shape[0])
+    return kinds[n // 4 % 3] if lead else None
+
+
+def _attention(a: Any, b: Any, n: int) -> Run | None:
+    if a.dim() != 3 or b.dim() != 3 or a.shape[-1] != 4 or b.shape[-1] != 4 or a.shape[0] != b.shape[0]:
+        return None
+    causal = n % 2 == 0 and a.shape[-2] == b.shape[-2]
+    masked = n // 2 % 2 == 0 and not causal and b.shape[-2] == EXAMPLE
+    return lambda a, b, m, w: F.scaled_dot_product_attention(
+        a, b, torch.tanh(b), attn_mask=m[None] if masked else None, is_causal=causal
+    )
+
+
+def _moved(a: Any, b: Any, n: int) -> Run | None:
+    d = n // 6 % a.dim() if a.dim() else 0
+    kinds: list[Run] = [
+        lambda a, b, m, w: a.transpose(0, -1),
+        lambda a, b, m, w: a.unsqueeze(d),
+        lambda a, b, m, w: torch.cat([a, a * 2], d),
+        lambda a, b, m, w: a.select(d, -1),
+        lambda a, b, m, w: a.expand(2, *a.shape).contiguous(),
+        lambda a, b, m, w: a.flatten(0, 1),
+    ]
+    return (kinds[n % 6] if a.dim() < 4 else kinds[5]) if a.dim() > 1 else kinds[1]
+
+
+def _reduced(a: Any, b: Any, n: int) -> Run | None:
+    if not a.dim():
+        return None
+    d, keep = n % a.dim(), n % 2 == 0
+    kinds: list[Run] = [
+        lambda a, b, m, w: a.sum(d, keepdim=keep),
+        lambda a, b, m, w: a.mean(d, keepdim=keep),
+        lambda a, b, m, w: a.amax(d, keepdim=keep),
+        lambda a, b, m, w: torch.logsumexp(a, d, keepdim=keep),
+        lambda a, b, m, w: torch.softmax(a, d),
+        lambda a, b, m, w: torch.log_softmax(a, d),
+        lambda a, b, m, w: a.sum(),
+        lambda a, b, m, w: a.mean(),
+        lambda a, b, m, w: torch.cumsum(a, d),
+        lambda a, b, m, w: a.amin(d, keepdim=keep),
+    ]
+    return kinds[n // 4 % len(kinds)]
+
+
+def _single(a: Any, b: Any, n: int) -> Run | None:
+    rows = a.dim() > 0 and a.shape[-1] == 4
+    kinds: list[Run] = [
+        lambda a, b, m, w: torch.relu(a),
+        lambda a, b, m, w: torch.tanh(a) + 0.5,
+        lambda a, b, m, w: torch.exp(torch.tanh(a)),
+        lambda a, b, m, w: torch.log(a.square() + 1),
+        lambda a, b, m, w: torch.reciprocal(torch.sigmoid(a)),
+        lambda a, b, m, w: 2 - a,
+        lambda a, b, m, w: a @ w if rows else a * 0.5,
+        lambda a, b, m, w: F.linear(a, w, w[0]) if rows else a.abs(),
+        lambda a, b, m, w: F.rms_norm(a, (4,), w[1], 1e-5) if rows else a.neg(),
+        lambda a, b, m, w: F.layer_norm(a, (4,), None, w[1], 1e-5) if rows else F.silu(a),
+    ]
+    return kinds[n % len(kinds)]
+
+
+STEPS = (_single, _single, _together, _product, _attention, _moved, _reduced, _reduced, _where, _soft_mask)
+
+#: Random functions.
+functions = st.builds(
+    Random,
+    st.lists(st.tuples(st.integers(0, 119), st.integers(0, 119), st.integers(0, 119)), min_size=2, max_size=9),
+)
+
+
+def traced_function(function: Any, shapes: Any, dtype: Any, length: int = EXAMPLE) -> tuple[Traced, Divided]:
+    """A function's graph and parts."""
+    given = tuple(example(name, length, 0, dtype) for name in GIVEN)
+    found = traced(Function(function), (given, {}), shapes)
+    return found, divide(found.captured, found.buckets)
+
+
+def hosted_by_torch(found: Divided, names: str) -> tuple[Any, list[BucketOperator]]:
+    """A function of the graph's tensors, in which each bucket's graph is computed by torch; and its operators."""
+
+    def unsearched(part: Part) -> Callable[[tuple[int, ...]], Entry | None]:
+        def prepare(uppers: tuple[int, ...]) -> Entry:
+            bucket = part.written(found.lengths, dict(zip(part.lengths, uppers, strict=True)))
+            _states(bucket.known[node.name] for node in part.outputs)
+            return Entry(Text.of(bucket.graph), _feed(part, bucket, None, bucket.graph), ())  # type: ignore[arg-type]
+
+        return prepare
+
+    operators = []
+    for number, part in enumerate(found.parts):
+        operators.append(BucketOperator(f"{names}_{number}", call_of(part), {}, unsearched(part)))
+    return torch.fx.GraphModule(torch.nn.Module(), _Host(found, operators).run()), operators
+
+
+def _states(results: Any) -> None:
+    for item in results:
+        assert isinstance(item, Written)
+        for extent, behind in zip(item.extents, item.behind, strict=True):
+            assert isinstance(extent, Length) == isinstance(behind, Behind)
+
 
 _number = itertools.count()
 SHAPES = {"x": {0: (1, 11, 5)}, "k": {1: (1, 11, 5)}, "m": {0: (1, 11, 5)}}
