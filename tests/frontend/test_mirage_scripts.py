@@ -90,7 +90,7 @@ def test_a_script_that_cannot_run_is_told_the_row(name: str, tmp_path: Path, mon
     with pytest.raises(mi.UnsupportedError) as raised:
         run(entry)
     assert f"row {entry.stops} of docs/mirage_api.md" in raised.value.hint
-    assert "/scripts/" in raised.value.where
+    assert "/mirage_scripts.py:" in raised.value.where
     table = (REPOSITORY / "docs" / "mirage_api.md").read_text(encoding="utf-8")
     assert f"| `{entry.stops}` |" in table
 
