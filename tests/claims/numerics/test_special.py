@@ -19,7 +19,7 @@ from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from mirage_formal.records import SpecialRecord
 from mirage_formal.run.tasks import at_special_values
 from mirage_formal.semantics import reference
-from tests.kernels.stable.test_selected import FORMS, INPUTS, attention, divided_first
+from tests.kernels.stable.test_masked_exponentials import FORMS, INPUTS, attention, divided_first
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.softmax_forms import TINY, built, tiny
 from tests.kit.proofs.claims import program
