@@ -34,7 +34,7 @@ from mirage_formal.kernels.program.program import (
 from mirage_formal.kernels.sectors import SECTOR
 from mirage_formal.semantics import reference
 from tests.claims.safety.test_safety_mutants import check
-from tests.kernels.test_predefined import Laid, attributes, in_memory, laid, program_of, widths
+from tests.kernels.test_predefined_operators import Laid, attributes, in_memory, laid, program_of, widths
 from tests.kit.kernels.program_interpreter import from_storage, to_storage
 from tests.kit.kernels.program_interpreter import run as interpret
 from tests.kit.kernels.safety_programs import mutants

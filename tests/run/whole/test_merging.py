@@ -35,7 +35,7 @@ from mirage_formal.run.settings import Settings
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.workloads import TINY, gates, long_chain, projections, sum_and_norm
 from tests.run.whole.test_partition import random_program, set_partitions, takes, used_outside
-from tests.run.whole.test_whole import agree
+from tests.run.whole.test_whole_programs import agree
 
 H200 = load_target("h200")
 LIMITS = PartLimits(5, 4)
