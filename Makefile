@@ -34,7 +34,7 @@ test: $(READY)  ## run all tests
 test-coverage: $(READY)  ## run all tests, with coverage of at least 90 %
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser --cov=mirage_formal --cov-report=term:skip-covered --cov-fail-under=90
 
-# What `make test` only samples, it has in full: see tests/kit/sampled.py.
+# What `make test` only samples, it has in full: see tests/kit/sampling.py.
 test-thorough: $(READY)  ## run all tests, with the full number of those cases that are sampled otherwise
 	MIRAGE_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser -o faulthandler_timeout=3600
 

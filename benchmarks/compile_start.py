@@ -37,7 +37,7 @@ def fresh(name: str, ours: bool, limit: float) -> dict[str, float]:
     import torch
 
     import mirage_formal as mf
-    from tests.kit.torch.taken import taken
+    from tests.kit.torch.examples import taken
 
     torch.manual_seed(0)
     module, args = taken(name)

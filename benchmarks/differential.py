@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from tests.kit.runs.differential_kit import WHOLE, compare, tiny
+from tests.search.engine_comparison import WHOLE, compare, tiny
 
 
 def main() -> None:

@@ -20,6 +20,7 @@ from mirage_formal.claims.numerics.numerics import SCALES
 
 # The kernels' makers stand with the tests.
 from mirage_formal.device import emulate
+from mirage_formal.emulate.runner import checked
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.executable import KernelLaunch
 from mirage_formal.run.kernel_build.values import Built
@@ -60,7 +61,7 @@ def whole(name: str, keep: int, *, sanitize: bool = True) -> Iterator[Row]:
         scales = (0.1,) if made.stable.note else SCALES
 
         def call(made: Built = made, scales: tuple[float, ...] = scales) -> str:
-            record = kit.checked(made, sanitize=sanitize, scales=scales)
+            record = checked(made, sanitize=sanitize, scales=scales)
             return "clean" if record.answer == "within" else f"results {record.answer} at scales {scales}"
 
         result, seconds = _outcome(call)

@@ -3,9 +3,9 @@
     .venv/bin/python -m benchmarks.fuzz_programs [--count 1000] [--seed 0] [--jobs 2] [--time-limit 20] [--check]
                                                  [--emulate]
 
-Program i has seed SEED + i (tests/kit/fuzz/programs.py); its text is DIR/programs/pI.py, and DIR/failed.md has the text
-of every one that failed. What is asked: it is not refused; a candidate is found; it is proved; it is estimated at or
-below the program as it is written; it computes the same in float64 at the program's own extents. --check has the
+Program i has seed SEED + i (tests/kit/fuzz/random_programs.py); its text is DIR/programs/pI.py, and DIR/failed.md has
+the text of every one that failed. What is asked: it is not refused; a candidate is found; it is proved; it is estimated
+at or below the program as it is written; it computes the same in float64 at the program's own extents. --check has the
 checker establish the run again; --emulate runs the kernels on the CPU emulator. Results are appended to
 DIR/results.jsonl, and a later call does what is missing; --again does everything again.
 
@@ -25,7 +25,7 @@ from benchmarks.corpus import above, line
 from benchmarks.in_processes import ROOT, Ledger, Row, Task, module, run_tasks
 
 # The generator stands with the tests.
-from tests.kit.fuzz.programs import program
+from tests.kit.fuzz.random_programs import program
 
 STAGES = ("search", "check", "emulate")
 

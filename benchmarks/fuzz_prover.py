@@ -42,10 +42,9 @@ from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
 from mirage_formal.run.verify.decide import decide
-from tests.kit.fuzz.fuzz import Truth, pairs
-from tests.kit.graphs import grown
-from tests.kit.graphs.decisions import Decision, differs
-from tests.kit.graphs.mutants import mutants
+from tests.kit.fuzz import graph_changes
+from tests.kit.fuzz.rewrite_pairs import Truth, pairs
+from tests.kit.graphs.mutants import Decision, differs, mutants
 
 #: Pairs in one task; each task of random pairs has a seed of its own.
 CHUNK = 200
@@ -162,7 +161,7 @@ def judge_pairs(task: tuple[int, int]) -> Tally:
 
 def judge_graphs(task: tuple[int, int]) -> Tally:
     """A task of random programs, each with itself and with changes of it: seed and count."""
-    return judge(Case(label, left, right, label == "itself") for label, left, right in grown.pairs(*task))
+    return judge(Case(label, left, right, label == "itself") for label, left, right in graph_changes.pairs(*task))
 
 
 def pair_tasks(seed: int, count: int) -> list[tuple[int, int]]:

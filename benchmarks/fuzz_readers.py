@@ -2,7 +2,7 @@
 
 Each trial changes one file of a small run with kernels: its bytes, or the JSON in it. Counted are crashes (an
 exception, a traceback), hangs, control characters in what is printed, and wrong accepts: an edit that check accepts
-although more than the fields of tests/kit/runs/edited_runs.py differ.
+although more than the fields of tests/kit/runs/tampering.py differ.
 
     python -m benchmarks.fuzz_readers --trials 20000
 """
@@ -32,9 +32,19 @@ from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.revalidate import command
-from tests.kit.runs.edited_runs import differences, edit_bytes, edit_structure, is_said, kind, reseal, value_of, write
-from tests.kit.runs.hostile import CLAIM, obeyed
-from tests.kit.runs.small_run import make
+from tests.kit.runs.small_runs import make
+from tests.kit.runs.tampering import (
+    CLAIM,
+    differences,
+    edit_bytes,
+    edit_structure,
+    is_said,
+    kind,
+    obeyed,
+    reseal,
+    value_of,
+    write,
+)
 
 HANG_S = 60
 

@@ -3,7 +3,7 @@
     .venv/bin/python -m benchmarks.fuzz_torch [--count 20000] [--seed 0] [--jobs 2] [--emulate 0] [--time-limit 10]
                                               [--out runs/fuzz_torch]
 
-Module i has seed SEED + i (tests/kit/torch/fuzzing/random_modules.py): lines from the table of operators and from
+Module i has seed SEED + i (tests/kit/torch/random_modules.py): lines from the table of operators and from
 models, in float16, bfloat16 and float32. It is imported, each of its programs is evaluated in its own element types,
 and compared with torch under the contract of docs/torch.md, on normal and large numbers, the largest and the least,
 zeros, infinities, NaN and masks with empty rows and columns (torch/comparison/samples.py). --emulate N also searches
@@ -27,7 +27,7 @@ from pathlib import Path
 from benchmarks.in_processes import ROOT
 
 # The generator stands with the tests.
-from tests.kit.torch.fuzzing.violations import Violation, emulated, violation
+from tests.kit.torch.random_modules import Violation, emulated, violation
 
 #: Modules in one task, and tasks of one process: torch keeps something of every graph.
 _CHUNK = 25

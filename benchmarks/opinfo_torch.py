@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
-from tests.kit.torch.fuzzing.opinfo import TYPES, Counts, checked, drawn, operators, samples
+from tests.kit.torch.operator_samples import TYPES, Counts, checked, drawn, operators, samples
 
 #: Of how many operators a process has samples: the database takes long to load.
 _CHUNK = 12

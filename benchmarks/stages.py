@@ -200,11 +200,11 @@ def emulated(place: Path) -> str:
     """
     from mirage_formal.claims.numerics.numerics import SCALES
     from mirage_formal.device.emulate import EmulationFault
+    from mirage_formal.emulate.runner import checked as held
     from mirage_formal.kernels.target import load_target
     from mirage_formal.options import DEFAULT_TARGET
     from mirage_formal.run.kernel_build.build import build
     from mirage_formal.run.kernel_build.values import KernelRefused
-    from tests.kit.kernels.example_kernels import checked as held
 
     program, graph = best_of(place)
     try:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from benchmarks.torch_store import migrated, store_in
-from tests.kit.torch.taken import taken
+from tests.kit.torch.examples import taken
 
 #: Options of the examples at real sizes, and at sizes that a CPU computes at once.
 REAL = {

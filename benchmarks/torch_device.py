@@ -75,7 +75,7 @@ def run(every: list[Part], given: argparse.Namespace) -> Path:
             while waiting and len(running) < given.jobs and time.monotonic() < until:
                 part = waiting.pop(0)
                 command = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider"]
-                command += ["-p", "tests.kit.torch.told", "-m", "gpu", *part.arguments]
+                command += ["-p", "tests.kit.torch.outcome_log", "-m", "gpu", *part.arguments]
                 part.process = subprocess.Popen(
                     command, cwd=ROOT, env=environment, stdout=errors, stderr=errors, start_new_session=True
                 )
@@ -100,7 +100,7 @@ def prepare(store: Path) -> None:
     os.environ |= {"MIRAGE_TORCH_DEVICE": "meta", "MIRAGE_GPU_STORE": str(store.resolve())}
     print("{} of {} entries of other code taken over".format(*migrated(store)), flush=True)
     from mirage_formal.torch.modules import backend
-    from tests.kit.torch import on_device as kit
+    from tests.kit.torch import examples as kit
 
     for name in kit.EXAMPLES:
         for dtype in ("float16", "bfloat16") if name in ("llama_layer", "mlp") else ("float16",):

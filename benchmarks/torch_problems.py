@@ -3,7 +3,7 @@
     python -m benchmarks.torch_problems --prepare --store DIR [--levels 1 2 3] [--search S]   without a GPU: searches
     python -m benchmarks.torch_problems --store DIR [--levels 1 2 3] [--limit S] [--jobs N] [--out DIR]
 
-The problems are the project's own (tests/kit/kernelbench), at their own sizes. Each Model is compiled by
+The problems are the project's own (tests/kit/kernelbench.py), at their own sizes. Each Model is compiled by
 torch.compile(backend="mirage_formal") and by torch.compile. Nothing is searched but with --prepare; kernels are the
 cost model's best, and what is measured to be slower than Inductor's is left to Inductor. Right is what `mirage-formal
 kernelbench` calls so: five trials. Both are timed in turns, captured in CUDA graphs, with inputs that rotate through
@@ -39,10 +39,10 @@ SEARCH_S = 20.0
 
 def problems(levels: list[int]) -> Iterator[tuple[str, str]]:
     """Names and texts of problems that can be imported whole."""
-    from tests.kit.kernelbench import level1, level2, level3
+    from tests.kit.kernelbench import LEVELS
 
     for level in levels:
-        for problem in {1: level1, 2: level2, 3: level3}[level].PROBLEMS:
+        for problem in LEVELS[level]:
             if not problem.refused:
                 title = re.sub(r"\W+", "_", problem.title).strip("_")
                 yield f"level{level}/{title}", problem.text()

@@ -31,8 +31,8 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.run.kernel_build.forms import forms
-from tests.kit.corpus import programs as corpus
-from tests.kit.triton import files as kit
+from tests.kit.graphs import corpus_programs as corpus
+from tests.kit.kernels import triton_files as kit
 
 _SHARED = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
 

@@ -12,8 +12,8 @@ from types import FrameType
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.kit.sampled import THOROUGH, chosen
-from tests.kit.stuck import Watch, limit
+from tests.kit.hang_watch import Watch, limit
+from tests.kit.sampling import THOROUGH, chosen
 
 # A shell starts its background jobs with Ctrl-C ignored, and what they start inherits that: tests press it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
     Tests write, sync and remove a hundred thousand small files; on a disk that takes a large part of their time.
     """
-    config.addinivalue_line("markers", "sampled(of): of its cases one in so many is run; see tests/kit/sampled.py")
+    config.addinivalue_line("markers", "sampled(of): of its cases one in so many is run; see tests/kit/sampling.py")
     if not hasattr(config, "workerinput") and config.getoption("numprocesses", None) and (seconds := limit(config)):
         config.pluginmanager.register(Watch(config, seconds))
     config.addinivalue_line("markers", "no_cover: runs without coverage; it is known where pytest-cov is not installed")

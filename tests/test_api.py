@@ -18,7 +18,7 @@ from mirage_formal import api
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run import request
 from mirage_formal.run.progress import Phase, Progress, notebook
-from tests.kit.runs.clock import clock_of
+from tests.kit.processes import clock_of
 
 HEAVY = ("z3", "galois", "cvc5", "numpy", "cupy", "torch", "sympy", "numba")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.kit.paths import REPOSITORY
-from tests.kit.runs.clock import HUNG_S
+from tests.kit.processes import HUNG_S
 
 PROBE = """
 import mirage_formal

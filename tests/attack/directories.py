@@ -28,7 +28,7 @@ from mirage_formal.revalidate import command
 from tests.attack import seals
 from tests.attack.texts import STRINGS, spoiled
 from tests.attack.trial import Breach
-from tests.kit.runs.small_run import make
+from tests.kit.runs.small_runs import make
 from tests.kit.runs.tampering import InProcess
 
 #: Fields that docs/run-directory.md calls the author's word, by file: times, names, versions, what was measured on a

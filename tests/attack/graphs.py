@@ -14,13 +14,12 @@ from mirage_formal.graph.verdict import Different, Equivalent, Unknown
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.run.verify.decide import decide
 from tests.attack.trial import Breach
-from tests.kit.graphs.decisions import Decision, differs
-from tests.kit.graphs.mutations import single_mutants
+from tests.kit.graphs.mutants import Decision, differs, single_mutants
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels import safety_programs as programs
-from tests.kit.kernels.safety_mutants import mutants
+from tests.kit.kernels.safety_programs import mutants
+from tests.kit.proofs.hand_proofs import true_proofs
 from tests.kit.proofs.proof_judge import accepts
-from tests.kit.proofs.written_proofs import true_proofs
 
 
 @cache

@@ -20,7 +20,7 @@ from tests.attack import directories
 from tests.attack.texts import STRINGS, hostile
 from tests.attack.trial import Breach
 from tests.kit.graphs import mirage_files
-from tests.kit.proofs.written_proofs import true_proofs
+from tests.kit.proofs.hand_proofs import true_proofs
 
 #: Longest message of a refusal.
 MESSAGE: Final = 4000

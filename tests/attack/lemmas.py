@@ -18,7 +18,7 @@ from mirage_formal.check.proof.laws import lemma
 from mirage_formal.check.proof.reader import Reader
 from mirage_formal.check.proof.ring import ProofError, Ring
 from tests.attack.trial import Breach
-from tests.kit.proofs.kernel_values import Values, at
+from tests.kit.proofs.proof_judge import Values, at
 
 #: Digits 0, 1 are most and least significant of 2, and so are 3, 4 of 5; 6 and 7 are others of the same extents.
 EXTENTS: Final = (2, 3, 6, 2, 3, 6, 2, 3)

@@ -18,10 +18,10 @@ from mirage_formal.check.proof.reader import Reader
 from mirage_formal.check.proof.ring import ProofError, Ring
 from tests.attack.lemmas import evaluated
 from tests.attack.trial import Breach
+from tests.kit.proofs.hand_proofs import false_proof, true_proofs
 from tests.kit.proofs.proof_edits import Proof, edited
 from tests.kit.proofs.proof_judge import Pair, accepts, kind, lines_are_true
 from tests.kit.proofs.prover_faults import CASES
-from tests.kit.proofs.written_proofs import false_proof, true_proofs
 
 
 def _edits(proof: Proof, count: int, rng: random.Random) -> tuple[str, Proof]:

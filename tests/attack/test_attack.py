@@ -12,7 +12,7 @@ from tests.attack import lemmas, proofs
 from tests.attack.families import FAMILIES
 from tests.attack.trial import Family, campaign
 from tests.kit.paths import REPOSITORY
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 ROOT = REPOSITORY
 TRIALS = number(300, 1500)

@@ -21,7 +21,7 @@ from mirage_formal.records import TritonRecord, TritonVariantRecord
 from mirage_formal.run.autotuning.triton.files import TritonText, texts
 from tests.benchmarks.test_gpu_cases import Ours
 from tests.benchmarks.test_gpu_stages import WITHIN, Answered, cell, kernels, script
-from tests.kit.runs import small_run
+from tests.kit.runs import small_runs
 
 OPTIONS = (LaunchOptions(1.0), LaunchOptions(2.0, 3))
 
@@ -29,7 +29,7 @@ OPTIONS = (LaunchOptions(1.0), LaunchOptions(2.0, 3))
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("auto") / "attn-b1"
-    small_run.make(root, kernels=2)
+    small_runs.make(root, kernels=2)
     return root
 
 

@@ -21,8 +21,8 @@ from mirage_formal.run.kernel_build.triton.files import write_run
 from mirage_formal.run.partitioning.answer import run_any
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import judge, written
-from tests.kit.figures import bench, write_figures
-from tests.kit.runs import small_run
+from tests.kit.reports import bench, write_figures
+from tests.kit.runs import small_runs
 from tests.report.conftest import LAYER
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -103,9 +103,9 @@ graph.mark_output(graph.exp(x) / graph.reduction(graph.exp(x), 1))
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Pages by what they are of: a run, one with forged evidence, a whole program, verdicts, two runs, an index."""
     root = tmp_path_factory.mktemp("pages")
-    small_run.make(root / "small", keep=30)
+    small_runs.make(root / "small", keep=30)
     gated = root / "gated"
-    small_run.make(gated, "gated_mlp", kernels=0)
+    small_runs.make(gated, "gated_mlp", kernels=0)
     (root / "layer.py").write_text(LAYER)
     (layer,) = load_programs(root / "layer.py").values()
     run_any(layer, Settings(workers=1, cache=False), root / "layer", name="layer")

@@ -14,7 +14,7 @@ from mirage_formal.run.verify.verdicts import judge, written
 from tests.browser.conftest import Opened
 from tests.browser.test_pictures import shown
 from tests.kit.proofs.claims import load
-from tests.kit.shown import NAMES, example
+from tests.kit.reports import NAMES, example
 
 Opening = Callable[..., Opened]
 #: A refuted pair of each file of the corpus.

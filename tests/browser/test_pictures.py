@@ -16,7 +16,7 @@ from mirage_formal.report.page.document import page
 from mirage_formal.report.proofs.replay import replayed
 from tests.browser.conftest import Opened
 from tests.kit.paths import REPOSITORY
-from tests.kit.shown import example
+from tests.kit.reports import example
 
 PICTURES = REPOSITORY / "docs" / "pictures"
 #: Mean difference of a channel, of 255.

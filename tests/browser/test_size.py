@@ -12,7 +12,7 @@ from mirage_formal.report.model import Report
 from mirage_formal.report.page.document import page
 from mirage_formal.report.reading import read_report
 from tests.browser.conftest import Opened
-from tests.kit.runs import small_run
+from tests.kit.runs import small_runs
 
 PAINT = "performance.getEntriesByType('paint').find(one => one.name === 'first-contentful-paint').startTime"
 READY = "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
@@ -20,7 +20,7 @@ READY = "performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
 
 def test_five_hundred_candidates_fit_in_fifteen_megabytes(tmp_path: Path, opening: Callable[..., Opened]) -> None:
     """Candidates of a small run, each many times: each is packed by itself, so copies save nothing."""
-    small_run.make(tmp_path / "small", kernels=1)
+    small_runs.make(tmp_path / "small", kernels=1)
     report = read_report(tmp_path / "small")
     many = tuple(replace(report.candidates[n % len(report.candidates)], rank=n + 1) for n in range(500))
     made = page(replace(report, candidates=many))

@@ -26,10 +26,10 @@ from mirage_formal.graph.ops import OPAQUE, SPECS, Attrs, OpKind
 from mirage_formal.graph.verdict import Probable
 from mirage_formal.logic.terms import Expr, add
 from mirage_formal.records.fingerprint import FingerprintRecord
+from tests.kit.graphs.graph_strategies import FIELD_KINDS, kernel_graphs
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
-from tests.kit.graphs.strategies import FIELD_KINDS, kernel_graphs
 from tests.kit.runs.known_engine import PROGRAMS, given
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 P = 2147024879
 Q = 1073512439

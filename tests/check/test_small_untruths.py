@@ -21,23 +21,25 @@ from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
 from tests.kit.paths import REPOSITORY
-from tests.kit.runs.edited_runs import (
+from tests.kit.runs.fake_engine import program
+from tests.kit.runs.known_engine import PROGRAMS
+from tests.kit.runs.small_runs import make
+from tests.kit.runs.tampering import (
     SAID,
     differences,
     edit_bytes,
     edit_structure,
     is_said,
     kind,
+    obeyed,
     reseal,
+    sign_candidate,
+    sign_kernels,
+    sign_proof,
     value_of,
     write,
 )
-from tests.kit.runs.fake_engine import program
-from tests.kit.runs.hostile import obeyed
-from tests.kit.runs.known_engine import PROGRAMS
-from tests.kit.runs.small_run import make
-from tests.kit.runs.tampering import sign_candidate, sign_kernels, sign_proof
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 DOCUMENT = REPOSITORY / "docs" / "run-directory.md"
 Change = Callable[[Any], Any]

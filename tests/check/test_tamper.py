@@ -37,7 +37,7 @@ from tests.kit.runs.tampering import (
     sign_run,
     write_lines,
 )
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 EDITS = number(80, 200)
 

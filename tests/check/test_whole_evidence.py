@@ -18,9 +18,8 @@ from mirage_formal.graph.formats.json import from_json
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.run.partitioning.cover_search import run_whole
 from mirage_formal.run.settings import Settings
-from tests.kit.graphs.whole_programs import TINY, layers
-from tests.kit.runs.edited_runs import seal_file, write
-from tests.kit.runs.tampering import copy, edit, flip, sign_candidate, sign_run
+from tests.kit.graphs.workloads import TINY, layers
+from tests.kit.runs.tampering import copy, edit, flip, seal_file, sign_candidate, sign_run, write
 
 Record = dict[str, Any]
 

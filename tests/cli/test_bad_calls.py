@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from mirage_formal.records.answer import answer_schema
-from tests.kit.runs.commands import Command, leaves
-from tests.kit.runs.small_run import make
+from tests.kit.processes import Command, leaves
+from tests.kit.runs.small_runs import make
 
 PROGRAM = """
 import mirage_formal as mf

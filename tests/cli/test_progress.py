@@ -24,7 +24,7 @@ from mirage_formal.run.work import Standing
 from mirage_formal.search.engine import Stats, Tally, counted
 from mirage_formal.workers import task_progress
 from mirage_formal.workers.pool import Pool
-from tests.kit.runs.clock import clock_of
+from tests.kit.processes import clock_of
 from tests.kit.runs.fake_engine import fresh_name, program, shared
 
 EVENT = ProgressEvent(

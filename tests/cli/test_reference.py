@@ -16,7 +16,7 @@ from mirage_formal.cli import kit
 from mirage_formal.cli.reference import document
 from mirage_formal.records.answer import answer_schema_text
 from tests.kit.paths import REPOSITORY
-from tests.kit.runs.commands import leaves
+from tests.kit.processes import leaves
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "help"
 GROUPS = ("", *sorted({name.rpartition(" ")[0] for name in leaves()} - {""}))

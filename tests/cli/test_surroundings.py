@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.kit.paths import REPOSITORY
-from tests.kit.runs.commands import Command
-from tests.kit.runs.small_run import make
+from tests.kit.processes import Command
+from tests.kit.runs.small_runs import make
 
 PROGRAM = """
 import mirage_formal as mf

@@ -12,7 +12,7 @@ from mirage_formal.device import runtime
 from mirage_formal.run.autotuning import tune as tune_module
 from mirage_formal.run.autotuning.bench import Bench, Row, Tuned
 from mirage_formal.run.autotuning.triton.results import Beside, TritonRow
-from tests.kit.runs.commands import Command, Ended
+from tests.kit.processes import Command, Ended
 
 FILES = (
     TritonRow("001-a", "warps x1, 4 stages", 7.0, chosen=True),

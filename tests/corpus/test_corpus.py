@@ -12,7 +12,7 @@ import pytest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.types import DType
 from mirage_formal.semantics.reference import run as reference
-from tests.kit.corpus.programs import CORPUS, FILES, build, draw, formula, sizes
+from tests.kit.graphs.corpus_programs import CORPUS, FILES, build, draw, formula, sizes
 
 NAMES = sorted(FILES)
 #: Small programs are emulated, on a processor.

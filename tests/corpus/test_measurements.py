@@ -15,7 +15,7 @@ import pytest
 import mirage_formal as mf
 from benchmarks import corpus, fuzz_programs, stages
 from benchmarks.in_processes import Ledger, Row, Task, run_tasks
-from tests.kit.corpus.programs import FILES
+from tests.kit.graphs.corpus_programs import FILES
 from tests.kit.paths import REPOSITORY
 
 FOUND = Row(

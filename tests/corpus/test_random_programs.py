@@ -14,8 +14,7 @@ from benchmarks.in_processes import Row
 from benchmarks.stages import differs, searched
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.semantics.reference import run as reference
-from tests.kit.fuzz.program_writer import LONGEST, MOST_OPERATORS
-from tests.kit.fuzz.programs import program
+from tests.kit.fuzz.random_programs import LONGEST, MOST_OPERATORS, program
 
 #: Programs of one test case.
 CHUNK = 50

@@ -14,7 +14,7 @@ from mirage_formal.check import solvers
 from mirage_formal.check.report import CheckFailed, expect, step
 from mirage_formal.revalidate import processes
 from mirage_formal.revalidate.processes import each
-from tests.kit.runs.clock import HUNG_S
+from tests.kit.processes import HUNG_S
 
 COUNT = processes._MANY - 2
 

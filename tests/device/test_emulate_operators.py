@@ -19,7 +19,7 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
-from tests.kit.kernels.lowering_kit import compare, inputs_for
+from tests.kit.kernels.example_kernels import compare, inputs_for
 
 K = OpKind
 A = Attrs

@@ -24,8 +24,7 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
-from tests.kit.runs.fake_cupy import FakeCupy, aligned, with_code
-from tests.kit.runs.fake_torch import FakeTorch, Parameter, Tensor
+from tests.kit.runs.fake_devices import FakeCupy, FakeTorch, Parameter, Tensor, aligned, with_code
 
 pytestmark = pytest.mark.filterwarnings("ignore::mirage_formal.device.launch.NoDeviceWarning")
 

@@ -30,7 +30,7 @@ from mirage_formal.run.kernel_build.values import Built
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.paths import REPOSITORY
-from tests.kit.runs.fake_cupy import FakeCupy, aligned, ndarray, with_code
+from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray, with_code
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build
 from mirage_formal.semantics import reference
 from tests.kit.kernels.device_kernels import predefined
-from tests.kit.runs.fake_cupy import FakeCupy, aligned, ndarray
+from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray
 
 _KINDS: dict[int, Any] = {2: np.float16, 0: np.float32}
 

@@ -13,9 +13,9 @@ import pytest
 import typer
 
 from mirage_formal.cli.app import app
-from tests.kit.documents.pages import fences, pages
+from tests.cli.test_help import COMMANDS
+from tests.documents.pages import fences, pages
 from tests.kit.paths import REPOSITORY
-from tests.test_help import COMMANDS
 
 #: What a line begins with, up to the command's own arguments.
 CALL: Final = re.compile(
@@ -50,7 +50,7 @@ def wrong(module: str, rest: str) -> str:
     if module not in ("", "mirage_formal"):
         paths = [path for path, (name, _) in COMMANDS.items() if name == module]
         if not paths:
-            return ""  # tests/test_documents.py sees whether such a module is run at all
+            return ""  # tests/documents/test_references.py sees whether such a module is run at all
         groups = {path[0] for path in paths}
         words = [*groups, *words] if len(paths) > 1 or len(paths[0]) > 1 else [*paths[0], *words]
     command, at = root(), 0

@@ -18,7 +18,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.records.schema import FILES, schema_text
 from mirage_formal.run.request import Options
 from mirage_formal.search import space
-from tests.kit.documents.pages import anchors, fences
+from tests.documents.pages import anchors, fences
 from tests.kit.paths import REPOSITORY
 
 DOCS = REPOSITORY / "docs"

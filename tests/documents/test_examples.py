@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.kit.documents.pages import RUNNABLE, Fence, fences, pages
+from tests.documents.pages import RUNNABLE, Fence, fences, pages
 from tests.kit.paths import REPOSITORY
-from tests.kit.runs.clock import HUNG_S
+from tests.kit.processes import HUNG_S
 
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 _SHIM = '#!/bin/sh\nexec "{python}" {module} "$@"\n'

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.documents.pages import anchors, links, pages
+from tests.documents.pages import anchors, links, pages
 from tests.kit.paths import REPOSITORY
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from mirage_formal.store.location import ROOT, SWITCH
 from tests.kit.paths import REPOSITORY
-from tests.kit.runs.clock import HUNG_S
+from tests.kit.processes import HUNG_S
 
 TOUR = REPOSITORY / "examples" / "tour.md"
 MARIMO = REPOSITORY / "examples" / "tour_marimo.py"

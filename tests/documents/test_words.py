@@ -2,13 +2,107 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from tests.kit.documents.pages import pages
-from tests.kit.documents.words import HOUSE, MOST, glossary, rows, said, unsaid, used
+from tests.documents.pages import pages
 from tests.kit.paths import REPOSITORY
+
+#: Words that a reader who knows Python and has heard of GPUs meets here first. Each has a row in docs/glossary.md.
+HOUSE: Final = (
+    "abstract expression", "accumulator", "atom", "audit", "barrier", "candidate", "canonical form", "certificate",
+    "closure", "counterexample", "cover", "digest", "digit", "dimx", "discharge", "DTensor", "epoch",
+    "extreme", "fibre", "fingerprint", "fmap", "fold", "footprint", "forloop_range", "fragment", "gate",
+    "graph-defined", "handover", "imap", "input iterator", "journal", "lemma", "lowering", "manifest",
+    "monomial", "normal form", "obligation", "omap", "oracle", "output saver", "pitch", "placement",
+    "pmax", "policy", "predefined operator", "redraw", "reduction_dimx", "replay", "residue", "RTensor", "seal", "slab",
+    "sought", "stable form", "STensor", "surd", "swizzle", "twin", "unfused", "vacuous", "verdict",
+    "witness", "µGraph",
+)  # fmt: skip
+#: Words of a paragraph that may be left to the reader.
+MOST: Final = 2
+
+_FENCE: Final = re.compile(r"^```.*?^```$|<!--.*?-->", re.DOTALL | re.MULTILINE)
+
+
+@cache
+def _pattern(word: str) -> re.Pattern[str]:
+    forms = "|".join(re.escape(one) for one in (word, f"{word}s", f"{word}es"))
+    return re.compile(rf"(?<![\w.`/-])(?:{forms})(?![\w`-])", re.IGNORECASE if word.islower() else 0)
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """The paragraphs, items of lists and rows of tables of a page, in order; code in fences is left out."""
+    for block in re.split(r"\n\s*\n", _FENCE.sub("", text)):
+        yield from (one for one in re.split(r"\n(?=\s*(?:[-*]|\d+\.) |\|)", block) if one.strip())
+
+
+def said(paragraph: str, cells: int = 1) -> set[str]:
+    """The house words that a paragraph says the meaning of, or sends to where it is said.
+
+    That are words in italics or bold, those that a link is about, those in a heading, and those in the first cells of a
+    row, with what the row says of them.
+
+    Args:
+        paragraph: The paragraph.
+        cells: How many cells of a row name what it explains.
+    """
+    row = r"\|".join([r"([^|]+)"] * cells)
+    marked = re.findall(
+        rf"\*{{1,2}}([^*]+)\*{{1,2}}|\[([^\]]+)\]\(|^#+ (.+)$|^\|{row}\|", paragraph, flags=re.MULTILINE
+    )
+    text = " ; ".join(part for found in marked for part in found)
+    return {word for word in HOUSE if _pattern(word).search(text)}
+
+
+def used(paragraph: str) -> set[str]:
+    """The house words in a paragraph, code left out."""
+    prose = re.sub(r"`[^`]*`|\]\([^)]*\)|[\w/.-]+\.(?:md|py|json)", " ", paragraph)
+    return {word for word in HOUSE if _pattern(word).search(prose)}
+
+
+def unsaid(text: str) -> list[tuple[str, list[str]]]:
+    """Paragraphs with more house words than a reader may be left with, and these words.
+
+    A word that a page has said once is known on the rest of it. A paragraph that links the glossary is excused. Rows of
+    the glossary explain the words of their first two columns.
+    """
+    cells = 2 if "\n| term | also written |" in text else 1
+    known: set[str] = set()
+    wrong = []
+    for paragraph in paragraphs(text):
+        known |= said(paragraph, cells)
+        left = sorted(used(paragraph) - known)
+        if len(left) > MOST and "glossary" not in paragraph:
+            wrong.append((" ".join(paragraph.split())[:70], left))
+    return wrong
+
+
+def glossary() -> list[dict[str, str]]:
+    """The rows of the glossary, by the heads of their tables."""
+    found: list[dict[str, str]] = []
+    heads: list[str] = []
+    for line in (REPOSITORY / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            heads = []
+        elif not heads:
+            heads = cells
+        elif set(line) - set("|-: "):
+            found.append(dict(zip(heads, cells, strict=True)))
+    return found
+
+
+def rows() -> set[str]:
+    """The words that the glossary has rows for: in the columns of terms, of other names, and of our own words."""
+    cells = [row.get(column, "") for row in glossary() for column in ("term", "also written", "word")]
+    return {word for word in HOUSE for cell in cells if _pattern(word).search(cell)}
+
 
 #: Tables that commands write: their pages' reader comes from one that explains the columns.
 WRITTEN = ("docs/reproduction/", "docs/cli.md", "docs/corpus.md", "docs/mirage_api.md", "docs/reference/")

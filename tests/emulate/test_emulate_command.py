@@ -22,7 +22,7 @@ from mirage_formal.records import GRAPH_FILE
 from mirage_formal.run.driver import run
 from mirage_formal.run.partitioning.answer import run_any
 from mirage_formal.run.settings import Settings
-from tests.kit.graphs.whole_programs import TINY, layers
+from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.paths import REPOSITORY
 
 Say = Callable[..., tuple[int, str, str]]

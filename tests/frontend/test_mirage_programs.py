@@ -14,8 +14,8 @@ import mirage_formal as mi
 from mirage_formal.device import tensors
 from mirage_formal.device.tensors import TensorError
 from tests.kit.graphs.mirage_programs import CASES, WRITTEN, Case, inputs_of
-from tests.kit.runs.fake_cupy import FakeCupy
-from tests.kit.sampled import but
+from tests.kit.runs.fake_devices import FakeCupy
+from tests.kit.sampling import but
 
 pytestmark = pytest.mark.filterwarnings("ignore::mirage_formal.device.launch.NoDeviceWarning")
 

@@ -16,9 +16,9 @@ from mirage_formal.frontend.builder import KernelBuilder
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run import request
 from mirage_formal.run.kernel_build.compile_unsearched import optimized
+from tests.frontend.mirage_scripts import SCRIPTS, Array, Entry
 from tests.kit.paths import REPOSITORY
-from tests.kit.sampled import share
-from tests.kit.scripts import SCRIPTS, Array, Entry, refused, searched, written
+from tests.kit.sampling import share
 
 #: Those that are searched in every run of the tests; the others take longer.
 SEARCHED = (
@@ -27,7 +27,6 @@ SEARCHED = (
     "demo: lists of grids and loops",
     "tutorial: what the function returns",
 )
-_MODULES = (searched, written, refused)
 _SEARCH: Callable[..., Any] = request.superoptimize
 
 
@@ -57,7 +56,6 @@ def not_searched(program: KernelBuilder | KernelGraph, **options: Any) -> list[A
 def test_there_are_enough() -> None:
     assert len(SCRIPTS) >= 45
     assert sum(not entry.stops for entry in SCRIPTS.values()) >= 36
-    assert len(_MODULES) == 3
 
 
 @pytest.mark.parametrize("name", [name for name, entry in SCRIPTS.items() if not entry.stops])
@@ -92,7 +90,7 @@ def test_a_script_that_cannot_run_is_told_the_row(name: str, tmp_path: Path, mon
     with pytest.raises(mi.UnsupportedError) as raised:
         run(entry)
     assert f"row {entry.stops} of docs/mirage_api.md" in raised.value.hint
-    assert "/scripts/" in raised.value.where
+    assert "/mirage_scripts.py:" in raised.value.where
     table = (REPOSITORY / "docs" / "mirage_api.md").read_text(encoding="utf-8")
     assert f"| `{entry.stops}` |" in table
 

@@ -27,8 +27,15 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.semantics import reference
-from tests.kit.graphs.strategies import BLOCK_KINDS, FIELD_KINDS, KERNEL_KINDS, block_graphs, kernel_graphs, rearranged
-from tests.kit.sampled import number
+from tests.kit.graphs.graph_strategies import (
+    BLOCK_KINDS,
+    FIELD_KINDS,
+    KERNEL_KINDS,
+    block_graphs,
+    kernel_graphs,
+    rearranged,
+)
+from tests.kit.sampling import number
 
 SEEDS = st.integers(0, 1 << 30)
 FIELD = kernel_graphs(

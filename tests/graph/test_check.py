@@ -21,7 +21,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, STensor, row_major
-from tests.kit.graphs.strategies import kernel_graphs
+from tests.kit.graphs.graph_strategies import kernel_graphs
 
 F16 = DType.FLOAT16
 

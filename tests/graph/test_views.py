@@ -10,6 +10,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
+from mirage_formal.emulate.runner import checked
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
@@ -18,7 +19,6 @@ from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build
 from mirage_formal.semantics import reference
-from tests.kit.kernels.example_kernels import checked
 
 H200 = load_target("h200")
 

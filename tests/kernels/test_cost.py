@@ -27,7 +27,7 @@ from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape, row_m
 from mirage_formal.kernels.cost import CANNOT_LAUNCH_US, Cost, block_cost, estimate
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.search.thread import fuse_threads
-from tests.kit.runs.effort import calls
+from tests.kit.processes import calls
 
 H200 = load_target("h200")
 X, Y, XY, NONE = (0, None, None), (None, 0, None), (0, 1, None), (None, None, None)

@@ -11,6 +11,7 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.numerics.numerics import SCALES
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import emulate
+from mirage_formal.emulate.runner import checked
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.executable import KernelLaunch
@@ -20,7 +21,7 @@ from mirage_formal.kernels.program.program import For, GlobalVector, If, Int, In
 from mirage_formal.run.kernel_build.build import ARCHS
 from mirage_formal.run.kernel_build.values import Built
 from tests.kit.kernels import example_kernels as kit
-from tests.kit.torch.copies import copies
+from tests.kit.torch.examples import copies
 
 COMPILED = ARCHS if nvrtc.available() else ()
 
@@ -45,7 +46,7 @@ def test_what_a_search_finds_runs_within_tolerance(name: str) -> None:
         assert all(not any(found) for found in spills(made).values())
         # Without a running maximum numerics decide: exponentials leave float16 at larger scales.
         scales = (0.1,) if made.stable.note else SCALES
-        record = kit.checked(made, scales=scales)
+        record = checked(made, scales=scales)
         assert record.answer == "within", (candidate, record)
 
 

@@ -18,7 +18,7 @@ from mirage_formal.kernels.target import load_target
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
 from tests.kernels.test_cost import block
 from tests.kit.graphs.workloads import load, op
-from tests.kit.kernels.lowering_kit import planned
+from tests.kit.kernels.example_kernels import planned
 
 H200 = load_target("h200")
 K = OpKind

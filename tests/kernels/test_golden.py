@@ -18,7 +18,7 @@ from mirage_formal.kernels.generate import Kernel, generate
 from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from mirage_formal.kernels.target import load_target
 from tests.kit.graphs import workloads as w
-from tests.kit.kernels.lowering_kit import alone
+from tests.kit.kernels.example_kernels import alone
 from tests.kit.paths import REPOSITORY
 
 GOLDEN = REPOSITORY / "tests" / "golden"

@@ -20,7 +20,7 @@ from mirage_formal.kernels.program.program import Barrier
 from mirage_formal.kernels.source_map import Lines, kernel_lines
 from mirage_formal.report.views.levels import Node, all_nodes, levels
 from tests.kernels.test_golden import KERNELS, TARGET
-from tests.kit.shown import NAMES, example
+from tests.kit.reports import NAMES, example
 
 #: Calls in the text by which an operator is told, and the operators that are computed by them.
 SAID = {

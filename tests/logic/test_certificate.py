@@ -16,7 +16,7 @@ from mirage_formal.logic.axioms import load, parse
 from mirage_formal.logic.certificate import Certificate, Instance, audit, to_smt2
 from mirage_formal.logic.session import Satisfiability, discharge
 from mirage_formal.logic.terms import Expr, Sum, add, div, mul, sum_, unary, var
-from tests.kit.proofs.expression_kit import PARTS, WORKLOADS
+from tests.kit.proofs.expressions import PARTS, WORKLOADS
 
 X, Y, Z = var("X"), var("Y"), var("Z")
 

@@ -18,8 +18,7 @@ from mirage_formal.logic import process
 from mirage_formal.logic.process import _BOOT, Question, Said, Solvers
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
-from tests.kit.processes import gone
-from tests.kit.runs.clock import HUNG_S
+from tests.kit.processes import HUNG_S, gone
 
 HEAD = "(set-logic QF_UF)\n(declare-const p Bool)\n"
 TRUE = parse(HEAD + "(assert p)\n(check-sat)\n")

@@ -11,7 +11,7 @@ from mirage_formal.logic.script import Script
 from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge, discharge_all
 from mirage_formal.logic.sexpr import read
 from mirage_formal.logic.terms import add, const, mul, sum_, unary, var
-from tests.kit.proofs.expression_kit import WORKLOADS
+from tests.kit.proofs.expressions import WORKLOADS
 
 X, Y = var("X"), var("Y")
 #: For what a solver decides at once, on a machine that others use as well.

@@ -30,8 +30,8 @@ from mirage_formal.logic.terms import (
     unary,
     var,
 )
-from tests.kit.runs.effort import calls
-from tests.kit.sampled import number
+from tests.kit.processes import calls
+from tests.kit.sampling import number
 
 X, Y = var("X"), var("Y")
 

@@ -24,7 +24,7 @@ from mirage_formal.graph.types import Dim3, DTensor, DType, row_major
 from mirage_formal.semantics import reference
 from mirage_formal.semantics.interpreter import trace
 from mirage_formal.semantics.operators import RULES
-from tests.kit.graphs import naive
+from tests.kit.graphs import reference_interpreter
 from tests.kit.graphs.random_graphs import random_graph, with_masks
 
 
@@ -57,7 +57,7 @@ def test_walk_equals_literal_evaluation(seed: int) -> None:
     numbers = np.random.default_rng(seed)
     arrays = with_masks(graph, [numbers.uniform(0.5, 1.5, source.tensor.shape) for source in graph.inputs])
     with np.errstate(all="ignore"):
-        want = naive.evaluate(graph, arrays, naive.FloatArithmetic())
+        want = reference_interpreter.evaluate(graph, arrays, reference_interpreter.FloatArithmetic())
     got = reference.run(graph, arrays)
     for expected, actual in zip(want, got, strict=True):
         assert actual.shape == expected.shape

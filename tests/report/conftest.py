@@ -9,7 +9,7 @@ import pytest
 from mirage_formal.cli.user_file import load_programs
 from mirage_formal.run.partitioning.answer import run_any
 from mirage_formal.run.settings import Settings
-from tests.kit.runs import small_run
+from tests.kit.runs import small_runs
 
 #: Three operators with two outputs, which are searched in parts and as a whole.
 LAYER = """
@@ -27,7 +27,7 @@ graph.mark_output(graph.exp(y))
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of known candidates, one of them built."""
     root = tmp_path_factory.mktemp("report") / "small"
-    small_run.make(root)
+    small_runs.make(root)
     return root
 
 

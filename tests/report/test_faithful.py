@@ -29,13 +29,12 @@ from mirage_formal.report.reading import read_report
 from mirage_formal.report.views.levels import all_nodes, levels
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
-from tests.kit.drawn import read_back
+from tests.kit.graphs.graph_strategies import kernel_graphs
 from tests.kit.graphs.random_graphs import random_graph
-from tests.kit.graphs.strategies import kernel_graphs
+from tests.kit.kernels import masked_attention
 from tests.kit.proofs.claims import Claim, load
+from tests.kit.reports import NAMES, example, read_back
 from tests.kit.runs.fake_engine import program
-from tests.kit.shown import NAMES, example
-from tests.kit.triton import masked
 
 KINDS = frozenset(kind for kind, spec in SPECS.items() if Level.BLOCK in spec.levels)
 
@@ -158,7 +157,7 @@ CLAIMS = {claim.name: claim for claim in load("prove") if claim.name.startswith(
 
 
 def test_a_program_is_written_with_its_selections_and_numbers() -> None:
-    shown = {name: text(formula) for name, formula in definitions(masked.apart("float16"))}
+    shown = {name: text(formula) for name, formula in definitions(masked_attention.apart("float16"))}
     written = " ".join(shown.values())
     assert "div_no_nan(" in written
     assert "select(logical_not(M)" not in shown["output 1"]

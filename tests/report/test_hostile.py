@@ -20,7 +20,7 @@ from mirage_formal.report.page.markup import element, lines, text
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.terminal import report_text
 from tests.kit.runs import tampering
-from tests.kit.runs.hostile import TEXTS, obeyed
+from tests.kit.runs.tampering import TEXTS, obeyed
 
 NAMES = (
     "<script>alert(1)</script>",

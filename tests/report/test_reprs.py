@@ -14,9 +14,8 @@ from mirage_formal.report.display import MOST
 from mirage_formal.report.notebook import MOST_TEXT, visible
 from mirage_formal.run.results.listing import Results
 from mirage_formal.run.results.result import Result
-from tests.kit.drawn import read_back
+from tests.kit.reports import NAMES, example, read_back
 from tests.kit.runs import tampering
-from tests.kit.shown import NAMES, example
 
 
 def program() -> mf.Graph:

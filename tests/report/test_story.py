@@ -6,7 +6,7 @@ import pytest
 
 from mirage_formal.report.proofs.replay import replayed
 from tests.kit.paths import REPOSITORY
-from tests.kit.shown import NAMES, example
+from tests.kit.reports import NAMES, example
 
 all_in_a_tile = "each block of kernel 0 adds all of them inside a tile."
 each = "4096 elements each"

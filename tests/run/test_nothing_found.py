@@ -33,7 +33,7 @@ from mirage_formal.run.settings import Settings
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import program as small
 from tests.kit.runs.fake_engine import roots
-from tests.kit.sampled import THOROUGH
+from tests.kit.sampling import THOROUGH
 
 HEAD = "import mirage_formal as mf\n\ngraph = mf.new_kernel_graph()\n"  # three lines
 

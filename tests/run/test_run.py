@@ -48,7 +48,7 @@ from mirage_formal.run.tasks import (
 from mirage_formal.run.work import Accepted, CandidateTask, Claim, UnitTask
 from mirage_formal.workers import dispatch
 from tests.kit.paths import REPOSITORY
-from tests.kit.runs.clock import HUNG_S, clock_of
+from tests.kit.processes import HUNG_S, clock_of
 from tests.kit.runs.fake_engine import UNITS, fresh_name, program, shared
 
 

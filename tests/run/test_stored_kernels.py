@@ -21,7 +21,7 @@ from mirage_formal.kernels.executable import Executable
 from mirage_formal.run.result_cache.kernels import stored_kernels
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering
-from tests.kit.runs.kernel_runs import first, kernel_runs
+from tests.kit.runs.small_runs import first, kernel_runs
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed
+from mirage_formal.emulate.runner import checked
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
@@ -21,8 +22,7 @@ from mirage_formal.run.kernel_build.build import build
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.tasks import PADDED, plan
-from tests.kit.kernels.example_kernels import checked
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 H200 = load_target("h200")
 

@@ -21,7 +21,7 @@ from mirage_formal.run.progress.times import Samples, Times
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.work import Standing
 from mirage_formal.workers.dispatch import Done, Failed
-from tests.kit.runs.clock import Clock, clock_of
+from tests.kit.processes import Clock, clock_of
 from tests.kit.runs.fake_engine import UNITS, fresh_name, program, shared
 
 

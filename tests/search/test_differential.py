@@ -1,4 +1,4 @@
-"""Guided against exhaustive: the same candidates as sets, up to the named exceptions (see differential_kit.py).
+"""Guided against exhaustive: the same candidates as sets, up to the named exceptions (see engine_comparison.py).
 
 Some examples are compared in a part of the tiny space only; benchmarks/differential.py compares all in the whole of it.
 """
@@ -23,7 +23,8 @@ from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.known_incompleteness import Reason, reason
 from mirage_formal.search.space import SearchSpace
-from tests.kit.runs.differential_kit import (
+from tests.kit.sampling import THOROUGH, but, number
+from tests.search.engine_comparison import (
     K,
     attention,
     compare,
@@ -39,7 +40,6 @@ from tests.kit.runs.differential_kit import (
     tensor,
     tiny,
 )
-from tests.kit.sampled import THOROUGH, but, number
 
 ROWS_AND_COLUMNS = [(-1, -1, -1), (0, -1, -1), (1, -1, -1)]
 BOTH: dict[str, Any] = {"griddims": [(1, 1, 1), (2, 1, 1)]}

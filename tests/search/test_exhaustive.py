@@ -38,7 +38,7 @@ from mirage_formal.search.exhaustive import kernel as kernel_module
 from mirage_formal.search.exhaustive.kernel import KernelSearch
 from mirage_formal.search.exhaustive.pruner import Judge
 from mirage_formal.search.space import load_space
-from tests.kit.sampled import THOROUGH, but
+from tests.kit.sampling import THOROUGH, but
 
 K = OpKind
 ENGINE = ExhaustiveEngine()

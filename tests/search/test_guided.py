@@ -21,8 +21,8 @@ from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics.reference import run
-from tests.kit.runs.differential_kit import latent
-from tests.kit.sampled import THOROUGH
+from tests.kit.sampling import THOROUGH
+from tests.search.engine_comparison import latent
 
 
 def _input(name: str, *shape: int) -> Input:

@@ -17,7 +17,7 @@ from mirage_formal.cli import app as cli
 from mirage_formal.run.result_cache import keys
 from mirage_formal.store.entry import read_record
 from mirage_formal.store.location import Place
-from tests.kit.stored.entries import Case, copy_of, edit_json, sign, single, using, warm
+from tests.store.entries import Case, copy_of, edit_json, sign, single, using, warm
 
 
 @pytest.fixture(scope="module")

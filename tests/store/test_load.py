@@ -20,7 +20,7 @@ from mirage_formal.semantics import reference
 from mirage_formal.store.entry import read_record
 from mirage_formal.store.location import ROOT, SWITCH, Place
 from tests.kit.paths import REPOSITORY
-from tests.kit.stored.entries import Case, edit_json, several, sign_run, single, warm
+from tests.store.entries import Case, edit_json, several, sign_run, single, warm
 
 #: Loads what the arguments name, recalls a call, and calls a result; solvers cannot be imported.
 FRESH = """
@@ -39,7 +39,7 @@ import warnings
 from pathlib import Path
 import numpy as np
 import mirage_formal as mf
-from tests.kit.stored.entries import several, single
+from tests.store.entries import several, single
 
 for path in sys.argv[2:]:
     results = mf.load(path)
@@ -67,7 +67,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 @pytest.fixture(scope="module")
 def whole(one: Case, tmp_path_factory: pytest.TempPathFactory) -> Case:
-    from tests.kit.stored.entries import using
+    from tests.store.entries import using
 
     case = Case(*several(), tmp_path_factory.mktemp("whole") / "out", one.store)
     with using(one.store):
@@ -149,7 +149,7 @@ def test_what_is_no_directory_of_results_is_refused(one: Case, tmp_path: Path) -
 
 def test_a_target_with_other_figures_has_to_be_named(one: Case, tmp_path: Path) -> None:
     from mirage_formal.records import key_of
-    from tests.kit.stored.entries import run_record
+    from tests.store.entries import run_record
 
     copied = Path(shutil.copytree(one.out, tmp_path / "run"))
     identity = msgspec.structs.replace(run_record(copied).identity, target_digest="0" * 64)

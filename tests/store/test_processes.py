@@ -13,7 +13,7 @@ import pytest
 from mirage_formal.run.settings import make_job
 from mirage_formal.store.location import ROOT, SWITCH, Place
 from tests.kit.paths import REPOSITORY
-from tests.kit.stored.entries import Case, several, single, using, warm
+from tests.store.entries import Case, several, single, using, warm
 
 PROCESSES = 8
 
@@ -27,7 +27,7 @@ from mirage_formal.run.driver import recall as _
 from mirage_formal.run.partitioning.recall import recall_any
 from mirage_formal.run.result_cache.recall import claimed
 from mirage_formal.run.settings import make_job
-from tests.kit.stored.entries import several, single
+from tests.store.entries import several, single
 
 root, warmed = Path(sys.argv[1]), sys.argv[2]
 

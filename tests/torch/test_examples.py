@@ -37,7 +37,7 @@ def test_there_are_examples_and_they_are_short() -> None:
 @pytest.mark.parametrize(("name", "given"), CASES, ids=["-".join([name, *given[1::2]]) for name, given in CASES])
 def test_an_example(name: str, given: tuple[str, ...], tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    command = [sys.executable, "-m", "tests.kit.torch.example", name, "--time-limit", str(LIMIT_S)]
+    command = [sys.executable, "-m", "tests.kit.torch.examples", name, "--time-limit", str(LIMIT_S)]
     done = subprocess.run([*command, *given], capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert ": equivalent, " in done.stdout

@@ -19,7 +19,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.torch import from_graph
 from mirage_formal.torch.import_result import Imported
-from tests.kit.torch.compare import compare, computed
+from tests.kit.torch.comparison import compare, computed
 
 
 def kinds(found: Imported) -> list[str]:

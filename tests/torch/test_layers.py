@@ -11,9 +11,8 @@ import torch
 
 import mirage_formal as mf
 from mirage_formal.graph.graph import Op
-from tests.kit.torch.compare import compare
-from tests.kit.torch.fuzzing.fuzz import function_of, layer_of
-from tests.kit.torch.layers import FAMILIES, REAL, Sizes, arguments, layer
+from tests.kit.torch.comparison import compare
+from tests.kit.torch.random_layers import FAMILIES, REAL, Sizes, arguments, function_of, layer, layer_of
 
 CASES = [(family, attention, past) for family in FAMILIES for attention in ("eager", "sdpa") for past in (0, 12)]
 
@@ -95,7 +94,7 @@ def test_rotary_embeddings_in_the_module_are_left_and_named() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_random_layers(seed: int) -> None:
-    """``python -m tests.kit.torch.fuzzing.fuzz 200`` tries more of them."""
+    """``python -m tests.kit.torch.random_layers 200`` tries more of them."""
     layer_of(seed)
 
 

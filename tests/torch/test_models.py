@@ -12,7 +12,7 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 pytest.importorskip("transformers", reason="transformers is not installed: make test-torch installs it")
 
-from tests.kit.sampled import THOROUGH  # noqa: E402
+from tests.kit.sampling import THOROUGH  # noqa: E402
 from tests.kit.torch.models import FAMILIES, Case, cases, compared  # noqa: E402
 
 #: Each model once, in turns of attention, padding, cache and element type.

@@ -54,7 +54,7 @@ def tensors(row: Row) -> dict[str, Any]:
 def test_the_example_of_a_row(row: Row) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
     from mirage_formal.torch import from_torch
-    from tests.kit.torch.compare import compare
+    from tests.kit.torch.comparison import compare
 
     given = tensors(row)
     code = compile(row.example, row.name, "eval")

@@ -34,10 +34,9 @@ from mirage_formal.workers.cluster import Cluster
 from mirage_formal.workers.dispatch import Done, Slow
 from mirage_formal.workers.task_progress import telling
 from tests.kit.paths import REPOSITORY
-from tests.kit.processes import alive, gone
-from tests.kit.runs.clock import HUNG_S, clock_of, first_try
+from tests.kit.processes import HUNG_S, alive, clock_of, first_try, gone
 from tests.kit.runs.fake_engine import UNITS, fresh_name, program, shared
-from tests.kit.sampled import but
+from tests.kit.sampling import but
 
 
 def identity(x: int) -> int:

@@ -19,8 +19,7 @@ from mirage_formal.workers.cluster import Cluster
 from mirage_formal.workers.dispatch import TRIES, Done, Executor, Failed, Slow
 from mirage_formal.workers.pool import Pool
 from tests.kit.paths import REPOSITORY
-from tests.kit.processes import alive, gone
-from tests.kit.runs.clock import HUNG_S, clock_of, first_try
+from tests.kit.processes import HUNG_S, alive, clock_of, first_try, gone
 
 #: Seconds after which a task counts as hung where one is made to hang.
 HANGS_S = 10

@@ -28,11 +28,10 @@ from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.driver import run
 from mirage_formal.run.kernel_build.build import build_run
 from mirage_formal.run.settings import Settings
-from tests.kit.runs.kernel_runs import first, kernel_runs
 from tests.kit.runs.known_engine import PROGRAMS
-from tests.kit.runs.small_run import on_device
+from tests.kit.runs.small_runs import first, kernel_runs, on_device
 from tests.kit.runs.tampering import copy, edit, files, flip, leaves, other, read_lines, sign_kernels, write_lines
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 EDITS = number(24, 80)
 #: Kinds of files that kernels have, of which every one is changed.

@@ -30,7 +30,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.semantics.reference import run
 from tests.kit.graphs.random_graphs import ORDERED, random_graph, with_masks
-from tests.kit.proofs.kernel_values import Numbers
+from tests.kit.proofs.proof_judge import Numbers
 
 ALL = frozenset(OpKind)
 

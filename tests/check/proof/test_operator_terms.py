@@ -22,8 +22,8 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from tests.kit.graphs.random_graphs import random_graph, with_masks
 from tests.kit.proofs.claims import Mask, pair, program
-from tests.kit.proofs.kernel_values import Numbers
-from tests.kit.sampled import number
+from tests.kit.proofs.proof_judge import Numbers
+from tests.kit.sampling import number
 
 SHAPES = {"X": (2, 3), "Y": (2, 3)}
 #: Values, and what is known of them: whether they always exist, and their sign.

@@ -19,14 +19,12 @@ from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
-from tests.kit.graphs.decisions import Decision, differs
-from tests.kit.graphs.mutations import single_mutants
-from tests.kit.proofs.hand_proofs import PAIRS, text
+from tests.kit.graphs.mutants import Decision, differs, single_mutants
+from tests.kit.proofs.hand_proofs import PAIRS, false_proofs, text, true_proofs
 from tests.kit.proofs.proof_edits import Normal, edited
 from tests.kit.proofs.proof_judge import accepts, kind, lines_are_true
 from tests.kit.proofs.prover_faults import CASES
-from tests.kit.proofs.written_proofs import false_proofs, true_proofs
-from tests.kit.sampled import number, share
+from tests.kit.sampling import number, share
 
 EDITS = number(500, 2000)
 

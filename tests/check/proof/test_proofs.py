@@ -17,9 +17,9 @@ from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Key, Poly, ProofError, Ring
 from mirage_formal.check.proof.tensor_steps import Steps, Tensor
 from tests.kit.graphs.random_graphs import with_masks
+from tests.kit.processes import calls
 from tests.kit.proofs.hand_proofs import PAIRS, text
-from tests.kit.proofs.kernel_values import Numbers, Values, replayed
-from tests.kit.runs.effort import calls
+from tests.kit.proofs.proof_judge import Numbers, Values, replayed
 
 
 @pytest.mark.parametrize("name", sorted(PAIRS))

@@ -13,7 +13,7 @@ import pytest
 
 from mirage_formal.check.proof.index_substitution import Move, folding
 from mirage_formal.check.proof.ring import Coef, Poly, ProofError, Ring
-from tests.kit.proofs.kernel_values import Values
+from tests.kit.proofs.proof_judge import Values
 
 EXTENTS = (2, 3, 6, 2, 3, 6)
 BASES = (2, 3, 5, 7)

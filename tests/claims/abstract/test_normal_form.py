@@ -12,7 +12,7 @@ from mirage_formal.claims.abstract.oracle import NormalFormOracle, _Profiles
 from mirage_formal.claims.abstract.rewrite import Normaliser
 from mirage_formal.logic.session import Answer
 from mirage_formal.logic.terms import add, div, mul, sum_, unary, var
-from tests.kit.proofs.expression_kit import random_rewriting, random_term
+from tests.kit.proofs.expressions import random_rewriting, random_term
 
 SEEDS = st.integers(0, 1 << 32)
 

@@ -13,7 +13,7 @@ from mirage_formal.logic.certificate import audit, to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge
 from mirage_formal.logic.terms import Expr, add, const, div, mul, sum_, unary, var
-from tests.kit.proofs.expression_kit import (
+from tests.kit.proofs.expressions import (
     PARTS,
     STRANGERS,
     WORKLOADS,
@@ -25,7 +25,7 @@ from tests.kit.proofs.expression_kit import (
     query,
     random_term,
 )
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 #: For what a solver decides at once, on a machine that others use as well.
 PATIENCE_MS = 120_000

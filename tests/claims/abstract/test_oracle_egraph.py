@@ -11,8 +11,8 @@ from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.logic.session import Answer
 from mirage_formal.logic.terms import Const, Var
 from mirage_formal.reproduce.egraph import EGraph, Ending
-from tests.kit.proofs.expression_kit import extents_product, query, random_term, without_ones
-from tests.kit.sampled import number
+from tests.kit.proofs.expressions import extents_product, query, random_term, without_ones
+from tests.kit.sampling import number
 
 pytest.importorskip("egglog.bindings")
 

@@ -19,9 +19,9 @@ from mirage_formal.claims.equality.radicals import Radicals, coprime
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown
+from tests.claims.equality.constant_forms import EXTREME, FORMS, NATURAL, samples, written
 from tests.kit.proofs.claims import pair, program
-from tests.kit.proofs.constants import EXTREME, FORMS, NATURAL, samples, written
-from tests.kit.sampled import share
+from tests.kit.sampling import share
 
 #: What is proved in less than a hundredth of a second.
 SMALL = tuple(sample for sample in samples() if not sample.name.startswith("decoder_layer"))

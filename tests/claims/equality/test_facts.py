@@ -19,7 +19,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from tests.kit.graphs.random_graphs import random_graph
 from tests.kit.proofs.claims import Mask, pair
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 
 def drawn(count: int) -> list[KernelGraph]:

@@ -8,10 +8,10 @@ from functools import cache
 import pytest
 
 from mirage_formal.graph.check import faults, kernel_types
-from tests.kit.fuzz.fuzz import FuzzPair, Truth, pairs
-from tests.kit.fuzz.fuzz_faults import RIGHT, WRONG
-from tests.kit.graphs.decisions import Decision, differs
-from tests.kit.sampled import share
+from tests.kit.fuzz.rewrite_pairs import FuzzPair, Truth, pairs
+from tests.kit.fuzz.wrong_rewrites import RIGHT, WRONG
+from tests.kit.graphs.mutants import Decision, differs
+from tests.kit.sampling import share
 
 #: As many as it takes for every rule to occur; a third of them are looked at.
 COUNT = 9000

@@ -9,11 +9,10 @@ import pytest
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.graph import KernelGraph
-from tests.kit.fuzz.fuzz import pairs
-from tests.kit.graphs.decisions import Decision, differs
-from tests.kit.graphs.mutants import mutants
+from tests.kit.fuzz.rewrite_pairs import pairs
+from tests.kit.graphs.mutants import Decision, differs, mutants
 from tests.kit.proofs.prover_faults import CASES, FAULTS, faulty
-from tests.kit.sampled import THOROUGH, number, share
+from tests.kit.sampling import THOROUGH, number, share
 
 #: Random pairs, and as many mutants of found candidates.
 COUNT = number(100, 300)

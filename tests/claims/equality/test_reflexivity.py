@@ -19,10 +19,10 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from tests.kit.graphs import grown
-from tests.kit.graphs.decisions import Decision, differs
+from tests.kit.fuzz import graph_changes
+from tests.kit.graphs.mutants import Decision, differs
 from tests.kit.proofs.claims import Saved, kernel, on, pair, program
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 
 def proved(left: KernelGraph, right: KernelGraph) -> Equivalent:
@@ -206,7 +206,7 @@ def test_unequal_programs_are_not_proved(name: str) -> None:
 @pytest.mark.slow
 def test_every_program_equals_itself_and_no_proof_is_refused_or_wrong() -> None:
     found: Counter[tuple[bool, bool]] = Counter()
-    for label, left, right in grown.pairs(20, number(200, 500)):
+    for label, left, right in graph_changes.pairs(20, number(200, 500)):
         verdict = prove(left, right)
         found[label == "itself", isinstance(verdict, Equivalent)] += 1
         if isinstance(verdict, Equivalent):
@@ -220,5 +220,5 @@ def test_every_program_equals_itself_and_no_proof_is_refused_or_wrong() -> None:
 @hypothesis.settings(max_examples=60, deadline=None)
 @hypothesis.given(st.integers(min_value=0))
 def test_any_program_equals_itself(seed: int) -> None:
-    graph = grown.program(random.Random(seed))
+    graph = graph_changes.program(random.Random(seed))
     proved(graph, graph)

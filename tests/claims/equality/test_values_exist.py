@@ -23,8 +23,8 @@ from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.semantics import reference
-from tests.kit.graphs.strategies import attributes, kernel_graphs
-from tests.kit.sampled import number
+from tests.kit.graphs.graph_strategies import attributes, kernel_graphs
+from tests.kit.sampling import number
 
 UNARY = tuple(kind for kind, spec in SPECS.items() if Level.KERNEL in spec.levels and spec.min_arity == 1)
 #: What the prover says of a divisor or a radicand that has no value.

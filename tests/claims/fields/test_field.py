@@ -33,10 +33,10 @@ from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.batched_matmul import FREE_COPY
 from mirage_formal.semantics.straight_line_trace import Needs, NotLax, Part, Tape, Unary, needs, record
-from tests.kit.graphs import naive
+from tests.kit.graphs import reference_interpreter
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
-from tests.kit.proofs.exact_numbers import Exact
+from tests.kit.graphs.reference_interpreter import Exact
 
 BITS = (16, 20, 31)
 
@@ -287,7 +287,7 @@ def _compare(seed: int) -> str:
             residues[i, Part.Q] = residues[i, Part.P]
     arithmetic = Exact(POINT.pair.p, POINT.pair.q, POINT.omega, POINT.keys)
     exact = [arithmetic.array(residues[i, Part.P], residues[i, Part.Q]) for i in range(len(graph.inputs))]
-    (want,) = naive.evaluate(graph, exact, arithmetic)
+    (want,) = reference_interpreter.evaluate(graph, exact, arithmetic)
     tape = record(graph)
     wanted = needs(tape)
     lost = any(value.p is None for value in want.ravel())

@@ -22,11 +22,11 @@ from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.graph.verdict import Probable
 from mirage_formal.records.fingerprint import Draw, FingerprintRecord
 from mirage_formal.semantics.straight_line_trace import Part
-from tests.kit.graphs import naive
+from tests.kit.graphs import reference_interpreter
 from tests.kit.graphs import workloads as w
+from tests.kit.graphs.reference_interpreter import Exact
 from tests.kit.proofs.claims import Mask
 from tests.kit.proofs.claims import program as written
-from tests.kit.proofs.exact_numbers import Exact
 
 K = OpKind
 SMALL = FingerprintSettings(seed=5, prime_bits=20)
@@ -144,7 +144,7 @@ def test_the_log_can_be_drawn_again_from_the_documented_rules(name: str) -> None
         exact = Exact(record.p, record.q, drawn.omega, keys)
         numbers = [exact.array(inputs[i, "p"], inputs[i, "q"]) for i in range(len(tensors))]
         for side, digests in ((graph, drawn.expected), (candidate, drawn.got)):
-            outputs = naive.evaluate(side, numbers, exact)
+            outputs = reference_interpreter.evaluate(side, numbers, exact)
             assert tuple(_sha(v.p for v in out.ravel()) for out in outputs) == digests
         assert drawn.expected == drawn.got
 

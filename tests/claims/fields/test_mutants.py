@@ -14,9 +14,8 @@ from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
 from tests.kit.graphs import workloads as w
-from tests.kit.graphs.decisions import Decision, differs
-from tests.kit.graphs.mutations import double_mutants, single_mutants
-from tests.kit.sampled import number, share
+from tests.kit.graphs.mutants import Decision, differs, double_mutants, single_mutants
+from tests.kit.sampling import number, share
 
 #: Small shapes: extents that coincide leave more changes well-formed, distinct ones make them show.
 CASES = {

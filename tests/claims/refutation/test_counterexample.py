@@ -17,9 +17,9 @@ from mirage_formal.errors import ShapeError
 from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
 from mirage_formal.semantics import reference
 from mirage_formal.semantics.working_set import footprint
+from tests.kit.processes import calls
 from tests.kit.proofs.claims import Claim, load, pair, program
-from tests.kit.runs.effort import calls
-from tests.kit.sampled import number, share
+from tests.kit.sampling import number, share
 
 SEED = 5
 

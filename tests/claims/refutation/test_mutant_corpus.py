@@ -12,9 +12,8 @@ import pytest
 from mirage_formal.claims.counterexamples.refute import CLEAR, arrays_of, find
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.semantics.reference import run
-from tests.kit.graphs.decisions import Decision, differs
-from tests.kit.graphs.mutants import SEARCHED, WRITTEN, Mutant, candidates, mutants
-from tests.kit.sampled import THOROUGH, number
+from tests.kit.graphs.mutants import SEARCHED, WRITTEN, Decision, Mutant, candidates, differs, mutants
+from tests.kit.sampling import THOROUGH, number
 
 COUNT = number(250, 700)
 

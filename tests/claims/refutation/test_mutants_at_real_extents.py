@@ -15,9 +15,9 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent
 from mirage_formal.run.verify.decide import decide
 from mirage_formal.semantics.working_set import footprint
-from tests.kit.graphs.mutations import single_mutants
+from tests.kit.graphs.mutants import single_mutants
 from tests.kit.kernels.example_kernels import EXAMPLES, fastest, real
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 #: Of each candidate: at least two in five of them are wrong, one in seventeen may be left open.
 EACH = number(4, 8)

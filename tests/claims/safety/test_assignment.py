@@ -44,9 +44,8 @@ from tests.claims.safety.test_safety_kernels import programs as lowered
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels import safety_programs as programs
 from tests.kit.kernels.emulated_programs import every_kernel
-from tests.kit.kernels.safety_mutants import write_mutants
-from tests.kit.kernels.safety_programs import add, less, mul, tid
-from tests.kit.sampled import number
+from tests.kit.kernels.safety_programs import add, less, mul, tid, write_mutants
+from tests.kit.sampling import number
 
 THREADS, BLOCKS = 64, 3
 i, j = Var("i"), Var("j")

@@ -12,7 +12,7 @@ from mirage_formal.claims.safety.enumerate import count
 from mirage_formal.claims.safety.mixed_radix import facts, linear, separate
 from mirage_formal.kernels.program.integers import evaluate
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 
 def add(*terms: IntExpr) -> IntExpr:

@@ -47,7 +47,7 @@ from mirage_formal.logic.session import Satisfiability
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels import safety_programs as programs
 from tests.kit.kernels.safety_programs import HALF, SINGLE, add, bx, div, equal, less, mod, mul, sub, tid, xor
-from tests.kit.runs.effort import calls
+from tests.kit.processes import calls
 
 THREADS = 64
 R0 = Reg("r", Int(0))

@@ -33,7 +33,7 @@ from mirage_formal.kernels.program.integers import (
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.logic.session import Satisfiability, SolverResult
 from tests.kit.kernels.safety_programs import add, both, div, equal, expr, less, mod, mul, sub, tid, xor
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 SIZES = {"tid": 8, "k": 3, "i": 5}
 

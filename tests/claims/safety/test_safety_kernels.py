@@ -15,8 +15,8 @@ from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
 from tests.kit.graphs import workloads
 from tests.kit.kernels import program_interpreter
-from tests.kit.kernels.safety_mutants import mutants
-from tests.kit.runs.effort import calls
+from tests.kit.kernels.safety_programs import mutants
+from tests.kit.processes import calls
 
 FULL: list[Callable[[], KernelGraph]] = [
     workloads.rmsnorm_fused,

@@ -11,8 +11,8 @@ from mirage_formal.claims.safety.safety import Safe, discharge_safety
 from mirage_formal.kernels.program.program import Program
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels import safety_programs as programs
-from tests.kit.kernels.safety_mutants import mutants
-from tests.kit.sampled import number
+from tests.kit.kernels.safety_programs import mutants
+from tests.kit.sampling import number
 
 #: Programs, how many of their mutants are tried (spread evenly), and how many at least of these are unsafe.
 TRIED: list[tuple[Callable[[], Program], int, int]] = [

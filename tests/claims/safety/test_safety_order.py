@@ -32,7 +32,7 @@ from mirage_formal.kernels.program.program import (
 )
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels.safety_programs import HALF, SINGLE, add, equal, less, mod, mul, tid
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 THREADS, SLOTS, CHUNK = 32, 3, 8
 SLOT = THREADS * CHUNK

@@ -15,7 +15,7 @@ from mirage_formal.graph.formats.json import MAX_BYTES, decode, encode, from_jso
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
-from tests.kit.graphs.strategies import kernel_graphs
+from tests.kit.graphs.graph_strategies import kernel_graphs
 from tests.kit.paths import REPOSITORY
 
 SCHEMA = REPOSITORY / "docs" / "schemas" / "mugraph.schema.json"

@@ -12,7 +12,7 @@ from mirage_formal.graph.formats.text import from_text, to_text
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
-from tests.kit.graphs.strategies import kernel_graphs
+from tests.kit.graphs.graph_strategies import kernel_graphs
 
 RMS = """\
 mugraph 1

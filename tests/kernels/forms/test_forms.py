@@ -26,9 +26,9 @@ from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, 
 from mirage_formal.kernels.post_search_rewrites.scale_hoisting import hoist_scales
 from mirage_formal.kernels.target import load_target
 from mirage_formal.semantics import reference
-from tests.kit.fuzz.looped import mutants, products_with_factors, sums_over_the_loop
+from tests.kernels.forms.random_loops import mutants, products_with_factors, sums_over_the_loop
 from tests.kit.graphs import workloads as w
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 H200 = load_target("h200")
 #: However slow a form is estimated to be.

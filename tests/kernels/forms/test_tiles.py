@@ -17,8 +17,8 @@ from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, CHANGES, Cha
 from mirage_formal.run.autotuning.prepare import _Named, described
 from mirage_formal.run.kernel_build.forms import form as again
 from mirage_formal.run.kernel_build.forms import forms
+from tests.kernels.forms.random_loops import products_with_factors
 from tests.kernels.forms.test_forms import H200, proof_of, values
-from tests.kit.fuzz.looped import products_with_factors
 from tests.kit.proofs.claims import Saved, kernel, on, program
 
 RETILED = [change for change in CHANGES if change.grids and not change.tiles]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType, Shape, broadcast
-from tests.kit.kernels.lowering_kit import alone, stored
+from tests.kit.kernels.example_kernels import alone, stored
 
 K = OpKind
 _ROWS: DimMap = (0, None, None)

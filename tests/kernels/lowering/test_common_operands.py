@@ -24,7 +24,7 @@ from tests.kernels.lowering.test_ragged_products import products as products_of
 from tests.kernels.lowering.test_ragged_products import right_everywhere
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels import program_interpreter
-from tests.kit.kernels.lowering_kit import inputs_for, laid_out, planned
+from tests.kit.kernels.example_kernels import inputs_for, laid_out, planned
 
 K = OpKind
 Make = Callable[..., KernelGraph]

@@ -34,9 +34,9 @@ from mirage_formal.kernels.program.program import (
 from mirage_formal.kernels.program.step import Multiplication, MultiplyAccumulate, Save
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels import program_interpreter
-from tests.kit.kernels.lowering_kit import TARGET, alone, compare, inputs_for, laid_out, shrunk
-from tests.kit.kernels.program_observers import Fault
-from tests.kit.sampled import number
+from tests.kit.kernels.example_kernels import TARGET, alone, compare, inputs_for, laid_out, shrunk
+from tests.kit.kernels.program_interpreter import Fault
+from tests.kit.sampling import number
 
 #: Right candidates at real extents: name, graph.
 REAL = {

@@ -28,8 +28,8 @@ from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.step import Generic, Map, Multiplication
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels import program_interpreter
-from tests.kit.kernels.lowering_kit import alone, compare, inputs_for, planned
-from tests.kit.sampled import number
+from tests.kit.kernels.example_kernels import alone, compare, inputs_for, planned
+from tests.kit.sampling import number
 
 K = OpKind
 N = None

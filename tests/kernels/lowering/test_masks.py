@@ -20,7 +20,7 @@ from mirage_formal.kernels.program.program import Program
 from mirage_formal.semantics.reference import run as reference
 from tests.kernels.lowering.masked_kernels import masked_inputs, masked_kernel
 from tests.kit.graphs.workloads import load, op
-from tests.kit.kernels.lowering_kit import ROUND, alone, laid_out, planned, stored
+from tests.kit.kernels.example_kernels import ROUND, alone, laid_out, planned, stored
 
 K = OpKind
 FLOATS = [dtype for dtype in DType if dtype.floating]

@@ -24,7 +24,7 @@ from mirage_formal.kernels.program.register_layout import Axis, Slot, Warps, fra
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
 from tests.kernels.lowering.test_ragged_products import chained, mapped, products, right, right_everywhere
 from tests.kit.graphs.workloads import load, op
-from tests.kit.kernels.lowering_kit import TARGET, compare, planned
+from tests.kit.kernels.example_kernels import TARGET, compare, planned
 
 K = OpKind
 

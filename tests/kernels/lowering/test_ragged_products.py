@@ -34,7 +34,7 @@ from mirage_formal.semantics.reference import run as reference
 from tests.kernels.lowering.test_lower import statements
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
 from tests.kit.graphs.workloads import load, op
-from tests.kit.kernels.lowering_kit import compare, inputs_for, laid_out, planned
+from tests.kit.kernels.example_kernels import compare, inputs_for, laid_out, planned
 
 K = OpKind
 DEPTHS = (1, 5, 16, 17, 33, 77, 100, 257)

@@ -10,7 +10,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.emulate.runner import Emulated
+from mirage_formal.emulate.runner import Emulated, checked
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
@@ -25,7 +25,6 @@ from mirage_formal.run.kernel_build.build import build
 from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.semantics import reference
 from tests.kernels.lowering.test_lower import statements
-from tests.kit.kernels.example_kernels import checked
 from tests.kit.kernels.tails import Wrapped, chain, drawn, product
 
 H200 = load_target("h200")

@@ -24,7 +24,7 @@ from mirage_formal.semantics.reference import run as reference
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels import example_kernels, program_interpreter
-from tests.kit.kernels.lowering_kit import TARGET, alone, error, inputs_for, laid_out
+from tests.kit.kernels.example_kernels import TARGET, alone, error, inputs_for, laid_out
 
 WHOLE = (None, None, None)
 

@@ -18,7 +18,7 @@ from mirage_formal.kernels.planning.expand import expand
 from mirage_formal.kernels.planning.k_loop_splitting import may_cut
 from mirage_formal.semantics.reference import run as reference
 from tests.kit.graphs.workloads import load, op
-from tests.kit.kernels.lowering_kit import alone
+from tests.kit.kernels.example_kernels import alone
 
 WHOLE = (None, None, None)
 SEEDS = 1500

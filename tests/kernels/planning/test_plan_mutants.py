@@ -2,25 +2,286 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+from typing import Any
 
+import numpy as np
 import pytest
 
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.safety.safety import Safe, discharge_safety
+from mirage_formal.claims.numerics import numerics
+from mirage_formal.claims.safety.safety import Safe, Unknown, discharge_safety
+from mirage_formal.device import emulate
 from mirage_formal.device.emulate import EmulationFault, FaultKind
+from mirage_formal.errors import MirageError
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.cuda import emit
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
-from mirage_formal.kernels.program.program import Program
+from mirage_formal.kernels.program.plan import Plan
+from mirage_formal.kernels.program.program import (
+    Barrier,
+    Commit,
+    For,
+    If,
+    Program,
+    SharedBuffer,
+    Stmt,
+    WaitGroups,
+)
 from mirage_formal.kernels.program.step import Prefetch
-from tests.kit.kernels.lowering_kit import TARGET
-from tests.kit.kernels.plan_bases import GRAPHS, bases
-from tests.kit.kernels.plan_judge import By, judge, results
-from tests.kit.kernels.plan_mutants import Family, Mutant, sample, with_home
-from tests.kit.sampled import number
+from mirage_formal.semantics.reference import run as reference
+from tests.kernels.planning.plan_mutants import GRAPHS, Base, Family, Mutant, bases, sample, with_home
+from tests.kit.kernels.example_kernels import TARGET, laid_out, stored
+from tests.kit.kernels.program_interpreter import Access, Copy, Fault, Observer, watched
+from tests.kit.sampling import number
+
+
+class By(StrEnum):
+    """What found a fault, or what became of it instead."""
+
+    #: Lowering or printing refuses it.
+    VALIDATION = "validation"
+    #: An obligation is broken.
+    OBLIGATION = "obligation"
+    #: An obligation is undecided, so that the kernel is refused.
+    UNDECIDED = "undecided obligation"
+    #: All obligations hold and the emulator reports a fault.
+    EMULATOR = "emulator"
+    #: It runs without a fault, to results outside of their tolerance.
+    VALUES = "values"
+    #: It does what the kernel without it does, by an argument that was checked.
+    EQUIVALENT = "equivalent"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What found a mutant, and what it said."""
+
+    by: By
+    detail: str = ""
+
+
+@cache
+def inputs(name: str, seed: int = 1, scale: float = 1.0) -> tuple[Any, ...]:
+    """Seeded inputs of a kernel; a second kernel's are what the first one computes."""
+    base = bases()[name]
+    op = base.candidate.ops[base.position]
+    before = KernelGraph(base.candidate.inputs, base.candidate.ops[: base.position], op.operands)
+    exact = reference(before, numerics.draw_all(before, seed, scale))
+    items = base.graph.inputs
+    return tuple(stored(a, item.tensor.dtype).astype(np.float64) for a, item in zip(exact, items, strict=True))
+
+
+def given(base: Base, seed: int = 1, scale: float = 1.0) -> list[Any]:
+    """The same as the kernel's parameters hold them."""
+    return [laid_out(a, item) for a, item in zip(inputs(base.name, seed, scale), base.graph.inputs, strict=True)]
+
+
+@cache
+def expected(name: str, scale: float) -> numerics.Expected:
+    """Exact results of the program in float64, and the candidate's tolerances."""
+    base = bases()[name]
+    return numerics.expected(base.computed, base.candidate, numerics.draw_all(base.computed, 1, scale))
+
+
+def results(base: Base, program: Program, source: str, launched: int | None = None) -> list[numerics.OutputRecord]:
+    """The candidate's results on the emulator, with this kernel in it, beside what is expected, at every scale.
+
+    Raises:
+        EmulationFault: The emulator found a fault.
+    """
+    if launched is not None:
+        # The text stays as it is; the launch asks for other bytes.
+        program = replace(program, shared=(SharedBuffer("all", DType.FLOAT16, launched // 2, 0),))
+        assert program.shared_bytes == launched
+    out: list[numerics.OutputRecord] = []
+    for scale in numerics.SCALES:
+        found = emulate.run_source(program, source, given(base, scale=scale))
+        for later in following(base):
+            found = emulate.run(later.program, found)
+        wanted = expected(base.name, scale)
+        types = kernel_types(base.computed)
+        for a, b, tolerance, output in zip(found, wanted.values, wanted.tolerances, base.computed.outputs, strict=True):
+            out.append(numerics.compare(a.astype(np.float64), b, tolerance, types[output].dtype))
+    return out
+
+
+def following(base: Base) -> list[Base]:
+    """The candidate's later kernels, each of which reads just what the one before it writes."""
+    later = [b for b in bases().values() if b.candidate is base.candidate and b.position > base.position]
+    first = len(base.candidate.inputs)
+    for op in base.candidate.ops[1:]:
+        assert op.operands == tuple(range(first, first + len(op.operands)))
+    return later
+
+
+def judge(mutant: Mutant) -> Found:
+    """What finds a mutant, asked in the order of the product: validation, obligations, emulator, values."""
+    base = bases()[mutant.base]
+    try:
+        program = lower(mutant.faulty) if isinstance(mutant.faulty, Plan) else mutant.faulty
+        source = emit(program)
+    except (MirageError, AssertionError, NotImplementedError, ValueError) as error:
+        return Found(By.VALIDATION, f"{type(error).__name__}: {error}")
+    if mutant.launched is None and (why := equivalent(base, program)):
+        return Found(By.EQUIVALENT, why)
+    verdict = discharge_safety(program).verdict
+    if isinstance(verdict, Unknown):
+        return Found(By.UNDECIDED, verdict.reason)
+    if not isinstance(verdict, Safe):
+        return Found(By.OBLIGATION, str(verdict.obligation.kind))
+    try:
+        records = results(base, program, source, mutant.launched)
+    except emulate.EmulationFault as fault:
+        return Found(By.EMULATOR, fault.kind.value)
+    wrong = [record for record in records if record.answer != "within"]
+    if wrong:
+        return Found(By.VALUES, wrong[0].reason)
+    same = mutant.launched is None and same_bits(base, program)
+    return Found(By.EQUIVALENT, "same bits") if same else Found(By.NOTHING)
+
+
+# --- changes that are no faults --------------------------------------------------------------------------------------
+
+
+def equivalent(base: Base, program: Program) -> str:
+    """Why a Program does what the kernel without a fault does, or "".
+
+    Sound: "same text" is the same kernel. Otherwise every thread executes the same statements on the same elements in
+    the same order, apart from synchronisation; shared memory is accessed, copied, waited for and met over in the same
+    order; and no two buffers share bytes that are used and were not shared before, nor is one less aligned.
+    """
+    if emit(program) == emit(base.program):
+        return "same text"
+    if program.params != base.program.params or program.grid != base.program.grid:
+        return ""
+    if not _placed_as_well(base.program, program, _trace(base.name).touched):
+        return ""
+    try:
+        found = trace(base, program)
+    except (Fault, IndexError, KeyError, ValueError, AssertionError, ZeroDivisionError):
+        return ""
+    return "same accesses in the same order" if found.traced() == _trace(base.name).traced() else ""
+
+
+def _placed_as_well(old: Program, new: Program, touched: dict[str, Any]) -> bool:
+    """Whether no buffers share used bytes that did not before, and offsets are as aligned as before."""
+    if [b.name for b in old.shared] != [b.name for b in new.shared]:
+        return False
+    if any(b.offset % 16 > a.offset % 16 for a, b in zip(old.shared, new.shared, strict=True)):
+        return False
+
+    def meet(program: Program) -> set[tuple[str, str]]:
+        used = {
+            b.name: set((touched[b.name][:, None] * b.dtype.bytes + np.arange(b.dtype.bytes) + b.offset).flat)
+            for b in program.shared
+        }
+        return {(a, b) for a in used for b in used if a < b and used[a] & used[b]}
+
+    return meet(new) <= meet(old)
+
+
+def same_bits(base: Base, program: Program) -> bool:
+    """Whether a Program that is safe computes what the right kernel does, bit for bit, on nine random inputs.
+
+    Sound but for chance: which statements are executed and what they address does not depend on values, so both are
+    fixed sequences of operations on the inputs; two that differ in what is written do so on random values. (Lanes that
+    hold copies of one value, and rows that nobody stores, make no difference.)
+    """
+    for seed in (1, 2, 3):
+        for scale in numerics.SCALES:
+            arrays = given(base, seed, scale)
+            both = [emulate.run(p, arrays) for p in (base.program, program)]
+            if any(a.tobytes() != b.tobytes() for a, b in zip(*both, strict=True)):
+                return False
+    return True
+
+
+@cache
+def _trace(name: str) -> Tracer:
+    base = bases()[name]
+    return trace(base, base.program)
+
+
+def trace(base: Base, program: Program) -> Tracer:
+    """What a Program does on a kernel's inputs.
+
+    Raises:
+        Fault: It does what no right program does.
+    """
+    found = Tracer(program)
+    watched(program, given(base), found, once=True)
+    return found
+
+
+class Tracer(Observer):
+    """Digests what the threads of a Program do, in order: all of it, and what concerns shared memory.
+
+    A wait counts as the copies that are complete behind it; one that completes none, and a barrier behind another one
+    with nothing between them, do not count.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.done, self.ordered = hashlib.sha256(), hashlib.sha256()
+        self.last = b""
+        self.used = {b.name: np.zeros(b.elements, bool) for b in program.shared}
+
+    @property
+    def touched(self) -> dict[str, Any]:
+        """The elements of each buffer that are accessed."""
+        return {name: np.flatnonzero(used) for name, used in self.used.items()}
+
+    def traced(self) -> tuple[bytes, bytes]:
+        """The two digests."""
+        return self.done.digest(), self.ordered.digest()
+
+    def order(self, event: bytes) -> None:
+        if not (event == self.last and event.startswith(b"barrier")):
+            self.ordered.update(event)
+        self.last = event
+
+    def statement(self, stmt: Stmt, mask: Any) -> None:
+        """All but loops, branches and synchronisation count as done."""
+        if not isinstance(stmt, Barrier | WaitGroups | Commit | For | If):
+            self.done.update(type(stmt).__name__.encode() + np.packbits(mask).tobytes())
+
+    def register(self, array: str, slot: int) -> None:
+        """It counts as done."""
+        self.done.update(f"{array} {slot}".encode())
+
+    def shared(self, access: Access) -> None:
+        """It counts as done, and in the order of shared memory."""
+        elements = access.index[access.mask][:, None] + np.arange(access.count)
+        self.used[access.name][elements.reshape(-1)] = True
+        self.done.update(_told(access))
+        self.order(_told(access))
+
+    def device(self, access: Access) -> None:
+        """It counts as done."""
+        self.done.update(_told(access))
+
+    def landed(self, copy: Copy) -> None:
+        """It counts in the order of shared memory."""
+        self.order(f"landed {copy.number}".encode() + copy.block.tobytes())
+
+    def barrier(self, blocks: Any) -> None:
+        """It counts in the order of shared memory."""
+        self.order(b"barrier" + np.packbits(blocks).tobytes())
+
+
+def _told(access: Access) -> bytes:
+    where = np.where(access.mask, access.index, -1).tobytes()
+    return f"{access.name} {access.count} {access.kind.name}".encode() + where
+
 
 #: Mutants of each family.
 COUNT = number(25, 50)

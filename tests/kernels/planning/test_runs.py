@@ -13,7 +13,7 @@ from mirage_formal.graph.types import DType
 from mirage_formal.kernels.program.register_layout import WARP, Axis, Distribution
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
 from tests.kit.graphs.workloads import load, op
-from tests.kit.kernels.lowering_kit import compare, planned
+from tests.kit.kernels.example_kernels import compare, planned
 
 K = OpKind
 LINE: Final = 128

@@ -18,8 +18,7 @@ from mirage_formal.kernels.program.register_layout import Warps
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import discharge
 from tests.kit.graphs import workloads as w
-from tests.kit.kernels.example_kernels import kernels
-from tests.kit.kernels.lowering_kit import inputs_for, laid_out
+from tests.kit.kernels.example_kernels import inputs_for, kernels, laid_out
 
 H200 = load_target("h200")
 GRAPHS: dict[str, Callable[..., KernelGraph]] = {

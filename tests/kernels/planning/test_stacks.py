@@ -28,7 +28,7 @@ from mirage_formal.kernels.program.register_layout import Axis, Distribution, by
 from mirage_formal.kernels.program.step import Generic
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels import example_kernels, program_interpreter
-from tests.kit.kernels.lowering_kit import TARGET, alone, compare, inputs_for
+from tests.kit.kernels.example_kernels import TARGET, alone, compare, inputs_for
 
 WHOLE = (None, None, None)
 

@@ -22,8 +22,8 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.records import SCHEMA_VERSION
 from mirage_formal.records import programs as records
 from tests.kit.kernels import emulated_programs, example_kernels, safety_programs
-from tests.kit.kernels.safety_mutants import mutants
-from tests.kit.sampled import share
+from tests.kit.kernels.safety_programs import mutants
+from tests.kit.sampling import share
 
 
 @cache

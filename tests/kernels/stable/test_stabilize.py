@@ -28,7 +28,7 @@ from mirage_formal.semantics.interpreter import evaluate
 from mirage_formal.semantics.reference import FloatDomain
 from tests.kit.graphs.softmax_forms import TINY, attention_inputs, built, candidates, one, parts_in_rows, split, tiny
 from tests.kit.kernels import program_interpreter
-from tests.kit.kernels.lowering_kit import alone, laid_out, planned, stored
+from tests.kit.kernels.example_kernels import alone, laid_out, planned, stored
 from tests.kit.proofs.claims import Saved, Shapes, kernel, on, program
 
 

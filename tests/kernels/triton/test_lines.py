@@ -14,8 +14,8 @@ from mirage_formal.kernels.triton.file import TritonFile
 from mirage_formal.report.views.levels import Node, all_nodes, levels
 from tests.kernels.test_golden import KERNELS
 from tests.kit.kernels import example_kernels
-from tests.kit.shown import NAMES, example
-from tests.kit.triton import files as kit
+from tests.kit.kernels import triton_files as kit
+from tests.kit.reports import NAMES, example
 
 #: Calls in functions by which an operator is told, and the operators that are computed by them.
 SAID = {

@@ -18,9 +18,8 @@ from mirage_formal.graph.types import DType
 from mirage_formal.kernels.triton.file import triton_file
 from mirage_formal.kernels.triton.host import called
 from mirage_formal.kernels.triton.options import LaunchOptions
-from tests.kit.kernels import example_kernels, tails
-from tests.kit.triton import files as kit
-from tests.kit.triton import masked
+from tests.kit.kernels import example_kernels, masked_attention, tails
+from tests.kit.kernels import triton_files as kit
 
 K = OpKind
 ROWS = [row for row in example_kernels.fastest() if row.endswith("-b1")]
@@ -291,25 +290,25 @@ def test_masks_are_bytes_in_memory_and_numbers_in_registers() -> None:
 
 
 def test_what_is_not_chosen_has_no_influence() -> None:
-    found = text(masked.fused(mf.float32))
+    found = text(masked_attention.fused(mf.float32))
     assert "select_7 = tl.where(M_0 != 0.0, exp_6, 0.0)\n" in found
     assert re.search(r"gt_\d+ = \(S_1 > 0.1\)\.to\(tl\.float32\)\n", found)
     assert re.search(r"eq_\d+ = \(S_1 == 1\.0\)\.to\(tl\.float32\)\n", found)
-    one_by_one = text(masked.apart(mf.float16))
+    one_by_one = text(masked_attention.apart(mf.float16))
     assert re.search(r"= torch\.where\(M, t\d+, 0\.0\)\.contiguous\(\)\n", one_by_one)
     assert "(S.float() > 0.1).contiguous()" in one_by_one
 
 
 def test_a_product_with_zero_reads_nothing() -> None:
-    found = text(masked.fused(mf.float32))
+    found = text(masked_attention.fused(mf.float32))
     assert re.search(r"constant_\d+ = tl\.full\(\[16, 32\], 0\.0, tl\.float32\)\n", found)
     assert re.search(r"constant_\d+ = tl\.full\(\[16, 32\], 3\.0, tl\.float32\)\n", found)
     assert "* 0.0\n" not in found.split("def reference")[0]
-    assert "torch.zeros_like(S).contiguous()" in text(masked.apart(mf.float32))
+    assert "torch.zeros_like(S).contiguous()" in text(masked_attention.apart(mf.float32))
 
 
 def test_maxima_are_not_a_number_where_an_operand_is_none() -> None:
-    found = text(masked.fused(mf.float32))
+    found = text(masked_attention.fused(mf.float32))
     named = re.findall(r"tl\.(?:maximum|minimum)\(.*", found)
     assert len(named) >= 5
     assert all("propagate_nan=tl.PropagateNan.ALL)" in line for line in named)
@@ -319,15 +318,15 @@ def test_maxima_are_not_a_number_where_an_operand_is_none() -> None:
 
 def test_maxima_under_exponentials_are_finite() -> None:
     bounded = "tl.maximum(max_4, (-3.4028234663852886e+38), propagate_nan=tl.PropagateNan.ALL)"
-    assert f"sub_5 = S_1 - {bounded}\n" in text(masked.fused(mf.float32))
-    found = text(masked.apart(mf.float16))
+    assert f"sub_5 = S_1 - {bounded}\n" in text(masked_attention.fused(mf.float32))
+    found = text(masked_attention.apart(mf.float16))
     assert re.search(r"\(S\.float\(\) - t\d+\.float\(\)\.clamp_min\(-3\.4028234663852886e\+38\)\)", found)
 
 
 def test_a_quotient_without_a_divisor_is_zero() -> None:
     assert re.search(
         r"div_no_nan_\d+ = tl\.where\(sum_(\d+) == 0\.0, dot_(\d+) \* 0\.0, dot_\2 / sum_\1\)\n",
-        text(masked.fused(mf.float32)),
+        text(masked_attention.fused(mf.float32)),
     )
 
 

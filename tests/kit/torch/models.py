@@ -13,7 +13,7 @@ import transformers
 
 from mirage_formal.torch import from_torch
 from mirage_formal.torch.import_result import Imported
-from tests.kit.torch.typed import typed
+from tests.kit.torch.comparison import typed
 
 BATCH: Final = 2
 TOKENS: Final = 12

@@ -11,6 +11,7 @@ import pytest
 from mirage_formal.check.cuda.manifest import check_kernels
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.device import compile as nvrtc
+from mirage_formal.emulate.runner import checked
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import from_json
@@ -72,7 +73,7 @@ def test_kernels_of_every_form_are_safe_and_right(case: str) -> None:
         made = build(candidate, program, H200, form=form)
         assert made.candidate == digest(candidate)
         assert made.executable.graph == form.graph
-        record = kit.checked(made)
+        record = checked(made)
         assert record.answer == "within", (form.name, record)
 
 

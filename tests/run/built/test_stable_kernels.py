@@ -33,7 +33,7 @@ from mirage_formal.run.kernel_build.stable import NotProved, stable
 from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
-from tests.kit.runs.fake_cupy import FakeCupy
+from tests.kit.runs.fake_devices import FakeCupy
 
 H200 = load_target("h200")
 SIZE = {"b": 2, "m": 16, "d": 16, "n": 64, "e": 16}

@@ -28,7 +28,7 @@ from mirage_formal.run.verify.verdicts import Judged, written
 from mirage_formal.workers.dispatch import Executor
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import program
-from tests.kit.sampled import THOROUGH, share
+from tests.kit.sampling import THOROUGH, share
 
 FAKE: dict[str, Any] = {"config": "tiny", "keep": 1, "workers": 1, "engine": "tests.kit.runs.fake_engine:FakeEngine"}
 

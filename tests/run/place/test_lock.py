@@ -20,7 +20,7 @@ from mirage_formal.errors import RunError
 from mirage_formal.run.run_directory import lock as module
 from mirage_formal.run.run_directory.lock import LockWarning, writing
 from tests.kit.paths import REPOSITORY
-from tests.kit.sampled import number
+from tests.kit.sampling import number
 
 PROGRAM = """
 import mirage_formal as mf

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.runs import small_run
+from tests.kit.runs import small_runs
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("triton") / "run"
-    small_run.make(root, kernels=2)
+    small_runs.make(root, kernels=2)
     return root
 
 

@@ -18,8 +18,8 @@ from mirage_formal.run.autotuning.timing import FIRST
 from mirage_formal.run.autotuning.triton.compare_backends import SAFETY, beside_cuda
 from mirage_formal.run.autotuning.triton.files import texts
 from mirage_formal.run.autotuning.triton.results import Beside
-from tests.kit.runs import small_run
-from tests.kit.triton.answers import OPTIONS, TEST, Compiler, Gpu, first_is, names, record, rows, tried
+from tests.kit.runs import small_runs
+from tests.run.tuned.fake_tuning import OPTIONS, TEST, Compiler, Gpu, first_is, names, record, rows, tried
 
 # --- what is taken ---------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ def test_of_files_that_are_close_in_short_the_fastest_in_turns_is_taken(run: Pat
 
 def test_a_candidate_of_fewer_kernels_is_tried_in_full_though_its_cuda_kernels_are_behind(tmp_path: Path) -> None:
     root = tmp_path / "run"
-    small_run.make(root, kernels=3)
+    small_runs.make(root, kernels=3)
     one, two, seven = names(root)
     for order, full in (((seven, two, one), {seven, two, one}), ((one, two, seven), {one, two})):
         behind = tuple(Row(name, "", us, us, us, 1) for us, name in zip((10.0, 12.0, 40.0), order, strict=True))
@@ -144,7 +144,7 @@ def test_a_candidate_of_fewer_kernels_is_tried_in_full_though_its_cuda_kernels_a
 def test_the_files_of_a_finalist_behind_others_are_found_and_tried_further(tmp_path: Path) -> None:
     """Two others of as few kernels have faster CUDA kernels, and it does best with twice as many warps."""
     root = tmp_path / "run"
-    small_run.make(root, kernels=3)
+    small_runs.make(root, kernels=3)
     one, two, last = names(root)
     cuda = tuple(Row(name, "", us, us, us, 1) for us, name in zip((10.0, 12.0, 14.0), (one, two, last), strict=True))
     gpu = Gpu(lambda name, warps, stages: 50.0 if name != last else 7.0 if warps == 8 else 9.0)

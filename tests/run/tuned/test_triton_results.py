@@ -21,7 +21,7 @@ from mirage_formal.run.autotuning.triton.results import Beside
 from mirage_formal.run.kernel_build.alternatives import Alternatives
 from mirage_formal.run.kernel_build.build import KernelWarning, candidates_of
 from mirage_formal.run.results.result import Result
-from tests.kit.triton.answers import Compiler, Gpu, first_is, names, rows
+from tests.run.tuned.fake_tuning import Compiler, Gpu, first_is, names, rows
 
 
 def results(run: Path) -> list[Result]:

@@ -23,7 +23,7 @@ from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.run.autotuning.triton.files import texts
 from mirage_formal.run.autotuning.triton.runs import TritonRuns
-from tests.kit.runs import small_run
+from tests.kit.runs import small_runs
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -76,7 +76,7 @@ print(compiled(Task(text, "gfx942")))
 def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The kernels of a candidate, with its Triton file beside them."""
     root = tmp_path_factory.mktemp("files") / "run"
-    small_run.make(root)
+    small_runs.make(root)
     (directory,) = (root / "kernels").iterdir()
     (one,) = texts(directory, [LaunchOptions(2.0, 3)])
     assert "num_warps=8, num_stages=3" in one.text

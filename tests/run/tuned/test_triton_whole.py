@@ -1,7 +1,7 @@
 """From a search to a result that runs in Triton, with processes as on a GPU; what is not there is one, and its times.
 
 Workers compile Triton files for a real architecture, their results are computed by Triton's interpreter and compared
-with float64 (``tests.kit.triton.gpu_process``).
+with float64 (``tests.kit.kernels.triton_gpu_process``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mirage_formal.run.autotuning import timing
 from mirage_formal.run.autotuning.timing import Child
 from mirage_formal.run.kernel_build.build import KernelWarning
 from tests.kit.paths import REPOSITORY
-from tests.kit.runs.commands import Command
+from tests.kit.processes import Command
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -31,7 +31,7 @@ class InterpretedGpu(Child):
     """The GPU that is a process with Triton's interpreter."""
 
     def __init__(self) -> None:
-        super().__init__((sys.executable, "-m", "tests.kit.triton.gpu_process"))
+        super().__init__((sys.executable, "-m", "tests.kit.kernels.triton_gpu_process"))
 
 
 @pytest.fixture

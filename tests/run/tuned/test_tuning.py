@@ -38,9 +38,9 @@ from mirage_formal.run.autotuning.tune import NoTimes, on_device
 from mirage_formal.run.kernel_build.build import KernelWarning
 from mirage_formal.run.results.listing import Results
 from mirage_formal.workers.dispatch import Done
-from tests.kit.runs import small_run, tampering
+from tests.kit.runs import small_runs, tampering
 from tests.kit.runs.known_engine import PROGRAMS
-from tests.kit.tuned.table import KERNELS, Table, last_is_best, plan_in, shorter, tuned
+from tests.run.tuned.fake_tuning import KERNELS, Table, last_is_best, plan_in, shorter, tuned
 
 
 def every(place: Path, most: int = KERNELS) -> int:
@@ -52,7 +52,7 @@ def every(place: Path, most: int = KERNELS) -> int:
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run, and a tuning directory with its kernels."""
     root = tmp_path_factory.mktemp("tune")
-    small_run.make(root / "run", kernels=0)
+    small_runs.make(root / "run", kernels=0)
     place = Place(root / "place")
     assert tuned(root / "run", place, None).left.startswith("time the kernels")
     return root / "run", place.root

@@ -11,6 +11,7 @@ import pytest
 
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.check.partitioning.parts import taken_out
+from mirage_formal.emulate.runner import checked
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.views import is_view, kernel_count
@@ -32,10 +33,9 @@ from mirage_formal.run.partitioning.partition import (
 from mirage_formal.run.ranking import library_products
 from mirage_formal.run.settings import Settings
 from tests.kit.graphs import workloads as w
-from tests.kit.graphs.whole_programs import TINY, gates, long_chain, projections, sum_and_norm
-from tests.kit.kernels.example_kernels import checked
+from tests.kit.graphs.workloads import TINY, gates, long_chain, projections, sum_and_norm
 from tests.run.whole.test_partition import random_program, set_partitions, takes, used_outside
-from tests.run.whole.test_whole import agree
+from tests.run.whole.test_whole_programs import agree
 
 H200 = load_target("h200")
 LIMITS = PartLimits(5, 4)

@@ -26,7 +26,7 @@ from mirage_formal.run.partitioning.partition import (
     partition,
 )
 from tests.kit.graphs import workloads as w
-from tests.kit.graphs.whole_programs import layers
+from tests.kit.graphs.workloads import layers
 from tests.kit.paths import REPOSITORY
 
 H200 = load_target("h200")

@@ -27,7 +27,7 @@ from mirage_formal.semantics.reference import run
 from tests.kit.graphs.workloads import K, op, tensor
 from tests.kit.proofs.claims import Mask
 from tests.kit.proofs.claims import program as built
-from tests.kit.runs.differential_kit import compare, program, search, tiny
+from tests.search.engine_comparison import compare, program, search, tiny
 
 X, Y = (tensor(name, 2, 4) for name in "XY")
 HALF = Fraction(1, 2)

@@ -20,7 +20,7 @@ from mirage_formal.torch.integrations.flashinfer.export import export
 from mirage_formal.torch.integrations.flashinfer.write import definition, named
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.known_engine import PROGRAMS
-from tests.kit.runs.small_run import make
+from tests.kit.runs.small_runs import make
 
 jsonschema: Any = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import textwrap
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,14 +21,12 @@ from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers  # 
 from mirage_formal.torch.integrations.kernelbench.solve import solve  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.text import cells, markdown, summaries  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.trials import compared  # noqa: E402
-from tests.kit.kernelbench import level1, level2, level3  # noqa: E402
-from tests.kit.kernelbench.problem import Problem  # noqa: E402
+from tests.kit.kernelbench import LEVELS, Problem  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:no GPU with CuPy"),
     pytest.mark.filterwarnings("ignore:input's size at dim=1 does not match num_features"),
 ]
-LEVELS: dict[int, ModuleType] = {1: level1, 2: level2, 3: level3}
 #: Problems of each level that are imported whole, at least; the issue of the bridges asks for them.
 WHOLE = {1: 45, 2: 30, 3: 8}
 
@@ -50,7 +47,7 @@ def on_meta(problem: Problem) -> Any:
 @pytest.mark.parametrize("level", LEVELS)
 def test_every_problem_is_imported_whole_or_names_the_operator_that_is_not(level: int) -> None:
     whole = 0
-    for problem in LEVELS[level].PROBLEMS:
+    for problem in LEVELS[level]:
         imported = on_meta(problem)
         left = {item.operator: item.reason for item in imported.left}
         assert (imported.graph is None) == bool(problem.refused), (problem.title, left)
@@ -83,7 +80,7 @@ def solved(place: Path, problem: Problem | str, **changed: Any) -> Outcome:
 
 
 def chosen(title: str) -> Problem:
-    return next(one for module in LEVELS.values() for one in module.PROBLEMS if one.title == title)
+    return next(one for problems in LEVELS.values() for one in problems if one.title == title)
 
 
 TRIANGLE = Problem("Triangle", "x: n n", "torch.relu(x.tril())", "n=64")

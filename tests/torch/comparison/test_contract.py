@@ -14,9 +14,8 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 
 from mirage_formal.torch.op_table import ROWS  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
-from tests.kit.sampled import THOROUGH, number  # noqa: E402
-from tests.kit.torch.fuzzing.random_modules import IDIOMS, Module, random_module, values  # noqa: E402
-from tests.kit.torch.fuzzing.violations import emulated, violation  # noqa: E402
+from tests.kit.sampling import THOROUGH, number  # noqa: E402
+from tests.kit.torch.random_modules import IDIOMS, Module, emulated, random_module, values, violation  # noqa: E402
 
 _CHUNK = 20
 
@@ -52,7 +51,7 @@ def test_modules_are_random_as_users_write_them_and_the_same_again() -> None:
 
 def test_every_row_and_every_idiom_occurs() -> None:
     """In some of the modules, before their tensors have names of their own."""
-    from tests.kit.torch.fuzzing import random_modules
+    from tests.kit.torch import random_modules
 
     assert set(random_modules._EXAMPLES) == {row.example for row in ROWS if not row.refused}
     assert len(set(IDIOMS)) == len(IDIOMS) >= 40
@@ -60,7 +59,7 @@ def test_every_row_and_every_idiom_occurs() -> None:
 
 def test_a_smaller_module_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a module whose line t1 is wrong, the line and what it reads are left."""
-    from tests.kit.torch.fuzzing import violations
+    from tests.kit.torch import random_modules
 
     module = next(m for m in map(random_module, range(1000)) if len(m.steps) > 3 and "torch.exp(" in m.text)
     wrong = next(step for step in module.steps if "torch.exp(" in step.text)
@@ -68,8 +67,8 @@ def test_a_smaller_module_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def said(given: Module, sets: Any) -> str:
         return "wrong" if any(step.name == wrong.name for step in given.steps) else ""
 
-    monkeypatch.setattr(violations, "_said", said)
-    _, text = violations._smallest(module, "wrong", ())
+    monkeypatch.setattr(random_modules, "_said", said)
+    _, text = random_modules._smallest(module, "wrong", ())
     assert text.count("\n") == 3
     assert wrong.text in text or "torch.exp(" in text
 

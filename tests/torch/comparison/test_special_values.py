@@ -22,7 +22,7 @@ from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.import_result import Imported
-from tests.kit.torch.typed import TYPES, held, typed
+from tests.kit.torch.comparison import TYPES, held, typed
 
 INF, NAN = float("inf"), float("nan")
 types = pytest.mark.parametrize("dtype", TYPES, ids=str)

@@ -13,8 +13,8 @@ from mirage_formal.device.tensors import TensorError  # noqa: E402
 from mirage_formal.errors import DTypeError, MirageError, ShapeError  # noqa: E402
 from mirage_formal.torch.modules.eager import DTYPES  # noqa: E402
 from mirage_formal.torch.modules.operators import TorchOperator  # noqa: E402
-from tests.kit.torch import on_device as kit  # noqa: E402
-from tests.kit.torch.example import operators  # noqa: E402
+from tests.kit.torch import examples as kit  # noqa: E402
+from tests.kit.torch.examples import operators  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

@@ -14,8 +14,8 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.torch.modules import backend  # noqa: E402
-from tests.kit.torch import on_device as kit  # noqa: E402
-from tests.kit.torch.example import checked, operators  # noqa: E402
+from tests.kit.torch import examples as kit  # noqa: E402
+from tests.kit.torch.examples import checked, operators  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,7 +9,7 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
 import mirage_formal as mf  # noqa: E402
-from tests.kit.torch import on_device as kit  # noqa: E402
+from tests.kit.torch import examples as kit  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

@@ -15,8 +15,8 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 from mirage_formal.device.tensors import TensorError  # noqa: E402
 from mirage_formal.torch.modules import backend  # noqa: E402
 from mirage_formal.torch.modules.report import FallbackWarning  # noqa: E402
-from tests.kit.torch import on_device as kit  # noqa: E402
-from tests.kit.torch.example import operators  # noqa: E402
+from tests.kit.torch import examples as kit  # noqa: E402
+from tests.kit.torch.examples import operators  # noqa: E402
 
 GPUS = ("cuda:0", "cuda:1")
 

@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
 from mirage_formal.torch.import_result import Imported
-from tests.kit.torch.fuzzing import fuzz
-from tests.kit.torch.rewritten import compare_rewritten
+from tests.kit.torch import random_layers
+from tests.kit.torch.comparison import compare_rewritten
 
 
 @pytest.fixture(autouse=True)
@@ -20,16 +20,16 @@ def _rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     def compare(imported: Imported, call: Any, arguments: Any, _: float) -> None:
         compare_rewritten(imported, call, arguments, 2e-4)
 
-    monkeypatch.setattr(fuzz, "compare", compare)
+    monkeypatch.setattr(random_layers, "compare", compare)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_functions(seed: int) -> None:
-    found = fuzz.function_of(1000 + seed)
+    found = random_layers.function_of(1000 + seed)
     assert found.regions or found.left or found.views
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_random_layers(seed: int) -> None:
     pytest.importorskip("transformers", reason="transformers is not installed: make test-torch installs it")
-    assert fuzz.layer_of(1000 + seed).regions
+    assert random_layers.layer_of(1000 + seed).regions

@@ -14,7 +14,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.semantics import reference
 from mirage_formal.torch.modules.text import source
-from tests.kit.triton import masked
+from tests.kit.kernels import masked_attention
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[torch]'")
 
@@ -31,8 +31,8 @@ def computed(program: KernelGraph, arrays: list[Any]) -> list[Any]:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_masks_with_empty_rows_and_special_values(dtype: DType) -> None:
     """Finite where float64 is, and near it; where a row has no key, 0 with the one division and NaN with the other."""
-    program = masked.apart(dtype)
-    arrays = masked.arrays(draw_all(program, 0, 1.0), dtype)
+    program = masked_attention.apart(dtype)
+    arrays = masked_attention.arrays(draw_all(program, 0, 1.0), dtype)
     arrays[1][8, 2] = 0.0  # a row of scores that are all -inf is PyTorch's own affair
     found = computed(program, arrays)
     for result, wanted in zip(found, reference.run(program, arrays), strict=True):

@@ -1,0 +1,189 @@
+"""Tuning on a GPU that answers from a table, of CUDA C++ and of Triton files, with workers that compile nothing."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mirage_formal.records import MEASURE_FILE, MeasureRecord, NumericsRecord, TritonRecord, unsealed
+from mirage_formal.run.autotuning.bench import Bench, Limits, Row, Tuned
+from mirage_formal.run.autotuning.child import Answer, Job, Machine
+from mirage_formal.run.autotuning.plans import CandidatePlan, Place, TuningPlan, read_plan
+from mirage_formal.run.autotuning.prepare import PRELOAD
+from mirage_formal.run.autotuning.timing import FIRST
+from mirage_formal.run.autotuning.triton.compare_backends import beside_cuda
+from mirage_formal.run.autotuning.triton.results import Beside
+from mirage_formal.run.autotuning.tune import tune
+from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.workers.pool import Pool
+
+TEST = Machine("Test", "sm_90a", 1, "torch 2.11.0, Triton 3.6.0")
+#: What the CUDA kernels of the two candidates take.
+CUDA = (10.0, 12.0)
+OPTIONS = re.compile(r"num_warps=(\d+), num_stages=(\d+)")
+#: Microseconds of a file by the directory of its kernels, warps and stages; or how it fails.
+Us = Callable[[str, int, int], float | str]
+
+
+class Gpu:
+    """A GPU whose times a function gives.
+
+    Attributes:
+        turns: What a file and CUDA kernels take in turns, or a function of warps that says so; None: as before.
+        wrong: Whether a file's results are outside, by warps.
+        jobs: What it was asked.
+        stop_after: Jobs after which somebody presses Ctrl-C.
+    """
+
+    def __init__(self, us: Us, machine: Machine = TEST) -> None:
+        self.machine, self.us = machine, us
+        self.turns: tuple[float, float] | str | Callable[[int], tuple[float, float]] | None = None
+        self.wrong: Callable[[int], bool] = lambda warps: False
+        self.jobs: list[Job] = []
+        self.stop_after = 10**9
+
+    def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+        for job in jobs:
+            if len(self.jobs) >= self.stop_after:
+                raise KeyboardInterrupt
+            if time.monotonic() >= deadline:
+                return
+            self.jobs.append(job)
+            yield job, self.answer(job)
+
+    def answer(self, job: Job) -> Answer:
+        found = OPTIONS.findall(Path(job.triton).read_text())
+        warps, stages = (max(int(one[at]) for one in found) for at in (0, 1))
+        us = self.us(Path(job.directory).name, warps, stages)
+        if isinstance(us, str):
+            return Answer(failed=us)
+        if job.cuda:
+            turns = self.turns(warps) if callable(self.turns) else self.turns or (us, CUDA[0])
+            return Answer(failed=turns) if isinstance(turns, str) else Answer(turns[0], turns[0], cuda_us=turns[1])
+        if job.replays:
+            return Answer(us, us)
+        record = msgspec.json.decode((Path(job.directory) / "numerics.json").read_bytes(), type=NumericsRecord)
+        return Answer(answer="outside" if self.wrong(warps) else "within", numerics=record)
+
+    @property
+    def timed(self) -> list[tuple[str, str]]:
+        """Files that were timed in short, by directory and name."""
+        return [(Path(job.directory).name, Path(job.triton).name) for job in self.jobs if job.replays == FIRST]
+
+
+class Compiler:
+    """Workers that compile nothing; or that die, or hang, at every file."""
+
+    def __init__(self, fate: str = "") -> None:
+        self.fate, self.texts = fate, list[str]()
+
+    def run(self, function: Any, tasks: Sequence[Any], **more: Any) -> Iterator[Any]:
+        for at, task in enumerate(tasks):
+            self.texts.append(task.text)
+            yield Failed(at, self.fate, 1, overdue="hung" in self.fate) if self.fate else Done(at, "", 1, 0.0)
+
+
+def names(run: Path) -> list[str]:
+    return sorted(path.name for path in (run / "kernels").iterdir())
+
+
+def rows(run: Path) -> tuple[Row, ...]:
+    return tuple(
+        Row(name, "", us, us, us, rank) for rank, (name, us) in enumerate(zip(names(run), CUDA, strict=True), 1)
+    )
+
+
+def tried(
+    run: Path,
+    gpu: Gpu,
+    compiler: Compiler | None = None,
+    backend: str = "auto",
+    seconds: float = 60.0,
+    code: str = "1",
+    cuda: tuple[Row, ...] = (),
+) -> Beside:
+    bench = Bench(
+        Place(run.parent / "place"),
+        gpu,
+        compiler or Compiler(),  # type: ignore[arg-type]
+        lambda *said: None,
+        "sm_90a",
+        backend=backend,
+    )
+    return beside_cuda(run, cuda or rows(run), code, bench, time.monotonic() + seconds)
+
+
+def record(run: Path, at: int = 0) -> TritonRecord | None:
+    path = run / "kernels" / names(run)[at] / MEASURE_FILE
+    return unsealed(path.read_bytes(), MeasureRecord, "").triton
+
+
+def first_is(us: float, other: float = 30.0) -> Us:
+    """The first candidate's files with 8 warps take so much, all others that."""
+    return lambda name, warps, stages: us if name.startswith("001") and warps == 8 else other
+
+
+KERNELS = 10
+
+
+class Table:
+    """A GPU whose times a function gives; it counts what it is asked."""
+
+    def __init__(self, us: Callable[[TuningPlan, Job], float | str]) -> None:
+        self.machine = Machine("Test", "sm_80", 1, "torch 2.11.0, Triton 3.6.0")
+        self.us = us
+        self.jobs: list[Job] = []
+        self.stop_after = 10**9
+
+    def whole(self, directory: Path) -> float:
+        """What a candidate takes."""
+        return 5.0 + len(self.jobs)
+
+    def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+        known = None if plan is None else read_plan(plan)
+        for job in jobs:
+            if len(self.jobs) >= self.stop_after:
+                raise KeyboardInterrupt
+            if time.monotonic() >= deadline:
+                return
+            self.jobs.append(job)
+            if known is None:
+                us = self.whole(Path(job.directory))
+                yield job, Answer(us, us, answer="within")
+            else:
+                found = self.us(known, job)
+                yield job, Answer(failed=found) if isinstance(found, str) else Answer(found, found)
+
+
+def last_is_best(plan: TuningPlan, job: Job) -> float:
+    """Schedules that the model puts last are the fastest."""
+    return 10.0 - job.variant + 0.001 * job.piece
+
+
+def tuned(run: Path, place: Place, device: Table | str | None, limits: Limits | None = None) -> Tuned:
+    with Pool(1, PRELOAD) as pool:
+        bench = Bench(place, device, pool, lambda *said: None, "sm_80", limits or Limits(KERNELS, 2))
+        return tune(run, bench)
+
+
+def answers(found: Tuned) -> list[tuple[str, str, float | None]]:
+    """The finalists: name, form and time."""
+    return [(row.name, row.form, row.us) for row in found.rows]
+
+
+def shorter(place: Place, candidates: Callable[[CandidatePlan], bool], schedules: int | None = None) -> None:
+    """Leave some candidates in the plan of a place, and the first schedules of each kernel: less is to be made."""
+    plan = plan_in(place.root)
+    pieces = tuple(msgspec.structs.replace(one, variants=one.variants[:schedules]) for one in plan.pieces)
+    left = tuple(one for one in plan.candidates if candidates(one))
+    place.keep_plan(msgspec.structs.replace(plan, candidates=left, pieces=pieces))
+
+
+def plan_in(place: Path) -> TuningPlan:
+    (path,) = (place / "plans").glob("*.json")
+    return read_plan(path)
