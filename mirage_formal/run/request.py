@@ -199,7 +199,7 @@ def _settings(given: Options, bucket: str | None = None) -> Settings:
 
 
 def _warm(program: object, given: Options) -> bool:
-    """Return whether the store has something about a program, so that there may be no search; light to ask."""
+    """Return whether the store has an entry for a program, so that a search may be unnecessary; cheap to call."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.graph import KernelGraph
     from mirage_formal.store.location import Place, switched_off
@@ -264,5 +264,5 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
 
 
 def _as_asked(results: Sequence[Result], backend: str) -> list[Result]:
-    """The results; if Triton files were asked for, those of which none was measured run their own."""
+    """Return the results; for back end "triton", each one runs its Triton file."""
     return [replace(one, backend="triton") if backend == "triton" else one for one in results]

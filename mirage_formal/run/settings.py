@@ -1,4 +1,4 @@
-"""Settings of a run, and what follows from them: search space, target, identity."""
+"""Settings of a run, and the values derived from them: search space, target, run identity."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Settings:
 
     @property
     def narrowed(self) -> bool:
-        """Return whether the user said in which space to search, or how: then only that is done."""
+        """Return whether the user restricted the search space or the search method."""
         usual = Settings()
         return any(getattr(self, name) != getattr(usual, name) for name in _NARROWING)
 
@@ -174,8 +174,9 @@ class TimeLimits:
         unit_s: Seconds for one task.
         proof_s: Seconds for the proof of one candidate.
         search: Value of time.monotonic() at which the search stops.
-        proofs: Likewise, at which certificates and proofs do: candidates that have none are not reported.
-        verified: Likewise, at which the solvers' answers to proofs and the look at numerics do.
+        proofs: Value of time.monotonic() at which certificates and proofs stop; candidates without one are not
+            reported.
+        verified: Value of time.monotonic() at which the solvers' answers to proofs and the rounding estimates stop.
     """
 
     unit_s: float
@@ -192,16 +193,17 @@ class TimeLimits:
         return cls(settings.unit_limit_s, settings.proof_limit_s, *ends)
 
     def behind_search(self, now: float) -> TimeLimits:
-        """They, with some time for verification after a search that ended then."""
+        """Return limits with at least ``_LEAST_S`` seconds for verification after a search that ended at ``now``."""
         proofs, verified = now + _LEAST_S, now + _LEAST_S * _VERIFIED / _PROOFS
         return dataclasses.replace(self, proofs=max(self.proofs, proofs), verified=max(self.verified, verified))
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program with everything that decides what is found for it; a value that workers receive.
+    """A search job: a program with all settings that determine its result; an immutable value sent to workers.
 
-    ``sought`` is the program as its search sees it; candidates are proved equal to ``program``.
+    ``sought`` is the program after preprocessing, which the search looks for; candidates are proved equal to
+    ``program``.
     """
 
     program: KernelGraph
@@ -215,7 +217,7 @@ class Job:
 
 
 def make_job(program: KernelGraph, settings: Settings) -> Job:
-    """Read the space and the target and check that all fits together.
+    """Load the space and the target, check the settings, and return the search job.
 
     Raises:
         ProgramError: The program has no output, or is not made of predefined operators.
@@ -257,11 +259,11 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
 
 
 def check_limits(settings: Settings) -> None:
-    """Refuse what the settings cannot be, whoever gives them, and wishes that contradict each other.
+    """Check the type and range of every setting, and refuse contradictory ones.
 
     Raises:
-        SpaceError: A field of another type, or outside its values, named as the option; or the run that is there is to
-            be continued and to be replaced.
+        SpaceError: A field of another type, or outside its values, named as the option; or both ``resume`` and
+            ``force`` are set.
     """
     for name, rule in RULES.items():
         rule(_SHOWN.get(name, name), getattr(settings, name))
@@ -271,7 +273,7 @@ def check_limits(settings: Settings) -> None:
 
 
 def choose_config(program: KernelGraph) -> str:
-    """The preset for a program: attention for exponentials between products, then norms, activations, adapters."""
+    """Return the preset for a program: attention for exponentials with products, then norms, activations, adapters."""
     kinds = [op.kind for op in program.ops if not isinstance(op, GraphDefined)]
     products = kinds.count(OpKind.MATMUL)
     if products >= 2 and (OpKind.EXP in kinds or OpKind.SOFTMAX in kinds):
@@ -286,7 +288,7 @@ def choose_config(program: KernelGraph) -> str:
 
 
 def identity(job: Job) -> Identity:
-    """Return everything that decides what a run finds."""
+    """Return the identity of a job: digests and options that determine its result."""
     return Identity(
         program=digest(job.program),
         space=sha256(msgspec.json.encode(space_fields(job.space))),
@@ -301,7 +303,7 @@ def identity(job: Job) -> Identity:
 
 
 def space_fields(space: SearchSpace) -> dict[str, msgspec.Raw]:
-    """The space as JSON, field by field."""
+    """Return the search space as JSON, by field."""
     names = [field.name for field in dataclasses.fields(space)]
     return {name: msgspec.Raw(msgspec.json.encode(getattr(space, name))) for name in names}
 
@@ -312,7 +314,7 @@ def worker_count(settings: Settings) -> int:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that can change a result."""
+    """Return the versions of the packages that can change a result."""
     found: dict[str, str] = {}
     for name in PACKAGES:
         try:
@@ -324,9 +326,10 @@ def versions() -> dict[str, str]:
 
 
 def kernel_code() -> str:
-    """A digest of our code and data that can change a kernel of a µGraph.
+    """Return a digest of the code and data of this package that can change a kernel generated for a µGraph.
 
-    No solver and no numerical package has a part in it: solvers say whether a kernel may run, which build asks again.
+    Versions of solvers and numerical packages are not part of it: solvers decide only if a kernel may run, and
+    ``build`` asks them again.
     """
     package = Path(__file__).resolve().parents[1]
     makers = ("graph", "kernels", "claims/safety", "logic")
@@ -336,7 +339,7 @@ def kernel_code() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return versions, and digests of our code and data; they must be equal on every machine of one run."""
+    """Return package versions and digests of this package's code and data; all machines of a run must agree on them."""
     package = Path(__file__).resolve().parents[1]
     data = [path for name in ("axioms", "search", "gpu") for path in _files(data_dir(name), "*")]
     return {**versions(), "code of mirage_formal": _digest(_files(package, "*.py")), "data files": _digest(data)}
@@ -362,7 +365,7 @@ def host() -> HostRecord:
 
 
 def as_program(graph: Any) -> KernelGraph:
-    """The frozen program of what a user hands in: a KernelGraph, or a front-end graph with ``freeze``.
+    """Return the kernel graph of a user's value: a KernelGraph, or a front-end graph with ``freeze``.
 
     Raises:
         ProgramError: Neither of them.
@@ -378,7 +381,7 @@ def as_program(graph: Any) -> KernelGraph:
 
 
 def display_path(path: Path) -> str:
-    """A path as a user would type it: relative to the working directory where it lies below it."""
+    """Return a path as a user would type it: relative to the working directory where it lies below it."""
     try:
         return readable(str(path.resolve().relative_to(Path.cwd())))
     except ValueError:
@@ -386,12 +389,12 @@ def display_path(path: Path) -> str:
 
 
 def readable(name: str) -> str:
-    """A name as text that can be written: the bytes of a file's name need not be UTF-8."""
+    """Return a file name as encodable text; bytes that are not UTF-8 are escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _check_grids(program: KernelGraph, space: SearchSpace) -> None:
-    """Refuse a listed grid of which an axis divides no dim of any tensor: it could never be used."""
+    """Refuse a listed grid with an axis that divides no extent of any tensor, because no candidate could use it."""
     extents = sorted({extent for tensor in kernel_types(program) for extent in tensor.shape})
     for grid in space.grids or ():
         for axis, blocks in zip("xyz", grid, strict=True):

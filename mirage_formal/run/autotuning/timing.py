@@ -1,4 +1,4 @@
-"""Times of kernels on a GPU, by a process that may break: short runs of many, longer ones of those that are close."""
+"""Measurement of kernel times in a subprocess that may crash: short runs of all kernels, longer ones of the fastest."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Device(Protocol):
         """Return the GPU's name, architecture and driver."""
 
     def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
-        """Jobs with what became of them, in order; fewer if the deadline comes first."""
+        """Run jobs and yield each with its answer, in order; fewer if the deadline comes first."""
 
 
 @dataclass(slots=True)
 class Child:
-    """A GPU that is used by a process of its own; another one takes its place when it breaks or hangs.
+    """A GPU behind a subprocess, which is restarted when it crashes or hangs.
 
     Attributes:
-        command: Starts one.
-        silence_s: Seconds without a word after which it is killed.
+        command: Command that starts the subprocess.
+        silence_s: Seconds without output after which it is killed.
     """
 
     command: tuple[str, ...] = (sys.executable, "-m", "mirage_formal.run.autotuning.child")
@@ -61,7 +61,7 @@ class Child:
         """Implement ``Device.machine``.
 
         Raises:
-            UnsupportedError: There is none that CuPy can use.
+            UnsupportedError: There is no GPU that CuPy can use.
         """
         if self._machine is None and not self._start(time.monotonic() + self.silence_s):
             hint = "install CuPy with one of the extras cuda12 or cuda13, on a machine with a GPU"
@@ -118,7 +118,7 @@ class Child:
             process.wait()
 
     def _start(self, deadline: float) -> bool:
-        """Start a process; whether it has a GPU."""
+        """Start the subprocess, and return whether it has a GPU."""
         self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lines = queue.Queue()
         assert self._process.stdout is not None
@@ -131,7 +131,7 @@ class Child:
         return False
 
     def _line(self, deadline: float) -> bytes | str:
-        """The next line, or why there is none."""
+        """Return the next line of the subprocess, or a message why there is none."""
         try:
             line = self._lines.get(timeout=max(0.0, min(self.silence_s, deadline - time.monotonic())))
         except queue.Empty:
@@ -155,16 +155,16 @@ def time_kernels(
     watch: Watch,
     deadline: float = float("inf"),
 ) -> None:
-    """Time kernels that were not timed on this GPU yet: all in short, and those of the best candidates at length.
+    """Time the kernels without a time on this GPU: all in short runs, those of the best candidates in longer ones.
 
-    What is measured is kept at once, so an interrupt loses one kernel.
+    Each measurement is written at once, so an interrupt loses one kernel.
 
     Args:
         plan: The plan.
         kernels: Positions of piece and schedule.
-        place: Where kernels are, and times are kept.
+        place: Directory of kernels and times.
         device: The GPU.
-        watch: Told of each.
+        watch: Callback for progress.
         deadline: Value of time.monotonic() at which to stop.
     """
     machine = device.machine
