@@ -1,4 +1,4 @@
-"""Graphs as text: CUDA C++, Triton, and files."""
+"""Text of graphs: CUDA C++, Triton, and files of these."""
 
 from __future__ import annotations
 
@@ -80,15 +80,15 @@ def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: in
 
 
 def code_options(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse or ignore what the reference system's code generator is told.
+    """Check the options of the reference system's code generator: refuse some, warn about others.
 
     Args:
-        where: What is called.
-        given: Its options.
-        known: Names of those that are taken.
+        where: Name of the called function, for messages.
+        given: Options of the call.
+        known: Names of options that have an effect.
 
     Raises:
-        UnsupportedError: One is refused, or there is none of its name.
+        UnsupportedError: An option is refused or unknown.
     """
     for name, value in given.items():
         if name == "profiling" and value:

@@ -1,4 +1,4 @@
-"""The form of a candidate that its kernels compute: each part that changes is believed only with a proof of its own."""
+"""Stable forms of candidates (online softmax and other rewritings): each rewritten part needs a proof of its own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Part = tuple[tuple[int, ...], Other | None]
 
 
 class NotProved(MirageError):
-    """The form of a µGraph is not known to be equal to it."""
+    """Error: a form of a µGraph is not proved equal to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Stable:
     """Form of a µGraph that kernels are generated from, with the proof that it equals the given µGraph.
 
     Attributes:
-        graph: The µGraph's form; the given one if nothing is to be changed or can be.
-        proof: That it equals the given one, part by part, as FormRecord; None if it is the given one.
-        conditions: Where the proofs of parts hold.
-        added: Those of the form that the given one has not.
-        note: Why a µGraph that sums exponentials has no running maxima, or "".
+        graph: The form; the given µGraph itself if no rewriting applies.
+        proof: Proof that it equals the given µGraph, part by part, as FormRecord; None if it is the given one.
+        conditions: Side conditions of the proofs.
+        added: Side conditions of the form that the given µGraph does not have.
+        note: Reason why a µGraph with sums of exponentials has no running maxima, or "".
     """
 
     graph: KernelGraph
@@ -50,20 +50,20 @@ class Stable:
 
 
 def as_it_is(graph: KernelGraph) -> KernelGraph:
-    """The rewriting that changes nothing."""
+    """Return the graph unchanged; the identity rewriting."""
     return graph
 
 
 def stable(graph: KernelGraph, rewriting: Rewriting = as_it_is) -> Stable:
-    """The form of a µGraph of which no summed exponential overflows, if there is one.
+    """Return the form of a µGraph in which no summed exponential overflows, if there is one.
 
-    Sound: a µGraph other than the given one is returned only if it is the given one with others in the places of
-    parts, each with a proof that it equals its part; the checker's kernel has replayed them, z3 and cvc5 refute what
-    they leave to them, and some input meets their conditions. Nothing rests on the rewriting.
+    Sound: a µGraph other than the given one is returned only if it is the given one with others in the places of parts,
+    each with a proof that it equals its part; the checker's kernel has replayed them, z3 and cvc5 refute what they
+    leave to them, and some input meets their conditions. Nothing rests on the rewriting.
 
     Args:
         graph: A µGraph.
-        rewriting: What operators are replaced by before.
+        rewriting: Rewriting of single operators that is applied first.
 
     Raises:
         NotProved: There is such a form, but no such proof.
@@ -75,14 +75,14 @@ def stable(graph: KernelGraph, rewriting: Rewriting = as_it_is) -> Stable:
 
 
 def assemble(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stable:
-    """The form of a µGraph that has others in the places of parts.
+    """Return the form of a µGraph in which some parts are replaced, with its proof.
 
     Sound: see ``stable``; nothing rests on where the parts come from.
 
     Args:
         graph: The µGraph.
-        parts: Its parts, in an order in which they can be computed, with what takes their places.
-        note: See ``Stable``.
+        parts: Its parts in topological order, each with its replacement.
+        note: As ``Stable.note``.
 
     Raises:
         NotProved: A proof is refused, or says too little.
@@ -105,10 +105,10 @@ def assemble(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stab
 
 
 def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
-    """The parts of a µGraph with a proved form in the place of each that changes, and why there is no maximum, or "".
+    """Return the parts of a µGraph with proved replacements, and a note if there is no running maximum, else "".
 
     Raises:
-        NotProved: One has a form, but no proof.
+        NotProved: A part has a form, but no proof.
     """
     from mirage_formal.kernels.online_softmax.stabilize import stabilize, stabilized
 
@@ -139,7 +139,7 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
 
 
 def _whole(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
-    """Do the same as ``_parts``, with the µGraph as one part."""
+    """Return the same as ``_parts``, with the µGraph as one part."""
     from mirage_formal.kernels.online_softmax.stabilize import stabilize
 
     whole = taken_out(graph, range(len(graph.ops)))
@@ -153,11 +153,11 @@ def _whole(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A µGraph some of whose operators are rewritten.
+    """A µGraph in which some operators are rewritten.
 
     Attributes:
-        graph: It.
-        sources: For each of its operators, the one of the given µGraph that it comes from.
+        graph: The rewritten µGraph.
+        sources: For each of its operators, the operator of the given µGraph that it comes from.
         changed: The operators of the given µGraph that are rewritten.
     """
 
@@ -167,7 +167,7 @@ class Rewritten:
 
 
 def rewritten(graph: KernelGraph, rewriting: Rewriting) -> Rewritten:
-    """A µGraph each of whose operators is rewritten by itself.
+    """Rewrite each operator of a µGraph by itself.
 
     Sound: nothing rests on it, see ``stable``.
     """
@@ -187,10 +187,10 @@ def singly(graph: KernelGraph) -> tuple[Piece, ...]:
 
 
 def proved(piece: Piece, form: KernelGraph) -> Other:
-    """The form of a part, with its proof.
+    """Return the form of a part with its proof.
 
     Raises:
-        NotProved: There is none.
+        NotProved: The prover finds none.
     """
     from mirage_formal.claims.equality.prove import prove  # loads numerical packages
 
@@ -201,7 +201,7 @@ def proved(piece: Piece, form: KernelGraph) -> Other:
 
 
 def _record(graph: KernelGraph, parts: Sequence[_Part]) -> bytes:
-    """The evidence, as a file."""
+    """Return the evidence of a form as the bytes of a file."""
     return line(
         FormRecord(
             candidate=embed(graph),

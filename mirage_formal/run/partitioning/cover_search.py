@@ -1,8 +1,7 @@
-"""Covers of a program: it is cut into parts, each distinct part is searched once, and all is put together again.
+"""Search of covers: a program is cut into subgraphs, each distinct one is searched once, and the results are stitched.
 
-Every search is an ordinary run with its own directory; whole.json ties them together (docs/whole-models.md). A part of
-one operator may stay as it is, so every program has a cover, and none is kept that is estimated above the operators
-one by one.
+Every search is an ordinary run with its own directory; whole.json lists them (docs/whole-models.md). A subgraph of one
+operator may stay as it is, so every program has a cover. No cover is kept that is estimated above the unfused program.
 """
 
 from __future__ import annotations
@@ -74,17 +73,16 @@ Status = Literal["complete", "interrupted", "time-limit"]
 
 @dataclass(frozen=True, slots=True)
 class WholeReport:
-    """Result of searching a program of many parts.
+    """Result of searching a program of many subgraphs.
 
     Attributes:
-        record: whole.json as written.
+        record: Record of whole.json.
         results: The covers as candidates, best first; none if the run was interrupted.
-        covers: Them, in the same order.
-        parts: The parts of the first one, in the order in which they are computed; those that an interrupted run came
-            to.
-        directory: Where everything is.
-        searches: Every run, in order, also those of which nothing is used.
-        limited: Operators below which the partition did not look at all sets, see ``Partition``.
+        covers: The covers as values, in the same order.
+        parts: Subgraphs of the first cover in topological order; for an interrupted run, of the last partition.
+        directory: Directory of the whole program.
+        searches: Reports of all searches, in order, also of those that no cover uses.
+        limited: Number of operators whose sets the partition did not enumerate completely, see ``Partition``.
     """
 
     record: WholeRecord
@@ -102,7 +100,7 @@ class WholeReport:
 
     @property
     def summary(self) -> WholeRecord:
-        """The record, under the name that a single run's has."""
+        """The record of the run, under the same attribute name as in ``Report``."""
         return self.record
 
     @property
@@ -112,25 +110,25 @@ class WholeReport:
 
     @property
     def failed(self) -> tuple[UnitRecord, ...]:
-        """Units of work of all searches that were given up."""
+        """Failed units of all searches."""
         return tuple(unit for report in self.searches for unit in report.failed)
 
 
 def run_whole(
     program: KernelGraph, settings: Settings, out: Path, *, tried: bool = False, **about: Unpack[About]
 ) -> WholeReport:
-    """Cut a program into parts, search each distinct one, and write covers of the program to ``out``.
+    """Cut a program into subgraphs, search each distinct one, and write covers of the program to ``out``.
 
-    A part takes a candidate that is proved, whatever the policy of the settings, or keeps its operators where that is
-    estimated to be faster or nothing was found. Several covers are reported, none of which is estimated above the
-    operators one by one, which are a cover themselves. Ctrl-C ends the search of a part as in ``run`` and then the
-    whole; with ``resume`` it is continued.
+    A subgraph is replaced by a proved candidate, whatever the policy of the settings. It keeps its own operators where
+    these are estimated to be faster or no candidate was found. Several covers are reported. None is estimated above the
+    unfused program, which is a cover itself. Ctrl-C ends the search of a subgraph as in ``run``, and then the whole;
+    with ``resume`` it is continued.
 
     Args:
         program: The program.
-        settings: What was asked for.
+        settings: Settings of the user.
         out: The directory.
-        tried: Whether one search of the whole program was made, so that it is no part.
+        tried: Whether the whole program was searched as one before, so that it is no subgraph.
         about: Name, source, progress and workers.
 
     Sound: the whole is equivalent because every part is, see ``stitched``; nothing that is only probable goes in.
@@ -203,7 +201,10 @@ class _Whole:
         return WholeReport(record, results, covers, covers[0].parts, self.root, self._searches(), self.limited)
 
     def _searched(self) -> Partition | None:
-        """Search the parts of partitions, then merged parts, then those of covers of few kernels; see ``_explore``."""
+        """Search the subgraphs of partitions, then merged subgraphs, then those of covers with few kernels.
+
+        Return the partition at which the user interrupted the search, or None; see ``_explore``.
+        """
         stopped = self._explore(lambda: self._cut(self._expected))
         if self.job.engine != "guided":
             return stopped
@@ -221,10 +222,10 @@ class _Whole:
         return self.merger.merged(self._cut(self._least), self._expected_offers, kernel_us)
 
     def _explore(self, cutting: Callable[[], Partition]) -> Partition | None:
-        """Cut the program and search what is new among the parts, and again with what was found.
+        """Cut the program and search its new subgraphs; repeat with the costs found, until there are no new ones.
 
         Returns:
-            The partition at which the user interrupted it, if that was so.
+            The partition at which the user interrupted the search, or None.
         """
         for _ in range(_ROUNDS):
             if self.over:
@@ -244,15 +245,14 @@ class _Whole:
         return None
 
     def _gain(self, part: Part) -> float:
-        """Microseconds that the search of a part could save at most, as far as floors tell: what comes first."""
+        """Return the most microseconds that a search could save for a subgraph; 0 where no lower bound is known."""
         us = self._floor(part.program, cuts=not self.single)
         return 0.0 if us is None else estimate(part.program, self.target).us - us
 
     def _covers(self) -> Iterator[tuple[WholePart, ...]]:
-        """Covers by what was found: partitions with and without merged parts, and the operators one by one.
+        """Yield covers from the costs found: with and without merges, with library products, and the unfused program.
 
-        A partition is cheap part by part, and a merging saves by its parts' estimates; what the whole is estimated at
-        is seen when it is put together.
+        The costs of subgraphs are independent estimates; the estimate of a whole cover is computed after stitching.
         """
         front = partitions(self.program, self.target, self.limits, self._found)
         # What one kernel leaves in the L2 the next one reads for less, which prices of parts of one kernel do not know.
@@ -341,7 +341,7 @@ class _Whole:
         return tuple(self.reports.values())
 
     def _search(self, part: Part) -> Report | None:
-        """The run of a part; equal parts share one. None if there is no time left."""
+        """Return the run of a subgraph, which equal subgraphs share; None if there is no time left."""
         program = part.program
         if program not in self.reports:
             code, left = digest(program), self._left()
@@ -386,11 +386,11 @@ class _Whole:
         )
 
     def _runs(self) -> list[str]:
-        """Directories of all searches, relative to the root."""
+        """Return the directories of all searches, relative to the root."""
         return sorted(report.directory.relative_to(self.root).as_posix() for report in self.reports.values())
 
     def _watched(self, number: int) -> Watch:
-        """Progress that says which part is searched."""
+        """Return a progress callback that adds the number of the subgraph that is searched."""
         return lambda progress: self.watch(replace(progress, remark=progress.remark or f"part {number}"))
 
     # --- records -----------------------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ class _Whole:
 
 
 def _multiplies(part: KernelGraph) -> bool:
-    """Return whether a part computes a product."""
+    """Return whether a subgraph has a matrix product."""
     return any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in part.ops)
 
 

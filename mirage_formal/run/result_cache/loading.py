@@ -1,4 +1,4 @@
-"""Results of earlier calls, from the directories that hold their evidence: nothing is searched, no solver is loaded."""
+"""Results of earlier calls, loaded from the directories of their evidence without a search or a solver."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None
 
 
 def _target_of(identity: Identity, root: Path) -> Target:
-    """The target of a search, which must be what it was then: candidates are ranked for it."""
+    """Return the target of a search; its figures must be unchanged, because candidates are ranked for them."""
     target = load_target(identity.target)
     if sha256(msgspec.json.encode(target)) != identity.target_digest:
         what = f"expected the figures of {identity.target} as they were at the search, got others"

@@ -1,4 +1,4 @@
-"""A reported candidate, as users hold it."""
+"""Reported candidate of a search, as a value for the user."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Result:
 
     @property
     def optimized(self) -> Optimized:
-        """The program as this candidate computes it."""
+        """The program as a callable that runs this candidate."""
         return self._made.in_triton if self.backend == "triton" else self._made.optimized
 
     @property
@@ -149,7 +149,7 @@ class Result:
 
     @property
     def row(self) -> tuple[str, str, str, str, str]:
-        """Rank, digest, verdict, kernels and estimate, as a table has them."""
+        """Return rank, digest, verdict, kernels and estimate as the cells of a table row."""
         known = type(self.verdict).__name__.lower()
         return str(self.rank), self.digest[:12], known, self._kernels, f"{self.cost:.1f}"
 

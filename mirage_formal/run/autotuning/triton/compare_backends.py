@@ -1,7 +1,7 @@
-"""Comparison of back ends: Triton files of a run's finalists are tested, timed, and used where they are faster.
+"""Comparison of back ends: Triton files of a run's finalists are tested and timed, and used where they are faster.
 
 The functions of a Triton file have no safety obligations: they are tested, and not proved safe. CUDA kernels and their
-proofs stay in the run, whatever is faster.
+proofs stay in the run in any case.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ class _Trial:
 
     @property
     def us(self) -> float:
-        """Microseconds, in turns if there are such; infinite if there are none."""
+        """Microseconds of a call, interleaved with CUDA kernels if so measured; infinite if there is no time."""
         if self.turns is not None:
             return self.turns[0]
         return self.said.us if self.said.us and not self.said.failed else float("inf")
 
     @property
     def within(self) -> bool:
-        """Return whether it was compared with float64, and is right."""
+        """Return whether it was compared with float64, and is within tolerance."""
         return self.said.answer == "within" and not self.said.failed
 
 
 def beside_cuda(root: Path, rows: Sequence[Row], run: str, bench: Bench, deadline: float) -> Beside:
-    """Try the Triton files of the finalists, and say which back end is faster.
+    """Time the Triton files of the finalists, and choose the faster back end.
 
     Sound: a file is taken only if its results, with outputs that were NaN before, are within the tolerance of the
     µGraph that was proved equal to the program. With the back end auto it must take at most 98 % of the time of the
@@ -82,7 +82,7 @@ def beside_cuda(root: Path, rows: Sequence[Row], run: str, bench: Bench, deadlin
         root: The run's directory, whose kernels were measured.
         rows: The finalists.
         run: Digest of the run and of our code.
-        bench: What it is tuned with; its back end is "auto" or "triton".
+        bench: Resources for autotuning; its back end is "auto" or "triton".
         deadline: Value of time.monotonic() at which to stop.
     """
     if bench.device is None or isinstance(bench.device, str):
@@ -124,11 +124,11 @@ class _Trials:
     # --- files and times
 
     def _write(self, directories: Sequence[Path]) -> None:
-        """The files of all candidates; of the first ones, and of the first that have fewer kernels than these, more.
+        """Write the Triton files of all candidates: more launch options for the first ones, fewer for the others.
 
-        Tiles that are best for CUDA need not be for Triton, and what is split into two kernels for CUDA may do best as
-        one in Triton. The stages that a file asks for itself may be far from its best, too, so that some are tried with
-        others at once.
+        The first candidate with fewer kernels than these also gets more, because a program that is split into two
+        kernels in CUDA may be faster as one in Triton. Some files are tried with other numbers of stages at once,
+        because a file's default may be far from its best.
         """
         few = [LaunchOptions(warps, DEEP) for warps in NARROW]
         many = [*(LaunchOptions(warps) for warps in WARPS), *few]
