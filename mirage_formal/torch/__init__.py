@@ -1,6 +1,6 @@
-"""PyTorch modules as programs.
+"""Import of PyTorch modules as programs.
 
-Torch is an optional dependency: importing this package does not load it, and without it every entry says what to
+Torch is an optional dependency: importing this package does not load it, and without it every entry point says what to
 install.
 """
 
@@ -123,7 +123,7 @@ def optimize(
 
 
 def needed(entry: str) -> None:
-    """Say what to install where torch is missing or too old; ``entry`` is what the user called."""
+    """Raise an error that says what to install if torch is missing or too old; ``entry`` is the called function."""
     hint = "install it with: pip install 'mirage_formal[torch]'"
     try:
         import torch

@@ -1,4 +1,4 @@
-"""FlashInfer-Bench's definition, solution, workload and trace, as its documents describe them (docs/bridges.md)."""
+"""FlashInfer-Bench's records: definition, solution, workload and trace, as in its documents (docs/bridges.md)."""
 
 from __future__ import annotations
 

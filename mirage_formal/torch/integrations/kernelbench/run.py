@@ -1,4 +1,4 @@
-"""All problems, each in a process of its own that is killed when its time is up, and the table of them."""
+"""Run of all problems, each in a process of its own with a time limit, and their table."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Asked:
 def run_problems(
     problems: Sequence[ProblemFile], asked: Asked, watch: Callable[[Outcome, int], None] = lambda one, count: None
 ) -> tuple[Outcome, ...]:
-    """Solve problems, in their order; one that fails, hangs or breaks its process is a row as any other.
+    """Solve problems, in their order; a problem that fails, hangs or crashes is reported as an outcome too.
 
     Args:
         problems: The problems.
-        asked: How.
-        watch: Told each outcome, and how many there are by then.
+        asked: Options of the run.
+        watch: Callback with each outcome, and the number of outcomes so far.
     """
     found: list[Outcome] = []
     with ThreadPoolExecutor(asked.jobs) as pool:
@@ -134,7 +134,7 @@ def _last(said: bytes) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started: they are a session of their own."""
+    """Kill a process and its descendants, which form a session of their own."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
