@@ -1,4 +1,4 @@
-"""A program as the text of a function of PyTorch, a line for each operator; written without loading torch."""
+"""Text of a program as a PyTorch function, one line for each operator; generated without loading torch."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: float(2**128 - 2**120
 
 
 def source(program: KernelGraph) -> str:
-    """Its text: what a user would write, with every number and shape in place."""
+    """Return the text of a program as a torch function, with all numbers and shapes as literals."""
     types, count = kernel_types(program), len(program.inputs)
     lines = [f"def program({', '.join(f't{i}' for i in range(count))}):"]
     chosen = _chosen(program)
@@ -62,7 +62,7 @@ def source(program: KernelGraph) -> str:
 
 
 def _chosen(program: KernelGraph) -> dict[int, int]:
-    """The exponentials that nothing reads but a selection of them or 0, by one mask that is known before, and it."""
+    """Return the exponentials that are only read by a selection between them and 0, each with its constant mask."""
     makers = dict(numbered(len(program.inputs), program.ops))
     masks: dict[int, set[int | None]] = {number: {None} for number in program.outputs}
     for op in makers.values():
@@ -78,7 +78,7 @@ def _chosen(program: KernelGraph) -> dict[int, int]:
 
 
 def _number(value: Fraction, dtype: DType) -> str:
-    """A number, within the range of an element type."""
+    """Return the literal of a number, clamped to the range of an element type."""
     largest = _LARGEST.get(dtype)
     return repr(float(value) if largest is None else max(-largest, min(largest, float(value))))
 
@@ -120,7 +120,7 @@ def _line(op: Op, x: Sequence[DTensor]) -> str:
 
 
 def _short(value: Fraction) -> bool:
-    """Return whether every element type has a number."""
+    """Return whether every element type represents a number exactly."""
     size = abs(value.numerator)
     odd = size // (size & -size) if size else 0
     scaled = (1 << _DIGITS) % value.denominator == 0
