@@ -1,4 +1,4 @@
-"""Proofs in two halves: of what stands between pads and slices, or other moves of elements, and of what is around."""
+"""Proofs in two halves: of the graph between pads and slices (or other element moves), and of these moves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOVES: Final = "moves"
 
 @dataclass(frozen=True, slots=True)
 class Composed(Theorem):
-    """Conclusion of two proofs, one after the other.
+    """Theorem of two composed proofs.
 
     Attributes:
         kernels: P' = C', see ``replay``.
@@ -38,7 +38,7 @@ class Composed(Theorem):
 
 
 def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> Theorem:
-    """Checks a proof that a candidate computes what a program computes: one, or a list of a graph P' and two proofs.
+    """Check a proof that a candidate and a program compute the same outputs: one proof, or a graph P' and two proofs.
 
     Sound: the candidate is slices(C'(pads)), taken apart here. The first proof says that P' = C', for all inputs of the
     shapes that the pads make of the candidate's, which are the program's; the second that slices(P'(pads)) = P, with
