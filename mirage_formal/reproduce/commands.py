@@ -121,7 +121,7 @@ def _count(workers: int | None) -> int:
 
 @contextmanager
 def _shown(out: Path, mode: str) -> Iterator[_Show]:
-    """The directory is ours alone, and progress is shown."""
+    """Lock the output directory, and yield a callback that shows progress."""
     from mirage_formal.run.progress.choice import display
     from mirage_formal.run.run_directory.lock import writing
 
@@ -131,7 +131,7 @@ def _shown(out: Path, mode: str) -> Iterator[_Show]:
 
 
 def _tell(out: Path, name: str, code: int, result: Any, *, json: bool) -> typer.Exit:
-    """Print what was measured; how the command ends."""
+    """Print a result, and return the exit of the command."""
     if json:
         return typer.Exit(answer(f"reproduce {name}", code, {"out": str(out), "rows": result}))
     print((out / f"{name}.md").read_text(encoding="utf-8"))

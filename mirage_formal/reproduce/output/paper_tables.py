@@ -1,4 +1,4 @@
-"""Numbers that others have published, to stand beside ours. They were measured on other hardware than ours."""
+"""Published numbers for comparison; they were measured on other hardware than ours."""
 
 from __future__ import annotations
 
