@@ -22,12 +22,12 @@ _TAG: Final = re.compile(r"<style>.*?</style>|<[^>]*>", re.DOTALL)
 
 
 def visible(html: str) -> str:
-    """The text of some HTML, as far as it is text."""
+    """Return the visible text of an HTML fragment."""
     return unescape(_TAG.sub("", html))
 
 
 def graph_html(graph: KernelGraph) -> Markup:
-    """A picture of a graph: with what is inside of kernels where that is not too much, else without, else its text."""
+    """Return a picture of a graph with the contents of kernels; without them, or as text, where that is too large."""
     for opened in (True, False):
         try:
             drawn = Markup(graph_svg(graph, opened=opened, told=False))
@@ -65,6 +65,6 @@ def verdict_html(verdict: Verdict) -> Markup:
 
 
 def results_html(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
-    """Results as a table of at most some rows."""
+    """Return results as an HTML table with a limited number of rows."""
     more = [("", f"and {len(rows) - _ROWS} more", *[""] * (len(head) - 2))] if len(rows) > _ROWS else []
     return table(caption, head, [*rows[:_ROWS], *more])

@@ -1,7 +1,7 @@
-"""Files beside a run that are not part of its evidence: Triton files of its candidates, and times of their peers.
+"""Reader of files beside a run that are not part of its evidence: Triton files, and times of baselines.
 
-Nothing lists these files, so they can be of anything: what is shown of them is said to be so, and a file that cannot
-be read is left out with a remark.
+No manifest lists these files, so their origin is unknown. The report says so, and a file that cannot be read is left
+out with a remark.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ class Asked:
     """Request from which a Triton file is generated again.
 
     Attributes:
-        program: None where it cannot be read.
+        program: The program; None where it cannot be read.
         target: Name of the target.
-        lines: For how many candidates lines are tied to operators.
+        lines: Number of candidates whose lines are linked to operators.
     """
 
     program: KernelGraph | None
@@ -74,12 +74,12 @@ class Asked:
 
 
 def with_beside(root: Path, found: Sequence[Candidate], asked: Asked) -> tuple[Candidate, ...]:
-    """The candidates of a run, each with what lies beside the run and has its name.
+    """Return the candidates of a run, each with the files beside the run that have its name.
 
     Args:
         root: The directory of the run, or of a whole program.
         found: The candidates, best first.
-        asked: What was asked for.
+        asked: The request.
     """
     folder = triton_of(root)
     times = _times(root) if found else {}
@@ -108,7 +108,7 @@ def _with_triton(one: Candidate, folder: Path, file: str, asked: Asked | None) -
 
 
 def _times(root: Path) -> dict[str, Peers]:
-    """Times of peers, by the name of the candidate that was timed beside them."""
+    """Return the times of baselines, by the name of the candidate that was timed beside them."""
     folder = root.absolute().parent
     if not (folder / BENCH_FILE).is_file():
         return {}

@@ -1,4 +1,4 @@
-"""A whole program's directory: covers, and the runs of their parts."""
+"""Reader of a whole program's directory: covers, and the runs of their subgraphs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LINES: Final = 24
 
 
 def read_whole(source: Source) -> Report:
-    """Everything of a whole program; what does not hold is in its faults."""
+    """Read a whole program; errors become its faults."""
     whole = source.value(WHOLE_FILE, lambda data: unsealed(data, WholeRecord, WHOLE_FILE))
     if whole is None:
         return Report("whole", source.root.name, "", str(source.root), None, faults=tuple(source.faults))
