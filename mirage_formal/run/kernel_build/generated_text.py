@@ -28,7 +28,7 @@ def generate_cuda_program(
     input_strides: Sequence[Sequence[int]] | None = None,
     **more: Any,
 ) -> CudaProgram:
-    """The CUDA C++ of a graph's own kernels; no search comes before.
+    """Return the CUDA C++ of a graph's own kernels, without a search.
 
     Args:
         graph: The graph.
@@ -55,7 +55,7 @@ def generate_cuda_program(
 
 
 def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: int = 90) -> TritonProgram:
-    """The Triton file of a graph's own kernels; no search comes before. Neither torch nor Triton has to be installed.
+    """Return the Triton file of a graph's own kernels, without a search; torch and Triton need not be installed.
 
     Args:
         graph: The graph, or a candidate's (``result.graph``).

@@ -21,7 +21,7 @@ from mirage_formal.store.replay import replay
 
 
 def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None) -> list[Result]:
-    """The results in a directory: of a run, of a candidate, of a whole program, or of an entry of the store.
+    """Return the results in a directory of a run, a candidate, a whole program, or an entry of the store.
 
     Nothing is searched. The checker replays the proof of every result; no solver is needed for that. Nothing that a
     file says about kernels is used: they are made of the µGraphs at the first call on a GPU, as those of a search are.

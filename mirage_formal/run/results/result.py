@@ -83,7 +83,7 @@ class Result:
         self.optimized.prepare(device)
 
     def triton_source(self) -> str:
-        """The text of its Triton file, which imports torch and Triton only and checks itself when it is run.
+        """Return the text of its Triton file, which imports torch and Triton only and checks itself when it is run.
 
         Where Triton files were timed it is the one that was chosen, with its launch options.
 
@@ -93,7 +93,7 @@ class Result:
         return self._made.triton_source()
 
     def kernel(self) -> str:
-        """The CUDA C++ of its kernels, or with the back end triton its Triton file.
+        """Return the CUDA C++ of its kernels, or with the back end triton its Triton file.
 
         Raises:
             UnsupportedError: Neither this candidate nor one behind it has kernels that may run.
