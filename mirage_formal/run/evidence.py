@@ -54,7 +54,7 @@ from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
 P = TypeVar("P")
 R = TypeVar("R")
 
-#: Obligations that one task discharges: small enough to share among workers, large enough to be worth a message.
+#: Obligations discharged by one task: few enough to share among workers, enough to be worth a message.
 _CHUNK: Final = 16
 
 

@@ -28,7 +28,7 @@ from mirage_formal.search.bounds import IN_PARTS, SEARCHABLE, SearchSpace
 from mirage_formal.search.space import load_space, preset_names
 
 _SUMS: Final = (OpKind.SUM, OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_LAST)
-#: What an operator can be made of where a space does not list it: sets of operators, any one of which is enough.
+#: Compositions of an operator that a space does not list: sets of operators, any one of which suffices.
 _MADE_OF: Final[dict[OpKind, tuple[frozenset[OpKind], ...]]] = {
     OpKind.SQUARE: (frozenset({OpKind.MUL}),),
     OpKind.SUM: tuple(frozenset({kind}) for kind in _SUMS),
@@ -46,7 +46,7 @@ _MADE_OF: Final[dict[OpKind, tuple[frozenset[OpKind], ...]]] = {
         ),
     ),
 }
-#: The user's own lists, which replace the space's.
+#: Options that replace lists of the space.
 _LISTS: Final = ("griddims", "imaps", "omaps", "fmaps", "franges", "extents")
 _REJECTED: Final = {
     "different": (

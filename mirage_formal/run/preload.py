@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from mirage_formal.workers.pool import Pool, default_workers
 
-#: Loaded once by the server process that workers are forked from.
+#: Modules that the fork server of the workers loads once.
 PRELOAD: Final = ("mirage_formal.run.tasks", "mirage_formal.search.guided.engine")
 
 

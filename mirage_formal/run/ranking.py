@@ -11,9 +11,9 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records import CLOSE, FoundRecord, UnitRecord, reported
 
-#: A candidate that is estimated at more than so many times the best is no alternative to it.
+#: Largest ratio of a candidate's estimate to the best one's for the candidate to be reported.
 _FACTOR: Final = 10.0
-#: Different kernels of which the one that rounds least is reported first.
+#: Number of different kernels among which the one with the smallest rounding error is reported first.
 _LEADERS: Final = 3
 
 

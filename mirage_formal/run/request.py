@@ -101,11 +101,11 @@ class Options(TypedDict, total=False):
     backend: str
 
 
-#: What runs results: "auto" is what was measured to be faster, and the first where nothing was.
+#: Back ends that run results; "auto" is the faster by measurement, "cuda" where nothing was measured.
 BACKENDS: Final = ("cuda", "triton", "auto")
-#: Of a time limit the share that measuring candidates has at least: a search may use up to three quarters.
+#: Smallest share of a time limit for measurements; a search may use up to three quarters.
 _TUNING: Final = 0.25
-#: Options that are no settings of a search.
+#: Options of a call that are not settings of the search.
 _BESIDE: Final = frozenset({"out", "name", "measure", "watch", "backend"})
 
 

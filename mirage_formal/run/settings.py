@@ -39,7 +39,7 @@ POLICIES: Final = tuple(policy.value for policy in Policy)
 
 _COUNT: Final = partial(options.whole, least=1)
 _TRIPLES: Final = options.optional(partial(options.listed, what="triples (x, y, z)"))
-#: What each field of the settings may be; what lists hold, and whether files are there, is seen when they are used.
+#: Validator of each settings field; list elements and the existence of files are checked at their use.
 RULES: Final[dict[str, Callable[[str, object], object]]] = {
     "config": options.optional(partial(options.text, what="a preset's name or a .toml file")),
     "target": partial(options.text, what="a target's name or a .toml file"),
@@ -62,14 +62,14 @@ RULES: Final[dict[str, Callable[[str, object], object]]] = {
     **dict.fromkeys(("max_kernel_ops", "max_block_ops", "keep", "max_states"), options.optional(_COUNT)),
     "bucket": options.optional(partial(options.text, what="a range of extents")),
 }
-#: Names of fields by what users call them, where it is another name.
+#: Field names of settings by option name, where they differ.
 FIELDS: Final = {"time_limit": "time_limit_s", "proof_limit": "proof_limit_s", "worker_memory": "worker_memory_gib"}
 _SHOWN: Final = {field: name for name, field in FIELDS.items()}
 
-#: States after which a unit of a search ends where the user named no space: more than any example needs. A program
-#: whose one search would take longer is covered by parts.
+#: States after which a unit of a search ends if the user named no space: more than any example needs. A program whose
+#: single search would take longer is covered by subgraphs.
 MOST_STATES: Final = 500_000
-#: Settings that say in which space to search, or how.
+#: Settings that restrict the search space or the search method.
 _NARROWING: Final = (
     *("config", "engine", "oracle", "prune", "accept", "extents"),
     *("griddims", "blockdims", "imaps", "omaps", "fmaps", "franges", "max_kernel_ops", "max_block_ops"),
@@ -160,9 +160,9 @@ class Settings:
                 object.__setattr__(self, field.name, index(value))
 
 
-#: Shares of a time limit: for the search, and until the end of proofs and of all verification. The rest is for files.
+#: Shares of a time limit at the end of search, proofs, and all verification. The rest is for files.
 _SEARCH, _PROOFS, _VERIFIED = 0.75, 0.92, 0.97
-#: Seconds that verification has at least, for the search of a short time limit.
+#: Least seconds for verification, for short time limits.
 _LEAST_S: Final = 3.0
 
 

@@ -20,9 +20,9 @@ from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import display_path
 from mirage_formal.terminal import plain
 
-#: What the conditions of a proof are about.
+#: Kinds of side conditions of a proof.
 CONDITIONS: Final = "no divisor is 0, no radicand negative, no logarithm of what is not above 0"
-#: Characters of a line under a table.
+#: Most characters of a line under a table.
 _LONG: Final = 1200
 
 

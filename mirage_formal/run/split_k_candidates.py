@@ -22,9 +22,9 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.run.kernel_build.stable import rewritten as each_rewritten
 from mirage_formal.run.ranking import operators
 
-#: Candidates that are tried: those of the fewest kernels, of each such pattern in turns the cheapest.
+#: Candidates that are tried: those with the fewest kernels, from each pattern in turns the cheapest.
 _TRIED: Final = 16
-#: Results that are kept, each of another pattern: estimates of kernels that do different things are not exact.
+#: Results that are kept, each of another pattern, because estimates of different kernels are inexact.
 _KEPT: Final = 4
 
 

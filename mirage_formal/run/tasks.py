@@ -53,18 +53,18 @@ from mirage_formal.search.pad_extents import round_extents
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.workers.task_progress import telling
 
-#: Size of the primes, in bits: while searching, on scaled sizes; and for the final check, at real sizes.
+#: Bits of the primes: for the search, at scaled sizes; and for the final check, at real sizes.
 SEARCH_PRIME_BITS: Final = 20
 FINAL_PRIME_BITS: Final = 31
-#: Multiplications of the final fingerprint where a proof is asked for: then it is a second witness, no part of the
+#: Most multiplications of the final fingerprint if a proof is required: then it is a second check, no part of the
 #: verdict, and not worth minutes.
 FINAL_MULTIPLICATIONS: Final = 1 << 30
-#: What labels of units at rounded extents begin with.
+#: Label prefix of units at rounded extents.
 PADDED: Final = "padded: "
-#: Elements up to which numerics are foreseen at the extents of the program.
+#: Most elements for a rounding estimate at the program's own extents.
 _OWN_EXTENTS: Final = 1 << 17
-#: Share of the estimate of the operators one by one down to which a unit's best candidate may be no better than they
-#: are: estimates are within about a third. Other patterns of such a unit are tried with their loops split, too.
+#: Ratio to the unfused estimate above which a unit's best candidate may be no better than the unfused program, because
+#: estimates are within about a third. Split-K variants of other patterns of such a unit are tried, too.
 _CLOSE: Final = 2 / 3
 
 

@@ -14,7 +14,7 @@ from mirage_formal.workers.dispatch import Executor
 if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.values import Built
 
-#: Kernels of a run that are made and timed, and candidates that are built and compared, if nobody says otherwise.
+#: Default numbers of kernels that are built and timed, and of candidates that are built and compared.
 MOST_KERNELS: Final = 128
 FINALISTS: Final = 8
 

@@ -23,7 +23,7 @@ from mirage_formal.run.autotuning.plans import Origin, PiecePlan, Place, Timed, 
 if TYPE_CHECKING:
     from mirage_formal.run.autotuning.triton.runs import Files
 
-#: Exit code when the device does not answer any more.
+#: Exit code when the device has stopped responding.
 BROKEN: Final = 3
 
 

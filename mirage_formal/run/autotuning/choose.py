@@ -15,27 +15,27 @@ from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.autotuning.plans import At, CandidatePlan, TuningPlan
 from mirage_formal.run.kernel_build.values import MIXED
 
-#: What one place further back in the order of schedules counts, beside the ratio of two estimates.
+#: Penalty of one place in the order of schedules, added to the ratio of two estimates.
 _PLACE: Final = 0.06
-#: How far behind the best candidate the best one of another number of kernels may be to count as good.
+#: Largest slowdown at which the best candidate of another number of kernels counts as equal to the best.
 _BEHIND: Final = 1.5
-#: Microseconds below which no estimate counts.
+#: Smallest estimate in microseconds.
 _LEAST: Final = 1e-3
-#: Of the time of the best form the share below which one that is put together of several is expected to pay.
+#: Largest ratio to the best form's time at which a mixed form is expected to pay.
 _GAIN: Final = 0.99
-#: How far behind the fastest the best form with factors behind its products may be to be measured as a whole.
+#: Largest slowdown at which the best form with factors behind its products is measured as a whole.
 _FACTORS: Final = 1.1
-#: Finalists that have their longest kernel in common, and how far behind the fastest one others may be to be preferred.
+#: Most finalists with a common longest kernel, and largest slowdown at which others are preferred to more of them.
 _ALIKE: Final = 2
 _FAR: Final = 1.25
-#: How much longer than a candidate's kernel one of other threads may take alone to be tried beside its other kernels,
+#: Largest slowdown alone of a schedule with other threads that is tried next to the candidate's other kernels.
 _BESIDE: Final = 1.1
-#: and how many such are tried.
+#: Most such schedules.
 _MOST_BESIDE: Final = 8
-#: How much longer than a candidate's kernel one may take that leaves room for the launches around it.
+#: Largest slowdown alone of a schedule that leaves room for the neighbouring launches.
 _LIGHTER: Final = 1.15
 _NONE: Final[Mapping[str, float | None]] = MappingProxyType({})
-#: Candidates of which the best is always measured as a whole, whatever is estimated of others.
+#: Kinds of candidates whose best is always measured as a whole, whatever the estimates of others.
 _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
     lambda one: True,
     lambda one: one.library,

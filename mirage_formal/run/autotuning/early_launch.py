@@ -13,7 +13,7 @@ from typing import Final
 
 from mirage_formal.kernels.executable import Executable, KernelLaunch
 
-#: Kernels that are tried differently from all others.
+#: Most kernels that are flipped one by one.
 _MOST_SINGLE: Final = 8
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mirage_formal.run.autotuning.prepare import Source
     from mirage_formal.run.kernel_build.values import Built
 
-#: Seconds that building finalists has at least, and that comparing and timing them has.
+#: Least seconds for building finalists, and for comparing and timing them.
 _BUILT_S: Final = 10.0
 JUDGED_S: Final = 10.0
 

@@ -14,13 +14,13 @@ from mirage_formal.records import ScheduleRecord
 from mirage_formal.run.autotuning.choose import Composed, composed, moves_factors
 from mirage_formal.run.autotuning.plans import At, CandidatePlan, TuningPlan
 
-#: Kernels of one step, after which times say what is fastest: some for each of several processors.
+#: Kernels in one step, after which times are compared: some for each of several processors.
 STEP: Final = 16
-#: Of a candidate's time the share below which a kernel's other schedules are not worth a step.
+#: Share of its candidate's time below which a kernel's schedules are not searched.
 _SHARE: Final = 0.1
-#: How far behind the fastest candidate the others may be whose kernels are searched.
+#: Largest slowdown of candidates whose kernels are searched.
 _BEHIND: Final = 1.25
-#: Candidates whose kernels are searched in turns: of the kinds that are measured as wholes whatever is the fastest.
+#: Kinds of candidates whose kernels are searched in turns; all are measured as wholes in any case.
 _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
     lambda one: True,
     lambda one: not one.library,

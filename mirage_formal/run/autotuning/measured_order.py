@@ -20,9 +20,9 @@ from mirage_formal.run.kernel_build.build import KernelWarning
 from mirage_formal.run.results.result import Result
 from mirage_formal.workers.pool import Pool, default_workers
 
-#: Kernels that are timed for each candidate that is asked for, and each kernel that the first one has.
+#: Kernels that are timed for each requested candidate and each kernel of the first candidate.
 _KERNELS: Final = 4
-#: At most so many, unless the candidates that are asked for have more at one kernel each.
+#: Most timed kernels, unless the requested candidates need more at one kernel each.
 _MOST: Final = 512
 
 

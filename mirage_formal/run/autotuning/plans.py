@@ -34,15 +34,15 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.executable import Executable
 from mirage_formal.records import Launch, ScheduleRecord, TuningRecord, read, sha256
 
-#: Bytes of a kernel's file, unpacked.
+#: Most bytes of a kernel's file after decompression.
 _MOST_UNPACKED: Final = 1 << 26
 _SEAL: Final = 32
 _SLUG: Final = re.compile(r"[^a-z0-9]+")
 
 
-#: A kernel of a plan: positions of piece and schedule.
+#: A kernel of a plan: positions of its piece and schedule.
 At = tuple[int, int]
-#: Told what is done, of how much: "forms", "kernels", "timed", "again", "built", "measured" or "triton".
+#: Callback with the phase ("forms", "kernels", "timed", "again", "built", "measured" or "triton"), finished and all.
 Watch = Callable[[str, int, int], None]
 
 

@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.forms import Form
     from mirage_formal.run.kernel_build.values import Built
 
-#: What workers load once.
+#: Modules that workers load once.
 PRELOAD: Final = ("mirage_formal.run.autotuning.prepare", "mirage_formal.claims.safety.safety")
-#: Schedules of one kernel.
+#: Most schedules of one kernel.
 MOST_SCHEDULES: Final = 64
-#: Forms of one candidate, its own included, those that are the same kernels on other grids left out.
+#: Most forms of one candidate, its own included, without those that differ in grids only.
 MOST_FORMS: Final = 4
-#: Beside them, forms on other grids.
+#: Most additional forms on other grids.
 MOST_GRIDS: Final = 3
-#: Of those in which kernels with products have other grids.
+#: Most additional forms on other grids for kernels with products.
 MOST_TILES: Final = 5
 #: Seconds for the forms of one candidate, and for one kernel.
 _FORM_S: Final = 300.0
 _KERNEL_S: Final = 120.0
-#: For the kernels of one finalist.
+#: Seconds for the kernels of one finalist.
 FINALIST_S: Final = 300.0
 
 

@@ -23,10 +23,10 @@ from mirage_formal.run.autotuning.plans import At, Place, TuningPlan, Watch, hol
 #: Timed replays of a kernel in the first round, and in the second.
 FIRST: Final = 4
 SECOND: Final = 15
-#: Candidates whose kernels are in the second round, and how far behind the fastest schedule of a kernel others may be.
+#: Candidates whose kernels are in the second round, and largest slowdown of a schedule in it.
 AGAIN: Final = 32
 WITHIN: Final = 1.08
-#: Seconds without a word after which a process counts as hung.
+#: Seconds without output after which a process counts as hung.
 SILENCE_S: Final = 60.0
 
 

@@ -20,7 +20,7 @@ from mirage_formal.records import ScheduleRecord
 from mirage_formal.run.autotuning.plans import At, Place, Timed, TuningPlan
 from mirage_formal.workers.dispatch import Done, Executor
 
-#: Seconds for writing one kernel.
+#: Seconds for generating the text of one kernel.
 _WRITTEN_S: Final = 60.0
 
 

@@ -33,8 +33,8 @@ from mirage_formal.workers.dispatch import Done
 if TYPE_CHECKING:
     from mirage_formal.run.autotuning.prepare import Source
 
-#: Of a limit of time, by when the kernels of each round are made and timed, by when finalists are built, and by when
-#: their launches overlap as is best.
+#: Shares of a time limit at the end of each round of building and timing, of building finalists, and of choosing
+#: overlapping launches.
 _MADE: Final = (0.3, 0.52)
 _TIMED: Final = (0.42, 0.65)
 _BUILT: Final = 0.72

@@ -20,7 +20,7 @@ from mirage_formal.run.kernel_build.values import Built, KernelRefused
 if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.triton.program import TritonProgram
 
-#: Name of the program itself behind the candidates.
+#: Name of the unfused program, the last alternative.
 UNFUSED: Final = "unfused"
 
 
@@ -43,7 +43,7 @@ class Alternatives:
         self._built: dict[tuple[str, tuple[str, ...]], Built] = {}
         self._file: str | None = None
         self._lock = threading.RLock()
-        #: The program as the first of them that has kernels computes it.
+        #: The program as a callable that runs the first candidate with kernels.
         self.optimized: Final = Optimized(program, lambda arch: self.built((arch,)).executable)
 
     @cached_property

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.stable import Stable
 
 ARCHS: Final = ("sm_80", "sm_90a")
-#: How many candidates get kernels if nobody says otherwise.
+#: Default number of candidates that get kernels.
 COUNT: Final = 4
 
 

@@ -18,10 +18,10 @@ from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.kernel_build.build import KernelWarning, build
 from mirage_formal.run.kernel_build.values import Built
 
-#: The target that kernels are planned for, by the architecture that they are compiled for. A device with less shared
-#: memory than its target's refuses a kernel that needs more when it is loaded.
+#: Target that kernels are planned for, by architecture. A device with less shared memory than its target refuses a
+#: kernel that needs more when it is loaded.
 _TARGETS: Final = {"sm_90a": "h200", "sm_80": "a100"}
-#: For all others: the one with the least shared memory.
+#: Target of all other architectures: the one with the least shared memory.
 _SMALLEST: Final = "rtx4090"
 
 

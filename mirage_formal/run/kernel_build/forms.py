@@ -24,7 +24,7 @@ from mirage_formal.search.thread import fuse_threads
 
 #: The name of a candidate's own form.
 OWN: Final = Change().name
-#: By how much the estimate of a form may exceed that of the candidate's own form; the model does not see registers.
+#: Largest ratio of a form's estimate to that of the candidate's own form; the model does not count registers.
 SLACK: Final = 1.15
 
 

@@ -18,11 +18,11 @@ from mirage_formal.kernels.online_softmax.rewrite_groups import Together, runs
 from mirage_formal.kernels.online_softmax.stabilize import NotStable
 from mirage_formal.records import FormPartRecord, FormRecord, ProvedRecord, line
 
-#: Another graph of the same interface for a graph of one operator; the given one where there is none.
+#: Rewriting of a graph of one operator to another one of the same interface, or to itself.
 Rewriting = Callable[[KernelGraph], KernelGraph]
 
 
-#: Operators of a µGraph, and what takes their place; None if they stay.
+#: Operators of a µGraph, and their replacement; None if they stay.
 _Part = tuple[tuple[int, ...], Other | None]
 
 

@@ -14,7 +14,7 @@ from mirage_formal.records import KernelPlanRecord, ObligationRecord
 if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.stable import Stable  # loads the checker, which searches do not need
 
-#: How the names of forms begin whose operators have forms of their own each.
+#: Name prefix of mixed forms, in which operators have forms of their own.
 MIXED: Final = "mixed: "
 
 

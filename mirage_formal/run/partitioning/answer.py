@@ -22,11 +22,11 @@ from mirage_formal.run.run_directory.lock import writing
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
 
-#: Of what the operators take one by one, the share from which on a candidate is clearly better.
+#: Ratio to the unfused estimate below which a candidate is clearly better.
 _CLEARLY: Final = 0.75
-#: States of a unit of several kernels where these are expected to be no better than parts one by one: little is left.
+#: Most states of a unit with several kernels, where these are expected to be no better than subgraphs.
 _BESIDE: Final = 200_000
-#: Of a time limit the share for one search of the program; the rest is for covers, if that brings little.
+#: Share of a time limit for one search of the whole program; the rest is for covers, if its result is poor.
 _AS_ONE: Final = 2 / 3
 
 

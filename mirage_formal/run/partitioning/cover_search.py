@@ -51,21 +51,20 @@ from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirro
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.workers.dispatch import Executor
 
-#: Candidates that the run of a part reports, if the user does not say, beside the best of each number of kernels: these
-#: are what covers are made of.
+#: Default number of candidates that a subgraph's run reports, besides the best of each number of kernels; covers are
+#: made of these.
 KEEP: Final = 1
-#: How often the program is cut, each time with what the searches of all parts so far have found.
+#: Most partitions of the program, each with the costs found by all searches so far.
 _ROUNDS: Final = 16
-#: Time limit of an earlier session's search when there is no time left: what it found is verified.
+#: Time limit for resuming a search when no time is left: its earlier results are verified.
 NO_TIME_S: Final = 1e-6
-#: Of a time limit the share for searches of parts; the rest is for covers and files.
+#: Share of a time limit for searches of subgraphs; the rest is for covers and files.
 _SEARCHES: Final = 0.9
-#: Of a time limit the share that is left when no further part's search is begun.
+#: Share of a time limit below which no further search is started.
 _TOO_LITTLE: Final = 0.05
-#: Of the time that is left the share that the search of one part may take: one that ends at it leaves some for others.
+#: Largest share of the remaining time for one search, so that some is left for others.
 _PART: Final = 1 / 2
-#: Microseconds that each kernel counts for beside its estimate where parts are merged: by the estimates, and as if a
-#: launch took longer than they say.
+#: Microseconds added to the estimate of each kernel when subgraphs are merged: none, and a slower launch.
 _KERNEL_US: Final = (0.0, 10.0)
 
 Status = Literal["complete", "interrupted", "time-limit"]

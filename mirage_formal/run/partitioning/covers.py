@@ -22,10 +22,10 @@ from mirage_formal.run.ranking import library_products, one_by_one
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
 
-#: Covers that are reported at most, and as many as are, if there are so many that differ.
+#: Number of covers that are reported, if there are so many distinct ones.
 _MOST: Final = 4
 _FEW: Final = 3
-#: A sum of estimates is rounded; one that is above another by no more than this is not above it.
+#: Relative tolerance when sums of estimates are compared.
 _ROUNDING: Final = 1 + 1e-9
 
 

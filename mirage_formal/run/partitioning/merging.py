@@ -31,13 +31,13 @@ from mirage_formal.search.horizontal_fusion.slices import slices
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
 from mirage_formal.search.preprocess import preprocess
 
-#: Results that one part has at most.
+#: Most results of one subgraph.
 _RESULTS: Final = 8
-#: Operators of a part, as a multiple of those that one kernel may have.
+#: Most operators of a subgraph, as a multiple of those of one kernel.
 _LONGEST: Final = 4
-#: Readers of one tensor of which all pairs are looked at.
+#: Most readers of one tensor for which all pairs are tried.
 _READERS: Final = 8
-#: Microseconds that a merging has to save.
+#: Least microseconds that a merge must save.
 _LEAST: Final = 1e-6
 
 

@@ -36,21 +36,20 @@ from mirage_formal.search.horizontal_fusion.slices import taken_out
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
 from mirage_formal.search.preprocess import shifts
 
-#: Sets of operators that are looked at for one root, smaller ones first: wide programs have very many.
+#: Most sets of operators enumerated for one root, smaller ones first; wide programs have very many.
 _MOST_SETS: Final = 4096
 _NANOS: Final = 1000.0
-#: Rows of a product's result that one block computes at least: those of one instruction of the tensor cores.
+#: Least rows of a product's result that one block computes: those of one tensor-core instruction.
 _ROWS: Final = 16
-#: Operators that a product may pass: what is linear, and moves.
+#: Operators that commute with a product: linear ones, and data movement.
 _PASSED: Final = frozenset(
     {OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.DIV_NO_NAN, OpKind.SCALE, OpKind.SUM, OpKind.MEAN}
     | {OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.SLICE, OpKind.PAD}
 )
 
-#: Microseconds of operators, as a program of their own, if one search takes them all; None if none does, so that they
-#: are no part together, and one alone stays as it is.
+#: Cost in microseconds of operators as a program of their own; None if no search takes them together.
 Price = Callable[[KernelGraph], float | None]
-#: What may take the place of operators: kernels and microseconds of each; nothing if no search takes them.
+#: Replacements of operators: number of kernels and microseconds of each; empty if no search takes them.
 Offers = tuple[tuple[int, float], ...]
 Prices = Callable[[KernelGraph], Offers]
 

@@ -24,7 +24,7 @@ from mirage_formal.run.settings import display_path
 from mirage_formal.run.show import CONDITIONS, form, print_nothing, print_report, warnings
 from mirage_formal.terminal import plain
 
-#: Characters of a line under the table.
+#: Most characters of a line under the table.
 _LONG: Final = 1200
 
 

@@ -60,7 +60,7 @@ class Progress:
         return self.states / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
-#: Receives progress; called in the thread that runs the search, and expected to return at once.
+#: Callback for progress; called in the thread that runs the search, and must return quickly.
 Watch = Callable[[Progress], None]
 
 

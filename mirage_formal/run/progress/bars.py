@@ -14,7 +14,7 @@ from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.progress.display import Display, facts
 from mirage_formal.terminal import plain
 
-#: Bars that are shown; earlier phases make room.
+#: Most bars shown at once; earlier phases are removed.
 _BARS: Final = 6
 _NAME: Final = 24
 _WIDTH: Final = 60

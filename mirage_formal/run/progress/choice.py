@@ -9,7 +9,7 @@ from typing import Final
 from mirage_formal import options
 from mirage_formal.run.progress.display import Display, JsonLines, Lines
 
-#: What --progress may be; "auto" is bars on a terminal, and nothing elsewhere.
+#: Values of --progress; "auto" is bars on a terminal, and nothing elsewhere.
 MODES: Final = ("auto", "bars", "json", "none")
 
 

@@ -11,7 +11,7 @@ from mirage_formal.records import UnitRecord
 from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.work import Standing
 
-#: Seconds of which the speed is shown.
+#: Seconds over which the speed is averaged.
 RECENT_S: Final = 5.0
 
 

@@ -20,10 +20,10 @@ from mirage_formal.terminal import json_text, plain
 
 _LINE_EVERY_S: Final = 10.0
 _JSON_EVERY_S: Final = 0.5
-#: Characters of a line.
+#: Most characters of a line.
 _LONG: Final = 1200
 
-#: Told a phase, the pieces of it that are done, and all of them.
+#: Callback with a phase, its finished pieces, and all of its pieces.
 Step = Callable[[str, int, int], None]
 
 

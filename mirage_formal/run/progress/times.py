@@ -10,7 +10,7 @@ from mirage_formal.records import SAMPLES, TimesRecord, UnitRecord
 from mirage_formal.run.work import Standing
 from mirage_formal.workers.dispatch import Done, Failed
 
-#: Digits behind the point of a second.
+#: Decimal places of seconds.
 _DIGITS: Final = 3
 
 

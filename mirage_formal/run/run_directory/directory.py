@@ -40,9 +40,9 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.partition import PARTS, WHOLE_FILE
 
-#: Where candidates are written before they take the place of earlier ones.
+#: Directory in which candidates are written before they replace earlier ones.
 BUILDING: Final = f".{CANDIDATES}"
-#: Foreign files that a message names.
+#: Most foreign files that a message names.
 _NAMED: Final = 3
 
 
@@ -96,7 +96,7 @@ _OF_KERNELS: Final = (
 
 PROOFS: Final = _folder(r"\d{3,}\.smt2", r"digits-\d{3,}\.smt2", r"equivalence\.json")
 CANDIDATE_SET: Final = _folder(candidate=_folder(*_ESCAPED, proof=PROOFS))
-#: The kernels of one candidate.
+#: Names in the directory of one candidate's kernels.
 KERNELS_OF_ONE: Final = _folder(
     *map(re.escape, (*_OF_KERNELS, *DEVICE_FILES, MANIFEST_FILE)),
     r"kernel\d*\.cu",

@@ -28,11 +28,11 @@ from mirage_formal.errors import RunError
 from mirage_formal.records import naming
 
 _HELD: ContextVar[tuple[Path, ...]] = ContextVar("held", default=())
-#: The file system has no locks, or the directory beside cannot be written.
+#: Errors of a file system without locks, or of a parent directory that cannot be written.
 _NO_LOCK: Final = frozenset(
     {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.EACCES, errno.EPERM, errno.EROFS}
 )
-#: Tries while the file of a holder that is just ending, or just beginning, is gone or empty; seconds between them.
+#: Attempts while the lock file of a starting or ending holder is missing or empty; seconds between them.
 _TRIES: Final = 40
 _PAUSE_S: Final = 0.025
 _MAX_BYTES: Final = 4096

@@ -37,7 +37,7 @@ T = TypeVar("T", bound=Replayed)
 #: Rounds of the search for a counterexample; most are found in the first.
 _ATTEMPTS: Final = 2
 
-#: Replays a proof of (program, candidate); Unknown if it is refused, which is a bug of the prover or of the kernel.
+#: Replay of a proof of (program, candidate); Unknown if it is refused, which is a bug of prover or kernel.
 Replay = Callable[[KernelGraph, KernelGraph, bytes], T | Unknown]
 
 

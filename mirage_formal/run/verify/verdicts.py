@@ -32,7 +32,7 @@ from mirage_formal.terminal import json_text, plain
 
 VERDICTS_FILE: Final = "verdicts.json"
 PROGRAM_FILE: Final = "program.json"
-#: Seconds that a process may take to start.
+#: Time limit in seconds for the start of a process.
 _START_S: Final = 120.0
 _CELL: Final = 400  # characters of a reason in a table
 

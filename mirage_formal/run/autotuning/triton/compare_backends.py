@@ -28,20 +28,20 @@ from mirage_formal.run.autotuning.triton.precompile import Task, compile_file
 from mirage_formal.run.autotuning.triton.results import Beside, TritonRow
 from mirage_formal.workers.dispatch import Done, Failed
 
-#: Candidates whose files are tried with all numbers of warps at once: those with the fastest CUDA kernels; and the
-#: fastest of fewer kernels, too. The other finalists are tried with few launch options.
+#: Candidates whose files are tried with all numbers of warps at once: those with the fastest CUDA kernels, and the
+#: fastest with fewer kernels. The other finalists are tried with few launch options.
 CANDIDATES: Final = 2
 #: Candidates with the fastest files, for which further launch options are tried,
 FURTHER: Final = 3
-#: how far behind the fastest CUDA kernels their files may be,
+#: largest slowdown of their files relative to the fastest CUDA kernels,
 NEAR: Final = 1.5
-#: and how far behind the best number of warps another one may be to be tried with other stages.
+#: and largest slowdown of a number of warps that is tried with other stages.
 WITHIN: Final = 1.15
-#: Files that are measured in turns with CUDA kernels, of which the fastest is taken: so many at most, and how far
-#: behind the first one's short time theirs may be. Short runs and long ones order files differently.
+#: Most files whose timing is interleaved with CUDA kernels, and their largest slowdown in short runs. The fastest is
+#: taken, because short and long runs order files differently.
 TURNS: Final = 3
 CLOSE: Final = 1.1
-#: Files of a run that are compared with float64 at most, the fastest first.
+#: Most files of a run that are compared with float64, the fastest first.
 JUDGED: Final = 6
 #: Seconds for the compilation of one file.
 _COMPILE_S: Final = 60.0

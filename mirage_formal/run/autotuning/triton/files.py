@@ -23,10 +23,10 @@ from mirage_formal.records import MANIFEST_FILE, KernelManifestRecord, read, sha
 from mirage_formal.run.kernel_build.triton.program import TITLE
 from mirage_formal.run.kernel_build.values import KernelRefused
 
-#: Factors of warps, and stages, that are tried.
+#: Factors of warps, and numbers of stages, that are tried.
 WARPS: Final = (1.0, 0.5, 2.0)
 STAGES: Final = (2, 3, 4)
-#: Stages that are tried at once beside a file's own, with these factors of warps.
+#: Number of stages that is tried at once in addition to a file's own, with these factors of warps.
 DEEP: Final = 3
 NARROW: Final = (1.0, 0.5)
 

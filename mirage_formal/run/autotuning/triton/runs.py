@@ -25,7 +25,7 @@ from mirage_formal.run.kernel_build.triton.calls import load_module
 Array = Any
 Tensor = Any
 
-#: Rounds in which a Triton file and CUDA kernels are measured in turns; the medians count.
+#: Rounds of the interleaved measurement of a Triton file and CUDA kernels; the medians count.
 ROUNDS: Final = 3
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mirage_formal.kernels.triton.file import TritonFile
     from mirage_formal.run.kernel_build.stable import Stable
 
-#: What the first line of a file says behind the name of what it computes.
+#: Text of a file's first line after the name of the program.
 TITLE: Final = (
     "functions of Triton that mirage_formal made; the µGraph was proved equal to its program, this text was not."
 )
