@@ -24,15 +24,15 @@ from mirage_formal.graph.ops import COMPARISONS, MOVES, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.logic.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
 
-#: A tensor's meaning: the dim along which its parts lie (of no meaning for one part), extent and term of each part.
+#: A tensor's meaning: the dim along which its parts lie (ignored for one part), extent and term of each part.
 Parts = tuple[int, tuple[tuple[int, Expr], ...]]
 
-#: The function, in expressions for counting, that is applied to a + b where an element is one of a or one of b.
+#: Function applied to a + b, in expressions for counting, where an element is one of a or one of b.
 EITHER: Final = "either"
-#: What becomes of two parts that cannot be told apart any longer: they are added up.
+#: Operation that combines two parts that are no longer separate: addition.
 _TOGETHER: Final[ContextVar[Callable[[Expr, Expr], Expr]]] = ContextVar("_TOGETHER", default=add)
 
-#: Elementwise functions about which no equation is known.
+#: Elementwise functions without known equations.
 _OPAQUE = (
     *(OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.RELU, OpKind.SIGMOID),
     *(OpKind.TANH, OpKind.ERF, OpKind.LOG, OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16),

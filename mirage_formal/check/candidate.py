@@ -50,9 +50,9 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.fingerprint import FingerprintRecord
 
-#: Longest abstract expression that is written out to be compared with the log.
+#: Longest abstract expression whose text is compared with the log.
 _MAX_TEXT = 1 << 20
-#: Files that a candidate may have, beside its manifest and what lies in the directory of proofs.
+#: Files of a candidate, besides its manifest and the directory of proofs.
 _NAMES = frozenset({GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, EQUIVALENCE_FILE})
 
 

@@ -25,7 +25,7 @@ from mirage_formal.strict_json import load
 from mirage_formal.terminal import plain
 
 GRAPH: Final = "mugraph.json"
-#: The program stands in the verification log, under this name.
+#: Verification log, and the name of the program in it.
 LOG: Final = "verification.json"
 PROGRAM: Final = "program"
 PROOF: Final = "proof/equivalence.json"

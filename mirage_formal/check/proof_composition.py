@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.remainder_tiles.split import split
 
 _PARTS: Final = 3
-#: Ends the list where the candidate's other operators that move elements are taken off as well.
+#: Last entry of the list if the candidate's other data movement operators are stripped as well.
 _MOVES: Final = "moves"
 
 

@@ -63,7 +63,7 @@ def step(file: Path | str, name: str, *, corrupt: bool = False) -> Iterator[None
         _tell("step", None)
 
 
-#: Where a process says which step it is in and what it has established; None where nobody listens.
+#: Listener for this process's steps and results; None if there is none.
 _listener: Listener | None = None
 
 

@@ -18,7 +18,7 @@ from mirage_formal.logic.process import solvers
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
 
-#: What solvers say to an obligation that holds.
+#: Answers of the solvers to an obligation that holds.
 UNSAT: Final = {"z3": "unsat", "cvc5": "unsat"}
 
 

@@ -18,11 +18,11 @@ from mirage_formal.check.report import CheckFailed, Listener, watch
 
 R = TypeVar("R")
 
-#: Seconds for the whole of a directory, unless the user says otherwise.
+#: Default seconds for the check of a whole directory.
 LIMIT_S: Final = 3600.0
-#: Seconds that a process whose pipe is closed may take to be gone.
+#: Seconds in which a process must end after its pipe is closed.
 _END_S: Final = 10.0
-#: What numpy's linear algebra reads once, when it is loaded.
+#: Environment variable that numpy's linear algebra reads when it is loaded.
 _THREADS: Final = "OPENBLAS_NUM_THREADS"
 
 

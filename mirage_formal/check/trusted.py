@@ -16,7 +16,7 @@ from typing import Final
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGE: Final = "mirage_formal"
 
-#: What is claimed, and the module that establishes it.
+#: Claims, and the module that establishes each.
 CLAIMS: Final[Mapping[str, str]] = {
     "a proof shows that two graphs are equal": "mirage_formal.check.proof.replay",
     "equivalent, of a candidate's directory": "mirage_formal.check.equal",
@@ -24,7 +24,7 @@ CLAIMS: Final[Mapping[str, str]] = {
     "everything that `check` says of a run, without its kernels": "mirage_formal.check.run",
     "everything that `check` says": "mirage_formal.revalidate.command",
 }
-#: The rules of the kernel, which stay small.
+#: Modules with the rules of the proof kernel, which stay small.
 RULES: Final = tuple(
     f"mirage_formal.check.proof.{name}" for name in ("ring", "index_substitution", "laws", "tensor_steps", "replay")
 )

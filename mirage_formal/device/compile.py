@@ -27,7 +27,7 @@ from mirage_formal.resources import data_dir
 
 ARCHS: Final = ("sm_80", "sm_90a")
 _OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v")
-#: NVRTC from 12.9 on keeps machine code of its own where there is a driver, and then ptxas reports nothing.
+#: Version from which NVRTC caches machine code if there is a driver; ptxas then reports nothing.
 _NO_CACHE: Final = (12, 9)
 _HEADER: Final = "mirage_formal/device.cuh"
 _INCLUDE: Final = re.compile(r'^#include "(mirage_formal/\w+\.cuh)"$', re.MULTILINE)

@@ -19,11 +19,11 @@ from typing import Any, Final
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 
-#: cudaDataType.
+#: Values of cudaDataType.
 _TYPES: Final = {DType.FLOAT32: 0, DType.FLOAT16: 2, DType.BFLOAT16: 14}
 _COMPUTE_32F: Final = 68
 _DEFAULT_ALGORITHM: Final = -1
-#: What cuBLAS wants on Hopper; given to it, so that it never allocates.
+#: Workspace size that cuBLAS wants on Hopper; it is provided, so that cuBLAS never allocates.
 WORKSPACE_BYTES: Final = 32 << 20
 _SONAMES: Final = ("libcublas.so.13", "libcublas.so.12", "libcublas.so")
 

@@ -8,7 +8,7 @@ from mirage_formal.graph.types import DType
 
 Array = Any
 
-#: The unsigned integers that hold raw elements, by their bytes.
+#: Unsigned integer types of raw elements, by size in bytes.
 RAW: Final = {1: "uint8", 2: "uint16", 4: "uint32"}
 
 

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 _FLAGS: Final = ("-std=c++17", "-ffp-contract=off", "-w")
-#: Optimising takes most of the time in which a kernel is compiled, so only what does much is worth it: kernels of the
-#: examples take 0.6 s with -O2 and 0.25 s with -Og, and are executed up to 2.6 times as fast, in 2.7 ns a statement.
+#: Optimisation levels for kernels with little and with much work. Optimisation takes most of the compile time: kernels
+#: of the examples compile in 0.6 s with -O2 and 0.25 s with -Og, and run up to 2.6 times as fast, in 2.7 ns a
+#: statement.
 _LITTLE, _MUCH = "-Og", "-O2"
 _WORTH_IT: Final = 1 << 24
 _LIBRARY: Final = ("-shared", "-fPIC", "-fvisibility=hidden")
@@ -57,13 +58,13 @@ class FaultKind(StrEnum):
     UNINITIALISED = "uninitialised read"
     #: Shared memory read while an asynchronous copy to it is in flight: a wait is missing.
     PENDING = "missing wait"
-    #: Shared memory read through another buffer than it was last written through.
+    #: Shared memory read through a buffer other than the one of its last write.
     STALE = "stale buffer"
     RACE = "race"
     DIVERGENCE = "divergence"
-    #: An element of an output written by two threads.
+    #: An output element written by two threads.
     DOUBLE_WRITE = "double write"
-    #: An element of an output written by none.
+    #: An output element that is never written.
     UNWRITTEN = "never written"
     MEMORY = "out of memory"
     #: AddressSanitizer or UBSan stopped the program; only with sanitize=True.

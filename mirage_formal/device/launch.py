@@ -76,7 +76,7 @@ class Optimized:
             Slot(f"input {item.name}", item.tensor, item.strides, align)
             for item, align in zip(program.inputs, aligned, strict=False)
         ]
-        #: Band masks, which no caller gives, by position; and for each device where they lie.
+        #: Band masks, which callers do not pass, by position; and their addresses on each device.
         self._bands = {i: item.band for i, item in enumerate(program.inputs) if item.band is not None}
         self._masks: dict[int, list[tuple[int, Any]]] = {}
         self._given = self._asked()

@@ -27,15 +27,15 @@ CACHE_FACTOR: Final = 3
 REPLAYS: Final = 15
 #: Replays of a graph whose results are compared, for each seed.
 GRAPH_REPLAYS: Final = 12
-#: Calls in a graph, at least.
+#: Least number of calls in a graph.
 CALLS: Final = 8
-#: Kernels that a process launches on a GPU before it measures anything there.
+#: Kernels that a process launches on a GPU before its first measurement there.
 SETTLING: Final = 4096
 
-#: The GPUs on which this process has launched them.
+#: The GPUs on which this process has launched these kernels.
 _settled: set[int] = set()
 
-#: Computes outputs from one set of inputs; it may return or overwrite them.
+#: Function that computes outputs from one set of inputs; it may return or overwrite them.
 Call = Callable[[Sequence[Any]], Any]
 
 

@@ -22,8 +22,8 @@ from mirage_formal.kernels.executable import Executable, KernelLaunch, ProductLa
 
 _MAX_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _LEGACY: Final = (0, 1)
-#: Modules on each device, for each CuPy. The driver refuses to unload one while any stream is captured, and the capture
-#: is lost; as nobody can say when the garbage collector comes, they stay for the life of the process.
+#: Loaded modules on each device, for each CuPy. They stay for the life of the process, because the driver refuses to
+#: unload one while any stream is captured, the capture is then lost, and the time of garbage collection is unknown.
 _MODULES: Final[WeakKeyDictionary[Any, dict[tuple[int, bytes], Any]]] = WeakKeyDictionary()
 
 

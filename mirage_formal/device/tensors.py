@@ -325,7 +325,7 @@ def numpy_dtype(dtype: DType) -> Any:
         raise DTypeError("expected a bfloat16 of NumPy, got none", where="dtype", hint=_BFLOAT_HINT) from None
 
 
-#: The integers that torch has of each size.
+#: Integer types of torch, by size in bytes.
 SIGNED: Final = {1: "uint8", 2: "int16", 4: "int32"}
 
 

@@ -15,7 +15,7 @@ from mirage_formal.terminal import plain
 if TYPE_CHECKING:
     from mirage_formal.emulate.judge import Emulation
 
-#: Seconds for each candidate or part.
+#: Seconds for each candidate or subgraph.
 LIMIT_S: Final = 600.0
 _LONG: Final = 4000
 

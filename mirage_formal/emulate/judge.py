@@ -21,7 +21,7 @@ from mirage_formal.workers.dispatch import Done, Failed
 from mirage_formal.workers.pool import Pool
 
 _T = TypeVar("_T")
-#: A process that only starts is given so long.
+#: Time limit in seconds for the start of a process.
 _START_S: Final = 120.0
 
 

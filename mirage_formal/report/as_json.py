@@ -12,7 +12,7 @@ from mirage_formal.report.model import Report
 from mirage_formal.report.proofs.formulas import Formula, text
 from mirage_formal.terminal import json_text
 
-#: What a text of this form is.
+#: Name of the JSON format.
 SCHEMA: Final = "mirage_formal.report"
 VERSION: Final = 1
 _FORMULA: Final = Formula.__args__

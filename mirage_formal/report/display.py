@@ -12,7 +12,7 @@ from typing import Any, Final
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 
-#: Characters that a REPL prints of one value.
+#: Most characters that a REPL prints of one value.
 MOST: Final = 200
 
 

@@ -19,9 +19,9 @@ class Basis(StrEnum):
 
     #: ``check`` established it while this report was made.
     CHECKED = "checked"
-    #: It is what the evidence says; the report did not have it checked.
+    #: It is recorded in the evidence, and was not checked for this report.
     RECORDED = "recorded"
-    #: Something of it does not hold.
+    #: A part of it does not hold.
     FAILS = "fails"
 
     @property
@@ -181,7 +181,7 @@ class Measured:
     triton: str = ""
 
 
-#: What a kernel is called as a peer that only reads the inputs.
+#: Name of the baseline kernel that only reads the inputs.
 READ_ONLY: Final = "reading the inputs alone"
 
 

@@ -14,9 +14,9 @@ from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 from mirage_formal.report.drawing.svg import graph_svg
 from mirage_formal.report.page.markup import Markup, element, joined, lines, table
 
-#: Characters of text that a notebook shows of one value.
+#: Most characters of one value that a notebook shows.
 MOST_TEXT: Final = 4000
-#: Rows of a table, and conditions of a verdict.
+#: Most rows of a table, and most conditions of a verdict.
 _ROWS: Final = 20
 _TAG: Final = re.compile(r"<style>.*?</style>|<[^>]*>", re.DOTALL)
 

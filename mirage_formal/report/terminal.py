@@ -17,9 +17,9 @@ from mirage_formal.report.proofs.values import Proof
 from mirage_formal.report.search_view import Search
 from mirage_formal.terminal import plain
 
-#: Candidates that are listed.
+#: Most candidates that are listed.
 MOST: Final = 40
-#: Units of the search, and points of its course.
+#: Most units of the search, and points of its course, that are listed.
 _UNITS: Final = 12
 _POINTS: Final = 6
 

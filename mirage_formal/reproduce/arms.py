@@ -22,11 +22,11 @@ from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.workers.dispatch import Done, Failed
 from mirage_formal.workers.pool import Pool
 
-#: Modules that workers have loaded before anything is timed.
+#: Modules that workers load before anything is timed.
 PRELOAD: Final = ("mirage_formal.reproduce.arms",)
-#: Seconds that a unit may take beyond its arm's limit before its worker counts as hung.
+#: Seconds beyond its arm's limit after which the worker of a unit counts as hung.
 _PATIENCE_S: Final = 60.0
-#: Bytes that a worker may use: z3 has taken more than this for a question that should have ended after 100 ms.
+#: Memory limit of a worker in bytes: z3 has exceeded it on a query with a limit of 100 ms.
 _MEMORY: Final = 4 << 30
 
 
@@ -155,7 +155,7 @@ class _Sum:
         self.cpu_s += one.cpu_s
 
 
-#: Told how many units of how many are done.
+#: Callback with the numbers of finished units and of all units.
 Show = Callable[[int, int], None]
 
 

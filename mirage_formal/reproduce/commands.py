@@ -38,7 +38,7 @@ _Asked = "Questions of each source that every arm is asked; 1 or more."
 _Sample = Annotated[int, option("--sample", "N", _Asked, parser=whole("--sample", 1))]
 _Seed = Annotated[int, option("--seed", "N", "Seed of the sample; 0 or more.", parser=whole("--seed"))]
 
-#: Told what is going on, how much of it is done, and of how much.
+#: Callback with the current task, its finished pieces, and all of its pieces.
 _Show = Callable[[str, int, int], None]
 
 

@@ -17,7 +17,7 @@ from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.records.reproduction import Comparison, Row
 from mirage_formal.search.known_incompleteness import Reason, equal, reason
 
-#: Extents that the axes of a scaled candidate may have; 1 stays 1.
+#: Possible extents of the axes of a scaled candidate; 1 stays 1.
 _SMALL: Final = (2, 4, 6, 8, 12, 16, 24)
 
 

@@ -19,7 +19,7 @@ from mirage_formal.logic.sexpr import SExpr
 from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, children, head, postorder
 from mirage_formal.search.bounds import divisors
 
-#: The limits that the reference ships: nodes and seconds.
+#: Default limits of the reference system: nodes and seconds.
 SHIPPED_NODES: Final = 100_000
 SHIPPED_SECONDS: Final = 10.0
 

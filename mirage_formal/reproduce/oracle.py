@@ -41,12 +41,12 @@ _EGRAPH: Final = f"e-graph, {SHIPPED_NODES:,} nodes, {SHIPPED_SECONDS:g} s"
 _Z3: Final = {f"quantified z3, {ms} ms": ms for ms in (10, 100, 1000)}
 #: All arms, in the order of the table.
 ARMS: Final = (NORMAL_FORM, _EGRAPH, *_Z3)
-#: Limits of the e-graph that is grown to know the truth where the shipped limits end it early.
+#: Limits of the e-graph that decides validity where the default limits truncate it.
 _TRUTH_NODES: Final = 400_000
 _TRUTH_SECONDS: Final = 60.0
 _CHUNK: Final = 10
-#: Seconds after which a worker that asks z3 a chunk of questions, or one of them, counts as hung: z3 may overrun its
-#: own limit.
+#: Seconds after which a worker with a chunk of z3 queries, or with one, counts as hung, because z3 may overrun its own
+#: limit.
 _HUNG_S: Final = 120.0
 _HUNG_ALONE_S: Final = _HUNG_S / _CHUNK
 _SEARCH_S: Final = 3600.0
@@ -54,7 +54,7 @@ _SEARCH_S: Final = 3600.0
 P = TypeVar("P")
 R = TypeVar("R")
 
-#: Told what is going on, how much of it is done, and of how much.
+#: Callback with the current task, its finished pieces, and all of its pieces.
 Show = Callable[[str, int, int], None]
 
 
@@ -179,7 +179,7 @@ class _Workers:
         return results
 
 
-#: What an arm answered to each question, and the seconds in all.
+#: Answers of an arm by query, and the total seconds.
 _Replies = tuple[dict[Expr, Answer], float]
 
 

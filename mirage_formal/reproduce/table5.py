@@ -23,16 +23,16 @@ from mirage_formal.reproduce.output.render import csv_text, table5_markdown
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.space import load_space
 
-#: Limits that the paper gives, counted with the inputs of the program.
+#: Limits of operators in the paper, which count the program's inputs.
 PAPER_OPS: Final = tuple(range(5, 12))
-#: Block operators (ours) up to which the search without pruning is run to its end, to measure how it grows.
+#: Limits of block operators (ours) at which the search without pruning is completed, to measure its growth.
 CALIBRATION: Final = (1, 2)
-#: By default; with these the whole table takes about 16 minutes on two processors.
+#: Default limits, with which the whole table takes about 16 minutes on two processors.
 DEFAULT_LIMITS: Final = Limits(60.0, 1_000_000)
-#: How much longer than a row they may take.
+#: Factor of the time limit of these searches to that of a row.
 _CALIBRATION_TIMES: Final = 8
 
-#: Told what is searched, how many units are done, and of how many.
+#: Callback with the current search, its finished units, and all of its units.
 Show = Callable[[str, int, int], None]
 
 

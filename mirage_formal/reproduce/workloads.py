@@ -24,7 +24,7 @@ from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, choose_config
 from mirage_formal.search.space import load_space
 
-#: Told what is searched, how much of it is done, and of how much.
+#: Callback with the current search, its finished pieces, and all of its pieces.
 Show = Callable[[str, int, int], None]
 
 

@@ -21,9 +21,9 @@ from mirage_formal.guard import shield
 
 R = TypeVar("R")
 
-#: Directories for which others are started at once: most take a tenth of a second to one second.
+#: Number of directories from which other processes are started at once: most take 0.1 to 1 second.
 _MANY: Final = 12
-#: Seconds that fewer have to take for this process alone, as expected by those that are done.
+#: Expected seconds for the remaining directories above which other processes are started.
 _ALONE_S: Final = 2.0
 
 
@@ -105,7 +105,7 @@ def _result(future: Future[R | None], directory: Path) -> R:
     return established(found)
 
 
-#: In another process: which directories somebody has taken.
+#: In another process: the flags of the directories that a process has claimed.
 _taken: Any = None
 
 

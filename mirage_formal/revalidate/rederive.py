@@ -49,7 +49,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.revalidate.machine import machine_code
 
-#: That every element is written rests on a count of the writes; the question is about no element twice.
+#: Means of a coverage claim: a count of the writes, together with a query that no element is written twice.
 COUNT = "count"
 
 

@@ -15,9 +15,9 @@ from mirage_formal.torch.values import Constant, ImportedGraph, Program, Value, 
 from mirage_formal.torch.view_propagation import apply, cast
 from mirage_formal.torch.views import View, expand
 
-#: What a rule gives: the operator's result, or one for each of its results.
+#: Result of a rule: the operator's result, or one for each of its results.
 Written = Value | tuple[Value, ...]
-#: Writes an operator for laid-out tensors and numbers.
+#: Function that writes an operator for materialized tensors and numbers.
 Make = Callable[..., Tensor]
 #: An operand: a tensor, a number, or nothing.
 Operand = Value | Fraction | None
@@ -26,7 +26,7 @@ Operand = Value | Fraction | None
 TYPES: Final = {f"torch.{dtype.value}": dtype for dtype in DType}
 MASK: Final = "torch.bool"
 NARROW: Final = frozenset({DType.FLOAT16, DType.BFLOAT16})
-#: The largest finite number of float32. What is larger in size is infinite, in every element type.
+#: The largest finite number of float32. A larger magnitude is infinite, in every element type.
 LARGEST: Final = Fraction((2**24 - 1) * 2**104)
 
 

@@ -27,14 +27,14 @@ from mirage_formal.torch.values import Constant, Layout, Program, Source, Value,
 from mirage_formal.torch.view_propagation import cast
 
 _NARROW: Final = frozenset(f"torch.{dtype.value}" for dtype in NARROW)
-#: What may become of values between operators: see ``import_captured``.
+#: Rounding modes of values between operators: see ``import_captured``.
 ROUNDINGS: Final = ("fused", "exact")
 
 
-#: Indices that are known at the import, of one operator.
+#: Most constant indices of one operator.
 MOST_INDICES: Final = 1 << 16
 
-#: Rules of operators whose operands may be empty, as a cache is before its first token.
+#: Rules of operators with possibly empty operands, such as a cache before its first token.
 _OF_NOTHING = (moves.same, moves.concat)
 
 

@@ -13,11 +13,11 @@ from mirage_formal.torch.call import round_number as rounded_number
 from mirage_formal.torch.values import ImportedGraph, Value, stuck
 from mirage_formal.torch.views import View
 
-#: Below this size 1 + x loses digits of x, so log(1 + x) is computed as 2 artanh y with y = x / (2 + x).
+#: Magnitude of x below which 1 + x loses digits of x, so that log(1 + x) is 2 artanh y with y = x / (2 + x).
 SERIES: Final = Fraction(1, 4)
-#: What arithmetic is between masks, by the name of the operator.
+#: Logical operators of arithmetic between masks, by the name of the arithmetic operator.
 _LOGIC: Final = {"mul": "logical_and", "minimum": "logical_and", "add": "logical_or", "maximum": "logical_or"}
-#: Arithmetic of numbers.
+#: Constant folding of arithmetic.
 _FOLDED: Final[dict[str, Callable[[Fraction, Fraction], Fraction]]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -329,7 +329,7 @@ def nan_to_num(call: Call) -> Written:
     return call.map(made, call.compared(value))
 
 
-#: For each comparison the one that is true where it is with exchanged operands.
+#: For each comparison, the equivalent one with exchanged operands.
 _TURNED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 

@@ -16,7 +16,7 @@ from mirage_formal.graph.types import DType, Shape, broadcast, row_major
 from mirage_formal.torch.values import ImportedGraph, Program, Value, stuck
 from mirage_formal.torch.views import Digit, Digits, View, dense, expand, joined, pieces, refine
 
-#: What an operator makes of its operands; ``axes`` are the dims of these that belong to the dims it works along.
+#: Function that writes an operator; ``axes`` are the operands' dims of the dims that it works along.
 Maker = Callable[[ImportedGraph, Sequence[Tensor], Sequence[int]], Tensor]
 
 

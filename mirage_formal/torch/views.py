@@ -13,7 +13,7 @@ from math import prod
 
 from mirage_formal.graph.types import Shape, row_major
 
-#: Extent and stride. Extents are at least 2: an index that is always 0 needs no digit.
+#: Extent and stride. Extents are at least 2: an index that is always 0 has no digit.
 Digit = tuple[int, int]
 Digits = tuple[Digit, ...]
 

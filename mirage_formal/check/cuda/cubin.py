@@ -10,7 +10,7 @@ from typing import Final
 from mirage_formal.errors import FormatError
 
 _MAX_SECTIONS: Final = 4096
-#: Attributes of .nv.info, as ``cuobjdump -elf`` names them; each is a symbol's number and a value.
+#: Attributes of .nv.info, as ``cuobjdump -elf`` names them; each has a symbol's number and a value.
 _REGCOUNT: Final = 0x2F
 _FRAME_SIZE: Final = 0x11
 _WITH_BYTES: Final = 4

@@ -23,7 +23,7 @@ from mirage_formal.records import (
     unsealed,
 )
 
-#: Scales of the inputs, all of which a comparison has, and the factor of its tolerance (docs/kernels.md).
+#: Scales of the inputs, all of which a comparison must have, and the factor of its tolerance (docs/kernels.md).
 SCALES: Final = (0.1, 1.0, 8.0)
 LAMBDA: Final = 6.0
 

@@ -55,7 +55,7 @@ from mirage_formal.records import (
     unsealed,
 )
 
-#: How an obligation is counted that holds again because both solvers refuted the negation of its whole claim.
+#: Means of an obligation that holds because both solvers refuted the negation of its whole claim.
 SOLVERS: Final = "z3 and cvc5"
 
 

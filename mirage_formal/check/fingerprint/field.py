@@ -44,7 +44,7 @@ Value = list[Residues | None]
 _LEAD = 3  # grid axes x, y, z before the data dims of a tile
 _AT_ONCE = 1 << 22  # elements of the largest tile tensor that are computed side by side
 
-#: Reads one part of one input.
+#: Function that reads one part of one input.
 Source = Callable[[int, int], Residues]
 
 

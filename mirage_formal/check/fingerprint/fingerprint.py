@@ -27,19 +27,20 @@ from mirage_formal.records.fingerprint import Draw, FingerprintRecord, InputDige
 SCHEME: Final = "mirage_formal.fingerprint.1"
 MIN_BITS: Final = 30  # of a reported candidate's primes; searches use smaller ones for themselves
 MAX_BITS: Final = 31
-#: A tensor of more elements may be why there is no answer (docs/fingerprint.md).
+#: Largest number of elements of a tensor for which an answer is required (docs/fingerprint.md).
 MAX_ANSWERED: Final = 1 << 25
-#: And so may more multiplications; a quotient or a function of an element counts as so many, and a root.
+#: Largest number of multiplications for which an answer is required; the weight of a quotient or a function of an
+#: element, and of a root.
 MAX_MULTIPLICATIONS: Final = 1 << 30
 FUNCTION: Final = 64
 ROOT: Final = 256
-#: Elements of the largest tensor of a kernel graph, and steps of its largest loop, that are computed again.
+#: Most elements of the largest tensor of a kernel graph, and most steps of its largest loop, that are evaluated.
 MAX_ELEMENTS: Final = 1 << 31
 MAX_LOOP: Final = 1 << 16
 MAX_BLOCKS: Final = 1 << 22
 _PARTS: Final = {"p": field.P, "q": field.Q}
 _PIECE: Final = 1 << 20
-#: Why no bound applies, beside what abstract expressions show.
+#: Reason why no bound applies, which abstract expressions do not show.
 _MASKS: Final = "masks have two values: outside the theorem"
 _ZERO_QUOTIENT: Final = "a quotient that is 0 where its divisor is 0 is outside the theorem"
 

@@ -15,7 +15,7 @@ from mirage_formal.check.proof.elaborate import Need
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.ring import NONE, Digits, Index, Mono, Poly, ProofError, Ring
 
-#: What must not be 0 or not be negative, for all values of its digits; equal ones say the same.
+#: Requirement: a value that must be nonzero or nonnegative for all its digits; equal atoms are equivalent.
 Atom = tuple[Any, ...]
 #: A name of a digit: a number, its extent, and the number of the sum or maximum that binds it, 0 for none.
 Name = tuple[int, int, int]

@@ -22,7 +22,7 @@ from mirage_formal.graph.ops import BlockContext, OpKind
 from mirage_formal.graph.types import Shape
 
 LEADING: Final = LOOP + 1
-#: A condition, whether it is about a divisor, and the terms of the divisor or radicand.
+#: A side condition: its text, whether it is on a divisor, and the terms of the divisor or radicand.
 Need = tuple[str, bool, tuple[int, ...]]
 
 

@@ -7,7 +7,7 @@ from math import prod
 
 from mirage_formal.check.proof.ring import Digits, Index, Key, Mono, Poly, ProofError, Ring, need
 
-#: Digits that are replaced together, most significant first, and the index that takes their place.
+#: Digits that are substituted together, most significant first, and the index that replaces them.
 Place = tuple[tuple[int, ...], Index]
 
 

@@ -9,7 +9,7 @@ from mirage_formal.check.proof.reader import MAX_EXPONENT, Reader, entries, inte
 from mirage_formal.check.proof.ring import NONE, Coef, Digits, Mono, Poly, Ring, need
 
 Chains = list[tuple[int, tuple[int, ...]]]
-#: What a lemma is filed under, and what it says about that.
+#: Key and result of a lemma.
 Filed = tuple[object, object]
 
 

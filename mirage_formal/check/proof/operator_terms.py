@@ -10,9 +10,9 @@ from typing import Any
 from mirage_formal.check.proof.ring import ProofError, need
 from mirage_formal.graph.types import Shape, broadcast
 
-#: Position of the loop axis of a block tensor, behind grid x, y, z.
+#: Position of the loop axis of a block tensor, after grid x, y, z.
 LOOP = 3
-#: What is known of signs: nothing, that no element is negative, that all are above 0; greater numbers say more.
+#: Known signs of all elements: unknown, nonnegative, positive; a greater number is a stronger fact.
 ANY, NOT_NEGATIVE, ABOVE_ZERO = 0, 1, 2
 
 
@@ -26,7 +26,7 @@ class Terms:
     def __init__(self) -> None:
         self._ids: dict[tuple[Any, ...], int] = {}
         self.shapes: list[Shape] = []
-        #: Of each tensor, whether its elements have values for all inputs, and their signs.
+        #: For each tensor, whether its elements have values for all inputs, and their sign.
         self.known: list[tuple[bool, int]] = []
 
     def _make(self, shape: Sequence[int], *key: Any) -> int:

@@ -28,7 +28,7 @@ MAX_EXPONENT: Final = 64
 MAX_MONOMIALS: Final = 20_000
 MAX_DEPTH: Final = 60
 MAX_BITS: Final = 26_000
-#: Products of monomials, factors substituted, bits of large numbers and so on: some seconds.
+#: Most work of a replay, in products of monomials, substituted factors, bits of large numbers and so on: some seconds.
 BUDGET: Final = 500_000
 NONE: Final[Digits] = frozenset()
 _ONE: Final = Fraction(1)

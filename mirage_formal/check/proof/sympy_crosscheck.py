@@ -20,7 +20,7 @@ from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.ring import Coef, Mono
 
 MAX_TERMS: Final = 5_000
-#: Products of terms in one opinion: some seconds.
+#: Most products of terms for one opinion: some seconds.
 MAX_WORK: Final = 2_000_000
 
 

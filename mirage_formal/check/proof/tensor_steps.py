@@ -18,7 +18,7 @@ RANK = MAX_RANK + LOOP + 1
 ONE: Poly = {(): 1}
 UNARY = ("exp", "sqrt", "square", "sigmoid", "gelu", "relu", "erf", "log", "round_float16", "round_bfloat16")
 BINARY = ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no_nan")
-#: The steps, with the least and the greatest length of their entries.
+#: Steps, with the smallest and the largest length of their entries.
 LENGTHS = {
     "input": (3, 3), "split": (5, 5), "fold": (3, 3), "rename": (3, 3), "unary": (3, 3), "binary": (4, 4),
     "matmul": (3, 3), "scale": (3, 3), "offset": (3, 3), "sum": (4, 4), "max": (3, 3), "running_max": (3, 4),

@@ -11,12 +11,12 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-#: Points between neighbours of a rank, between ranks, and around everything.
+#: Distances in points: between neighbours of a rank, between ranks, and around the drawing.
 GAP: Final = 22.0
 RANK_GAP: Final = 46.0
 MARGIN: Final = 14.0
 _SWEEPS: Final = 6
-#: Width that is kept free for an edge that passes a rank.
+#: Width reserved for an edge that passes a rank.
 _PASSING: Final = 10.0
 
 Size = tuple[float, float]
@@ -57,7 +57,7 @@ class _Drawing:
         self.sizes = list(sizes)
         self.edges = edges
         self.rank = self._ranks()
-        #: For each edge its nodes from source to target, with one that only passes in every rank between.
+        #: Nodes of each edge from source to target, with a dummy node in every rank between.
         self.chains = [self._chain(source, target) for source, target in edges]
         self.above: list[list[int]] = [[] for _ in self.sizes]
         self.below: list[list[int]] = [[] for _ in self.sizes]

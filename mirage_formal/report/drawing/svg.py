@@ -21,14 +21,14 @@ from mirage_formal.terminal import plain
 _LINE: Final = 15.0
 _PAD: Final = 8.0
 _HEADER: Final = 44.0
-#: Points that a character takes: of labels, of figures, and of maps on edges.
+#: Width of a character in points: of labels, of figures, and of maps on edges.
 _LABEL: Final = 7.8
 _FIGURES: Final = 6.5
 _MAP: Final = 6.4
 _LEAST: Final = 74.0
 _LONGEST: Final = 44
 
-#: For pictures outside of a page, whose style sheet says the same.
+#: Style of pictures outside of a page, equal to the page's style sheet.
 STYLE: Final = """
 .mu{font-family:ui-sans-serif,system-ui,sans-serif;font-size:12.5px;--ink:#1b2430;--soft:#536072;--line:#7b8a9c;
 --paper:#fff;--in:#e8f1fb;--in-line:#3a78b5;--op:#f7f8fa;--op-line:#8b98a8;--kernel:#fdf3e1;--kernel-line:#b9770e;

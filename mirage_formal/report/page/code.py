@@ -23,7 +23,7 @@ _TOKEN: Final = re.compile(
     r"|(?P<n>\b(?:0x[0-9a-fA-F.p+-]+|[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?f?)\b)",
     re.MULTILINE | re.DOTALL,
 )
-#: Lines of a source, and obligations of a kernel, that are shown.
+#: Most lines of a source, and most obligations of a kernel, that are shown.
 _LINES: Final = 6000
 _OBLIGATIONS: Final = 400
 _NONE: Final[Mapping[int, tuple[str, Markup]]] = MappingProxyType({})

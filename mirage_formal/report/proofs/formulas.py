@@ -9,7 +9,7 @@ from typing import Final, assert_never
 
 from mirage_formal.terminal import plain
 
-#: Characters of a name that are written.
+#: Most characters of a name that are written.
 _NAME: Final = 60
 
 
@@ -82,7 +82,7 @@ class Over:
     bound: tuple[tuple[Digit, int], ...]
     body: Formula
     until: tuple[Formula, Formula] | None = None
-    #: Between the two of ``until``.
+    #: Relation between the two formulas of ``until``.
     relation: str = "≤"
 
 

@@ -19,7 +19,7 @@ from mirage_formal.graph.ops import BlockContext
 from mirage_formal.report.proofs.values import Place
 
 _WHERE: Final = re.compile(r"kernel operator ([0-9]+)(?:, block operator ([0-9]+))?")
-#: Operators that are named for one term.
+#: Most operators that are named for one term.
 _MOST: Final = 4
 
 

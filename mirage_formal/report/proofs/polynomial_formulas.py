@@ -22,7 +22,7 @@ from mirage_formal.report.proofs.formulas import (
     Sum,
 )
 
-#: Factors of a formula that are written out.
+#: Most factors of a formula that are written.
 LONGEST: Final = 240
 _TWO: Final = Fraction(2)
 

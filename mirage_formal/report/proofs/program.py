@@ -20,7 +20,7 @@ from mirage_formal.report.proofs.formulas import (
     Sum,
 )
 
-#: Operators of a program that is written out, and parts of a formula that is not given a name.
+#: Most operators of a program that is written, and most parts of a formula without a name.
 MOST: Final = 40
 _INLINE: Final = 14
 

@@ -19,7 +19,7 @@ from mirage_formal.report.proofs.values import Place
 
 #: A dim of an input.
 Dim = tuple[int, int]
-#: Sum or maximum, and the dims of inputs that its digits are parts of.
+#: Sum or maximum, and the input dims of its digits.
 _Key = tuple[str, frozenset[Dim]]
 _MOST_SUMS: Final = 8
 

@@ -19,9 +19,9 @@ from mirage_formal.report.reading.lines import triton_lines
 from mirage_formal.report.reading.source import Source
 from mirage_formal.strict_json import load
 
-#: What benchmarks/gpu_bench.py writes into the directory of its runs.
+#: File that benchmarks/gpu_bench.py writes into the directory of its runs.
 BENCH_FILE: Final = "gpu_bench.json"
-#: Names of peers in it, and what they are called.
+#: Labels of the baselines in it, by field name.
 _PEERS: Final = {
     "eager": "torch eager",
     "compile": "torch.compile, default mode",
@@ -30,7 +30,7 @@ _PEERS: Final = {
     "cudnn": "SDPA cuDNN",
     "read_only": READ_ONLY,
 }
-#: Bytes of a Triton file that is shown.
+#: Most bytes of a Triton file that is shown.
 _MOST: Final = 1 << 19
 
 

@@ -34,9 +34,9 @@ from mirage_formal.report.model import Code, Kernel, Measured, Obligation
 from mirage_formal.report.reading.lines import lines_of
 from mirage_formal.report.reading.source import Source
 
-#: Obligations that are listed; all are counted.
+#: Most obligations that are listed; all are counted.
 MOST: Final = 20_000
-#: Threads of a warp, and registers that are handed out at once to one.
+#: Threads of a warp, and allocation unit of registers for one.
 _WARP: Final = 32
 _UNIT: Final = 256
 

@@ -28,7 +28,7 @@ from mirage_formal.records import PlanRecord, TargetRecord
 from mirage_formal.report.model import Lines
 from mirage_formal.report.views.levels import all_nodes, levels
 
-#: Characters of all sources of a candidate, and operators of its µGraph, up to which kernels are made once more.
+#: Most characters of a candidate's sources, and most operators of its µGraph, for which kernels are regenerated.
 _TEXT: Final = 1 << 20
 _OPERATORS: Final = 200
 

@@ -40,9 +40,9 @@ from mirage_formal.report.reading.units import course, unit_of
 from mirage_formal.report.search_view import Search, Unit
 from mirage_formal.search.engine import added, by_reason
 
-#: Bytes of a journal that is read.
+#: Most bytes of a journal that are read.
 _JOURNAL: Final = 32 << 20
-#: Rejected candidates that are listed.
+#: Most rejected candidates that are listed.
 _REJECTED: Final = 200
 
 

@@ -9,7 +9,7 @@ from mirage_formal.records import SEARCH_FILE, TimesRecord, UnitRecord
 from mirage_formal.report.reading.source import Source
 from mirage_formal.report.search_view import Span, Unit
 
-#: Points of the course of a search.
+#: Number of points of a search's course.
 POINTS: Final = 100
 
 

@@ -17,9 +17,9 @@ from mirage_formal.report.reading.runs import floor, read_search, with_kernels
 from mirage_formal.report.reading.source import Source
 from mirage_formal.report.search_view import PartSearch, Search
 
-#: Searches of parts that are read.
+#: Most searches of subgraphs that are read.
 _SEARCHES: Final = 256
-#: Covers whose lines of code are tied to operators.
+#: Most covers whose lines of code are linked to operators.
 _LINES: Final = 24
 
 

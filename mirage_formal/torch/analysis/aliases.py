@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch.fx import GraphModule, Node
 
-#: Operators that return their operand in evaluation, though the graph has a tensor of its own for the result.
+#: Operators that return their operand in evaluation, though the graph has a separate tensor for the result.
 ITSELF: Final = frozenset({torch.ops.aten.dropout.default, torch.ops.aten.feature_dropout.default})
 
 

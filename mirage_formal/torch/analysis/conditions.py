@@ -52,7 +52,7 @@ class Condition:
         return str(self.need) + (f", at {self.where}" if self.where is not None else "")
 
 
-#: Signs that are known by form: of a tensor that is nowhere 0, and of one that may be.
+#: Signs that are known by form: positive, and nonnegative.
 _POSITIVE: Final = 2
 _NONNEGATIVE: Final = 1
 _ANY: Final = 0

@@ -39,17 +39,17 @@ from mirage_formal.torch.comparison.samples import SETS, draw
 from mirage_formal.torch.convert import import_captured as import_of
 from mirage_formal.torch.import_result import Imported, Region
 
-#: Elements that one evaluation of a region may compute, and multiplications of its products.
+#: Most elements that one evaluation of a region computes, and most multiplications of its products.
 MOST_ELEMENTS: Final = 1 << 27
 MOST_PRODUCTS: Final = 1 << 36
-#: Elements, and multiplications of 16, of all evaluations of a region together; less than a set is one set.
+#: Most work, in elements or 16 multiplications, of all evaluations of a region; at least one set is evaluated.
 _BUDGET: Final = 1 << 26
-#: Random roundings of small regions, and of large ones.
+#: Number of random roundings of small regions, and of large ones.
 _SAMPLES: Final = 4
 _FEWER: Final = 1
 _SMALL: Final = 1 << 14
 _LARGE: Final = 1 << 22
-#: The set of the arguments that a module is imported with.
+#: Name of the set of the import's own arguments.
 GIVEN: Final = "the arguments"
 
 

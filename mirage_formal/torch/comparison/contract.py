@@ -24,14 +24,14 @@ from typing import Any, Final
 
 import torch
 
-#: What rounding to nearest loses at most, relative to the number.
+#: Unit roundoff: largest relative error of rounding to nearest.
 ROUNDOFF: Final = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}
 _OWN: Final = 2.0
 _MOVED: Final = 8.0
 _UNITS: Final = 8.0
-#: One element in so many may be as far off as rounding moves others.
+#: One element in this number may be as far off as rounding moves others.
 _RARE: Final = 1000
-#: Below the smallest normal float32 some GPUs and compilers have zero.
+#: Smallest normal float32, below which some GPUs and compilers flush to zero.
 _FLUSHED: Final = 2.0**-126
 
 

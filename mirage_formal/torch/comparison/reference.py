@@ -35,7 +35,7 @@ from torch.fx import Node
 from mirage_formal.torch.comparison.contract import ROUNDOFF
 from mirage_formal.torch.op_table import rules
 
-#: What change an element type and nothing else.
+#: Operators that only change the element type.
 _CASTS: Final = frozenset(
     f"aten.{name}"
     for name in (
@@ -47,7 +47,8 @@ _CASTS: Final = frozenset(
         "type_as.default",
     )
 )
-#: Functions for which programs have others near 1, as log(1 + x): these are off by float32's unit roundoff at 1.
+#: Functions that programs write with other functions near 1, as log(1 + x): they are off by float32's unit roundoff at
+#: 1.
 _NEAR_ONE: Final = frozenset(
     f"aten.{name}"
     for name in (
@@ -67,13 +68,13 @@ _NEAR_ONE: Final = frozenset(
     )
 )
 _SINGLE: Final = 2.0**-23
-#: Elements of a tensor that is read; larger ones are weights, of which it is enough that what they multiply is off.
+#: Most elements of a perturbed input; larger ones are weights, and perturbing their products' other operand suffices.
 _MOST_MOVED: Final = 1 << 18
-#: Half of the largest float32: sums of magnitudes up to here are finite in every order, each rounded.
+#: Half of the largest float32: sums of magnitudes up to it are finite in every order, with rounding.
 _MOST: Final = 2.0**127
-#: The square of what is smaller is no normal float32.
+#: Smallest magnitude whose square is a normal float32.
 _LEAST: Final = 2.0**-62
-#: Operators that add something to a product, and the argument that it is.
+#: Operators that add a term to a product, with the name of that argument.
 _ADDED: Final = {
     "aten.linear.default": "bias",
     "aten.addmm.default": "self",
@@ -83,7 +84,7 @@ _ADDED: Final = {
     "aten.conv3d.default": "bias",
 }
 _ATTENTION: Final = "aten.scaled_dot_product_attention.default"
-#: Operators whose result for magnitudes is the largest sum on the way.
+#: Operators whose result for magnitudes bounds all partial sums.
 _SUMS: Final = frozenset(_ADDED) | {
     f"aten.{name}"
     for name in (
@@ -107,9 +108,9 @@ _SUMS: Final = frozenset(_ADDED) | {
         _ATTENTION.removeprefix("aten."),
     )
 }
-#: Sums of two, which overflow in one way only unless one of them has a factor.
+#: Sums of two terms, which overflow in one way only unless a term has a factor.
 _PLAIN: Final = frozenset({"aten.add.Tensor", "aten.sub.Tensor"})
-#: Operators that square what they read.
+#: Operators that square their operands.
 _SQUARES: Final = frozenset(
     f"aten.{name}"
     for name in (
@@ -132,9 +133,9 @@ _SQUARES: Final = frozenset(
         "smooth_l1_loss.default",
     )
 )
-#: Operators inside of which something may overflow.
+#: Operators in which an intermediate value may overflow.
 _OVERFLOWING: Final = _SUMS | _SQUARES
-#: Operators that choose the largest or the smallest number.
+#: Operators that select the largest or the smallest number.
 _EXTREMES: Final = frozenset(
     f"aten.{name}"
     for name in (
@@ -157,12 +158,12 @@ _EXTREMES: Final = frozenset(
         "min.dim",
     )
 )
-#: What stands for a zero that is apart from others: no other number in float64 is so small.
+#: Value that replaces a distinguished zero: no other float64 number here is so small.
 _TINY: Final = 1e-300
 
-#: A node, its arguments and those by name.
+#: Function of a node, its positional and its keyword arguments.
 _Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
-#: What random roundings depend on; None for none.
+#: Seed of random roundings; None for none.
 _Seed = tuple[int, int] | None
 
 

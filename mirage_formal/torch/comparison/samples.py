@@ -14,7 +14,7 @@ import torch
 
 from mirage_formal.torch.modules.operators import once
 
-#: Draws a tensor of float32 of some extents; the second is the largest number of the element type.
+#: Function that draws a float32 tensor of given extents; its last argument is the type's largest number.
 _Style = Callable[[Any, Sequence[int], float], Any]
 
 
@@ -98,7 +98,7 @@ STYLES: Final[Mapping[str, _Style]] = {
     "rows of large numbers": _rows(4e2, -4e2, 6e4),
 }
 
-#: What a set has: one style for all tensors, or "mixed", which draws one for each.
+#: Style of each set: one style for all tensors, or "mixed", which draws a style for each.
 SETS: Final = ("normal", "mixed", "positive", "x 4e2", "mixed", "special", "mixed", "zeros", "mixed", "the largest")
 
 

@@ -19,7 +19,7 @@ from mirage_formal.torch.modules.trace import Function, captured_with
 
 _HINT = "write shapes={'k': {2: (1, 4096, 128)}}, with the name or the number of an argument that is a tensor"
 
-#: A dim of an argument: the number of the tensor among all leaves of the arguments, and of its dim.
+#: A dim of an argument: number of the tensor among all leaves of the arguments, and number of its dim.
 Place = tuple[int, int]
 
 

@@ -99,7 +99,7 @@ class Call:
     counted: int
 
 
-#: Makes what computes a bucket, given the largest extents; None where torch is expected to be as fast.
+#: Function that makes a bucket's entry from its largest extents; None where torch is expected to be as fast.
 Prepare = Callable[[tuple[int, ...]], "Entry | None"]
 
 

@@ -40,7 +40,7 @@ class Behind(Enum):
     OTHER = "other"
 
 
-#: For each dim what is behind its length; None for a dim whose extent is known.
+#: Padding content of each dim; None for a static dim.
 Behinds = tuple[Behind | None, ...]
 
 
@@ -68,7 +68,7 @@ class Written:
         return isinstance(self.extents[dim], Length)
 
 
-#: What a rule gives: the result, or one for each of several.
+#: Result of a rule: one tensor, or one for each of several results.
 Result = Written | tuple[Written, ...]
 
 
@@ -168,7 +168,8 @@ class Bucket:
         return self.parts[key]
 
 
-#: Operators that are not defined, or not finite, everywhere: they read no position of which only finiteness is known.
+#: Operators that are not defined, or not finite, everywhere: they must not read padding that is only known to be
+#: finite.
 _PARTIAL: Final = frozenset(
     {
         "aten.log.default",

@@ -81,7 +81,7 @@ class Searches:
         self._rounding = rounding
         self.report = report
         self._known: Known = {}
-        #: Seconds for the next bucket, where the limit is for all of them.
+        #: Seconds for the next bucket, where one time limit is for all buckets.
         self.share: float | None = None
 
     def operator(self, part: Part) -> BucketOperator:

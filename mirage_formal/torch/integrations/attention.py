@@ -28,7 +28,7 @@ from mirage_formal.torch.modules.report import Report
 NAME: Final = "mirage_formal"
 _TYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 _PLACES: Final = ("cpu", "cuda")
-#: Names that transformers may give with values that change what attention is; no program has them.
+#: Arguments of transformers that change the definition of attention; no program supports them.
 _BEYOND: Final = ("position_bias", "softcap", "cache", "s_aux", "head_mask")
 
 
@@ -95,7 +95,7 @@ class Attention:
         self._known: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
         self._said: set[str] = set()
-        #: What became of each shape that was searched.
+        #: Report of each shape that was searched.
         self.reports: dict[str, Report | str] = {}
 
     def __call__(

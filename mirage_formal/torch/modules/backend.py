@@ -32,13 +32,13 @@ from mirage_formal.torch.modules.rewrite import rewrite
 
 _RESTS: Final = ("inductor", "eager")
 _LIMIT_S: Final = 600.0
-#: Modes in which Inductor takes whatever is fastest start so; then so do our results, see ``run.request.Options``.
+#: Prefix of Inductor's autotuning modes; with these our results use the fastest back end, too.
 _FASTEST: Final = "max-autotune"
 _COMBINED: Final = "combo_kernels"
-#: How Inductor compiles what is left around operators: as its mode says, or with kernels that do not need one another
-#: in one launch, each as late as it can be, for what is left is small. Which is better is measured.
+#: Configurations of Inductor for the graph around operators: as its mode says, or with independent kernels merged to
+#: one launch, each as late as possible, because little is left there. Measurement decides.
 _WAYS: Final[tuple[Mapping[str, Any], ...]] = ({}, {_COMBINED: True})
-#: Of extents that Dynamo does not know, if none are given.
+#: Default buckets of dynamic extents.
 _BUCKETS: Final = (1, 4096, 128)
 
 #: Reports of the graphs that this process has compiled, newest last; the oldest are forgotten.

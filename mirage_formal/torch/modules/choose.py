@@ -33,17 +33,17 @@ from mirage_formal.torch.modules.operators import TorchOperator, torch_operator
 from mirage_formal.torch.modules.report import RegionReport, Report
 
 _PACKAGE: Final = Path(__file__).parents[2]
-#: Seconds; less is no search.
+#: Least seconds of a search.
 _LEAST_S: Final = 2.0
-#: Errors in what was asked for; others say why a region has no candidate.
+#: Errors in the options; other errors are reasons why a region has no candidate.
 _ASKED: Final = (ClusterError, RunError, SpaceError, TargetError)
 _VIEWS: Final = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
 
 
-#: Directories of searches of this process.
+#: Directories of the searches of this process.
 _WRITTEN: Final[set[Path]] = set()
 
-#: What became of programs, by their digests without names.
+#: Report and operator of each program, by its digest without names.
 Known = dict[str, tuple[RegionReport, TorchOperator | None]]
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 _Node = TypeVar("_Node")
-#: Options of Inductor's by which newer ones bound the memory that combo kernels take; they group without levels then.
+#: Options by which newer versions of Inductor bound the memory of combo kernels; they group without levels then.
 BOUNDED: Final = ("combo_kernel_peak_memory_pct_threshold", "combo_kernel_peak_memory_increase_gb")
 
 

@@ -17,17 +17,17 @@ from mirage_formal.device.measure import TorchRecorder, measure
 from mirage_formal.errors import MirageError
 from mirage_formal.torch.modules.operators import once
 
-#: What a time must be below another one, as a factor, to count as less: repeated measurements are closer than this.
+#: Largest ratio of two times that counts as faster: repeated measurements differ by less than this.
 CLEARLY: Final = 0.99
 _SCALE: Final = 0.1
 _SEED: Final = 12345
-#: Rounds in which all that is compared is timed in turns; the least counts, because disturbances only add time.
+#: Rounds of interleaved timing; the least time counts, because disturbances only add time.
 _ROUNDS: Final = 3
 
-#: Of torch and the driver, memory that is short among them; of launches.
+#: Errors of torch and the driver, such as lack of memory; and of launches.
 _FAILURES: Final = (RuntimeError, MirageError)
 
-#: Held while something is timed. Programs that compile in several processes at once set it to a lock of theirs.
+#: Lock held during a measurement. Programs that compile in several processes set it to a lock of their own.
 alone: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 

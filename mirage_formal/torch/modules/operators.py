@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 NAMESPACE: Final = "mirage_formal"
 _DIGITS: Final = 24
-#: Bytes; no kernel reads more at once.
+#: Bytes of the widest load of a kernel.
 _ALIGNED: Final = 16
-#: Keys of the dispatcher that a tensor has whose memory holds its elements, and that are on where no mode is. Others
-#: change what is read: tensors of subclasses and of other devices, those that are to be negated, transforms.
+#: Dispatch keys of a tensor whose memory holds its elements, and those that are on without any mode. Others change the
+#: values that are read: tensors of subclasses and of other devices, lazily negated ones, transforms.
 _PLAIN: Final = (
     *("CPU", "CUDA", "BackendSelect", "ADInplaceOrView"),
     *("AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"),

@@ -17,7 +17,7 @@ from mirage_formal.torch.modules.trace import Traced
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _aten = torch.ops.aten
-#: Views, and the methods of tensors that are the same and take about half as long.
+#: View operators, and the equivalent methods of tensors, which take about half the time.
 _METHODS: Final = {
     _aten.permute.default: "permute",
     _aten.view.default: "view",

@@ -26,7 +26,7 @@ from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator
 from mirage_formal.torch.modules.report import RegionReport, Report
 from mirage_formal.torch.modules.rewrite import alone
 
-#: Makes a function of a graph, for inputs like these.
+#: Compiler of a graph, for inputs like the given ones.
 Compile: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
 

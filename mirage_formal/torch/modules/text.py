@@ -33,14 +33,14 @@ _FUNCTIONS: Final = {
     OpKind.RECIPROCAL: "torch.reciprocal",
     OpKind.LOGICAL_NOT: "torch.logical_not",
 }
-#: Types to which values of a wider one are rounded.
+#: Narrower type of each rounding operator.
 _ROUNDED: Final = {OpKind.ROUND_FLOAT16: "torch.float16", OpKind.ROUND_BFLOAT16: "torch.bfloat16"}
-#: Significant bits of bfloat16, and binary digits behind the point that float16 has of every number.
+#: Significant bits of bfloat16, and fractional bits that float16 has for every number.
 _BITS: Final = 8
 _DIGITS: Final = 14
 
 
-#: Largest finite numbers of the narrow types, which the lowest float32 stands for in them.
+#: Largest finite numbers of the narrow types, to which larger magnitudes are clamped.
 _LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: float(2**128 - 2**120)}
 
 

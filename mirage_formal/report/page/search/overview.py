@@ -15,7 +15,7 @@ from mirage_formal.report.page.search.pruning import pruned_section
 from mirage_formal.report.page.search.units import course_section, units_section
 from mirage_formal.report.search_view import Search
 
-#: What a record may say that reading takes: nobody answers for it.
+#: Bounds of a recorded read time that is shown; records are not checked.
 _LEAST_US: Final = 1e-3
 _MOST_US: Final = 1e9
 

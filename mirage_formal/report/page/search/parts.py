@@ -9,7 +9,7 @@ from mirage_formal.report.page.markup import Markup, details, element, joined, t
 from mirage_formal.report.page.search.overview import search_section
 from mirage_formal.report.search_view import PartSearch
 
-#: Searches that are shown in full.
+#: Most searches that are shown in full.
 _OPENED: Final = 48
 _HEAD: Final = (
     "search", "operators of the program", "in the best cover", "status", "units", "states", "pruned", "candidates kept",

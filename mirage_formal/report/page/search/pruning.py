@@ -9,7 +9,7 @@ from mirage_formal.report.page.charts import Bar, bars
 from mirage_formal.report.page.markup import Markup, details, element, table
 from mirage_formal.report.search_view import Search
 
-#: Bars that are drawn.
+#: Most bars that are drawn.
 _BARS: Final = 24
 _UNKNOWN: Final = "not recorded"
 _THREADS: Final = "Thread graphs are put together by a rule, so a search prunes nothing at their level."

@@ -9,14 +9,14 @@ from mirage_formal.report.page.charts import Bar, bars, curves, linear
 from mirage_formal.report.page.markup import Markup, details, element, table
 from mirage_formal.report.search_view import Search, Unit
 
-#: Units that have a row each; of more, workers have.
+#: Most units that have a row each; with more units, rows are workers.
 _ROWS: Final = 40
-#: Workers that are drawn, and units without times.
+#: Most workers that are drawn, and most units without times.
 _LANES: Final = 32
 _BARS: Final = 60
-#: Units that the table has.
+#: Most units in the table.
 _LISTED: Final = 2000
-#: Pieces of a row's width; bars that lie in one are drawn as one.
+#: Resolution of a row; bars within one piece are drawn as one.
 _PIECES: Final = 200
 _HEAD: Final = (
     "unit",

@@ -20,12 +20,12 @@ from mirage_formal.torch.integrations.kernelbench.outcome import Job, Outcome, T
 from mirage_formal.torch.integrations.kernelbench.problems import ProblemFile
 from mirage_formal.torch.integrations.kernelbench.text import markdown
 
-#: What is written into the output directory.
+#: Files written to the output directory.
 TABLE_FILE: Final = "table.json"
 TEXT_FILE: Final = "table.markdown"
 EVIDENCE: Final = "evidence"
 WRITTEN: Final = "ModelNew"
-#: Part of a problem's time that its searches get; the rest is for the import and the trials.
+#: Share of a problem's time for its searches; the rest is for the import and the trials.
 _SEARCH_SHARE: Final = 0.6
 _COMMAND: Final = (sys.executable, "-m", "mirage_formal.torch.integrations.kernelbench.child")
 _SAID: Final = 300

@@ -13,7 +13,7 @@ _OPERATORS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
-#: No number becomes smaller than this by being halved.
+#: Smallest number that halving produces.
 LEAST: Final = 16
 
 
