@@ -1,6 +1,6 @@
-"""JSON texts, bounded and unambiguous: what two readers could understand in two ways is refused.
+"""JSON parser for untrusted files: bounded, and strict about everything that two parsers could read differently.
 
-Every JSON text of this project passes here first, whatever reads it afterwards.
+Every JSON text of this project passes here first, before any other decoder.
 """
 
 from __future__ import annotations

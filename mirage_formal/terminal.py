@@ -1,7 +1,7 @@
-"""Text from elsewhere on a terminal: one line, every character shown, no character obeyed.
+"""Escaping of untrusted text for a terminal: one line, every character visible, no control character effective.
 
-Whatever comes from a file is an author's text. Printed raw it could hold line breaks, terminal escapes, marks that turn
-the reading direction, or characters that nobody sees, and so write lines that look like this program's own.
+A text from a file is an author's text. Printed raw it could hold line breaks, terminal escapes, bidirectional marks or
+invisible characters, and so imitate this program's own lines.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def lines(text: str, limit: int = LONGEST) -> str:
 
 
 def json_text(text: str) -> str:
-    """JSON text that means the same, with escapes for whatever is not seen."""
+    """Return an equivalent JSON text with escapes for invisible characters."""
     return _NO_ASCII.sub(lambda found: _json_shown(found[0]), text)
 
 
