@@ -146,7 +146,7 @@ def _described(executable: Executable) -> dict[str, Any]:
 
 
 def _runs(runs: Any, executable: Executable, seed: int) -> str:
-    """Return whether the outputs of one run are finite."""
+    """Run the kernels once, and return whether the outputs are finite, as text."""
     from mirage_formal.claims.numerics.numerics import draw_all
 
     outputs = runs.run(draw_all(executable.program, seed, 0.1, runs.cupy))

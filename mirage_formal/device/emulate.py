@@ -181,7 +181,7 @@ def loaded_bytes(program: Program, arrays: Sequence[np.ndarray]) -> int:
 def _emulated(
     program: Program, source: str, arrays: Sequence[np.ndarray], *, sanitize: bool, optimised: bool
 ) -> tuple[tuple[np.ndarray, ...], int]:
-    """Return what a kernel writes, and the bytes that it reads."""
+    """Return the outputs of a kernel, and the bytes that it reads."""
     data = _bind(program, arrays)
     level = _MUCH if optimised or amount(program) > _WORTH_IT else _LITTLE
     built = _build(program, source, sanitize, level)

@@ -133,7 +133,7 @@ def printed(outcome: Outcome) -> None:
 
 
 def _established(path: Path, how: _How) -> tuple[_Found, list[str]]:
-    """Check a directory; return what it established, and the sandbox restrictions that could not be applied."""
+    """Check a directory; return the established facts, and the sandbox restrictions that could not be applied."""
     solvers.begin()
     list_files(path)  # a directory beyond the bounds is refused before anything in it is read
     return _check(path, how), solvers.unconfined_solvers()
@@ -270,7 +270,7 @@ def _bound(item: Established) -> str:
 
 
 def _meaning(results: Sequence[Established]) -> list[str]:
-    """Return the lines that explain the table of candidates and what each verdict rests on."""
+    """Return the lines that explain the table of candidates and the basis of each verdict."""
     proved = [item for item in results if item.verdict == "equivalent"]
     lines = [
         f"Candidates established again: {len(results)}, of which proved equivalent: {len(proved)}. Digests agree,",
@@ -365,7 +365,7 @@ def _machine_meaning(again: int, written: Mapping[str, int], results: Sequence[E
 
 
 def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
-    """Return the lines that explain what the table of kernels shows, and what it does not show."""
+    """Return the lines that explain the table of kernels, and its limits."""
     again, recorded, written = (Counter[str]() for _ in range(3))
     for item in results:
         again.update(item.again)

@@ -272,7 +272,7 @@ class Evidence:
         return True
 
     def _settled(self, found: FoundRecord, proof: Proof) -> bool:
-        """Return whether both solvers refute what the proof leaves to them."""
+        """Return whether both solvers refute the obligations that the proof leaves to them."""
         if self._unanswered(obligation.text for obligation in proof.obligations):
             return False
         for obligation in proof.obligations:

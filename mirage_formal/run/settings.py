@@ -87,30 +87,30 @@ class Settings:
     Attributes:
         config: Preset or path of a search space; None chooses a preset from the program's operators.
         target: Name or path of the target that candidates are ranked for.
-        engine: "guided", "exhaustive", or "module:Class" of an engine of one's own.
+        engine: "guided", "exhaustive", or "module:Class" of a user's engine.
         oracle: "normal-form" or "z3".
         prune: Whether branches are pruned by abstract expressions.
         seed: Seed of the fingerprints.
-        accept: "equivalent": only candidates that are proved are reported. "probable": also those that fingerprints did
-            not refute, and every output says so.
-        workers: Worker processes; None takes every processor that this process may use.
-        cluster: Instead of them, the workers of a dask cluster: "tcp://HOST:PORT" or "tls://HOST:PORT" of its
+        accept: "equivalent": only candidates that are proved. "probable": also those that fingerprints did not refute;
+            every output marks them.
+        workers: Number of worker processes; None takes every processor that this process may use.
+        cluster: Workers of a dask cluster in place of local ones: "tcp://HOST:PORT" or "tls://HOST:PORT" of its
             scheduler, or "local:N" for N dask workers on this machine.
-        worker_memory_gib: Memory that a task may use; one that uses more is killed and tried again, and fails then.
-        time_limit_s: Seconds that a run may take, see ``TimeLimits``: the search stops before, so that what it found by
-            then is verified and written.
+        worker_memory_gib: Memory limit of a task; a task that exceeds it is killed and tried again, and then fails.
+        time_limit_s: Seconds for a run, see ``TimeLimits``: the search stops earlier, so that its results can be
+            verified and written.
         unit_limit_s: Seconds after which the worker of one unit counts as hung.
-        proof_limit_s: Seconds after which the proof of one candidate is given up; it is then not reported.
-        resume: Continue the run that is in the output directory.
-        force: Replace the run that is in the output directory; without either, one that is there is left alone.
-        cache: Whether a finished search of the same program and options is recalled from the store, and this one is
-            kept there.
+        proof_limit_s: Seconds after which the proof of one candidate is given up; the candidate is then not reported.
+        resume: Whether to continue the run in the output directory.
+        force: Whether to replace the run in the output directory; without either, an existing run is left alone.
+        cache: Whether a finished search of the same program and options is read from the store, and this one is written
+            to it.
         extents: "free" or "paper"; None leaves the space's own.
         griddims, blockdims, imaps, omaps, fmaps, franges: Lists that replace the space's own.
         max_kernel_ops, max_block_ops, keep, max_states: Limits that replace the space's own.
-        longer: Whether kernels may be put together beyond the space's limits for one: in parts of covers, where the
+        longer: Whether kernels may be fused beyond the space's limits for one kernel: in subgraphs of covers, where the
             user named no limits.
-        part: Whether the program is a part of a larger one, whose own operators take its place where nothing is better.
+        part: Whether the program is a subgraph of a larger one, whose own operators stay where nothing is better.
         bucket: Range of extents that the program stands for in the store; None for its own.
     """
 

@@ -95,7 +95,7 @@ def read_candidate(source: Source, program: KernelGraph | None, about: Candidate
 
 
 def _special(source: Source) -> Special | None:
-    """Return what the verification log records about special values; None where it records nothing."""
+    """Return the record of special values in the verification log; None where there is none."""
     with source.reading(VERIFICATION_FILE):
         found = decode(source.data(VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE).special
         if found is not None:

@@ -243,20 +243,24 @@ def build_run(
 ) -> list[tuple[str, str]]:
     """Write the kernels of a run's best candidates, or of a whole program's best covers, to its directory ``kernels``.
 
-    Candidates that are refused don't count. Earlier kernels are replaced; results of a device only with ``force``.
+    Refused candidates do not count. Earlier kernels are replaced; those with GPU results only with ``force``.
 
-    Args: root: The run's directory. count: How many candidates get kernels. archs: Architectures to compile for. force:
-        Whether kernels are replaced that have results of a device. other_forms: Whether kernels are those of the form
-        with the best estimate (run.kernel_build.forms), not of the own one. step: Told how many candidates have
-        kernels, after each that was tried.
+    Args:
+        root: The run's directory.
+        count: Number of candidates that get kernels.
+        archs: Architectures to compile for.
+        force: Whether kernels with GPU results are replaced.
+        other_forms: Whether kernels are those of the form with the best estimate (run.kernel_build.forms), not of the
+            own one.
+        step: Callback with the number of candidates that have kernels, after each that was tried.
 
     Returns:
-        For each candidate that was tried, its directory's name and what became of it: "built", with the name of a form
-        other than its own, and after a semicolon a note if exponentials are summed without a running maximum; or why
-        not.
+        For each candidate that was tried, its directory's name and the outcome: "built", with the name of a form other
+        than its own, and after a semicolon a note if exponentials are summed without a running maximum; or the reason
+        why not.
 
     Raises:
-        RunError: There is no run, or something in ``kernels`` is not ours or may not be replaced.
+        RunError: There is no run, or a file in ``kernels`` is not ours or may not be replaced.
     """
     with orderly("what is finished stays; the same command builds the rest"), writing(root):
         tell = step or (lambda what, done, total: None)

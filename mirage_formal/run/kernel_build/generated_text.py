@@ -107,7 +107,7 @@ def written(file_name: str | PathLike[str], ending: str, text: str) -> None:
 
     Args:
         file_name: The file.
-        ending: What is appended to a name without an ending.
+        ending: Suffix appended to a name without one.
         text: The text.
 
     Raises:

@@ -307,7 +307,7 @@ class _Whole:
         return min((us for _, us in found), default=None)
 
     def _too_wide(self, part: KernelGraph, most: int) -> bool:
-        """Return whether single kernels are searched for a part, none of which reads as many tensors.
+        """Return whether a subgraph has more inputs than one kernel reads, and only single kernels are searched for it.
 
         Sound: such a search finds nothing. Kernels that are put together read more, see ``part_kernels``.
         """

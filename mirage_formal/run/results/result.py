@@ -31,12 +31,12 @@ class Result:
         graph: The µGraph, with thread graphs.
         digest: Its digest.
         rank: 1 is the best.
-        verdict: What is known about its equality with the program: a proof and its side conditions, or, only in a run
-            that accepts it, that fingerprints agree.
+        verdict: Its equality with the program: a proof and its side conditions, or, only in a run that accepts it,
+            agreement of fingerprints.
         cost: Estimated microseconds.
-        directory: Where its evidence is.
-        alternatives: The candidates from this one on, of which the first that has kernels is run.
-        backend: What calls run: "cuda", or "triton".
+        directory: Directory of its evidence.
+        alternatives: This candidate and the following ones, of which the first that has kernels is run.
+        backend: Back end of calls: "cuda", or "triton".
     """
 
     graph: KernelGraph
@@ -73,13 +73,13 @@ class Result:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Names of the reference system's graphs, of which results have none: refused by their row."""
+            """Refuse the attributes of the reference system's graphs that results do not have."""
             from mirage_formal.frontend.mirage_api.table import missing
 
             raise missing("KNGraph", name, type(self).__name__)
 
     def prepare(self, device: int | None = None) -> None:
-        """Do what the first call on a GPU does: build, compile, load and allocate."""
+        """Do the work of the first call on a GPU: build, compile, load and allocate."""
         self.optimized.prepare(device)
 
     def triton_source(self) -> str:

@@ -112,14 +112,14 @@ WHOLE: Final = _folder(last=WHOLE_FILE, parts=PART_SET, kernels=KERNEL_SET)
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Contents of a directory: what this package writes, and everything else.
+    """Contents of a directory: entries that this package writes, and foreign entries.
 
     Attributes:
         root: The directory.
-        files: Files that we write, in the order in which they may be removed.
-        folders: Directories that we write, those inside before the one that they are in.
-        foreign: Everything else; what is in a foreign directory is not listed.
-        names: Names of the entries of ``root`` that are more than temporary files.
+        files: Files of ours, in the order in which they may be removed.
+        folders: Directories of ours, inner directories first.
+        foreign: Foreign entries; the contents of a foreign directory are not listed.
+        names: Names of the entries of ``root``, without temporary files.
     """
 
     root: Path

@@ -41,14 +41,14 @@ class GraphVerdict(msgspec.Struct, frozen=True):
     """Verdict about one graph of a file.
 
     Attributes:
-        index: Its place in the file.
+        index: Its position in the file.
         verdict: equivalent, probable, different or unknown.
-        reason: The conditions under which it is equivalent; inputs and the first difference; why nothing is known; or
-            "ill-formed" and what is wrong.
-        conditions: Of an equivalent one: what program and graph need to be defined.
+        reason: The conditions of an equivalence; inputs and the first difference; the reason of an unknown verdict; or
+            "ill-formed" and the fault.
+        conditions: Side conditions of program and graph, for an equivalent graph.
         added: Those of the graph that the program does not have.
         counterexample: For different: inputs and the values in which the outputs differ; null otherwise.
-        seconds: Time that deciding took.
+        seconds: Time of the decision.
     """
 
     index: int

@@ -110,7 +110,7 @@ def _dims(step: Step, value: Written) -> list[int]:
 
 
 def _closed(step: Step, value: Written, dims: Sequence[int]) -> Behinds:
-    """Return what lies behind the remaining lengths; zeros and copies stay, as each position is reduced by itself."""
+    """Return the padding content of the remaining dims of a reduction; zeros and copies stay."""
     keep = bool(step.given.get("keepdim"))
     return tuple(None if d in dims else b for d, b in enumerate(value.behind) if keep or d not in dims)
 

@@ -84,7 +84,7 @@ class Correctness(msgspec.Struct, frozen=True):
 
 
 class Performance(msgspec.Struct, frozen=True):
-    """Milliseconds of a call; the reference's are 0, which is the schema's value for what was not measured."""
+    """Milliseconds of a call; the reference's are 0, the schema's value for a missing measurement."""
 
     latency_ms: float
     reference_latency_ms: float = 0.0
