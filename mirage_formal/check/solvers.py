@@ -114,7 +114,7 @@ def answers(script: Script) -> Answers:
     known = _KNOWN.get(script)
     if known is None:
         known = _asked(script)
-        if "unknown" not in known.said.values():  # with more time it may be known
+        if "unknown" not in known.said.values():  # more time may decide it
             if len(_KNOWN) >= _MOST:
                 _KNOWN.clear()
             _KNOWN[script] = known
@@ -129,7 +129,7 @@ def _asked(script: Script) -> Answers:
     left, whose = _CLOCK.left()
     if left <= 0:
         return Answers(dict.fromkeys(UNSAT, "unknown"), f"no time is left of {whose}", asked=False)
-    # Each of the two has its half.
+    # Each solver gets half of the time.
     results = discharge(script, max(1, min(QUESTION_MS, int(1e3 * left / 2))))
     _CLOCK.spend(sum(result.processor_ms for result in results) / 1e3)
     why = "; ".join(result.reason for result in results if result.reason)

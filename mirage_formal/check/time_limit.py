@@ -99,7 +99,7 @@ class Within(Generic[R]):
                     break
                 try:
                     kind, *about = self._events.recv()
-                except (EOFError, OSError):  # nobody is left who could say something
+                except (EOFError, OSError):  # no process is left that could send an event
                     self._process.join(_END_S)
                     what = f"its process died with exit code {self._process.exitcode}"
                     raise CheckFailed(*self._steps.longest(), what) from None

@@ -170,7 +170,7 @@ def _measured(cubin: bytes, log: str, version: str) -> Compiled:
             f"expected ptxas to report registers and spills, got: {log!r}", where="NVRTC", hint=NVRTC_HINT
         )
     shared = re.search(r"(\d+) bytes smem", log)
-    # NVRTC tells two numbers of its version; the note in what it makes tells all.
+    # NVRTC reports two numbers of its version; the note in the cubin has all.
     build = re.search(rb"Cuda compilation tools, release [0-9.]+, V([0-9.]*[0-9])", cubin)
     return Compiled(
         cubin=cubin,

@@ -207,7 +207,7 @@ class Loaded:
         arch = arch_of(self._device)
         if (binary := launch.cubins.get(arch)) is not None:
             return self.executable.files[binary.file]
-        # Only machine code that is missing needs the compiler and its cache.
+        # Only missing machine code needs the compiler and its cache.
         from mirage_formal.device.compile import compile
 
         return compile(self.executable.files[launch.source].decode(), arch).cubin

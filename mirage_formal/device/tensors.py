@@ -135,7 +135,7 @@ class Torch:
     def __init__(self) -> None:
         self.torch = import_module("torch")
         self._devices: dict[int, Any] = {}
-        # The public function makes an object for each call.
+        # The public function allocates an object in each call.
         self._raw_stream = getattr(getattr(self.torch, "_C", None), "_cuda_getCurrentRawStream", None)
 
     def device(self, value: Any) -> int:

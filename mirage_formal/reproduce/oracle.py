@@ -267,7 +267,7 @@ class _Asking:
     def rows(self) -> Iterator[Asked]:
         """Return one row for each arm."""
         z3 = {arm: self._ask_z3(ms) for arm, ms in _Z3.items()}
-        # What z3 proves is valid, too.
+        # Queries that z3 proves are valid, too.
         proved = {e for answers, _ in z3.values() for e, answer in answers.items() if answer is Answer.PROVED}
         self._valid |= proved
         yield self._row(NORMAL_FORM, self._by_form, frozenset({Answer.REFUTED}))

@@ -212,7 +212,7 @@ class _Run:
             self.most_us = most_us(ranked, self.unfused_us)
             ranked = [found for found in ranked if found.estimated_us <= self.most_us]
         elif self.settings.part and kernel_count(self.job.program) == 1:
-            # The part's own kernel is there already: what does not beat it is not worth a proof.
+            # The part's own kernel exists: a candidate that is not faster is not worth a proof.
             self.most_us = nextafter(self.unfused_us, 0.0)
             ranked = [found for found in ranked if found.estimated_us <= self.most_us]
         limits = self.limits.behind_search(time.monotonic())

@@ -98,7 +98,7 @@ class Evidence:
         self._limits = limits
         self._show = show
         self._verified: dict[str, Verified] = {}
-        self._accepted = 0  # those of whose proofs the solvers have not answered all questions yet
+        self._accepted = 0  # accepted candidates whose obligations are still open
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
         self._program = embed(job.program)
         seen = job.sought.whole
@@ -199,7 +199,7 @@ class Evidence:
                         self._reject(left[index], "unknown", reason)
                     case Failed(reason=reason):
                         self._reject(left[index], "unknown", reason)
-        finally:  # what is accepted when an interrupt comes is not lost
+        finally:  # accepted candidates survive an interrupt
             proofs = [result.proof for _, result in accepted if result.proof is not None]
             self._discharge(Phase.PROVE, (o.text for proof in proofs for o in proof.obligations))
             self._accepted = 0

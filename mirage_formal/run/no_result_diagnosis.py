@@ -190,7 +190,7 @@ def _outside(search: _Search) -> Iterator[Reason]:
     """
     listed = frozenset({*search.space.kernel_ops, *search.space.block_ops})
     program, count = search.program, len(search.program.inputs)
-    for number, op in enumerate(program.ops):  # of predefined operators, which have one result each
+    for number, op in enumerate(program.ops):  # predefined operators have one result each
         view = places(program)[count + number].base < count
         if isinstance(op, Op) and not view and not _has(listed, op.kind):
             space = f"the search space {search.space.name}, which lists no {op.kind.value}"

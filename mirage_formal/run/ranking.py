@@ -89,7 +89,7 @@ def select(
     first: list[str] = []
     for found in ranked:
         if len(first) == keep:
-            break  # there may be thousands behind, of which nothing need be known
+            break  # the remaining ones, possibly thousands, are not needed
         if near is not None and (shown := near(found)) in firsts:
             alike.add(found.digest)
             continue

@@ -256,7 +256,7 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
                 found = fastest(results, report.directory, Wanted(measure, left, backend), device)
                 return Results(_as_asked(found, backend))
         except UnsupportedError as error:
-            # Nobody asked for a comparison, and what was searched and proved is not lost by it.
+            # No comparison was requested, so its failure must not lose the proved results.
             if "measure" in given:
                 raise
             said = f"{error}; all candidates are returned, in the order of estimates, compared with nothing"

@@ -112,7 +112,7 @@ def plan(job: Job) -> list[Unit]:
     units = engine.units(program, job.space, job.options)
     if (longer := round_extents(program)) is not None:
         padded: list[Unit] = []
-        with suppress(UnsupportedError):  # one that is computed by its own operators alone may not be searched longer
+        with suppress(UnsupportedError):  # the engine may refuse the rounded program
             padded = engine.units(longer.program, job.space, job.options)
         padded = [msgspec.structs.replace(unit, label=f"{PADDED}{unit.label}") for unit in padded]
         units = [*units[:1], *padded[:1], *units[1:], *padded[1:]]
@@ -137,7 +137,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
         found[record.digest] = record
     most = estimate(program, job.target).us
     if found and min(one.estimated_us for one in found.values()) > _CLOSE * most:
-        from mirage_formal.run.split_k_candidates import dealt  # few units need what it loads
+        from mirage_formal.run.split_k_candidates import dealt  # few units need this import
 
         for graph in dealt(graphs, job.target, most):
             record = _found(job, graph if longer is None else longer.wrapped(graph), None)
@@ -292,7 +292,7 @@ def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
     found = at_special_values(job.program, decode(task.graph))
     if isinstance(found, Fault):
         return Rejected("numerics", str(found))
-    # Of a fingerprint without an answer, only rounds that came to their end.
+    # A fingerprint without an answer is recorded with its completed rounds only.
     log = msgspec.structs.replace(judged.record, draws=tuple(draw for draw in judged.record.draws if draw.expected))
     return Accepted(verdict_record(judged.verdict), msgspec.json.encode(log), _proof(judged), found)
 

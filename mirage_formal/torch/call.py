@@ -160,7 +160,7 @@ class Call:
         if not types:
             return self.dtype or DType.BOOL
         if self.dtype is None or not self.dtype.floating:
-            # Tensors without dims do not count beside others.
+            # Tensors without dims do not count if there are others.
             wide = {value.dtype for value in values if value.dtype.floating and value.shape}
             types = wide or types
             return next(iter(types)) if len(types) == 1 else DType.FLOAT32

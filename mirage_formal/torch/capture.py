@@ -68,7 +68,7 @@ def capture(
             given = _distinct(module, (tuple(args), dict(kwargs or {})))
             program = torch.export.export(module, *given, strict=False, dynamic_shapes=varying)
             program = _functional(program)
-    except Exception as error:  # whatever the user's code or torch raises
+    except Exception as error:  # the user's code and torch may raise anything
         first = str(error).strip().splitlines() or [type(error).__name__]
         text = f"{entry}: torch.export has no graph of {_name(target)}: {type(error).__name__}: {first[0]}"
         raise fail(UnsupportedError, text, "see whether torch.export.export(module, args) works") from None

@@ -64,7 +64,7 @@ def addmm(call: Call) -> Written:
 
     def made(graph: ImportedGraph, x: Tensor, c: Tensor) -> Tensor:
         x = x if alpha == 1 else graph.scale(x, alpha)
-        if beta == 0:  # what is added does not matter, not even NaN
+        if beta == 0:  # the added term is ignored, even NaN
             return x
         return graph.add(c if beta == 1 else graph.scale(c, beta), x)
 

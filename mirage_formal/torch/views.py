@@ -186,7 +186,7 @@ def refine(rows: Sequence[Digits]) -> list[Digits] | None:
     found: list[list[Digit]] = [[] for _ in rows]
     while any(left):
         if not all(left):
-            return None  # other extents: whoever calls this has made them equal
+            return None  # other extents: callers have made them equal
         step = min(row[-1][0] for row in left)
         for row, taken in zip(left, found, strict=True):
             extent, stride = row.pop()

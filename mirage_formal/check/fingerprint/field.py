@@ -139,7 +139,7 @@ def run(graph: KernelGraph, point: Point, source: Source) -> list[Residues]:
         else:
             parts = wanted[len(values)]
             values.append([_apply(op, given, part, point, 0, 1) if part in parts else None for part in (P, Q)])
-        for operand in op.operands:  # free what nobody reads any more
+        for operand in op.operands:  # free values after their last reader
             if last[operand] == index and operand not in graph.outputs:
                 values[operand] = [None, None]
     return [_known(values[i][P]) for i in graph.outputs]

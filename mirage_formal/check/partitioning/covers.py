@@ -238,7 +238,7 @@ def _replacement(
     if part.run:
         with step(whole.root / part.run / RUN_FILE, f"program of {at}"):
             expect("digest of the part's program", digest(piece.program), digest(found[part.run][0].program))
-            # Equal digests are not enough: conditions name operators by their numbers in the program searched.
+            # Equal digests do not suffice: conditions name operators by their numbers in the searched program.
             expect("the part's program", piece.program, found[part.run][0].program)
     if not part.candidate:
         with step(path, f"{at}: operators that stay"):

@@ -135,7 +135,7 @@ def assess(directory: Path, tuning: TuningRecord | None) -> Answer:
     from mirage_formal.run.kernel_build.device_records import record_numerics, record_time
 
     executable = load(directory)
-    manifest_digest(directory)  # what is measured is what the manifest lists
+    manifest_digest(directory)  # measure exactly the files that the manifest lists
     runs = DeviceRuns(executable)
     record = record_numerics(runs, directory)
     if where_computed(record) != "within":
@@ -207,10 +207,10 @@ def main() -> int:
                     files = files or _files()
                     done = in_triton(files, job)
                 else:
-                    files = None  # inputs that it holds
+                    files = None  # frees its inputs
                     place = Path(job.directory)
                     done = assess(place, job.tuning) if job.directory else kernels[order.plan].time(job)
-            except Exception as error:  # whatever fails is this job's failure
+            except Exception as error:  # any error is this job's failure
                 lines = str(error).strip().splitlines()
                 done = Answer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
             broken = bool(done.failed) and not _healthy()

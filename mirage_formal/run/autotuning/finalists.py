@@ -96,7 +96,7 @@ class Finalists:
         """Build and write the kernels of candidates in parallel: the first one always, others until the deadline."""
         from mirage_formal.run.kernel_build.save import save_built
 
-        # At a deadline what is not finished is lost, so there is time for each to be, on as many processors.
+        # Unfinished builds are lost at a deadline, so each gets time to finish, on as many processors.
         made = dict(self._made(chosen, max(deadline, time.monotonic() + _BUILT_S)))
         if chosen and 0 not in made:
             made |= dict(self._made(chosen[:1]))
@@ -180,7 +180,7 @@ class Finalists:
             row = other.rows[name]
             if row.us is None or row.us >= least:
                 return False
-            move_built(other._directory(name), self._directory(name))  # with what was measured of it
+            move_built(other._directory(name), self._directory(name))  # with its measurements
         self.rows[name], self.built[name], self._chosen[name] = row, other.built[name], one
         return True
 
@@ -230,7 +230,7 @@ class Finalists:
         if best:
             singly(operators, every, lambda early: taken(replace(roomy(best), early=early)))
         others = beside(plan, times, self._chosen[name])
-        # All of them are tried, each instead of a kernel of what was taken before it.
+        # All of them are tried, each as a change of the best choice so far.
         if any([taken(changed(self._chosen[name], {place: at})) for place, at in others]):
             now = self._chosen[name]
             singly(operators, now.early, lambda early: taken(replace(now, early=early)))

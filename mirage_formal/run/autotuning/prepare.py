@@ -83,7 +83,7 @@ def source_of(root: Path) -> Source:
     """
     program, target, found = candidates_of(root)
     candidates = tuple((name, encode(graph())) for name, graph in found)
-    # What the candidates' forms and schedules are may change with any of our code.
+    # Any change of our code may change the candidates' forms and schedules.
     read = (sorted(environment().items()), sha256(encode(program)), target, [(n, sha256(g)) for n, g in candidates])
     return Source(encode(program), target, candidates, sha256(msgspec.json.encode(read)))
 
@@ -311,7 +311,7 @@ def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
     stable = any(one.stable for found in answers.values() for one in found)
     for number, task in enumerate(tasks):
         for one in answers.get(number, ()):
-            if stable and not one.stable:  # it would be outside of its tolerance
+            if stable and not one.stable:  # it would exceed its tolerance
                 continue
             own = []
             for graph, position, _, warm, schedules in one.kernels:
@@ -392,7 +392,7 @@ class Maker:
             if isinstance(event, Done):
                 one = event.value
             elif isinstance(event, Failed):
-                if event.overdue and limit < _KERNEL_S:  # it may yet be made another time
+                if event.overdue and limit < _KERNEL_S:  # it may succeed another time
                     continue
                 one = Prepared(f"it could not be made: {event.reason}"[:500])
             else:

@@ -90,14 +90,14 @@ class Child:
                             return
                         yield left.pop(0), Answer(failed=line)
                         break
-                    with contextlib.suppress(msgspec.DecodeError):  # what a library prints is no answer
+                    with contextlib.suppress(msgspec.DecodeError):  # output of a library is no answer
                         answer = msgspec.json.decode(line, type=Answer)
                         yield left.pop(0), answer
-                        if answer.broken:  # its process ends; that is not the next job's fault
+                        if answer.broken:  # its process ends, which is not the next job's fault
                             self.close()
                             break
         finally:
-            if left:  # what it was asked beyond that is of no use any more
+            if left:  # the rest of its order is not needed any more
                 self.close()
 
     def __enter__(self) -> Child:
@@ -173,7 +173,7 @@ def time_kernels(
     known = {name: one for name, one in times.items() if name in made and holds(one, made[name])}
 
     def measure(what: str, wanted: Sequence[At], replays: int) -> None:
-        # One piece after another: its schedules share inputs. A kernel may stand in several pieces.
+        # One piece after another, because its schedules share inputs. A kernel may occur in several pieces.
         first = {plan.key(at): at for at in sorted(wanted, reverse=True)}
         missing = sorted(at for name, at in first.items() if name not in known or known[name].replays < replays)
         jobs = [Job(piece, variant, replays) for piece, variant in missing]

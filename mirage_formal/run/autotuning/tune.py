@@ -93,7 +93,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     for number, wanted in enumerate(_rounds(plan, limits.kernels, tried, device)):
         late = number > 0 or bool(tried) or device is None
         if isinstance(device, str):
-            # What was timed elsewhere may run, and finalists are made anew: machine code of the others is of no use.
+            # Kernels timed on another machine may run, and finalists are rebuilt: no other machine code is needed.
             ready = [at for at in wanted if tried.get(plan.key(at)) is not None]
             refused = sum(plan.key(at) in tried for at in wanted) - len(ready)
         else:
@@ -134,7 +134,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
             if isinstance(device, str):
                 return replace(tuned, left="measure the candidates on the machine with the GPU")
             if any(row.us is not None for row in finalists.rows.values()) or time.monotonic() >= deadline:
-                break  # while all are refused, or outside of their tolerance, further ones are tried
+                break  # try further ones while all are refused or outside tolerance
     return tuned
 
 

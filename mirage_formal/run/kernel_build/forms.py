@@ -72,7 +72,7 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
             continue  # a search has candidates of one kernel on other grids
         rewriting = _rewriting(change, target, slack)
         before = rewritten(candidate, rewriting)
-        # What was there, or is estimated slow already, need not be proved.
+        # Known or slow forms need no proof.
         if before.graph in known or _slow(change, _us(before.graph, target), slack * _us(candidate, target)):
             continue
         known.add(before.graph)

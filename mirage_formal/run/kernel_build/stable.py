@@ -131,7 +131,7 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
         if not stabilizing.isdisjoint(run.operators):
             after = stabilize(before)
             if isinstance(after, NotStable) or after == before:
-                # Of what a part reads less is known inside of it than in the µGraph, which is taken as one part then.
+                # Less is known of a part's inputs inside the part, so the whole µGraph is tried as one part.
                 return _whole(graph, rewriting)
             form = after
         parts.append((run.operators, proved(piece, form)))
@@ -146,7 +146,7 @@ def _whole(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
     before = rewritten(whole.program, rewriting).graph
     form = stabilize(before)
     if isinstance(form, NotStable):
-        # Parts of the rewritten µGraph would need others: its caller has the µGraph itself.
+        # Parts of the rewritten µGraph would need other inputs; the caller has the µGraph itself.
         return [], f"no running maximum: {form.reason}"
     return [(tuple(range(len(graph.ops))), proved(whole, form))], ""
 

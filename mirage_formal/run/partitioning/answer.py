@@ -90,10 +90,10 @@ def _searched_any(program: KernelGraph, settings: Settings, out: Path, **about: 
         # Views and maxima in between are where a cover may cut better.
         good = _good(report, 1.0 if job.sought.program == program else _CLEARLY)
         if report.summary.status == "interrupted" or good or (out / KERNELS).exists():
-            return report  # kernels of a run that is resumed are not removed unasked
+            return report  # kernels of a resumed run are not removed without a request
         # What lies there is the run that was just made. If it was of some use, the program may be a part of its cover.
         settings = replace(settings, resume=False, force=True, time_limit_s=_left(settings.time_limit_s, begin))
-        done = report.summary.status == "complete" or not report.summary.found  # what was found may be left to verify
+        done = report.summary.status == "complete" or not report.summary.found  # candidates may be left to verify
         tried = done and not _good(report, 1.0)
         return run_whole(program, settings, out, tried=tried, **about)
 

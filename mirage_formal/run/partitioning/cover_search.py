@@ -164,11 +164,11 @@ class _Whole:
         self.job = job
         self.target = job.target
         self.identity = identity(job)
-        self.reports: dict[KernelGraph, Report] = {}  # programs, for a candidate's conditions name their operators
-        self.known: dict[KernelGraph, Offers] = {}  # what the searches have brought parts to
-        self.alike: dict[KernelGraph, Offers] = {}  # likewise, for what is sought in them, views apart
-        self.sought: dict[KernelGraph, KernelGraph] = {}  # of parts that were looked at
-        # The least that searches of other parts could find.
+        self.reports: dict[KernelGraph, Report] = {}  # by exact program, because conditions name its operators
+        self.known: dict[KernelGraph, Offers] = {}  # offers found by the searches
+        self.alike: dict[KernelGraph, Offers] = {}  # offers by sought graph, which has no views
+        self.sought: dict[KernelGraph, KernelGraph] = {}  # sought graphs of parts
+        # Lower bounds of the costs that searches of other parts could find.
         self.floors: dict[tuple[KernelGraph, bool], float | None] = {}
         self.limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
         self.merger = Merger(self.program, self.target, self.limits)
@@ -181,14 +181,14 @@ class _Whole:
         self.watch = about.get("watch", silent)
         self.workers = workers
         self.tried = tried
-        if tried:  # nor is a part that differs from the program in views alone
+        if tried:  # a part that differs from it in views only is not searched either
             self.alike[self._look(job.program)] = ()
         self.begin = time.monotonic()
         self.status: Status = "complete"
         self.over = False  # whether there is no time for the search of a further part
 
     def report(self) -> WholeReport:
-        self._write((), "interrupted")  # what is here is ours, if we do not come to the end
+        self._write((), "interrupted")  # marks the directory as ours, in case of an interruption
         if (stopped := self._searched()) is not None:
             record = self._write((), "interrupted")
             return WholeReport(record, (), (), self._filled(stopped), self.root, self._searches(), self.limited)
@@ -213,7 +213,7 @@ class _Whole:
         for us in _KERNEL_US:
             if stopped is None:
                 stopped = self._explore(partial(self._merged, us))
-        if stopped is not None or self.settings.narrowed:  # in a space that the user named single kernels are no limit
+        if stopped is not None or self.settings.narrowed:  # a user's space is not restricted to single kernels
             return stopped
         return self._explore(lambda: self._cut(self._few, _KERNEL_US[-1]))
 
@@ -296,7 +296,7 @@ class _Whole:
 
     def _floor(self, part: KernelGraph, *, cuts: bool) -> float | None:
         """Return ``floor_us`` of a part, or the cost that a search for the same graph found; None without either."""
-        if (part, cuts) not in self.floors:  # the same sets of operators are looked at in every round
+        if (part, cuts) not in self.floors:  # every round asks for the same sets of operators
             whole = self.tried and len(part.ops) == len(self.program.ops)
             most = self.job.space.max_block_inputs
             searched = not whole and takes(part, self.job, self.settings) and not self._too_wide(part, most)
@@ -369,7 +369,7 @@ class _Whole:
     def _own_settings(self, part: Part, left: float | None, *, resume: bool) -> Settings:
         limit = None if left is None else max(_PART * left, NO_TIME_S)
         config = part_config(part.program, self.settings)
-        # What lies in a part's directory is this whole's own, see open_whole.
+        # A part's directory belongs to this whole program, see open_whole.
         return replace(
             self.settings,
             config=config,

@@ -104,7 +104,7 @@ def replace_part(program: KernelGraph, part: Part, report: Report | None, target
     choices: list[tuple[float, int, Result | None, int]] = [
         (result.cost, result.rank, result, kernel_count(result.graph)) for result in (proved(report) if report else ())
     ]
-    last = 1 + len(choices)  # of equal ones a candidate is taken
+    last = 1 + len(choices)  # among equals a candidate wins
     choices.append((estimate(part.program, target).us, last, None, kernel_count(part.program)))
     fitting = [choice for choice in choices if choice[3] == part.kernels] or choices
     _, _, chosen, _ = min(fitting, key=lambda choice: choice[:2])
@@ -129,7 +129,7 @@ def reported(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
     distinct: dict[str, Cover] = {}
     for one in covers:
         if one.us <= unfused_us * _ROUNDING:
-            distinct.setdefault(digest(one.graph), one)  # those that differ only in the order of operators are one
+            distinct.setdefault(digest(one.graph), one)  # covers that differ only in operator order are equal
     ranked = sorted(distinct.values(), key=lambda one: (one.us, one.kernels))
     front: list[Cover] = []
     for one in ranked:

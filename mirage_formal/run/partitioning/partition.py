@@ -376,7 +376,7 @@ def one_by_one(part: KernelGraph, target: Target) -> bool:
         return False
     if not any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in part.ops):
         return is_mirrored(part) and not _few_rows(part, target)
-    passed: set[int] = set()  # products, and what such operators make of them
+    passed: set[int] = set()  # products, and results of such operators on them
     for number, op in enumerate(part.ops, len(part.inputs)):
         behind = not passed.isdisjoint(op.operands)
         if isinstance(op, Op) and op.kind is OpKind.MATMUL:
@@ -387,7 +387,7 @@ def one_by_one(part: KernelGraph, target: Target) -> bool:
             full = all(1 not in types[i].shape[-2:] for i in op.operands)
             if (
                 op.kind not in (OpKind.MUL, OpKind.DIV, OpKind.DIV_NO_NAN) or not full
-            ):  # a factor for each element lets nothing pass
+            ):  # an elementwise factor does not commute with a product
                 passed.add(number)
     return True
 
@@ -420,7 +420,7 @@ def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tup
         inner[number] = types[number].bytes
         shape = types[number].shape
         blocks = prod(shape[:-2]) * -(-shape[-2] // _ROWS)
-        if not below or 2 * blocks >= target.sms:  # as many SMs have most of the device's bandwidth
+        if not below or 2 * blocks >= target.sms:  # that many SMs reach most of the device's bandwidth
             continue
         partial = 2 * types[number].bytes * -(-target.sms // blocks)
         if 2 * below <= partial:

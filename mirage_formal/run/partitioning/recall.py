@@ -110,7 +110,7 @@ def keep_any(claim: Claim, report: Report | WholeReport) -> None:
     if status == "interrupted" or report.failed or report.lost or not report.results:
         return
     if isinstance(report, WholeReport) and not any(part.candidate for part in report.record.best.parts):
-        return  # whether its searches have found anything is not told by what is replayed
+        return  # a replay does not show if its searches found candidates
     claim.keep(report.directory, report.results, status)
 
 

@@ -53,7 +53,7 @@ class Counts:
         self._forecast = Forecast()
         for record in records:
             self.add(record)
-        self._earlier = self._states  # of a run that is resumed: they were not visited now
+        self._earlier = self._states  # states of earlier sessions, not visited in this one
 
     def add(self, record: UnitRecord) -> None:
         """Add the counters of a finished unit."""

@@ -112,7 +112,7 @@ def claimed(kind: Kind, job: Job, settings: Settings) -> Iterator[Claim]:
     if (found := recall(key, job, limit)) is not None:
         yield Claim(job, limit, key, found)
         return
-    with Place().making(key, limit):  # whoever had it may have left what is asked for
+    with Place().making(key, limit):  # the previous holder may have written the entry
         yield Claim(job, limit, key, recall(key, job, limit, last=True))
 
 
@@ -142,7 +142,7 @@ def recall(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False
         if entry.record.seal not in _replayed:
             _replayed[entry.record.seal] = _asked(entry, key, job)
         expect_key(path, entry.record, key)
-    except FileNotFoundError:  # somebody is removing it
+    except FileNotFoundError:  # another process is removing it
         return None
     except (CheckFailed, MirageError, OSError) as error:
         if last:

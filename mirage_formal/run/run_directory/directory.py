@@ -194,7 +194,7 @@ def clear(root: Path, kind: Folder) -> None:
             path.rmdir()
         except FileNotFoundError:
             pass
-        except OSError:  # somebody has put something there in the meantime: it stays
+        except OSError:  # a foreign file was added in the meantime: it stays
             survey(root, kind).refuse_foreign()
             raise
 

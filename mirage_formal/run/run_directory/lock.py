@@ -95,7 +95,7 @@ def _acquired(place: Path) -> tuple[FileLock, Path]:
         if error.errno not in _NO_LOCK:
             raise
         why = error.strerror
-    # Whether the directory itself can be written is not known yet, and not said here.
+    # A directory that cannot be written is reported later.
     code = hashlib.sha256(os.fsencode(place)).hexdigest()[:24]
     own = Path(tempfile.gettempdir()) / f"mirage_formal-{os.getuid() if hasattr(os, 'getuid') else 0}-{code}.lock"
     lock = _locked(own, place)

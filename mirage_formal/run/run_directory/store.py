@@ -89,7 +89,7 @@ class Store:
         earlier = decode(read(path), RunRecord, str(path))
         if earlier.key != run.key:
             raise RunError(_differences(earlier, run), where=str(path), hint="resume with the same program and options")
-        if earlier.versions != run.versions:  # the record would be untrue of what is found now
+        if earlier.versions != run.versions:  # the record would not describe this session's results
             others = dict(sorted(earlier.versions.items() - run.versions.items()))
             what = f"expected the packages that the run was started with, {others or 'and no more'}, got others"
             raise RunError(what, where=str(path), hint="install those versions, or start a new run")
@@ -97,7 +97,7 @@ class Store:
         drop_temporary(root, RUN)
         journal = root / SEARCH_FILE
         units = {record.unit: record for record in _journal(journal, run.key)}
-        if journal.is_file():  # drop the part of a line that a kill may have left behind; a full disk allows this much
+        if journal.is_file():  # drop a partial line after a kill; works on a full disk
             data = journal.read_bytes()
             os.truncate(journal, data.rfind(b"\n") + 1)
         return cls(root, earlier, units)

@@ -154,7 +154,7 @@ class Deciding:
             from mirage_formal.workers.pool import Pool
 
             self._pool = Pool(1, ("mirage_formal.run.verify.verdicts", "mirage_formal.run.verify.decide"))
-            for _ in self._pool.run(_ready, [None], limit_s=_START_S):  # its start is no part of the limit
+            for _ in self._pool.run(_ready, [None], limit_s=_START_S):  # the limit excludes its start
                 pass
         from mirage_formal.workers.dispatch import Done, Failed
 
@@ -363,7 +363,7 @@ def _decided(program: KernelGraph, graph: KernelGraph, seed: int, where: str) ->
         matched = match_inputs(graph, program)
     except GraphError as error:
         raise GraphError(error.what, where=where, hint=error.hint) from None
-    # The prover is loaded by the first graph: a file at fault is refused without it.
+    # The prover is loaded by the first graph, so that a bad file is refused without it.
     from mirage_formal.run.verify.decide import decide
 
     return replay(program, matched, decide(program, matched, seed=seed), seed)

@@ -28,7 +28,7 @@ def convex(order: Sequence[str], reads: Mapping[str, Sequence[str]], taken: Set[
         level[node] = max(rises, default=0)
     parts: dict[str, int] = {}
     members: list[list[str]] = []
-    seen: dict[tuple[int, str], int] = {}  # a tensor that is read at a level, and the part that reads it
+    seen: dict[tuple[int, str], int] = {}  # the part that reads a tensor, by level and tensor
     for node in (n for n in order if n in taken):
         near = {parts[n] for n in reads[node] if n in parts and level[n] == level[node]}
         near |= {seen[level[node], n] for n in reads[node] if (level[node], n) in seen}

@@ -343,7 +343,7 @@ def _given(
                 args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: known[n.name])
                 try:
                     known[node.name] = node.target(*args, **kwargs)
-                except RuntimeError:  # as out of memory: its regions are compared with drawn sets
+                except RuntimeError:  # such as out of memory: its regions use generated sets
                     continue
             for number in sorted(wanted.get(node.name, ())):
                 if node.name in known:

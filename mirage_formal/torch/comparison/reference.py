@@ -238,7 +238,7 @@ class Reference:
                 found = args[0][args[1]]
             else:
                 kwargs = _widened(_of_own_type(node, kwargs))
-                # What is filled in stands behind everything else that is given.
+                # Filled-in arguments come after all given ones.
                 args = tuple(x for x, name in zip(_widened(args), _names(node), strict=False) if name not in kwargs)
                 found = _by_definition(args, kwargs) if target == _ATTENTION else node.target(*args, **kwargs)
             narrows = isinstance(own, torch.Tensor) and _narrows(node, own)

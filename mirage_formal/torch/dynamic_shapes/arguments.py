@@ -136,7 +136,7 @@ def traced(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], shapes: A
         try:
             follow = _following(_captured(module, given, leaves, wide | follow), leaves, named)
         except UnsupportedError:
-            follow = set(named)  # some of the others cannot vary
+            follow = set(named)  # some of the other dims cannot be dynamic
     found = _captured(module, given, leaves, follow)
     captured, out, stops = found
     lengths, tensors = Lengths(captured.module.graph), _tensors(captured, leaves)

@@ -274,7 +274,7 @@ def continue_padding(tensor: Any, form: Form, at: Mapping[Length, int], uppers: 
     for dim, extent in enumerate(tensor.shape):
         filled = filled.narrow(dim, 0, extent)
     filled.copy_(tensor)
-    # Dims one after another, so that each reads what the ones before have filled in.
+    # Dims one after another, so that each reads the padding of the previous ones.
     for dim, extent in enumerate(form.extents):
         if isinstance(extent, Length) and at[extent] < uppers[extent]:
             whole = made

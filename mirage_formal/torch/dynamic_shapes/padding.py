@@ -146,7 +146,7 @@ class Bucket:
         try:
             with self._mode:
                 made.meta["val"] = target(*value[0], **value[1])
-        except Exception as error:  # whatever torch raises for extents that do not fit
+        except Exception as error:  # torch raises various errors for extents that do not fit
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise stuck(f"torch cannot compute it at the bucket's extents: {first}") from None
         made.meta["stack_trace"] = self._trace

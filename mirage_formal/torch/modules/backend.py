@@ -87,7 +87,7 @@ def mirage_formal(
     inductor = rest == "inductor" and _compiles(inputs)
     ways = _ways(mode) if inductor else (as_it_is,)
     captured = inductor and _captures(mode)
-    # All that is timed is captured in one graph of ours.
+    # All timed calls are captured in one CUDA graph of ours.
     timing = _ways(mode, **{"triton.cudagraphs": False}) if captured else ways
     found = _replaced(module, inputs, asked, (shapes, rounding), timing if compare and _timed(inputs) else ())
     if found.compiled is not None and not captured and _apart(inputs):

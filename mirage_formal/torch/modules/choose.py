@@ -147,7 +147,7 @@ def _searched(
     if device == "cuda" and torch.cuda.is_available() and not device_count():
         return dataclasses.replace(report, kept="kernels are launched with CuPy, which is not installed"), None
     on_gpu = device == "cuda" and device_count() > 0
-    if not on_gpu:  # times say nothing about a module that lies elsewhere
+    if not on_gpu:  # GPU times are irrelevant for a module on another device
         asked = {**asked, "measure": 0}
     given: Any = dict(asked, time_limit=share)
     earlier: Any = dict(asked, time_limit=planned)

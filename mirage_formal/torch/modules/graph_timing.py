@@ -124,7 +124,7 @@ def alike(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence
 
     with _at(inputs):
         try:
-            with alone():  # what others time meanwhile would take longer
+            with alone():  # a concurrent measurement would be disturbed
                 torch.testing.assert_close(tensors(ours), tensors(theirs), equal_nan=True)
         except (AssertionError, *_FAILURES):
             return False

@@ -177,7 +177,7 @@ class TorchOperator:
         if not torch.is_grad_enabled() or not any([x.requires_grad for x in tensors]):
             found = self._optimized(*tensors)
             return found
-        with torch.no_grad():  # what needs a gradient was taken care of before
+        with torch.no_grad():  # tensors that need a gradient are handled before
             found = self._optimized(*tensors)
         return found
 
@@ -242,7 +242,7 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch has n
             found = context.operator.eager(*given)
         outputs = (found,) if isinstance(found, torch.Tensor) else found
         wanted = [x for x, need in zip(given, needed, strict=True) if need]
-        # An output may depend on nothing that needs a gradient, as what is kept of a batch.
+        # An output may depend on no input that needs a gradient, such as stored batch statistics.
         pairs = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None and y.requires_grad]
         if not pairs:
             return (None,) * (1 + len(needed))

@@ -384,7 +384,7 @@ def constant_on(tensor: Any, devices: Collection[Any]) -> Any:
         tensor: The constant.
         devices: Devices of the arguments.
     """
-    if tensor.requires_grad:  # a tensor of the user's that the module reads by its name: its gradient is wanted
+    if tensor.requires_grad:  # a user's tensor that the module reads by name, with gradient
         return tensor
     moved = len(devices) == 1 and tensor.dim() > 0 and tensor.device.type == "cpu"
     return tensor.to(next(iter(devices))) if moved else tensor

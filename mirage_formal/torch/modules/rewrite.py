@@ -72,7 +72,7 @@ class _Rewrite:
             self._known[name] = self._graph.placeholder(name)
         checks = {note.node for note in self._imported.notes}
         (results,) = (node.args[0] for node in self._nodes.values() if node.op == "output")
-        if not self._guard:  # else all is written when every region has been computed
+        if not self._guard:  # otherwise all writes come after all regions
             self._in_place = dict(filter(None, (self._replaced(*pair) for pair in self._targets(results))))
         self._copied = {target for result, target in self._targets(results) if result.name not in self._in_place}
         for name, node in self._nodes.items():
@@ -96,7 +96,7 @@ class _Rewrite:
         """Implement the module's function ``alone``."""
         region = self._imported.regions[number]
         inputs: list[Any] = []
-        # What torch reads may be more, as a view of a region's input that is used outside as well.
+        # Torch may read more nodes, such as a view of a region's input that is also used outside.
         read = {item.node for item in region.inputs}
         stack, seen = [output.node for output in region.outputs], set()
         while stack:
@@ -217,7 +217,7 @@ class _Rewrite:
 
     def _read(self, item: Binding) -> Node:
         layout, node = item.layout, self._known[item.node]
-        if self._owned.get(item.node) in self._copied:  # it is written when every region has been computed
+        if self._owned.get(item.node) in self._copied:  # its write comes after all regions
             node = self._call(kept, node)
         source = Memory(node, item.shape, item.strides, item.node in self._imported.arguments)
         return self._laid(source, layout.shape, layout.strides, layout.offset)

@@ -83,7 +83,7 @@ def captured_with(
         UnsupportedError: torch.export has no graph of it.
     """
     seen: list[tuple[Any, bool]] = []
-    # Torch keeps the lines of functions that are called forward.
+    # Torch keeps the source lines of functions named forward.
     source = _module(module.function) if isinstance(module, Function) else module
     captured = capture(_recorded(source, seen), args, kwargs, "optimize", varying)
     return captured, seen[-1][0], any(stop for _, stop in seen)

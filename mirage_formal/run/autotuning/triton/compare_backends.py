@@ -88,7 +88,7 @@ def beside_cuda(root: Path, rows: Sequence[Row], run: str, bench: Bench, deadlin
     if bench.device is None or isinstance(bench.device, str):
         return _not_timed(bench.backend, "there is no GPU that is asked here")
     for path in (root / KERNELS).glob(f"*/{MEASURE_FILE}"):
-        with contextlib.suppress(MirageError):  # what another call said of others; some may be no kernels of ours
+        with contextlib.suppress(MirageError):  # results of earlier calls; some may be foreign
             write_triton(path.parent, None)
     return _Trials(root, run, bench, bench.device, deadline).made(rows)
 
@@ -186,7 +186,7 @@ class _Trials:
                 done.add(event.index)
             elif isinstance(event, Failed):
                 said = Said(failed=f"it could not be compiled: {event.reason}"[:500])
-                if event.overdue:  # it may be compiled another time
+                if event.overdue:  # it may compile another time
                     trials[event.index].said = said
                 else:
                     self._keep(trials[event.index], said)

@@ -42,7 +42,7 @@ def compile_file(task: Task) -> str:
             if re.fullmatch(r"kernel\d+", name):
                 setattr(module, name, _Compiling(value))
         module.run(*_given(module, torch))
-    except Exception as error:  # a compiler raises what it likes
+    except Exception as error:  # a compiler raises any error
         lines = [type(error).__name__, *str(error).strip().splitlines()]
         return f"it does not compile: {' '.join([*lines[:2], *lines[2:][-1:]])}"[:500]
     return ""

@@ -50,7 +50,7 @@ class TritonOptimized(Optimized):
             return
         with torch.cuda.device(torch.cuda.current_device() if device is None else device):
             given = [torch.empty_strided(*one[:2], dtype=one[2], device="cuda") for one in module.INPUTS]
-            module.run(*given)  # whatever these hold: no address depends on it
+            module.run(*given)  # uninitialized: no address depends on the values
 
     def _file(self) -> ModuleType:
         with self._loading:

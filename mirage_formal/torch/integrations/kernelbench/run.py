@@ -102,7 +102,7 @@ def _one(problem: ProblemFile, asked: Asked, running: set[subprocess.Popen[bytes
     process = subprocess.Popen(
         _COMMAND,
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,  # a problem file may print what it likes
+        stdout=subprocess.DEVNULL,  # a problem file may print anything
         stderr=subprocess.PIPE,
         cwd=place,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},

@@ -42,7 +42,7 @@ def solve(job: Job) -> Outcome:
     try:
         for found in _steps(job):
             _answer(job, found, begin)
-    except Exception as error:  # a problem file is anybody's code, and so is what it makes torch do
+    except Exception as error:  # a problem file is untrusted code and may raise anything
         first = (str(error).strip().splitlines() or [""])[0]
         found = msgspec.structs.replace(found, error=f"{type(error).__name__}: {first}"[:500])
     return _answer(job, found, begin)
