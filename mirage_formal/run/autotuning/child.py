@@ -193,7 +193,7 @@ def in_triton(files: Files, job: Job) -> Answer:
 
 
 def main() -> int:
-    """Read orders from standard input and run their jobs until it ends."""
+    """Read orders from standard input and run their jobs, until the input ends or the device breaks."""
     _say(machine())
     kernels: dict[str, _Kernels] = {}
     files: Files | None = None

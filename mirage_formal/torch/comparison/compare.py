@@ -122,8 +122,8 @@ def compare_with_torch(
 
     Args:
         imported: The import.
-        values: Tensors of the argument placeholders by name, without entries for those without memory; None if there
-            are no values.
+        values: Tensors of the argument placeholders by name, some of them possibly without memory; None if there are no
+            values.
         sets: Styles of the generated sets; large regions take the first ones.
     """
     found = Comparison()
