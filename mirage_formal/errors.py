@@ -1,7 +1,7 @@
-"""User mistakes: one exception class each, with where, expected, got and what to do.
+"""Exceptions for user mistakes: one class each, with location, expected and actual value, and a hint.
 
-The command line prints such an error on one screen and exits with code 2; nothing else is ever shown to a user as a
-mistake of theirs. A search that finds nothing is no mistake: its NothingFoundError is exit code 1.
+The command line prints such an error on one screen and exits with code 2; no other error is presented as a mistake of
+the user. A search without results is no mistake: its NothingFoundError has exit code 1.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _LONGEST = 4000
 
 
 class MirageError(Exception):
-    """A mistake in what the user gave us.
+    """A mistake in the user's input.
 
     Attributes:
         where: File, line or field at fault.
-        what: What is wrong, with what was expected and what was got.
-        hint: What to do about it.
+        what: The fault, with the expected and the actual value.
+        hint: How to fix it.
 
-    Its text is safe to print: what it quotes from a file is escaped, and stays on its line.
+    Its text is safe to print: quotations from files are escaped, and stay on one line.
     """
 
     #: Whether ``what`` may have several lines, none of which a file has put there.
@@ -93,9 +93,9 @@ class Reason:
     Attributes:
         cause: Its rule, in one word: "input", "operator", "reads", "time-limit", "interrupted", "failed", "rejected",
             "extents" or "limits" (docs/errors.md).
-        where: Where the user's file has what is at fault; empty if it is no line.
-        what: What it is.
-        hint: What to try.
+        where: Line of the user's file at fault; empty if there is none.
+        what: Description of the reason.
+        hint: How to avoid it.
     """
 
     cause: str
@@ -110,10 +110,10 @@ class Reason:
 
 
 class NothingFoundError(MirageError):
-    """A search that ended, and has no candidate to report.
+    """A search that ended without a candidate to report.
 
     Attributes:
-        reasons: Why, with what to try.
+        reasons: Reasons, each with a hint.
     """
 
     def __init__(self, what: str, *, where: str = "", hint: str = "", reasons: tuple[Reason, ...] = ()) -> None:

@@ -1,4 +1,4 @@
-"""Reading files that somebody else wrote: regular ones, of bounded size."""
+"""Reading of untrusted files: regular ones, of bounded size."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirage_formal.limits import MAX_FILE_BYTES
 
 
 def read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
-    """Bytes of a regular file of bounded size; symbolic links are refused.
+    """Return the bytes of a regular file of bounded size; symbolic links are refused.
 
     Raises:
         RunError: Missing, not a regular file, or too large.
@@ -19,7 +19,7 @@ def read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
 
 
 def expect_regular(path: Path, limit: int) -> None:
-    """Refuse what is no regular file of at most ``limit`` bytes.
+    """Refuse a path that is no regular file of at most ``limit`` bytes.
 
     Raises:
         RunError: Missing, a link, not a regular file, or too large.

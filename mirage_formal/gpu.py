@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def directories(root: Path, candidate: int | None = None) -> list[Path]:
-    """The directories of kernels in a run, by rank; or the directory itself, if it is one.
+    """Return the directories of kernels in a run, by rank; or the directory itself, if it is one.
 
     Raises:
         RunError: There is none, or none of this rank.
@@ -100,14 +100,14 @@ def directories(root: Path, candidate: int | None = None) -> list[Path]:
 
 
 def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0, library: bool = True) -> dict[str, Any]:
-    """Run one candidate's kernels; what became of it, as plain values. A failure is a value too.
+    """Run one candidate's kernels, and return the outcome as plain values; a failure is an outcome too.
 
     Sound: nothing is launched before ``stored_kernels`` has established it.
 
     Args:
         directory: The directory of kernels.
-        measure: Time it, and write measure.json.
-        numerics: Compare with float64, and write numerics.json.
+        measure: Whether to time the kernels, and write measure.json.
+        numerics: Whether to compare with float64, and write numerics.json.
         seed: Seed of the inputs.
         library: Whether cuBLAS computes predefined products, or the host.
     """
@@ -146,7 +146,7 @@ def _described(executable: Executable) -> dict[str, Any]:
 
 
 def _runs(runs: Any, executable: Executable, seed: int) -> str:
-    """Return whether the outputs of one run are finite."""
+    """Run the kernels once, and return whether the outputs are finite, as text."""
     from mirage_formal.claims.numerics.numerics import draw_all
 
     outputs = runs.run(draw_all(executable.program, seed, 0.1, runs.cupy))
@@ -166,7 +166,7 @@ def run_all(
     """Run the kernels of one candidate, or of all; see ``run_one``.
 
     Raises:
-        UnsupportedError: There is no GPU, or what is asked for contradicts itself.
+        UnsupportedError: There is no GPU, or the options contradict each other.
         RunError: There are no such kernels.
     """
     if not device_count():
@@ -180,7 +180,7 @@ def run_all(
 
 
 def print_reports(reports: Sequence[dict[str, Any]], *, as_json: bool) -> int:
-    """Print what became of kernels; returns the exit code."""
+    """Print the outcomes of kernels; return the exit code."""
     code = 0 if all(report["ok"] for report in reports) else 1
     if as_json:
         print(answer_text("gpu run", code, reports))
@@ -201,10 +201,10 @@ def _tune(given: argparse.Namespace) -> int:
 
 
 def tune(place: Path | None, roots: Sequence[Path], limit: float | None, watch: Watch) -> list[tuple[str, Any]]:
-    """Time the kernels that ``mirage-formal tune`` has put into a directory; compare and time those of runs as well.
+    """Time the kernels that ``mirage-formal tune`` has written to a directory, and those of runs.
 
     Raises:
-        RunError: It has put none there.
+        RunError: The directory has no plans.
     """
     from mirage_formal.run.autotuning.plans import Place
     from mirage_formal.run.autotuning.timing import Child
@@ -218,7 +218,7 @@ def tune(place: Path | None, roots: Sequence[Path], limit: float | None, watch: 
 
 
 def print_tuned(found: Sequence[tuple[str, Any]], *, as_json: bool) -> int:
-    """Print what became of candidates; returns the exit code."""
+    """Print the outcomes of candidates; return the exit code."""
     code = 0 if all(not answer.failed for _, answer in found) else 1
     if as_json:
         rows = [{"name": name, **msgspec.to_builtins(answer)} for name, answer in found]
@@ -230,7 +230,7 @@ def print_tuned(found: Sequence[tuple[str, Any]], *, as_json: bool) -> int:
 
 
 def line(report: dict[str, Any]) -> str:
-    """A report on one line."""
+    """Return an outcome as one line."""
     name = Path(report["directory"]).name
     if "error" in report:
         return f"{name}: FAILED: {report['error']}"
@@ -274,7 +274,7 @@ def machine() -> dict[str, Any]:
 
 
 def print_machine(found: dict[str, Any], *, as_json: bool) -> int:
-    """Print what a machine has; returns the exit code."""
+    """Print the packages and GPUs of a machine; return the exit code."""
     if as_json:
         print(answer_text("gpu info", 0, found))
         return 0

@@ -1,12 +1,12 @@
-"""Wrapper of every command: signals end it in order, and every failure becomes one screen and an exit code.
+"""Wrapper of every command: orderly ends on signals, and one screen and an exit code for every failure.
 
-Ctrl-C, SIGTERM and SIGHUP raise ``Stopped``, a KeyboardInterrupt, which a search meets by writing what it has found.
-While Python still imports, before there is anything to keep, they end the process at once: an exception in the middle
-of an import may come out of it as another one. This module is the first that a command imports, and needs little.
+Ctrl-C, SIGTERM and SIGHUP raise ``Stopped``, a KeyboardInterrupt, on which a search writes its results so far. While
+Python still imports, they end the process at once, because there are no results and an exception in an import may
+surface as another one. A command imports this module first, so it needs little.
 
-Exit codes: those of the command itself, and 2 for what the machine refuses (a full disk, no permission, no memory),
-70 for a bug of this package, 130, 143 and 129 for Ctrl-C, SIGTERM and SIGHUP, 141 where nobody reads the output any
-more. With MIRAGE_FORMAL_DEBUG=1 in the environment, tracebacks are shown as well.
+Exit codes: those of the command itself, and 2 for errors of the machine (a full disk, no permission, no memory), 70 for
+a bug of this package, 130, 143 and 129 for Ctrl-C, SIGTERM and SIGHUP, 141 where the output is no longer read. With
+MIRAGE_FORMAL_DEBUG=1 in the environment, tracebacks are shown as well.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HINTS = {
 
 
 class Stopped(KeyboardInterrupt):
-    """The command was told to stop by a signal; ``number`` is the signal's."""
+    """Interrupt: the command was told to stop by a signal, whose number is ``number``."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -65,14 +65,14 @@ _STATE = _State()
 
 
 def at_start() -> None:
-    """Take over signals if this process is one of our commands, from the first import on; anywhere else do nothing."""
+    """Install signal handlers if this process is one of our commands; anywhere else do nothing."""
     if _is_command():
         _STATE.command = True
         _install()
 
 
 def guarded(main: Callable[[], int | None]) -> NoReturn:
-    """Run a command's ``main`` and exit with its code, or with that of what went wrong; no traceback is shown."""
+    """Run a command's ``main`` and exit with its code, or with that of its error; no traceback is shown."""
     earlier = {} if _STATE.command else {number: signal.getsignal(number) for number in _SIGNALS}
     hook, show = sys.unraisablehook, _plain_warnings()
     _STATE.received, _STATE.hint, _STATE.orderly = 0, "", 0
@@ -102,7 +102,7 @@ def guarded(main: Callable[[], int | None]) -> NoReturn:
 
 
 def stopped_by() -> int:
-    """The exit code of the signal that this command was stopped by; 0 without one."""
+    """Return the exit code of the signal that stopped this command; 0 without one."""
     return _STATE.received and 128 + _STATE.received
 
 
@@ -111,7 +111,7 @@ def orderly(hint: str = "") -> Iterator[None]:
     """Mark a block that keeps its results when it is stopped: a signal in it is always raised, and never lost.
 
     Args:
-        hint: What continues it.
+        hint: Text that says how to continue.
     """
     _STATE.orderly += 1
     before, _STATE.hint = _STATE.hint, hint or _STATE.hint
@@ -124,7 +124,7 @@ def orderly(hint: str = "") -> Iterator[None]:
 
 @contextmanager
 def shield() -> Iterator[None]:
-    """Processes that are started here do not meet Ctrl-C: it is for the command, which ends them."""
+    """Block Ctrl-C for processes that are started inside; the command receives it and ends them."""
     from multiprocessing import resource_tracker
 
     resource_tracker.ensure_running()  # it would lift the block when it starts
@@ -147,7 +147,7 @@ def _is_command() -> bool:
 
 
 def _install() -> None:
-    """Handle the signals that are not ignored: a background job and nohup ignore some."""
+    """Install handlers for the signals that are not ignored; background jobs and nohup ignore some."""
     for number in _SIGNALS:
         usual = (signal.default_int_handler, signal.SIG_DFL)
         with suppress(ValueError):  # not the main thread
@@ -187,7 +187,7 @@ def _try_again(number: int) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End this process now: there is nothing to keep."""
+    """End this process at once, because there are no results to keep."""
     _end_children()
     cursor = "\x1b[?25h" if os.isatty(2) else ""
     with suppress(OSError):
@@ -218,7 +218,7 @@ def _to_nowhere(number: int) -> None:
 
 
 def _unraisable(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """A signal that was raised where nothing can be raised, as in a destructor, is raised again soon."""
+    """Return a hook that raises a signal again soon, if it was raised where exceptions are ignored."""
 
     def handle(what: Any) -> None:
         if issubclass(what.exc_type, KeyboardInterrupt):
@@ -233,7 +233,7 @@ def _unraisable(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
 
 
 def _told(error: BaseException) -> int:
-    """Say what ended a command; the exit code."""
+    """Print the error that ended a command; return the exit code."""
     chain = list(_chain(error))
     if any(isinstance(one, BrokenPipeError) for one in chain):
         return UNREAD
@@ -292,7 +292,7 @@ def _shown(name: object) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception and those that it was raised for; typer turns some into its own."""
+    """Yield an exception and those that it was raised for; typer wraps some in its own."""
     seen: set[int] = set()
     left: BaseException | None = error
     while left is not None and id(left) not in seen:
@@ -317,7 +317,7 @@ def _say(lines: list[str]) -> None:
 
 
 def _plain_warnings() -> Callable[[], None]:
-    """Warnings are a line for a user, not a place in our code; returns what undoes it."""
+    """Show warnings as one line without a place in our code; return the function that undoes it."""
     import warnings
 
     before = warnings.showwarning

@@ -1,9 +1,10 @@
-"""Bounds on everything that is read and on what solvers are asked and may use, all in one place.
+"""Bounds on all inputs, and on the size, time and memory of solver queries.
 
-What exceeds a bound on reading is refused before it costs time or memory; a solver beyond one is stopped, and its
-answer is unknown.
+An input beyond a bound is refused before it costs time or memory. A solver beyond one is stopped, and its answer is
+unknown.
 
-docs/run-directory.md lists them. They are far above what a search writes; the memory of a reader stays below 1 GiB.
+docs/run-directory.md lists them. They are far above the sizes that a search writes; the memory of a reader stays below
+1 GiB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rules for option values of the command line and of Python: one rule for each kind, one text for each mistake."""
+"""Validators of option values for the command line and Python: one rule for each kind, one message for each mistake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEASURED: Final = 16
 
 
 def whole(where: str, value: object, least: int = 0) -> int:
-    """A whole number from ``least`` up.
+    """Return ``value`` as a whole number of at least ``least``.
 
     Raises:
         SpaceError: It is none; names the option ``where``.
@@ -100,7 +100,7 @@ def listed(where: str, value: object, what: str) -> Sequence[object]:
 
 
 def plain_name(where: str, value: object) -> str:
-    """A name that can be a directory's: one component of a path, printable, not too long.
+    """Return ``value`` if it can name a directory: one component of a path, printable, not too long.
 
     Raises:
         SpaceError: It is none; names the option ``where``.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def data_dir(name: str) -> Path:
-    """Directory of the data called ``name``: "axioms", "search" or "gpu".
+    """Return the directory of the data called ``name``: "axioms", "docs", "gpu" or "search".
 
     Plain paths, because solvers and compilers need real files.
     """

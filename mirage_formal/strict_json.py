@@ -1,6 +1,6 @@
-"""JSON texts, bounded and unambiguous: what two readers could understand in two ways is refused.
+"""JSON parser for untrusted files: bounded, and strict about everything that two parsers could read differently.
 
-Every JSON text of this project passes here first, whatever reads it afterwards.
+Every JSON text of this project passes here first, before any other decoder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HINT: Final = "the file is not what a search wrote: repeat the search"
 
 
 def load(data: bytes, where: str, *, limit: int = MAX_FILE_BYTES, hint: str = _HINT) -> Any:
-    """The plain values of a JSON text.
+    """Return the plain values of a JSON text.
 
     Sound: it is UTF-8 without a byte order mark; no object names a key twice; numbers are finite; texts hold no NUL
     and no half of a character. Its length, depth, size and the length of its numbers are bounded before it is parsed.

@@ -1,7 +1,7 @@
-"""Text from elsewhere on a terminal: one line, every character shown, no character obeyed.
+"""Escaping of untrusted text for a terminal: one line, every character visible, no control character effective.
 
-Whatever comes from a file is an author's text. Printed raw it could hold line breaks, terminal escapes, marks that turn
-the reading direction, or characters that nobody sees, and so write lines that look like this program's own.
+A text from a file is an author's text. Printed raw it could hold line breaks, terminal escapes, bidirectional marks or
+invisible characters, and so imitate this program's own lines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 
 def plain(text: str, limit: int = LONGEST) -> str:
-    """A text on one line, with whatever is not seen, or moves the cursor, written as an escape; cut if it is long.
+    """Return a text on one line, truncated, with escapes for invisible and cursor-moving characters.
 
     A text that this function has made comes back unchanged, so that texts can be put together from such parts.
     """
@@ -31,18 +31,18 @@ def plain(text: str, limit: int = LONGEST) -> str:
 
 
 def quote(text: str, limit: int = LONGEST) -> str:
-    """An author's text, in quotes that it cannot close: what stands in them is said by nobody else."""
+    """Return an author's text in quotes that it cannot close, so that it cannot imitate our messages."""
     return '"' + plain(text, limit).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def lines(text: str, limit: int = LONGEST) -> str:
-    """A text of several lines, each as ``plain`` shows it; those after the first are indented."""
+    """Return a text of several lines, each as by ``plain``; those after the first are indented."""
     first, *rest = (plain(line, limit) for line in text.split("\n"))
     return "\n".join([first, *(line if line.startswith("  ") else f"  {line}" for line in rest)])
 
 
 def json_text(text: str) -> str:
-    """JSON text that means the same, with escapes for whatever is not seen."""
+    """Return an equivalent JSON text with escapes for invisible characters."""
     return _NO_ASCII.sub(lambda found: _json_shown(found[0]), text)
 
 

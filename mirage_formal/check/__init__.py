@@ -1,1 +1,1 @@
-"""The independent checker: what it establishes again about a run, a candidate, a proof, from files alone."""
+"""Independent checker: verifies the claims about a run, a candidate or a proof from files alone."""

@@ -1,6 +1,7 @@
-"""``python -m mirage_formal.check PATH``: see mirage_formal.revalidate.command.
+"""Command ``python -m mirage_formal.check PATH``; see mirage_formal.revalidate.command.
 
-The one module of this package that leads out of it: the command also derives kernels again, which the checker cannot.
+This is the only module of the package that imports from outside it: the command also regenerates kernels, which the
+checker cannot do.
 """
 
 from __future__ import annotations

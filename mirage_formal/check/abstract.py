@@ -1,9 +1,10 @@
-"""The checker's own reading of a µGraph as abstract expressions (paper, section 4.3).
+"""The checker's own interpretation of a µGraph as abstract expressions (paper, section 4.3).
 
-Written from the rules, not from semantics/: it shares only the terms of logic/terms and the types of graph/ with the
-code that makes certificates. An abstract expression forgets shapes and indices but keeps how many elements a sum adds
-up. A concatenation has one expression per part for as long as its parts lie along one dim, so that a product over that
-dim is the sum of the parts' products; after that, and wherever it is shown, it is the sum of its parts.
+It is written from the rules, not from semantics/: it shares only the terms of logic/terms and the types of graph/ with
+the code that makes certificates. An abstract expression has no shapes and indices, but keeps the number of elements of
+each sum. A concatenation has one expression per part as long as its parts lie along one dim, so that a product over
+that dim is the sum of the parts' products. After that, and wherever a single expression is needed, it is the sum of its
+parts.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from mirage_formal.graph.ops import COMPARISONS, MOVES, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.logic.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
 
-#: A tensor's meaning: the dim along which its parts lie (of no meaning for one part), extent and term of each part.
+#: A tensor's meaning: the dim along which its parts lie (ignored for one part), extent and term of each part.
 Parts = tuple[int, tuple[tuple[int, Expr], ...]]
 
-#: The function, in expressions for counting, that is applied to a + b where an element is one of a or one of b.
+#: Function applied to a + b, in expressions for counting, where an element is one of a or one of b.
 EITHER: Final = "either"
-#: What becomes of two parts that cannot be told apart any longer: they are added up.
+#: Operation that combines two parts that are no longer separate: addition.
 _TOGETHER: Final[ContextVar[Callable[[Expr, Expr], Expr]]] = ContextVar("_TOGETHER", default=add)
 
-#: Elementwise functions about which no equation is known.
+#: Elementwise functions without known equations.
 _OPAQUE = (
     *(OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.SIGMOID, OpKind.TANH),
     *map(OpKind, NAMED),
@@ -63,7 +64,7 @@ _BINARY: dict[OpKind, Callable[[Expr, Expr], Expr]] = {
 
 
 def parts(graph: KernelGraph) -> dict[str, tuple[Expr, ...]]:
-    """Abstract expressions of the parts of every tensor: one of each, but for concatenations.
+    """Return the abstract expressions of the parts of every tensor; only concatenations have several parts.
 
     They are named as in proof.jsonl: ``k<i>`` and ``b<j>.<i>``.
 
@@ -77,9 +78,10 @@ def parts(graph: KernelGraph) -> dict[str, tuple[Expr, ...]]:
 
 
 def output_parts(graph: KernelGraph) -> list[Expr]:
-    """Abstract expressions of the parts of a program's outputs: one of each, but for concatenations.
+    """Return the abstract expressions of the parts of a program's outputs.
 
-    Where parts cannot be told apart any longer, an element is that of one of them: EITHER of their sum, not the sum.
+    A tensor has one part, unless it is a concatenation. Parts that are no longer separate are combined to EITHER of
+    their sum, not to the sum, because an element is that of one of them.
     """
     token = _TOGETHER.set(lambda a, b: unary(EITHER, add(a, b)))
     try:
@@ -90,7 +92,7 @@ def output_parts(graph: KernelGraph) -> list[Expr]:
 
 
 def _read(graph: KernelGraph) -> tuple[list[Parts], dict[str, Parts]]:
-    """Terms of the tensors of a kernel graph, and of those of its block graphs."""
+    """Return the terms of the tensors of a kernel graph, and of those of its block graphs."""
     types = kernel_types(graph)
     terms = [_one(var(given.name)) for given in graph.inputs]
     named: dict[str, Parts] = {}
@@ -106,13 +108,13 @@ def _read(graph: KernelGraph) -> tuple[list[Parts], dict[str, Parts]]:
 
 
 def targets(graph: KernelGraph) -> list[Expr]:
-    """Abstract expressions of a program's outputs, in order."""
+    """Return the abstract expressions of a program's outputs, in order."""
     terms, _ = _read(graph)
     return [_whole(terms[i]) for i in graph.outputs]
 
 
 def _block(block: BlockGraph, given: list[Parts], operands: tuple[DTensor, ...]) -> tuple[list[Parts], list[Parts]]:
-    """Terms of a block graph's tensors, and of what it writes."""
+    """Return the terms of a block graph's tensors, and of its outputs."""
     plain, ops, numbers = inline(block)
     shapes = [tensor.shape for tensor in block_types(plain, operands)]
     ways = (*block.grid, block.forloop_range)
@@ -137,12 +139,12 @@ def _one(term: Expr) -> Parts:
 
 
 def _whole(value: Parts) -> Expr:
-    """The term of a tensor: that of its parts, put together."""
+    """Return the term of a tensor, combined from those of its parts."""
     return reduce(_TOGETHER.get(), (term for _, term in value[1]))
 
 
 def _cut(value: Parts, dims: Sequence[int | None]) -> Parts:
-    """A tensor after dims have been split or joined: parts along such a dim cannot be told apart any longer."""
+    """Return a tensor's parts after dims were split or joined; parts along such a dim are combined to one."""
     return _one(_whole(value)) if value[0] in dims else value
 
 
@@ -155,12 +157,12 @@ def _each(value: Parts, function: Callable[[Expr], Expr]) -> Parts:
 
 
 def _along(value: Parts, dim: int, extent: int) -> tuple[tuple[int, Expr], ...]:
-    """Parts along a dim: those of the tensor if that is where they lie, else the whole tensor."""
+    """Return the parts along a dim: those of the tensor if they lie along it, else the whole tensor."""
     return value[1] if len(value[1]) > 1 and value[0] == dim else ((extent, _whole(value)),)
 
 
 def _common(a: tuple[tuple[int, Expr], ...], b: tuple[tuple[int, Expr], ...]) -> list[tuple[int, Expr, Expr]]:
-    """Both lists of parts, cut at the bounds of either."""
+    """Refine two lists of parts at the bounds of both."""
     out: list[tuple[int, Expr, Expr]] = []
     i = j = 0
     left, right = a[0][0], b[0][0]
@@ -203,7 +205,7 @@ def _matmul(a: Parts, b: Parts, sizes: list[Shape]) -> Parts:
 
 
 def _sum(value: Parts, dim: int, extent: int, kept: int = 1) -> Parts:
-    """Sum along a dim, in groups that leave ``kept`` elements."""
+    """Return the sum along a dim, in groups that leave ``kept`` elements."""
     if len(value[1]) == 1 or value[0] != dim:
         return _each(value, lambda term: sum_(extent // kept, term))
     if any(n % kept for n, _ in value[1]):
@@ -223,7 +225,10 @@ def _over_rms(x: Parts, dim: int, shape: Shape, attrs: Attrs) -> Parts:
 
 
 def _reshaped(value: Parts, before: Shape, after: Shape) -> Parts:
-    """Parts survive a reshape if their dim does: same extent, as many elements before it."""
+    """Return the parts after a reshape, which are kept if their dim is.
+
+    The dim is kept if its extent and the number of elements before it are the same.
+    """
     if len(value[1]) == 1:
         return value
     for dim, n in enumerate(after):
@@ -233,13 +238,13 @@ def _reshaped(value: Parts, before: Shape, after: Shape) -> Parts:
 
 
 def _largest(value: Parts, dim: int | None) -> Parts:
-    """Largest value along a dim, or (None) over the loop: opaque, and that of largest values is one."""
+    """Return the maximum along a dim, or (None) over the loop: an opaque function; a maximum of maxima is one."""
     value = _one(_whole(value)) if value[0] == dim else value
     return _each(value, lambda term: term if isinstance(term, Unary) and term.function == "max" else unary("max", term))
 
 
 def _results(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loop: int, dimx: int) -> list[Parts]:
-    """Meanings of an operator's results; a rescaling factor is exp(m - m), from whatever iterations."""
+    """Return the meanings of an operator's results; a rescaling factor is exp(m - m), for any iterations."""
     shape = sizes[0]
     last = len(shape) - 1
     dim = last if attrs.dim is None else attrs.dim
@@ -258,7 +263,7 @@ def _results(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loo
 
 
 def _meaning(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loop: int, dimx: int) -> Parts:
-    """Meaning of an operator's result; ``loop`` is the number of iterations that an accumulator adds up."""
+    """Return the meaning of an operator's result; ``loop`` is the number of iterations that an accumulator sums."""
     shape = sizes[0]
     last = len(shape) - 1
     dim = last if attrs.dim is None else attrs.dim
@@ -293,12 +298,12 @@ def _meaning(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], loo
 
 
 def _number(value: Fraction, like: Parts) -> Parts:
-    """A number in the place of an operand."""
+    """Return the parts of a constant operand."""
     return _each(like, lambda term: add(mul(const(0), term), const(value)))
 
 
 def _selected(attrs: Attrs, x: list[Parts], sizes: list[Shape]) -> Parts:
-    """One value where the mask is 1 and 0 elsewhere, plus the other where its negation is."""
+    """Return the meaning of a selection: mask times the first value, plus negated mask times the second."""
     first = _pair(OpKind.SELECT, x[0], x[1], _broadcast(sizes[:2]))
     if attrs.value == 0:
         return first
@@ -308,7 +313,7 @@ def _selected(attrs: Attrs, x: list[Parts], sizes: list[Shape]) -> Parts:
 
 
 def _moved(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], dim: int) -> Parts:
-    """Meaning of an operator that only moves elements, or puts zeros beside them."""
+    """Return the meaning of an operator that only moves elements, or pads with zeros."""
     shape = sizes[0]
     match kind:
         case OpKind.CAST | OpKind.REPEAT:
@@ -331,7 +336,7 @@ def _moved(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list[Shape], dim: 
 
 
 def _sliced(value: Parts, dim: int, start: int, stop: int) -> Parts:
-    """Some elements along a dim: of parts that lie along it, those that are met."""
+    """Return the parts of a slice along a dim: of parts that lie along it, those that overlap it."""
     if len(value[1]) == 1 or value[0] != dim:
         return value
     met: list[tuple[int, Expr]] = []

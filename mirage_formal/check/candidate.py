@@ -1,4 +1,4 @@
-"""One candidate's directory: every file read, every digest recomputed, every claim established again."""
+"""Check of one candidate's directory: all files are read, all digests recomputed, all claims verified."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.fingerprint import FingerprintRecord
 
-#: Longest abstract expression that is written out to be compared with the log.
+#: Longest abstract expression whose text is compared with the log.
 _MAX_TEXT = 1 << 20
-#: Files that a candidate may have, beside its manifest and what lies in the directory of proofs.
+#: Files of a candidate, besides its manifest and the directory of proofs.
 _NAMES = frozenset({GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, EQUIVALENCE_FILE})
 
 
@@ -65,18 +65,18 @@ class Established:
         digest: Digest of its graph.
         program: Digest of its program.
         verdict: "equivalent" or "probable".
-        kernels: Kernels it launches.
-        certificates: Tensors with a certificate, which is all of them.
-        obligations: Distinct texts that z3 and cvc5 refuted just now, digit lemmas included.
+        kernels: Number of kernels that it launches.
+        certificates: Number of tensors with a certificate, which is all of them.
+        obligations: Number of distinct texts that z3 and cvc5 refuted in this check, digit lemmas included.
         steps: Tensor steps of the proof, 0 without one.
-        conditions: What program and candidate need to be defined; an equivalent one is equal wherever these hold.
-        added: Those of the candidate that the program has not.
-        opinions: What sympy says about the proof's closing identities; None without a proof.
-        seed: Of its fingerprint.
-        rounds: Fingerprints drawn again; 0 if there is no answer, which only an equivalent one may lack.
-        solvers: Package and version of everything that its logs say has answered.
-        bound_log2: Of a probable one, the bound that the theorem gives, or None.
-        seconds: Time it took.
+        conditions: Side conditions of program and candidate; an equivalent candidate is equal wherever these hold.
+        added: Those of the candidate that the program does not have.
+        opinions: Opinions of sympy on the proof's closing identities; None without a proof.
+        seed: Seed of its fingerprint.
+        rounds: Number of fingerprints drawn again; 0 if there is no answer, which only an equivalent one may lack.
+        solvers: Package and version of every solver that its logs name.
+        bound_log2: Error bound of a probable candidate by the theorem, or None.
+        seconds: Duration of the check.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Established:
 
 @dataclass(frozen=True, slots=True)
 class _Files:
-    """The files of a candidate as records."""
+    """The parsed files of a candidate."""
 
     manifest: ManifestRecord
     graph: KernelGraph
@@ -122,11 +122,11 @@ class _Files:
 
 @directory()
 def check_candidate(root: Path) -> Established:
-    """Establish everything about one candidate again, from its directory alone.
+    """Check everything about one candidate, from its directory alone.
 
-    Sound: nothing in the directory is believed. Digests tie the files together; the graph and the program are read
-    from them and judged here; certificates are audited and refuted again; an equivalence proof is replayed by the
-    kernel, and the digit lemmas that it used are written and refuted again; fingerprints are drawn and evaluated again.
+    Sound: nothing in the directory is believed. Digests tie the files together; the graph and the program are read from
+    them and judged here; certificates are audited and refuted again; an equivalence proof is replayed by the kernel,
+    and the digit lemmas that it used are written and refuted again; fingerprints are drawn and evaluated again.
     Equivalent rests on the proof alone.
 
     Raises:
@@ -164,7 +164,7 @@ def check_candidate(root: Path) -> Established:
 
 
 def _read(root: Path) -> _Files:
-    """Every file as what it should be; content is never executed, sizes are bounded, paths confined."""
+    """Parse every file with its expected type; nothing is executed, sizes are bounded, paths confined."""
     with step(root / MANIFEST_FILE, "read the manifest", corrupt=True):
         manifest = decode(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
         for name in manifest.files:
@@ -236,10 +236,10 @@ def _check_graphs(root: Path, files: _Files) -> None:
 
 
 def _check_proof(root: Path, files: _Files) -> None:
-    """Every tensor has a certificate: the right claim, an audited text, refuted by both solvers.
+    """Check that every tensor has a certificate: the right claim, an audited text, refuted by both solvers.
 
-    A concatenation has one, or one for each of its parts. Where the candidate has tails, these are the tensors between
-    its pads and slices, of the program's operators at the padded extents (``graph.remainder_tiles``).
+    A concatenation has one, or one for each of its parts. For a candidate with remainder tiles, these are the tensors
+    between its pads and slices, and the program's operators at the padded extents (``graph.remainder_tiles``).
     """
     path = root / PROOF_FILE
     claims, proved = files.certificates, files.equivalences
@@ -285,7 +285,7 @@ def _check_refuted(root: Path, name: str, files: _Files) -> None:
 
 
 def _tensors(graph: KernelGraph) -> Iterator[str]:
-    """Names of all tensors in the order of proof.jsonl."""
+    """Yield the names of all tensors in the order of proof.jsonl."""
     for number in range(len(graph.inputs) + sum(op.results for op in graph.ops)):
         yield f"k{number}"
     for index, op in enumerate(graph.ops):

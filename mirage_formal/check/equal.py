@@ -1,9 +1,9 @@
-"""The smallest check: that the µGraph in a candidate's directory computes its program, from three files.
+"""Minimal check that the µGraph in a candidate's directory computes its program, from three files.
 
     python -m mirage_formal.check.equal DIRECTORY
 
-``check`` establishes a candidate's verdict by the same function, and more besides. What this needs to be right is what
-it imports (docs/trust.md): it reads two graphs and a proof, and the kernel replays the proof.
+``check`` establishes a candidate's verdict by the same function, and more. The trusted code of this module is its
+imports (docs/trust.md): it reads two graphs and a proof, and the proof kernel replays the proof.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mirage_formal.strict_json import load
 from mirage_formal.terminal import plain
 
 GRAPH: Final = "mugraph.json"
-#: The program stands in the verification log, under this name.
+#: Verification log, and the name of the program in it.
 LOG: Final = "verification.json"
 PROGRAM: Final = "program"
 PROOF: Final = "proof/equivalence.json"
@@ -38,7 +38,7 @@ class Equal:
     Attributes:
         program: The program.
         candidate: The µGraph.
-        theorem: What the kernel says.
+        theorem: Theorem of the proof kernel.
     """
 
     program: KernelGraph
@@ -55,7 +55,7 @@ def equal(root: Path) -> Equal:
 
     Raises:
         ProofError: A step of the proof does not hold.
-        MirageError: A file cannot be read as what it should be, or a graph is not well-formed or has another interface.
+        MirageError: A file cannot be parsed, a graph is not well-formed, or a graph has another interface.
     """
     log = load(read(root / LOG), LOG)
     if not isinstance(log, dict):
@@ -80,7 +80,7 @@ def _outputs(graph: KernelGraph) -> list[object]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Say whether the graphs in a directory are equal; returns 0 only if they are."""
+    """Print whether the graphs in a directory are equal; return 0 only if they are."""
     if len(arguments) != 1:
         print("usage: python -m mirage_formal.check.equal DIRECTORY", file=sys.stderr)
         return 2

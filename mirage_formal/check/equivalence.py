@@ -1,4 +1,4 @@
-"""Equivalence proofs: replayed by the kernel, with what the solvers must refute for them.
+"""Replay of equivalence proofs by the proof kernel, and the obligations that are left to the solvers.
 
 Light to import: the pipeline replays every proof before it writes it. sympy is loaded by ``opinions`` alone.
 """
@@ -26,7 +26,7 @@ LEMMAS: Final[tuple[DigitLemma, ...]] = ("injective", "onto")
 
 @dataclass(frozen=True, slots=True)
 class Obligation:
-    """A half of the mixed-radix lemma for digits of certain extents, as SMT-LIB text that must be unsatisfiable."""
+    """One half of the mixed-radix lemma for digits of given extents, as SMT-LIB text that must be unsatisfiable."""
 
     extents: tuple[int, ...]
     lemma: DigitLemma
@@ -38,11 +38,11 @@ class Replayed:
     """Theorem of a replayed proof, given that its obligations are unsatisfiable.
 
     Attributes:
-        theorem: What the kernel says.
-        conditions: What program and candidate need to be defined: the equality holds wherever these hold.
-        added: Those of the candidate that the program has not.
-        doubtful: Whether a condition does not show by its form that it always holds.
-        obligations: In the order of extents and lemma.
+        theorem: Theorem of the proof kernel.
+        conditions: Side conditions of program and candidate: the equality holds wherever these hold.
+        added: Those of the candidate that the program does not have.
+        doubtful: Whether some condition is not always true by its form.
+        obligations: Obligations in the order of extents and lemma.
     """
 
     theorem: Theorem
@@ -102,11 +102,11 @@ def own_conditions(program: KernelGraph) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Opinions:
-    """Verdict of sympy on a proof's closing identities; it makes no identity hold, it can only object.
+    """Opinion of sympy on a proof's closing identities; it accepts no identity, it can only object.
 
     Attributes:
-        confirmed: Identities that it decides as the kernel does.
-        undecided: Why it does not know, for each of the others.
+        confirmed: Number of identities that sympy confirms.
+        undecided: Reason for each identity that it cannot decide.
     """
 
     confirmed: int
@@ -114,7 +114,7 @@ class Opinions:
 
 
 def opinions(proved: Replayed) -> Opinions:
-    """Have sympy decide every closing identity of a replayed proof again.
+    """Check every closing identity of a replayed proof with sympy.
 
     Raises:
         FormatError: It finds one of them wrong.

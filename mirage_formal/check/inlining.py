@@ -1,4 +1,4 @@
-"""Thread graphs written out: a block graph whose operators are all predefined."""
+"""Inlining of thread graphs: a block graph with predefined operators only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirage_formal.graph.ops import OpKind
 
 
 def inline(block: BlockGraph) -> tuple[BlockGraph, tuple[Op, ...], tuple[int, ...]]:
-    """A block graph without thread graphs.
+    """Return a block graph with its thread graphs inlined.
 
     Returns:
         The graph, its operators, and for each tensor of ``block`` its number in the new graph.
@@ -35,7 +35,7 @@ def inline(block: BlockGraph) -> tuple[BlockGraph, tuple[Op, ...], tuple[int, ..
 
 
 def carried(block: BlockGraph, ops: tuple[Op, ...]) -> set[int]:
-    """Of an inlined block graph, the results of accum_max that are its operand: largest of equal values."""
+    """Return the accum_max results of an inlined block graph that equal their operand: maxima of equal values."""
     still = {i for i, iterator in enumerate(block.inputs) if iterator.fmap is None or block.forloop_range == 1}
     for number, op in numbered(len(block.inputs), ops):
         if op.kind is not OpKind.RUNNING_MAX and still.issuperset(op.operands):

@@ -1,4 +1,4 @@
-"""Proofs in two halves: of what stands between pads and slices, or other moves of elements, and of what is around."""
+"""Proofs in two halves: of the graph between pads and slices (or other element moves), and of these moves."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.remainder_tiles.split import split
 
 _PARTS: Final = 3
-#: Ends the list where the candidate's other operators that move elements are taken off as well.
+#: Last entry of the list if the candidate's other data movement operators are stripped as well.
 _MOVES: Final = "moves"
 
 
 @dataclass(frozen=True, slots=True)
 class Composed(Theorem):
-    """Conclusion of two proofs, one after the other.
+    """Theorem of two composed proofs.
 
     Attributes:
         kernels: P' = C', see ``replay``.
@@ -38,7 +38,7 @@ class Composed(Theorem):
 
 
 def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> Theorem:
-    """Checks a proof that a candidate computes what a program computes: one, or a list of a graph P' and two proofs.
+    """Check a proof that a candidate and a program compute the same outputs: one proof, or a graph P' and two proofs.
 
     Sound: the candidate is slices(C'(pads)), taken apart here. The first proof says that P' = C', for all inputs of the
     shapes that the pads make of the candidate's, which are the program's; the second that slices(P'(pads)) = P, with

@@ -1,4 +1,4 @@
-"""Steps of a check: what fails is named by its file and by what was being established."""
+"""Steps of a check: a failure names the file and the step."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ R = TypeVar("R")
 
 
 class CheckFailed(Exception):
-    """The first thing that does not hold.
+    """Error: the first check that fails.
 
     Attributes:
         file: The file at fault.
-        step: What was being established.
-        what: What was expected and what was got.
-        corrupt: Whether the file cannot even be read as what it should be.
+        step: Name of the failed step.
+        what: The expected and the actual value.
+        corrupt: Whether the file cannot even be parsed.
     """
 
     def __init__(self, file: str, step: str, what: str, *, corrupt: bool = False) -> None:
@@ -43,7 +43,7 @@ def _failed(file: str, step: str, what: str, corrupt: bool) -> CheckFailed:
 
 @contextmanager
 def step(file: Path | str, name: str, *, corrupt: bool = False) -> Iterator[None]:
-    """Name the file and the step at which an error inside is raised.
+    """Attach the file and the name of a step to errors that are raised inside.
 
     Sound: whatever goes wrong inside, the step has not been established.
     """
@@ -63,12 +63,12 @@ def step(file: Path | str, name: str, *, corrupt: bool = False) -> Iterator[None
         _tell("step", None)
 
 
-#: Where a process says which step it is in and what it has established; None where nobody listens.
+#: Listener for this process's steps and results; None if there is none.
 _listener: Listener | None = None
 
 
 class Listener:
-    """One end of a pipe that several processes write to; what is said is written before the process goes on."""
+    """Writing end of a pipe that several processes share; an event is written before the process goes on."""
 
     def __init__(self, pipe: Any, lock: Any) -> None:
         self._pipe = pipe
@@ -81,13 +81,13 @@ class Listener:
 
 
 def watch(listener: Listener | None) -> None:
-    """Say, from now on, which steps this process enters and leaves and what it has established."""
+    """Send the steps that this process enters and leaves, and its results, to a listener from now on."""
     global _listener
     _listener = listener
 
 
 def listening() -> Listener | None:
-    """Whom this process says so to, for the processes that it starts."""
+    """Return the listener of this process, for the processes that it starts."""
     return _listener
 
 
@@ -97,7 +97,7 @@ def _tell(kind: str, about: object) -> None:
 
 
 def established(result: R) -> R:
-    """Tell that something has been established, so that it is known even if the rest takes too long."""
+    """Report an established result, so that it is kept if the rest of the check times out."""
     if _listener is not None:
         _listener.say(("told", result))
     return result
@@ -110,11 +110,11 @@ def expect(what: str, expected: object, got: object) -> None:
 
 
 def list_files(root: Path) -> set[str]:
-    """Relative paths of everything below a directory: files, links, and empty directories with a ``/`` at their end.
+    """Return the relative paths of all files, links and empty directories (with a final ``/``) in a directory.
 
     Raises:
         FormatError: It exceeds a bound of ``limits``.
-        OSError: A directory cannot be read: what is in it is not known, so it is not taken to be empty.
+        OSError: A directory cannot be read, so its contents are not known.
     """
     found: set[str] = set()
     entries = size = 0
@@ -144,12 +144,12 @@ def _fail(error: OSError) -> None:
 
 
 def check_manifest(root: Path, file: str, listed: Mapping[str, str], apart: Sequence[str] = ()) -> None:
-    """A manifest lists exactly the files that are there, with their digests.
+    """Check that a manifest lists exactly the existing files, with their digests.
 
     Args:
         root: The directory.
         file: The manifest's name.
-        listed: What it lists.
+        listed: Digests by file name, from the manifest.
         apart: Files, and directories that end in ``/``, with seals of their own.
 
     Raises:

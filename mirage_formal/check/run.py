@@ -1,4 +1,4 @@
-"""A whole run: the files beside its candidates, and that all of them are about the same program and search."""
+"""Check of a whole run: the files beside its candidates, and that all are of one program and one search."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ class Run:
 
     @property
     def directories(self) -> list[Path]:
-        """Directories of the reported candidates, best first."""
+        """Return the directories of the reported candidates, best first."""
         return [self.root / item.directory for item in self.summary.candidates]
 
     @property
     def kernels(self) -> list[Path]:
-        """Directories of kernels of the reported candidates, best first; they have the candidates' names."""
+        """Return the directories of kernels of the reported candidates, best first; they have the candidates' names."""
         made = (self.root / KERNELS / directory.name for directory in self.directories)
         return [path for path in made if path.is_dir()]
 
@@ -72,7 +72,7 @@ class Run:
 def read_run(root: Path) -> Run:
     """Read a run's own files and establish that they fit together.
 
-    Not established again are the cost model's estimates, times, versions and the host, which are no evidence: they are
+    The cost model's estimates, times, versions and the host are not checked, because they are no evidence: they are
     only tied to the rest by digests, and estimates of the summary to those of the journal.
 
     Raises:
@@ -108,7 +108,7 @@ def _read(root: Path) -> Run:
 
 
 def _check_kernel_names(run: Run) -> None:
-    """Beside the candidates' kernels nothing lies in the directory of kernels."""
+    """Check that the directory of kernels has those of the candidates only."""
     place = run.root / KERNELS
     with step(place, "kernels of the reported candidates"):
         if place.is_symlink() or (place.exists() and not place.is_dir()):
@@ -143,7 +143,7 @@ def _latest(run: Run) -> list[UnitRecord]:
 
 
 def _check_units(run: Run) -> None:
-    """The journal: one run, candidates that are what their digests say, and totals that the summary repeats."""
+    """Check the journal: one run, candidates that match their digests, and totals that equal the summary's."""
     with step(run.root / SEARCH_FILE, "journal of this run"):
         for record in run.units:
             expect(f"key of unit {record.unit}", run.record.key, record.key)
@@ -178,7 +178,7 @@ def _check_units(run: Run) -> None:
 
 
 def _found(units: Iterable[UnitRecord]) -> dict[str, FoundRecord]:
-    """Distinct candidates of the journal, each as the first unit that found it says."""
+    """Return the distinct candidates of the journal, each as the first unit recorded it."""
     found: dict[str, FoundRecord] = {}
     for record in sorted(units, key=lambda record: record.unit):
         for item in record.candidates:
@@ -194,7 +194,7 @@ def _total(counts: Iterable[dict[str, int]]) -> Counter[str]:
 
 
 def _check_summary(run: Run) -> None:
-    """The list of candidates: found by this search, ranked, and no more directories than listed."""
+    """Check the list of candidates: found by this search, ranked, and no more directories than listed."""
     found = _found(_latest(run))
     with step(run.root / SUMMARY_FILE, "list of candidates"):
         expect("ranks", list(range(1, len(run.summary.candidates) + 1)), [item.rank for item in run.summary.candidates])
@@ -230,9 +230,10 @@ def _check_summary(run: Run) -> None:
 
 
 def _check_none_lost(run: Run, missing: set[str]) -> None:
-    """A complete run that reports fewer candidates than it may keep says of each of the others worth it why.
+    """Check that a complete run gives a reason for each good candidate that it does not report.
 
-    Unless so many were rejected that it gave up.
+    The check applies to a run that reports fewer candidates than it may keep, unless it gave up after too many
+    rejections.
     """
     keep = msgspec.convert(msgspec.json.decode(run.record.space.get("keep", b"null")), Positive)
     summary = run.summary
@@ -242,7 +243,7 @@ def _check_none_lost(run: Run, missing: set[str]) -> None:
 
 
 def check_members(run: Run, results: Sequence[Established]) -> None:
-    """Check that the summary states of each candidate what was established.
+    """Check that the summary states the established facts of each candidate.
 
     Raises:
         CheckFailed: Names the first file and step that fails.
@@ -265,14 +266,14 @@ def check_members(run: Run, results: Sequence[Established]) -> None:
 
 
 def _check_version(package: str, version: str, versions: Mapping[str, str]) -> None:
-    """Check that a candidate's solver versions are those of the run; a package may have one part more."""
+    """Check that a candidate's solver versions are those of the run; the run's may have one more component."""
     installed = versions.get(package, "none")
     if installed != "not installed" and installed != version and not installed.startswith(f"{version}."):
         raise FormatError(f"version of {package}: expected {installed} as in {RUN_FILE}, got {version}")
 
 
 def check_kernel_members(run: Run, results: Sequence[EstablishedKernels]) -> None:
-    """Kernels are those of the candidate whose directory has the same name, of this run's program.
+    """Check that kernels are those of the candidate whose directory has the same name, of this run's program.
 
     Sound: the candidate has been certified in this run, and its graph has the digest that the kernels' manifest names.
 

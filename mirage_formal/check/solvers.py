@@ -1,7 +1,7 @@
-"""Answers of z3 and cvc5 to the questions of the evidence, within a total time for each directory and for all of them.
+"""Queries to z3 and cvc5 during a check, with a time budget for each directory and for the whole check.
 
-Bounds: limits.py. Time is the processor's for the questions, so that neither many of them nor hard ones make a check
-endless, and a busy machine gets the same answers as an idle one.
+Bounds: limits.py. The budget is processor time of the queries. So neither many nor hard queries make a check endless,
+and a busy machine gets the same answers as an idle one.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from mirage_formal.logic.process import solvers
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
 
-#: What solvers say to an obligation that holds.
+#: Answers of the solvers to an obligation that holds.
 UNSAT: Final = {"z3": "unsat", "cvc5": "unsat"}
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Answers of both solvers to one question, with a reason where one gave none.
+    """Answers of both solvers to one query, with a reason where one gave none.
 
     Attributes:
         said: "sat", "unsat" or "unknown", by the solver's name.
-        why: The reasons of what is unknown; "" if there is none.
+        why: The reasons for "unknown"; "" if there is none.
         asked: Whether there was time to ask.
     """
 
@@ -38,7 +38,7 @@ class Answers:
 
 
 class _Clock:
-    """Seconds that are left: of the directory at hand, and of all that is checked, which processes may share."""
+    """Remaining seconds: of the current directory, and of the whole check, which processes may share."""
 
     def __init__(self) -> None:
         self.directory = DIRECTORY_S
@@ -47,7 +47,7 @@ class _Clock:
         self.shared: Any = None
 
     def left(self) -> tuple[float, str]:
-        """The seconds left, and in words what they are of."""
+        """Return the seconds left, and a description of the budget that they belong to."""
         total = self.total if self.shared is None else self.shared.value
         if total < self.directory:
             return total, f"the {CHECK_S:g} s that solvers have for everything that is checked"
@@ -65,13 +65,13 @@ _CLOCK: Final = _Clock()
 
 
 def begin() -> None:
-    """Begin the time of everything that is checked."""
+    """Start the time budget of the whole check."""
     _CLOCK.directory, _CLOCK.total, _CLOCK.shared = DIRECTORY_S, CHECK_S, None
 
 
 @contextmanager
 def directory() -> Iterator[None]:
-    """Begin the time of a directory; inside of another, go on with that one's."""
+    """Start the time budget of a directory; a nested use shares the outer budget."""
     outermost, _CLOCK.inside = not _CLOCK.inside, True
     if outermost:
         _CLOCK.directory = DIRECTORY_S
@@ -82,7 +82,7 @@ def directory() -> Iterator[None]:
 
 
 def unconfined_solvers() -> list[str]:
-    """Return what a report says about solver processes that kept a privilege; nothing if none did."""
+    """Return report lines on solver processes that kept a privilege; empty if none did."""
     try:
         kept = solvers().kept()
     except RuntimeError as error:
@@ -92,7 +92,7 @@ def unconfined_solvers() -> list[str]:
 
 @contextmanager
 def shared() -> Iterator[Any]:
-    """The time of everything, shared by this process and those that each call ``take_part`` with it."""
+    """Yield the budget of the whole check as a shared value, for processes that call ``take_part`` with it."""
     value = get_context("spawn").Value("d", _CLOCK.total)
     take_part(value)
     try:
@@ -102,19 +102,19 @@ def shared() -> Iterator[Any]:
 
 
 def take_part(value: Any) -> None:
-    """Use the time that the process which started this one shares."""
+    """Use the shared time budget of the parent process."""
     _CLOCK.shared = value
 
 
 def answers(script: Script) -> Answers:
-    """Ask z3 and cvc5 a question; an answer holds wherever this very question is asked.
+    """Ask z3 and cvc5 a query; decided answers are cached by query.
 
     Sound: it is never a guess: what was not asked, for want of time, is unknown.
     """
     known = _KNOWN.get(script)
     if known is None:
         known = _asked(script)
-        if "unknown" not in known.said.values():  # with more time it may be known
+        if "unknown" not in known.said.values():  # more time may decide it
             if len(_KNOWN) >= _MOST:
                 _KNOWN.clear()
             _KNOWN[script] = known
@@ -129,7 +129,7 @@ def _asked(script: Script) -> Answers:
     left, whose = _CLOCK.left()
     if left <= 0:
         return Answers(dict.fromkeys(UNSAT, "unknown"), f"no time is left of {whose}", asked=False)
-    # Each of the two has its half.
+    # Each solver gets half of the time.
     results = discharge(script, max(1, min(QUESTION_MS, int(1e3 * left / 2))))
     _CLOCK.spend(sum(result.processor_ms for result in results) / 1e3)
     why = "; ".join(result.reason for result in results if result.reason)
@@ -137,7 +137,7 @@ def _asked(script: Script) -> Answers:
 
 
 def expect_unsat(what: str, text: str) -> None:
-    """Raise a FormatError unless a text is a question that both solvers refute just now."""
+    """Raise a FormatError unless both solvers refute a query text in this check."""
     found = answers(parse(text))
     if found.said != UNSAT:
         raise FormatError(f"{what}: expected {UNSAT}, got {found.said}{f': {found.why}' if found.why else ''}")

@@ -1,6 +1,6 @@
-"""A check in a process of its own, which is killed when its time is over; what it had established by then is kept.
+"""Check in a process of its own with a time limit; results established before the limit are kept.
 
-The limit holds whatever the check is doing: a call that never comes back to Python cannot outlive its process.
+The limit holds whatever the check is doing: a call that never returns to Python cannot outlive its process.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from mirage_formal.check.report import CheckFailed, Listener, watch
 
 R = TypeVar("R")
 
-#: Seconds for the whole of a directory, unless the user says otherwise.
+#: Default seconds for the check of a whole directory.
 LIMIT_S: Final = 3600.0
-#: Seconds that a process whose pipe is closed may take to be gone.
+#: Seconds in which a process must end after its pipe is closed.
 _END_S: Final = 10.0
-#: What numpy's linear algebra reads once, when it is loaded.
+#: Environment variable that numpy's linear algebra reads when it is loaded.
 _THREADS: Final = "OPENBLAS_NUM_THREADS"
 
 
 class OutOfTime(Exception):
-    """The time is over.
+    """Error: the time limit is over.
 
     Attributes:
-        established: What had been told by then, in that order.
-        file: What was being looked at longest.
-        step: What was being established about it.
+        established: Results reported by then, in order.
+        file: File of the longest-running step.
+        step: Name of that step.
     """
 
     def __init__(self, established: list[Any], file: str, step: str) -> None:
@@ -43,7 +43,7 @@ class OutOfTime(Exception):
 
 
 class _Steps:
-    """The steps that processes are in: each has its own, one inside another."""
+    """Stacks of the steps that processes are in, one for each process."""
 
     def __init__(self) -> None:
         self._inside: dict[int, list[tuple[float, str, str]]] = {}
@@ -56,18 +56,18 @@ class _Steps:
             inside.pop()
 
     def longest(self) -> tuple[str, str]:
-        """File and name of the innermost step, of all processes, that has taken longest."""
+        """Return file and name of the innermost step that has run longest, over all processes."""
         now = min((inside[-1] for inside in self._inside.values() if inside), default=None)
         return ("", "start") if now is None else now[1:]
 
 
 class Within(Generic[R]):
-    """Runs a check, ``function(*arguments)`` of a module, within a time limit.
+    """Runner of a check, ``function(*arguments)`` of a module, within a time limit.
 
     Sound: an answer is what the function returned; everything else is raised.
 
     Attributes:
-        established: What was told so far, in that order.
+        established: Results reported so far, in order.
     """
 
     def __init__(self, limit_s: float, function: Callable[..., R], *arguments: Any) -> None:
@@ -87,7 +87,7 @@ class Within(Generic[R]):
         Raises:
             OutOfTime: It took too long.
             CheckFailed: It failed, or its process died.
-            Exception: What else it raised.
+            Exception: Any other error of the check.
         """
         deadline = time.monotonic() + self._limit_s
         with _one_thread():
@@ -99,7 +99,7 @@ class Within(Generic[R]):
                     break
                 try:
                     kind, *about = self._events.recv()
-                except (EOFError, OSError):  # nobody is left who could say something
+                except (EOFError, OSError):  # no process is left that could send an event
                     self._process.join(_END_S)
                     what = f"its process died with exit code {self._process.exitcode}"
                     raise CheckFailed(*self._steps.longest(), what) from None
@@ -117,7 +117,7 @@ class Within(Generic[R]):
             self._end()
 
     def _end(self) -> None:
-        """Kill what is left of the process and of those that it started."""
+        """Kill the process and those that it started."""
         if self._process.pid is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -127,9 +127,9 @@ class Within(Generic[R]):
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Processes that are started meanwhile have one thread of linear algebra, unless the user says how many.
+    """Set one thread of linear algebra for the processes started inside, unless the user sets the number.
 
-    Matrices are small there: more threads take no less time, and use a processor while they wait.
+    Their matrices are small: more threads take no less time, and use a processor while they wait.
     """
     if _THREADS in os.environ:
         yield

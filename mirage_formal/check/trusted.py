@@ -1,8 +1,8 @@
-"""Counts what each claim of ``check`` rests on, by what is imported: python -m mirage_formal.check.trusted.
+"""Counts of the trusted code of each claim of ``check``, by imports: python -m mirage_formal.check.trusted.
 
-A claim has an entry, the module that establishes it. It rests on that module and on all modules of this package that
-these import, anywhere in them, one after another; imports for type checkers alone don't count. That the package's own
-``__init__`` files run too is left out: they define names for users, and no check looks at them.
+A claim has an entry, the module that establishes it. Its trusted code is that module and all modules of this package
+that it imports, directly or indirectly; imports for type checkers alone do not count. The package's own ``__init__``
+files are left out, though they run too: they define names for users, and no check uses them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PACKAGE: Final = "mirage_formal"
 
-#: What is claimed, and the module that establishes it.
+#: Claims, and the module that establishes each.
 CLAIMS: Final[Mapping[str, str]] = {
     "a proof shows that two graphs are equal": "mirage_formal.check.proof.replay",
     "equivalent, of a candidate's directory": "mirage_formal.check.equal",
@@ -24,14 +24,14 @@ CLAIMS: Final[Mapping[str, str]] = {
     "everything that `check` says of a run, without its kernels": "mirage_formal.check.run",
     "everything that `check` says": "mirage_formal.revalidate.command",
 }
-#: The rules of the kernel, which stay small.
+#: Modules with the rules of the proof kernel, which stay small.
 RULES: Final = tuple(
     f"mirage_formal.check.proof.{name}" for name in ("ring", "index_substitution", "laws", "tensor_steps", "replay")
 )
 
 
 def modules(entry: str) -> tuple[str, ...]:
-    """All modules of the package that a module imports, itself among them, by name."""
+    """Return the modules of the package that a module imports, directly or indirectly, and itself, by name."""
     found: set[str] = set()
     left = [entry]
     while left:
@@ -44,7 +44,7 @@ def modules(entry: str) -> tuple[str, ...]:
 
 @cache
 def count(module: str) -> tuple[int, int]:
-    """Lines of code and lines of docstrings of a module; blank lines and comments are neither."""
+    """Return the lines of code and lines of docstrings of a module; blank lines and comments are neither."""
     text = _file(module).read_text(encoding="utf-8")
     filled = {i for i, line in enumerate(text.splitlines(), 1) if line.strip() and not line.lstrip().startswith("#")}
     docs: set[int] = set()
@@ -55,7 +55,7 @@ def count(module: str) -> tuple[int, int]:
 
 
 def total(names: tuple[str, ...]) -> tuple[int, int]:
-    """The same of several modules together."""
+    """Return the lines of code and of docstrings of several modules together."""
     each = [count(name) for name in names]
     return sum(code for code, _ in each), sum(docs for _, docs in each)
 
@@ -67,7 +67,7 @@ def _file(module: str) -> Path:
 
 @cache
 def _imports(module: str) -> tuple[str, ...]:
-    """The modules of the package that a module names in its imports."""
+    """Return the modules of the package in a module's imports."""
     found: list[str] = []
     for node in _run(ast.parse(_file(module).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -81,7 +81,7 @@ def _imports(module: str) -> tuple[str, ...]:
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:
-    """Everything in a module but what only type checkers read."""
+    """Yield the AST nodes of a module, except those for type checkers only."""
     yield node
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, ast.If) and isinstance(inner.test, ast.Name) and inner.test.id == "TYPE_CHECKING":
@@ -92,7 +92,7 @@ def _run(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def table() -> str:
-    """The tables of docs/trust.md."""
+    """Return the tables of docs/trust.md."""
     lines = ["| claim | entry | modules | code | docstrings |", "|---|---|--:|--:|--:|"]
     for claim, entry in CLAIMS.items():
         names = modules(entry)

@@ -1,7 +1,7 @@
-"""The command line: every command, progress, tables, and every mistake of a user on one screen.
+"""Command line application: all commands, progress, tables, and one screen for every user mistake.
 
 Exit codes: 0 done, 1 done but incomplete (a unit of the search failed, a search found nothing, a graph is not
-equivalent), 2 a mistake in what was given, and those of ``guard``.
+equivalent), 2 a mistake in the arguments or input, and those of ``guard``.
 """
 
 from __future__ import annotations
@@ -253,17 +253,17 @@ app.command("schema")(schema_command)
 
 
 def main() -> NoReturn:
-    """Entry point of ``mirage-formal`` and ``python -m mirage_formal``."""
+    """Run ``mirage-formal`` and ``python -m mirage_formal``."""
     run_command(app)
 
 
 def search_main() -> NoReturn:
-    """Entry point of ``python -m mirage_formal.search``."""
+    """Run ``python -m mirage_formal.search``."""
     run_command(_alone, "search")
 
 
 def verify_main() -> NoReturn:
-    """Entry point of ``python -m mirage_formal.verify``."""
+    """Run ``python -m mirage_formal.verify``."""
     run_command(_verify_alone, "verify")
 
 
@@ -278,7 +278,7 @@ def _triple(text: str) -> tuple[int, int, int]:
 
 
 def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], settings: Any, *, as_json: bool) -> int:
-    """Search the programs of a file; ``places`` are where the evidence is written and how progress is shown."""
+    """Search the programs of a file; ``places`` are the directory of the evidence and the progress mode."""
     import dataclasses
 
     from mirage_formal.cli.user_file import choose, read_programs

@@ -1,6 +1,6 @@
-"""The command ``check``: what ``python -m mirage_formal.check`` does, with progress and JSON.
+"""Command ``check``: ``python -m mirage_formal.check`` with progress and JSON.
 
-The check itself, and what it prints, are ``derive.command``, which imports neither this nor typer.
+The check itself and its printed text are in ``derive.command``, which imports neither this module nor typer.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def check_command(
 
 
 class _Told(list[Any]):
-    """What is established; each is shown when it is."""
+    """List of established results, which shows progress when one is added."""
 
     def __init__(self, shown: Display, path: Path) -> None:
         super().__init__()
@@ -63,13 +63,13 @@ class _Told(list[Any]):
         self._step("checking", 0, self._total)
 
     def append(self, one: Any) -> None:
-        """Keep it, and show how far the check is."""
+        """Add a result, and show the progress of the check."""
         super().append(one)
         self._step("checking", len(self), max(self._total, len(self)))
 
 
 def _values(outcome: Outcome) -> dict[str, Any]:
-    """What a check found, as plain values."""
+    """Return the outcome of a check as plain values."""
     import msgspec
 
     found = outcome.found

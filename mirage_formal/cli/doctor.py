@@ -1,4 +1,4 @@
-"""The command ``doctor``: what this machine has of what the package can use, and what mends the rest."""
+"""Command ``doctor``: the optional components of this machine, and how to install or repair them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _LIMIT_S: Final = 20.0
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found of one thing.
+    """Result of looking for one component.
 
     Attributes:
-        name: What it is called on the command line.
-        state: "ok", "missing" where it is not there, "broken" where it is and does not work.
-        found: Version, size or whatever tells it from others.
-        needed: What it is for.
-        mend: The line that mends it; empty where nothing has to be.
+        name: Name on the command line.
+        state: "ok", "missing" if it is not installed, "broken" if it is installed and does not work.
+        found: Version, size or another identification.
+        needed: Purpose of the component.
+        mend: Command that repairs it; empty if nothing is wrong.
     """
 
     name: str
@@ -67,7 +67,7 @@ def doctor_command(thing: _Things = None, torch: _Torch = False, json: Json = Fa
 
 
 def _lines(found: Sequence[Finding]) -> list[str]:
-    """A table of at most 60 columns, and below it what mends what does not work."""
+    """Return a table of at most 60 columns, and the repair commands of failed components below it."""
     width = max(len(one.name) for one in found)
     marks = {"ok": "ok     ", "missing": "missing", "broken": "BROKEN "}
     room = 60 - width - 11
@@ -96,7 +96,7 @@ def _print_torch(*, json: bool) -> None:
 
 
 def _package(name: str, distributions: str, needed: str, mend: str) -> Callable[[], Finding]:
-    """A package that is imported in a process of its own: a broken one may end it."""
+    """Return a check of a package, which is imported in a process of its own because a broken one may crash."""
 
     def look() -> Finding:
         version = next(filter(None, map(_version, distributions.split())), "")
@@ -118,7 +118,7 @@ def _version(distribution: str) -> str:
 
 
 def _said(command: Sequence[str]) -> str | None:
-    """The last line of what a command complains; None where it does not."""
+    """Return the last line of a command's error output; None if it succeeds."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,4 +1,4 @@
-"""``mirage-formal export``: a run in another project's format."""
+"""Command ``mirage-formal export``: a run in another project's format."""
 
 from __future__ import annotations
 

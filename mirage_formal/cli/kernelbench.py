@@ -1,4 +1,4 @@
-"""``mirage-formal kernelbench``: problems of KernelBench, imported, searched, written and compared."""
+"""Command ``mirage-formal kernelbench``: imports, searches, rewrites and compares KernelBench problems."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def _versions() -> dict[str, str]:
 
 
 def _watched(count: int) -> Any:
-    """Says on standard error what became of each problem."""
+    """Return a callback that prints the outcome of each problem on standard error."""
     from mirage_formal.torch.integrations.kernelbench.text import cells
 
     console = Console(stderr=True)

@@ -1,4 +1,4 @@
-"""Commands about kernels: ``build`` writes them, ``run`` computes with them, ``emulate`` and ``gpu`` try them."""
+"""Commands on kernels: ``build`` writes them, ``run`` computes with them, ``emulate`` and ``gpu`` test them."""
 
 from __future__ import annotations
 
@@ -242,14 +242,14 @@ def execute_command(
 
 
 def build_main(arguments: Sequence[str]) -> int:
-    """What ``python -m mirage_formal.run.kernel_build`` does."""
+    """Run ``python -m mirage_formal.run.kernel_build``."""
     alone = typer.Typer(**STYLE)
     alone.command()(build_command)
     return called(alone, arguments, "build", "python -m mirage_formal.run.kernel_build")
 
 
 def emulate_main(arguments: Sequence[str]) -> int:
-    """What ``python -m mirage_formal.emulate`` does."""
+    """Run ``python -m mirage_formal.emulate``."""
     alone = typer.Typer(**STYLE)
     alone.command()(emulate_command)
     return called(alone, arguments, "emulate", "python -m mirage_formal.emulate")

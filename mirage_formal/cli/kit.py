@@ -1,4 +1,4 @@
-"""What every command is made of: kinds of options, how it answers, and how a user's mistake is printed."""
+"""Common parts of all commands: kinds of options, JSON answers, and printing of user mistakes."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ _HINT: Final = "{} --help lists every option and its values"
 
 
 def whole(where: str, least: int = 0) -> Callable[[Any], int]:
-    """Reads an option that is a whole number from ``least`` up."""
+    """Return a parser of an option that is a whole number of at least ``least``."""
     return lambda given: options.whole(where, options.number(given), least)
 
 
 def amount(where: str) -> Callable[[Any], float]:
-    """Reads an option that is a positive number."""
+    """Return a parser of an option that is a positive number."""
     return lambda given: options.amount(where, options.number(given))
 
 
 def option(name: str, metavar: str, help: str, default: str | None = None, **more: Any) -> Any:
-    """An option whose values ``metavar`` and ``help`` name; ``default`` is said where there is no default value."""
+    """Return an option with a description of its values; ``default`` is shown where there is no default value."""
     return typer.Option(name, metavar=metavar, help=help, show_default=default or True, **more)
 
 
 def counted(name: str, help: str, default: str | None = None) -> Any:
-    """An option that takes a whole number from 1 up."""
+    """Return an option that takes a whole number from 1 up."""
     return option(name, "N", f"{help}; 1 or more.", default, parser=whole(name, 1))
 
 
 def measured(name: str, metavar: str, help: str, default: str | None = None) -> Any:
-    """An option that takes a positive number."""
+    """Return an option that takes a positive number."""
     return option(name, metavar, f"{help}; above 0.", default, parser=amount(name))
 
 
 def seed_option(help: str) -> Any:
-    """The option --seed."""
+    """Return the option --seed."""
     return option("--seed", "N", f"{help}; 0 or more.", parser=whole("--seed"))
 
 
 def switch(name: str, help: str) -> Any:
-    """A flag, which is off by default."""
+    """Return a flag, which is off by default."""
     return typer.Option(name, help=help, show_default="off")
 
 
 def chosen(name: str, choices: Sequence[str], help: str, default: str | None = None) -> Any:
-    """An option that takes one of some words, which a shell completes."""
+    """Return an option that takes one of some words, with shell completion."""
     one = lambda given: options.word(name, given, tuple(choices))  # noqa: E731  # a parser has no name
     return option(name, "|".join(choices), help, default, parser=one, autocompletion=lambda: list(choices))
 
@@ -74,7 +74,7 @@ ProgressMode = Annotated[
 
 
 def answer(command: str, code: int, result: Any, error: MirageError | None = None) -> int:
-    """Print what a command found as JSON; returns its exit code."""
+    """Print the result of a command as JSON; return its exit code."""
     from mirage_formal.records.answer import answer_text
 
     print(answer_text(command, code, result, error))
@@ -92,13 +92,13 @@ def run_command(command: typer.Typer, name: str = "") -> NoReturn:
 
 
 def called(command: typer.Typer, arguments: Sequence[str], name: str = "", program: str | None = None) -> int:
-    """Run a command on arguments; a user's mistake is printed, and is 2.
+    """Run a command on arguments; a user's mistake is printed, with exit code 2.
 
     Args:
         command: The command, or a group of commands.
-        arguments: What follows its name.
+        arguments: Arguments after its name.
         name: Its name, where it is one command.
-        program: What it is called in its help.
+        program: Program name in its help.
 
     Returns:
         The exit code.
@@ -131,7 +131,7 @@ def print_error(error: MirageError) -> None:
 
 
 def _of_call(error: Any) -> MirageError:
-    """A mistake in the words of a call, as it is printed everywhere else."""
+    """Convert an error of the command line parser to a MirageError."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mirage-formal"
     said = " ".join(str(error.format_message()).split())
@@ -141,7 +141,7 @@ def _of_call(error: Any) -> MirageError:
 
 
 def _name(command: typer.Typer, arguments: Sequence[str]) -> str:
-    """The name of the command that arguments begin with."""
+    """Return the name of the command that arguments begin with."""
     here: Any = typer.main.get_command(command)
     names = []
     for word in arguments:

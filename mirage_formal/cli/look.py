@@ -56,7 +56,7 @@ def _graph_json(graph: KernelGraph) -> str:
 
 
 def _plain_lines(text: str) -> str:
-    """A text whose lines are ours, and in whose lines somebody else's names may stand."""
+    """Escape each line of a text whose line breaks are ours and which may contain names from files."""
     return "\n".join(plain(line, 1 << 20) for line in text.split("\n"))
 
 
@@ -79,7 +79,7 @@ def show_command(path: _Path, candidate: _Rank = None, form: _Form = "text", jso
 
 
 def _head(one: Subject) -> list[str]:
-    """What is said about a graph, as comments of its text."""
+    """Return the facts about a graph, as comment lines of its text."""
     said = [f"; {plain(one.name)}"]
     if one.verdict:
         said.append(f"; verdict {one.verdict}, as its author says; `mirage-formal check` establishes it")

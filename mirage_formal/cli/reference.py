@@ -1,4 +1,4 @@
-"""Prints the section Commands of the document cli: every command's arguments and options, as typer has them.
+"""Generator of the section Commands of the document cli: arguments and options of every command, from typer.
 
 python -m mirage_formal.cli.reference
 """
@@ -16,7 +16,7 @@ from mirage_formal.cli.app import app
 
 
 def document() -> str:
-    """The text of the section."""
+    """Return the text of the section."""
     lines = ["## Commands"]
     root = typer.main.get_command(app)
     for path, command in _commands(root, "mirage-formal"):
@@ -28,7 +28,7 @@ def document() -> str:
 
 
 def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every command below one, with what is typed to call it."""
+    """Yield every command below one, with the words that call it."""
     for name, inner in getattr(command, "commands", {}).items():
         here = f"{path} {name}"
         if hasattr(inner, "commands"):
@@ -38,13 +38,13 @@ def _commands(command: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _about(command: Any) -> list[str]:
-    """The paragraphs of a command's help."""
+    """Return the paragraphs of a command's help."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     return "\n\n".join(fill(" ".join(one.split()), 120, break_long_words=False) for one in paragraphs).splitlines()
 
 
 def _row(parameter: Any) -> str | None:
-    """An argument or an option as a row; None for --help."""
+    """Return an argument or an option as a table row; None for --help."""
     if parameter.name == "help" or not getattr(parameter, "help", None):
         return None
     argument = parameter.param_type_name == "argument"

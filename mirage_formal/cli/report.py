@@ -1,4 +1,4 @@
-"""``mirage-formal report``: a run, two runs or many, as pages, as text or as JSON."""
+"""Command ``mirage-formal report``: a run, two runs or many, as pages, as text or as JSON."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def report_command(
 
 
 class _Printed:
-    """What is printed in place of a page."""
+    """Output that is printed in place of a page."""
 
     def __init__(self, text: bool, json: bool) -> None:
         self.text, self.json = text, json
@@ -93,7 +93,7 @@ def _broken(report: Any) -> bool:
 
 
 def _sensible(paths: list[Path], *, every: bool, printed: bool, both: bool, out: Path | None) -> None:
-    """Refuse what contradicts itself."""
+    """Refuse contradictory options."""
     if len(paths) > 2 or (every and len(paths) > 1):
         hint = "two runs are compared; --all takes one directory of runs"
         raise RunError(f"expected {'one directory' if every else 'one or two runs'}, got {len(paths)}", hint=hint)

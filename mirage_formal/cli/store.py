@@ -1,4 +1,4 @@
-"""The commands ``store ...``: what earlier searches have found, with its evidence."""
+"""Commands ``store ...``: stored results of earlier searches, with their evidence."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def clear_command(keys: _Keys = None, unusable: _Unusable = False, json: Json = 
 
 
 def _row(one: Any) -> dict[str, Any]:
-    """An entry as plain values."""
+    """Return an entry as plain values."""
     import msgspec
 
     found = one.replayed
@@ -160,7 +160,7 @@ def _row(one: Any) -> dict[str, Any]:
 
 
 def _line(one: Any) -> str:
-    """An entry in a line."""
+    """Return an entry as one line."""
     if one.record is None:
         return plain(f"{one.path.name[:12]}  refused: {one.why}", 1000)
     record, identity = one.record, one.record.key.identity
@@ -172,7 +172,7 @@ def _line(one: Any) -> str:
 
 
 def _details(one: Any) -> list[str]:
-    """What an entry answers, and what was established about it."""
+    """Return lines on the answer of an entry, and on the facts established about it."""
     if one.record is None or one.replayed is None:
         return []
     record, identity = one.record, one.record.key.identity

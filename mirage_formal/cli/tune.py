@@ -1,4 +1,4 @@
-"""The command ``tune``: from a run to its fastest kernels on one GPU."""
+"""Command ``tune``: autotuning of a run's kernels for one GPU."""
 
 from __future__ import annotations
 
@@ -120,17 +120,17 @@ def tune_command(
 
 
 def _answered(tuned: Any, backend: str) -> bool:
-    """Return whether there is what was asked for."""
+    """Return whether tuning produced the requested result."""
     return any(row.us for row in tuned.rows) and (backend != "triton" or tuned.triton.backend == "triton")
 
 
 def _named(step: Callable[[str, int, int], None]) -> Callable[[str, int, int], None]:
-    """The same, with the phases as they are called on the screen."""
+    """Return the callback with the phases renamed for display."""
     return lambda phase, done, total: step(_PHASES[phase], done, total)
 
 
 def _fields(tuned: Any) -> dict[str, Any]:
-    """What became of a run, as plain values."""
+    """Return the result of tuning as plain values."""
     import msgspec
 
     names = ("kernels", "added", "ready", "timed", "rows", "left")
@@ -172,7 +172,7 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
 
 
 def _written(root: Path, triton: Any) -> str:
-    """Where the Triton file is that was taken: beside the run, as those of ``build --backend triton``."""
+    """Write the chosen Triton file beside the run, as ``build --backend triton`` does; return a remark on it."""
     from mirage_formal.errors import RunError
     from mirage_formal.run.kernel_build.triton.files import default_out, save
 
@@ -188,7 +188,7 @@ def _written(root: Path, triton: Any) -> str:
 
 
 def _shown(triton: Any) -> list[Any]:
-    """The fastest Triton file of each candidate."""
+    """Return the fastest Triton file of each candidate."""
     found: dict[str, Any] = {}
     for file in () if triton is None else triton.rows:
         if file.name not in found or (file.chosen and not found[file.name].chosen):

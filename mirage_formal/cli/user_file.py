@@ -1,4 +1,4 @@
-"""Reading programs from a user's Python file."""
+"""Reader of programs from a user's Python file."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A program, and where its file has its inputs and operators.
+    """A program, with the source lines of its inputs and operators.
 
     Attributes:
         program: The program.
-        origins: Their lines.
-        unmarked: Its outputs as the file names them, where it marks none and they are the results that nothing reads.
+        origins: Source lines of its inputs and operators.
+        unmarked: Names of its unread results, where the file marks no output and these became the outputs.
     """
 
     program: KernelGraph
@@ -50,7 +50,7 @@ def load_programs(file: Path) -> dict[str, KernelGraph]:
 
 
 def read_programs(file: Path) -> dict[str, Written]:
-    """The same, with the lines of the file that they come from."""
+    """Execute a file and return its programs with their source lines; see ``load_programs``."""
     where = display_path(file)
     names = _execute(file, where)
     graphs = {name: value for name, value in names.items() if _is_graph(value)}
@@ -72,7 +72,7 @@ def read_programs(file: Path) -> dict[str, Written]:
 
 
 def _no_graph(file: Path, where: str) -> ProgramError:
-    """Why a file that ran has no graph at module level: it makes none, or where a search does not come."""
+    """Return the error that a file defines no graph at module level, with the reason."""
     what = "expected a kernel graph at module level, got none"
     tree = ast.parse(file.read_bytes())
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and _called(node) == _MAKES]
@@ -98,12 +98,12 @@ def _no_graph(file: Path, where: str) -> ProgramError:
 
 
 def _called(node: ast.Call) -> str:
-    """The last name of what is called."""
+    """Return the last name of a called function."""
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def choose(programs: Mapping[str, P], wanted: str | None, file: Path) -> dict[str, P]:
-    """The programs to search: all, or the one that is wanted.
+    """Return the programs to search: all, or the named one.
 
     Raises:
         ProgramError: There is none of that name.

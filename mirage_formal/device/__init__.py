@@ -1,1 +1,1 @@
-"""Kernels on a device: compiled, launched, timed; and on the emulator."""
+"""Execution of kernels: compilation, launches and timing on a GPU; and the CPU emulator."""

@@ -1,4 +1,4 @@
-"""Where compiled kernels are kept between runs, safely for several processes at once."""
+"""Cache directories for compiled kernels, safe for concurrent processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cache_dir(name: str) -> Path:
-    """The directory of one cache, made if need be: under ``MIRAGE_FORMAL_CACHE`` or the platform's cache directory."""
+    """Return the directory of one cache, under ``MIRAGE_FORMAL_CACHE`` or the platform's cache directory; create it."""
     root = os.environ.get("MIRAGE_FORMAL_CACHE") or _platform_dir()
     path = Path(root) / name
     path.mkdir(parents=True, exist_ok=True)
@@ -22,7 +22,7 @@ def _platform_dir() -> str:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file in one step: readers see all of it or nothing, and the last of several writers wins."""
+    """Write a file atomically: readers see the old or the new content, and the last of several writers wins."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,8 +1,8 @@
-"""CUDA C++ to cubins by NVRTC, without a driver or a GPU; results are cached by content.
+"""Compilation of CUDA C++ to cubins by NVRTC, without a driver or a GPU; results are cached by content.
 
-NVRTC is found through ctypes, so that no package has to be importable: in the ``nvidia`` packages of this Python
-first, then in a CUDA toolkit, then wherever the system's loader finds it. ``MIRAGE_FORMAL_NVRTC`` names a library to
-use instead.
+NVRTC is loaded through ctypes, so that no package must be importable. It is searched for in the ``nvidia`` packages of
+this Python, then in a CUDA toolkit, then by the system's loader. ``MIRAGE_FORMAL_NVRTC`` names a library to use
+instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mirage_formal.resources import data_dir
 
 ARCHS: Final = ("sm_80", "sm_90a")
 _OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v")
-#: NVRTC from 12.9 on keeps machine code of its own where there is a driver, and then ptxas reports nothing.
+#: Version from which NVRTC caches machine code if there is a driver; ptxas then reports nothing.
 _NO_CACHE: Final = (12, 9)
 _HEADER: Final = "mirage_formal/device.cuh"
 _INCLUDE: Final = re.compile(r'^#include "(mirage_formal/\w+\.cuh)"$', re.MULTILINE)
@@ -37,7 +37,7 @@ NVRTC_HINT: Final = (
 
 
 class CompileError(MirageError):
-    """NVRTC is missing or too old, or it refuses the source; ``what`` holds its log."""
+    """Error: NVRTC is missing or too old, or it refuses the source; ``what`` holds its log."""
 
     several_lines = True
 
@@ -51,9 +51,9 @@ class Compiled:
         registers: Registers per thread.
         spill_bytes: Bytes spilled to local memory, stores and loads together; 0 is the aim.
         stack_bytes: Stack frame per thread; above 0 a register array is indexed dynamically.
-        shared_bytes: Static shared memory; what a launch adds is in Program.shared_bytes.
-        log: What NVRTC and ptxas said.
-        compiler: Version of NVRTC, as the machine code itself states it: equal versions make equal machine code.
+        shared_bytes: Static shared memory; the dynamic part of a launch is in Program.shared_bytes.
+        log: Log of NVRTC and ptxas.
+        compiler: Version of NVRTC in the machine code: equal versions make equal machine code.
     """
 
     cubin: bytes
@@ -74,7 +74,7 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
     Args:
         source: CUDA C++.
         arch: Architecture.
-        fresh: Compile it here and now, whatever the cache holds, and leave the cache as it is.
+        fresh: Compile without reading or writing the cache.
 
     Raises:
         CompileError: NVRTC is missing, or it refuses the source; says what to install, or holds its log.
@@ -99,19 +99,19 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
 
 
 def surroundings(sources: Iterable[str]) -> str:
-    """Digest of what sources are compiled with: the device layer, what else of it they include, and the options."""
+    """Return a digest of the compilation environment of sources: device layer, included headers, and options."""
     return _digest(*_headers(sources).values(), *_OPTIONS)
 
 
 def _headers(sources: Iterable[str]) -> dict[str, str]:
-    """The headers that sources include, by name; the device layer itself first, whether they do or not."""
+    """Return the headers of sources by name: the device layer, and the headers that they include."""
     named = {name for source in sources for name in _INCLUDE.findall(source)} - {_HEADER}
     files = {name: data_dir("gpu") / "include" / name for name in (_HEADER, *sorted(named))}
     return {name: path.read_text() for name, path in files.items() if path.is_file()}
 
 
 def version() -> str:
-    """Version of the NVRTC that is here, of two numbers; "" without one. Compiled.compiler begins with it."""
+    """Return the version of the installed NVRTC, as two numbers; "" without one. Compiled.compiler begins with it."""
     return _nvrtc().version if available() else ""
 
 
@@ -136,7 +136,7 @@ def _digest(*parts: str) -> str:
 
 
 def _save(path: Path, key: str, compiled: Compiled) -> None:
-    """An entry is a line of JSON, with its key and the cubin's digest, and the cubin."""
+    """Write a cache entry: a line of JSON with its key and the cubin's digest, and the cubin."""
     record = {
         "key": key,
         "registers": compiled.registers,
@@ -151,7 +151,7 @@ def _save(path: Path, key: str, compiled: Compiled) -> None:
 
 
 def _load(path: Path, key: str) -> Compiled | None:
-    """The entry of a key; None where there is none, or a damaged one, or that of another key."""
+    """Return the cache entry of a key; None if it is missing, damaged, or of another key."""
     try:
         head, _, cubin = path.read_bytes().partition(b"\n")
         record = strict_json.load(head, str(path))
@@ -170,7 +170,7 @@ def _measured(cubin: bytes, log: str, version: str) -> Compiled:
             f"expected ptxas to report registers and spills, got: {log!r}", where="NVRTC", hint=NVRTC_HINT
         )
     shared = re.search(r"(\d+) bytes smem", log)
-    # NVRTC tells two numbers of its version; the note in what it makes tells all.
+    # NVRTC reports two numbers of its version; the note in the cubin has all.
     build = re.search(rb"Cuda compilation tools, release [0-9.]+, V([0-9.]*[0-9])", cubin)
     return Compiled(
         cubin=cubin,
@@ -187,7 +187,7 @@ def _measured(cubin: bytes, log: str, version: str) -> Compiled:
 
 
 class _Nvrtc:
-    """The few functions of libnvrtc that are needed."""
+    """Bindings of the libnvrtc functions in use."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -204,7 +204,7 @@ class _Nvrtc:
         self.archs = tuple(f"sm_{n}{suffix}" for n in numbers for suffix in ("", *("a" if n >= 90 else ())))
 
     def compile(self, source: str, headers: Mapping[str, str], arch: str) -> tuple[bytes, str]:
-        """The cubin and the log of a source that includes these headers."""
+        """Return the cubin and the log of a source with these headers."""
         program = ctypes.c_void_p()
         count = len(headers)
         texts = (ctypes.c_char_p * count)(*(text.encode() for text in headers.values()))
@@ -251,7 +251,7 @@ def _nvrtc() -> _Nvrtc:
 
 
 def _candidates() -> Iterator[str]:
-    """Where NVRTC may be, in order of preference; newest first among packages."""
+    """Yield the possible paths of NVRTC, in order of preference; newest first among packages."""
     if chosen := os.environ.get("MIRAGE_FORMAL_NVRTC"):
         yield chosen
         return

@@ -1,7 +1,7 @@
-"""Predefined matrix products by cuBLAS, with arguments made once.
+"""Predefined matrix products by cuBLAS, with precomputed arguments.
 
-cuBLAS is called directly rather than through CuPy's functions, because those refuse to run while a CUDA graph is being
-captured. Sums are float32 whatever the element type (and never tf32); results are rounded once.
+cuBLAS is called directly rather than through CuPy's functions, because those refuse to run during CUDA graph capture.
+Sums are float32 for all element types (never tf32); results are rounded once.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from typing import Any, Final
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 
-#: cudaDataType.
+#: Values of cudaDataType.
 _TYPES: Final = {DType.FLOAT32: 0, DType.FLOAT16: 2, DType.BFLOAT16: 14}
 _COMPUTE_32F: Final = 68
 _DEFAULT_ALGORITHM: Final = -1
-#: What cuBLAS wants on Hopper; given to it, so that it never allocates.
+#: Workspace size that cuBLAS wants on Hopper; it is provided, so that cuBLAS never allocates.
 WORKSPACE_BYTES: Final = 32 << 20
 _SONAMES: Final = ("libcublas.so.13", "libcublas.so.12", "libcublas.so")
 
 
 class CublasError(MirageError):
-    """cuBLAS is missing, or a call of it failed."""
+    """Error: cuBLAS is missing, or a call of it failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How cuBLAS sees a row-major matrix: transposed or not (as column-major), and its leading dimension."""
+    """A row-major matrix in cuBLAS's terms: transposed or not (as column-major), and its leading dimension."""
 
     transposed: bool
     leading: int
 
 
 def side(shape: Shape, strides: tuple[int, ...]) -> Side:
-    """The last two dims of an operand.
+    """Return the last two dims of an operand in cuBLAS's terms.
 
     Raises:
         UnsupportedError: Neither of them is contiguous.
@@ -61,7 +61,7 @@ def side(shape: Shape, strides: tuple[int, ...]) -> Side:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``count`` products whose operands and results lie ``steps`` elements apart, the first ones at ``starts``."""
+    """A strided batch: ``count`` products ``steps`` elements apart, for operands and result, from ``starts``."""
 
     count: int
     starts: tuple[int, int, int]
@@ -69,11 +69,11 @@ class Batch:
 
 
 def batches(leading: Shape, strides: tuple[tuple[int, ...], ...]) -> tuple[Batch, ...]:
-    """The products over the leading dims, in as few calls as their strides allow.
+    """Return the products over the leading dims, in as few strided batches as possible.
 
     Args:
         leading: Extents of the dims before the last two.
-        strides: Of both operands and of the result along them.
+        strides: Strides of both operands and of the result along them.
     """
     split = len(leading)
     while split > 0 and _uniform(leading[split - 1 :], tuple(s[split - 1 :] for s in strides)):
@@ -91,12 +91,12 @@ def batches(leading: Shape, strides: tuple[tuple[int, ...], ...]) -> tuple[Batch
 
 
 def _step(extents: Shape, strides: tuple[int, ...]) -> int:
-    """The step between neighbours, for dims that ``_uniform`` accepts."""
+    """Return the stride of the innermost index, for dims that ``_uniform`` accepts."""
     return next((s for n, s in zip(reversed(extents), reversed(strides), strict=True) if n > 1), 0)
 
 
 def _uniform(extents: Shape, strides: tuple[tuple[int, ...], ...]) -> bool:
-    """Return whether neighbours along these dims are the same number of elements apart everywhere."""
+    """Return whether dims can be flattened to one: consecutive indices have one common stride in each tensor."""
     for own in strides:
         step, within = _step(extents, own), 1
         for extent, stride in zip(reversed(extents), reversed(own), strict=True):
@@ -126,7 +126,7 @@ class Cublas:
         self._size = ctypes.c_size_t(WORKSPACE_BYTES)
 
     def on(self, stream: int) -> None:
-        """The next products run on this stream."""
+        """Set the stream of the next products."""
         handle = self._handle
         self._check("cublasSetStream_v2", self._library.cublasSetStream_v2(handle, ctypes.c_void_p(stream)))
         # A new stream takes the workspace away.
@@ -140,13 +140,13 @@ class Cublas:
         strides: tuple[tuple[int, ...], tuple[int, ...]],
         address: Callable[[int], int],
     ) -> list[Callable[[], None]]:
-        """One function for each call of cuBLAS that a product takes.
+        """Return one function for each cuBLAS call of a product.
 
         Args:
             a: The left operand.
             b: The right operand.
-            strides: Of both, in elements.
-            address: The addresses of the left operand, the right one and the result, by number, when called.
+            strides: Strides of both, in elements.
+            address: Function that returns the address of the left operand, the right one or the result, by number.
         """
         shape = (*a.shape[:-1], b.shape[-1])
         own = row_major(shape)
@@ -198,7 +198,7 @@ class Cublas:
 
 @cache
 def library() -> Any:
-    """The cuBLAS library that CuPy or torch has loaded, or the system's.
+    """Return the cuBLAS library that CuPy or torch has loaded, or the system's.
 
     Raises:
         CublasError: There is none.

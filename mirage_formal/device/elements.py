@@ -1,4 +1,4 @@
-"""Floats as the raw elements of a tensor and back, for NumPy and CuPy arrays alike; those of a mask are 0 and 1."""
+"""Conversion of floats to the raw elements of a tensor and back, for NumPy and CuPy; masks are 0 and 1."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from mirage_formal.graph.types import DType
 
 Array = Any
 
-#: The unsigned integers that hold raw elements, by their bytes.
+#: Unsigned integer types of raw elements, by size in bytes.
 RAW: Final = {1: "uint8", 2: "uint16", 4: "uint32"}
 
 
 def to_bits(values: Array, dtype: DType, xp: Any) -> Array:
-    """Floats as raw elements; values that the type holds exactly stay what they are, others are rounded."""
+    """Convert floats to raw elements; values that the type cannot represent are rounded."""
     if dtype is DType.BOOL:
         return xp.ascontiguousarray(values != 0).view(xp.uint8)
     if dtype is DType.FLOAT16:

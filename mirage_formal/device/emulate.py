@@ -1,8 +1,8 @@
-"""Runs a Program without a GPU: its CUDA C++ text, compiled by g++ against gpu/emulator.
+"""CPU emulation of a Program: its CUDA C++ text, compiled by g++ against gpu/emulator.
 
 The emulator runs one fiber per CUDA thread and checks every access: bounds, alignment, initialisation, data races
 between barriers, asynchronous copies read before their wait, divergence at barriers, elements of outputs written twice
-or never. A fault is raised as EmulationFault. See gpu/emulator/runtime.h for how.
+or never. A fault is raised as EmulationFault. gpu/emulator/runtime.h describes the method.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     import numpy as np
 
 _FLAGS: Final = ("-std=c++17", "-ffp-contract=off", "-w")
-#: Optimising takes most of the time in which a kernel is compiled, so only what does much is worth it: kernels of the
-#: examples take 0.6 s with -O2 and 0.25 s with -Og, and are executed up to 2.6 times as fast, in 2.7 ns a statement.
+#: Optimisation levels for kernels with little and with much work. Optimisation takes most of the compile time: kernels
+#: of the examples compile in 0.6 s with -O2 and 0.25 s with -Og, and run up to 2.6 times as fast, in 2.7 ns a
+#: statement.
 _LITTLE, _MUCH = "-Og", "-O2"
 _WORTH_IT: Final = 1 << 24
 _LIBRARY: Final = ("-shared", "-fPIC", "-fvisibility=hidden")
@@ -57,13 +58,13 @@ class FaultKind(StrEnum):
     UNINITIALISED = "uninitialised read"
     #: Shared memory read while an asynchronous copy to it is in flight: a wait is missing.
     PENDING = "missing wait"
-    #: Shared memory read through another buffer than it was last written through.
+    #: Shared memory read through a buffer other than the one of its last write.
     STALE = "stale buffer"
     RACE = "race"
     DIVERGENCE = "divergence"
-    #: An element of an output written by two threads.
+    #: An output element written by two threads.
     DOUBLE_WRITE = "double write"
-    #: An element of an output written by none.
+    #: An output element that is never written.
     UNWRITTEN = "never written"
     MEMORY = "out of memory"
     #: AddressSanitizer or UBSan stopped the program; only with sanitize=True.
@@ -72,7 +73,7 @@ class FaultKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a program did what it must not do.
+    """Location of an emulation fault.
 
     Attributes:
         buffer: The shared buffer, parameter or register array; empty if there is none.
@@ -94,7 +95,7 @@ class Place:
 
 
 class EmulationFault(MirageError):
-    """A program did what it must not do, the first time in this run: ``kind`` at ``at``."""
+    """Error: the first fault of a program in this run, with its ``kind`` and its location ``at``."""
 
     def __init__(self, kind: FaultKind, detail: str, kernel: str, at: Place) -> None:
         element = f" of {at.buffer}[{at.index}]" if at.buffer else ""
@@ -110,20 +111,20 @@ class EmulationFault(MirageError):
 
 
 def _fault(arguments: tuple[str, ...], state: dict[str, Any]) -> EmulationFault:
-    """A fault that came from another process."""
+    """Return a fault that was raised in another process."""
     fault = EmulationFault.__new__(EmulationFault, *arguments)
     fault.__dict__.update(state)
     return fault
 
 
 class EmulatorError(MirageError):
-    """The emulator cannot run here: there is no compiler, or it refuses the text."""
+    """Error: the emulator cannot run here, because there is no compiler, or it refuses the text."""
 
     several_lines = True
 
 
 class _Fault(ctypes.Structure):
-    """mf::emu::Fault of gpu/emulator/runtime.h."""
+    """C structure mf::emu::Fault of gpu/emulator/runtime.h."""
 
     _fields_ = (
         ("kind", ctypes.c_int),
@@ -140,7 +141,7 @@ class _Fault(ctypes.Structure):
 
 
 def run(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool = False) -> tuple[np.ndarray, ...]:
-    """Run the kernel without a GPU.
+    """Run a kernel on the CPU emulator.
 
     Arrays have any shape with the parameter's number of elements and are converted to its dtype; results are flat.
     NumPy has no bfloat16: such parameters take float arrays, rounded to nearest even, or uint16 arrays of raw bits, and
@@ -165,9 +166,9 @@ def run(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool = Fals
 def run_source(
     program: Program, source: str, arrays: Sequence[np.ndarray], *, sanitize: bool = False, optimised: bool = False
 ) -> tuple[np.ndarray, ...]:
-    """As ``run``, for text that need not be what ``emit`` gives; ``program`` gives parameters and launch dimensions.
+    """Run any kernel text with the parameters and launch dimensions of ``program``; otherwise as ``run``.
 
-    With ``optimised`` a kernel is compiled as one that does much, whatever it does.
+    With ``optimised`` the text is compiled with -O2, whatever its amount of work.
     """
     return _emulated(program, source, arrays, sanitize=sanitize, optimised=optimised)[0]
 
@@ -180,7 +181,7 @@ def loaded_bytes(program: Program, arrays: Sequence[np.ndarray]) -> int:
 def _emulated(
     program: Program, source: str, arrays: Sequence[np.ndarray], *, sanitize: bool, optimised: bool
 ) -> tuple[tuple[np.ndarray, ...], int]:
-    """Return what a kernel writes, and the bytes that it reads."""
+    """Return the outputs of a kernel, and the bytes that it reads."""
     data = _bind(program, arrays)
     level = _MUCH if optimised or amount(program) > _WORTH_IT else _LITTLE
     built = _build(program, source, sanitize, level)
@@ -195,7 +196,7 @@ def _emulated(
 
 
 def _bind(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """One contiguous flat array of raw elements for each parameter; outputs are filled with NaN."""
+    """Return one contiguous flat array of raw elements for each parameter; outputs are filled with NaN."""
     import numpy as np
 
     read = [param for param in program.params if not param.written]
@@ -236,7 +237,7 @@ def _raw(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def _aligned(array: np.ndarray) -> np.ndarray:
-    """A copy that starts at a multiple of 256 bytes, as allocations on a device do."""
+    """Return a copy that starts at a multiple of 256 bytes, as allocations on a device do."""
     import numpy as np
 
     raw = np.empty(array.nbytes + 256, np.uint8)
@@ -259,7 +260,7 @@ def _result(array: np.ndarray, param: Param) -> np.ndarray:
 
 @cache
 def _compiler() -> tuple[str, str]:
-    """Path and version of the C++ compiler."""
+    """Return path and version of the C++ compiler."""
     path = shutil.which(os.environ.get("CXX") or "g++")
     if path is None:
         raise EmulatorError("expected a C++ compiler, got none", where="emulator", hint=_HINT)
@@ -268,7 +269,7 @@ def _compiler() -> tuple[str, str]:
 
 @cache
 def _headers() -> tuple[tuple[Path, Path], str]:
-    """The include directories, and the digest of everything in them."""
+    """Return the include directories, and the digest of all files in them."""
     directories = (data_dir("gpu") / "include", data_dir("gpu") / "emulator")
     digest = hashlib.sha256()
     for directory in directories:
@@ -278,7 +279,7 @@ def _headers() -> tuple[tuple[Path, Path], str]:
 
 
 def _wrapper(program: Program) -> str:
-    """The translation unit around the kernel's text: its parameters, its launch and the entry."""
+    """Return the translation unit around the kernel's text: its parameters, its launch and the entry point."""
     params = "".join(
         f'    {{"{param.name}", {param.dtype.bytes}, {param.elements}, {str(param.written).lower()}, {param.align}}},\n'
         for param in program.params
@@ -302,7 +303,7 @@ def _wrapper(program: Program) -> str:
 
 
 def _build(program: Program, source: str, sanitize: bool, level: str) -> Path:
-    """The compiled emulation, from the cache if it is there; several processes may build the same at once."""
+    """Return the path of the compiled emulation, from the cache if possible; safe for concurrent builds."""
     flags = (level, *_FLAGS, *(_SANITIZE if sanitize else _LIBRARY))
     wrapper = _wrapper(program)
     path = _cached(f"{_key(source, wrapper, *flags)}{'' if sanitize else '.so'}")
@@ -314,7 +315,7 @@ def _build(program: Program, source: str, sanitize: bool, level: str) -> Path:
 
 
 def _runtime(sanitize: bool) -> Path:
-    """The part of the emulator that is the same for all kernels."""
+    """Return the path of the compiled emulator runtime, which all kernels share."""
     flags = (_MUCH, *_FLAGS, *(_SANITIZE if sanitize else _LIBRARY[1:]), "-c")
     path = _cached(f"{_key('runtime', *flags)}.o")
     if not path.is_file():
@@ -324,9 +325,9 @@ def _runtime(sanitize: bool) -> Path:
 
 @cache
 def _precompiled(root: Path, level: str) -> Path:
-    """A directory with the emulator's headers precompiled, which g++ takes instead where it comes first.
+    """Return a directory with the emulator's precompiled headers, which g++ prefers if it comes first.
 
-    They are a quarter of what a kernel takes to be compiled. It stays empty where the compiler makes none.
+    They save a quarter of a kernel's compile time. The directory is empty if the compiler supports none.
     """
     flags = (level, *_FLAGS, *_LIBRARY[1:], "-x", "c++-header")
     directory = root / _key("prelude", *flags)
@@ -347,7 +348,7 @@ def _cached(name: str) -> Path:
 
 
 def _run_compiler(arguments: Sequence[str], sources: Mapping[str, str], result: Path) -> None:
-    """Runs the compiler among ``sources``; its output becomes ``result`` in one step."""
+    """Run the compiler in a directory with ``sources``, and move its output to ``result`` atomically."""
     includes = [f"-I{include}" for include in _headers()[0]]
     with tempfile.TemporaryDirectory(dir=result.parent, prefix="build-") as name:
         for file, text in sources.items():
@@ -379,7 +380,7 @@ def _run_library(path: Path, data: Sequence[np.ndarray]) -> _Fault:
 
 
 def _run_process(path: Path, program: Program, data: Sequence[np.ndarray]) -> _Fault:
-    """Runs a sanitized build; the outputs in ``data`` receive its results."""
+    """Run a sanitized build in a process; the outputs in ``data`` receive its results."""
     import numpy as np
 
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
@@ -399,7 +400,7 @@ def _run_process(path: Path, program: Program, data: Sequence[np.ndarray]) -> _F
 
 
 def _statement(source: str, line: int) -> str:
-    """The statement around a line of the text (from 1), on one line."""
+    """Return the statement at a line of the text (from 1), as one line."""
     lines = [text.split("//")[0].strip() for text in source.splitlines()]
     if not 0 < line <= len(lines):
         return ""

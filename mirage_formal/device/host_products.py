@@ -1,8 +1,8 @@
-"""Predefined matrix products on the host: copied there, computed by NumPy in float32, and copied back.
+"""Predefined matrix products on the CPU: copied there, computed by NumPy in float32, and copied back.
 
-For tools that watch every kernel of a process, such as compute-sanitizer's racecheck, which cannot follow cuBLAS: the
-generated kernels get the inputs that they would get, and no other kernel is launched between them. Not for speed, and
-not for a stream that is being captured.
+This is for tools that watch every kernel of a process and cannot follow cuBLAS, such as compute-sanitizer's racecheck.
+The generated kernels get the same inputs, and no other kernel is launched between them. It is slow, and cannot be
+captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TO_DEVICE: Final = 1
 
 
 class HostProducts:
-    """Has the interface of ``products.Cublas``."""
+    """Matrix products on the CPU, with the interface of ``products.Cublas``."""
 
     def __init__(self) -> None:
         self._runtime: Any = import_module("cupy").cuda.runtime
@@ -27,7 +27,7 @@ class HostProducts:
         self._stream = 0
 
     def on(self, stream: int) -> None:
-        """The next products come after what is on this stream."""
+        """Set the stream after whose work the next products run."""
         self._stream = stream
 
     def calls(
@@ -37,7 +37,7 @@ class HostProducts:
         strides: tuple[tuple[int, ...], tuple[int, ...]],
         address: Callable[[int], int],
     ) -> list[Callable[[], None]]:
-        """One function, which computes the product; see ``products.Cublas.calls``."""
+        """Return one function, which computes the product; see ``products.Cublas.calls``."""
         shape = (*a.shape[:-1], b.shape[-1])
 
         def run() -> None:
@@ -58,7 +58,7 @@ class HostProducts:
         return to_floats(view, dtype, np).astype(np.float32)
 
     def _store(self, address: int, values: Any, shape: Shape, dtype: DType) -> None:
-        """Float32 as a row-major tensor, rounded to nearest even."""
+        """Write float32 values to a row-major tensor, rounded to nearest even."""
         assert values.shape == shape
         raw = to_bits(values, dtype, self._numpy)
         self._runtime.memcpy(address, raw.ctypes.data, raw.nbytes, _TO_DEVICE)

@@ -1,15 +1,15 @@
-"""Calling an executable on the user's tensors.
+"""Calls of an executable on the user's tensors.
 
     optimized = Optimized(load(directory))
     y = optimized(x, w)            # torch tensors, CuPy arrays or NumPy arrays
     optimized(x, w, out=y)
 
-On a GPU a call checks the tensors and launches on the current stream of torch or CuPy, read at every call; it neither
-waits, allocates (but outputs, through the allocator of whoever made the inputs) nor compiles after the first call, so
-it can be captured in a CUDA graph. ``prepare`` does what the first call does.
+On a GPU a call checks the tensors and launches on the current stream of torch or CuPy, read at every call. After the
+first call it neither waits nor compiles, and allocates only outputs, by the allocator of the inputs' library; so it can
+be captured in a CUDA graph. ``prepare`` does the work of the first call.
 
-Intermediate tensors lie in one workspace for each device, which belongs to the object. Calls on several streams are put
-in order by an event; a captured call is not, so do not replay it while another call of the same object runs.
+Intermediate tensors lie in one workspace for each device, which belongs to the object. Calls on several streams are
+ordered by an event; a captured call is not, so do not replay it while another call of the same object runs.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _NO_GPU: Final = (
 
 
 class NoDeviceWarning(UserWarning):
-    """There is no GPU; results come from the reference semantics. Said once in a process."""
+    """Warning: there is no GPU; results come from the reference semantics. Said once in a process."""
 
 
 class Optimized:
-    """A µGraph that can be called.
+    """A µGraph as a callable.
 
     Args:
         program: The program that it computes; its inputs and outputs are those of a call.
-        build: Makes the executable for an architecture ("sm_90a"); called at the first call on a GPU.
+        build: Function that makes the executable for an architecture ("sm_90a"), at the first call on a GPU.
     """
 
     def __init__(self, program: KernelGraph, build: Callable[[str], Executable]) -> None:
@@ -76,7 +76,7 @@ class Optimized:
             Slot(f"input {item.name}", item.tensor, item.strides, align)
             for item, align in zip(program.inputs, aligned, strict=False)
         ]
-        #: Band masks, which no caller gives, by position; and for each device where they lie.
+        #: Band masks, which callers do not pass, by position; and their addresses on each device.
         self._bands = {i: item.band for i, item in enumerate(program.inputs) if item.band is not None}
         self._masks: dict[int, list[tuple[int, Any]]] = {}
         self._given = self._asked()
@@ -87,7 +87,7 @@ class Optimized:
 
     @classmethod
     def of(cls, executable: Executable) -> Optimized:
-        """An executable that is built already; machine code that it lacks is compiled when it is loaded."""
+        """Return a callable of an existing executable; missing machine code is compiled when it is loaded."""
         return cls(executable.program, lambda arch: executable)
 
     def __call__(
@@ -136,7 +136,7 @@ class Optimized:
         return made if as_list else made[0] if len(made) == 1 else tuple(made)
 
     def on_torch(self, given: Sequence[Tensor]) -> Tensor:
-        """The same as a call with tensors of torch that lie on a GPU, which need not be told from others first.
+        """Compute the outputs for torch tensors on a GPU, without the checks of a call for other kinds.
 
         Args:
             given: The inputs in order; as many as there are, all of them tensors of torch.
@@ -148,7 +148,7 @@ class Optimized:
         return made[0] if len(made) == 1 else tuple(made)
 
     def prepare(self, device: int | None = None) -> None:
-        """Build, compile, load and allocate, so that calls on this device need not; the current device if None.
+        """Build, compile, load and allocate for a device, the current one if None, so that calls need not.
 
         Raises:
             UnsupportedError: There is no GPU, or it cannot hold a kernel.
@@ -165,7 +165,7 @@ class Optimized:
         return self._on_host(given, kind, out) if kind.host else self._on_device(given, kind, out)
 
     def _kind(self, given: Sequence[Tensor], out: Tensor) -> Kind:
-        """The kind of all tensors of a call."""
+        """Return the common kind of all tensors of a call."""
         first = given[0]
         cls = type(first)
         kind = self._kinds.get(cls)
@@ -204,7 +204,7 @@ class Optimized:
         return found
 
     def _slots(self, executable: Executable) -> None:
-        """Learns what the kernels want of the addresses."""
+        """Set the alignments of inputs and outputs that the kernels require."""
         for i, slot in enumerate(self._inputs):
             self._inputs[i] = Slot(slot.where, slot.tensor, slot.strides, max(executable.align(i), slot.align))
         self._given = self._asked()
@@ -239,11 +239,11 @@ class Optimized:
         return made
 
     def _asked(self) -> list[Slot]:
-        """Return the inputs that a caller gives."""
+        """Return the slots of the inputs that a caller passes, which excludes band masks."""
         return [slot for i, slot in enumerate(self._inputs) if i not in self._bands]
 
     def _with_masks(self, sources: Sequence[int], device: int) -> list[int]:
-        """Return the addresses of all inputs, of band masks those of this object's own, one for each device."""
+        """Return the addresses of all inputs, with this object's own band masks, made once for each device."""
         found = self._masks.get(device)
         if found is None:
             cupy = import_module("cupy")
@@ -262,7 +262,7 @@ class Optimized:
         return ascontiguousarray(self._bands[i].mask(self._inputs[i].tensor.shape)).view("uint8")
 
     def _separate(self, sources: Sequence[int], targets: Sequence[int]) -> None:
-        """Refuse outputs that overlap an input or each other: kernels read inputs while they write."""
+        """Refuse outputs that overlap an input or each other, because kernels read inputs while they write."""
         spans = [
             (start, start + slot.span, slot.where)
             for start, slot in zip((*sources, *targets), (*self._inputs, *self._outputs), strict=True)
@@ -292,7 +292,7 @@ class Optimized:
         return out
 
     def _copied(self, bits: Sequence[Any]) -> list[Any]:
-        """Runs on the current device of CuPy, on copies."""
+        """Run on the current device of CuPy, on copies of host tensors."""
         cupy = import_module("cupy")
         device = int(cupy.cuda.runtime.getDevice())
         loaded = self._load(device)
@@ -325,7 +325,7 @@ def _say_no_gpu() -> None:
 
 
 def _arguments(tensors: tuple[Tensor, ...], inputs: Sequence[Tensor] | None) -> tuple[Sequence[Tensor], bool]:
-    """The inputs, and whether they came as a list."""
+    """Return the inputs, and whether they came as a list."""
     if inputs is not None:
         if tensors:
             raise TensorError("expected inputs once, got them by position and by name", where="inputs")

@@ -1,14 +1,15 @@
-"""Timing on a GPU: one protocol for candidates and for everything that they are compared with.
+"""GPU timing: one protocol for candidates and for all baselines.
 
-A CUDA graph holds N calls over rotating sets of inputs that are together at least three times the L2 cache (at most 64
-sets), so that inputs come from device memory as they would in a program; launch gaps of the host do not count. Inputs
-are seeded random numbers (kernels run faster on zeros). Outputs are filled with NaN first and must be finite after.
-After a warm-up the graph is replayed at least 15 times; the median counts, and the spread is reported with it.
+A CUDA graph holds N calls over rotating sets of inputs. The sets together have at least three times the size of the L2
+cache (at most 64 sets), so that inputs come from device memory as they would in a program; launch gaps of the host do
+not count. Inputs are seeded random numbers (kernels run faster on zeros). Outputs are filled with NaN first and must be
+finite afterwards. After a warm-up the graph is replayed at least 15 times; the median counts, and the spread is
+reported with it.
 
 A process that has launched a few thousand kernels on a stream that is not the default one, or captures its fourth
-graph, has longer gaps between its kernels from then on, those of graphs captured before included (0.2 to 0.4 us a
-kernel on an H100; see benchmarks/launch_state.py). So that nothing is ahead because it was measured first, SETTLING
-kernels are launched before the first measurement: times are those of a process that has run for a while.
+graph, has longer gaps between its kernels from then on, also in graphs captured before (0.2 to 0.4 us a kernel on an
+H100; see benchmarks/launch_state.py). So that nothing gains by being measured first, SETTLING kernels are launched
+before the first measurement: times are those of a process that has run for a while.
 """
 
 from __future__ import annotations
@@ -26,20 +27,20 @@ CACHE_FACTOR: Final = 3
 REPLAYS: Final = 15
 #: Replays of a graph whose results are compared, for each seed.
 GRAPH_REPLAYS: Final = 12
-#: Calls in a graph, at least.
+#: Least number of calls in a graph.
 CALLS: Final = 8
-#: Kernels that a process launches on a GPU before it measures anything there.
+#: Kernels that a process launches on a GPU before its first measurement there.
 SETTLING: Final = 4096
 
-#: The GPUs on which this process has launched them.
+#: The GPUs on which this process has launched these kernels.
 _settled: set[int] = set()
 
-#: Computes outputs from one set of inputs; it may return or overwrite them.
+#: Function that computes outputs from one set of inputs; it may return or overwrite them.
 Call = Callable[[Sequence[Any]], Any]
 
 
 class MeasureError(MirageError):
-    """A measurement means nothing: outputs are not written, or the call cannot be captured."""
+    """Error: a measurement is invalid, because outputs are not written, or the call cannot be captured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,8 @@ class Measurement:
     Attributes:
         us: Median over the replays.
         low, high: Fastest and slowest replay.
-        spread: Distance of the quartiles over the median.
-        replays, calls, sets: What was measured: replays of a graph of so many calls over so many sets of inputs.
+        spread: Interquartile range over the median.
+        replays, calls, sets: Number of replays of a graph, of calls in it, and of sets of inputs.
     """
 
     us: float
@@ -67,7 +68,7 @@ class Measurement:
 
 
 class Recorder(Protocol):
-    """Captures calls in a CUDA graph and times its replays."""
+    """Interface that captures calls in a CUDA graph and times its replays."""
 
     def settle(self) -> None:
         """Launch SETTLING kernels on the current GPU, unless this process has done so."""
@@ -76,7 +77,7 @@ class Recorder(Protocol):
         """Return the size of the L2 cache in bytes."""
 
     def capture(self, calls: Sequence[Callable[[], Any]]) -> tuple[Callable[[], None], list[Any]]:
-        """Run the calls once, capture them; a function that replays them, and what they returned in the capture."""
+        """Run the calls once and capture them; return a replay function, and the return values of the capture."""
 
     def time(self, replay: Callable[[], None]) -> float:
         """Return the microseconds of one replay, measured between two CUDA events."""
@@ -89,7 +90,7 @@ class Recorder(Protocol):
 
 
 def set_count(set_bytes: int, cache_bytes: int) -> int:
-    """How many sets of inputs of this size exceed the cache by the factor."""
+    """Return the number of sets of inputs of this size that exceed the cache by ``CACHE_FACTOR``."""
     return max(2, min(SETS, math.ceil(CACHE_FACTOR * cache_bytes / max(1, set_bytes))))
 
 
@@ -105,10 +106,10 @@ def measure(
     """Time a call.
 
     Args:
-        call: What is timed; it must be capturable.
-        make_inputs: The set of inputs of a seed.
+        call: Function to time; it must be capturable.
+        make_inputs: Function that returns the set of inputs of a seed.
         set_bytes: Bytes of one set.
-        recorder: Captures and times.
+        recorder: Recorder that captures and times.
         outputs: Tensors that the call writes; None if it returns them.
         replays: Timed replays.
 
@@ -138,14 +139,14 @@ def replayed_error(
     recorder: Recorder,
     seeds: Sequence[int] = (1, 2),
 ) -> float:
-    """The largest error of replays of one graph whose inputs change and whose outputs are NaN before each.
+    """Return the largest error of a graph's replays with changing inputs and NaN in the outputs before each.
 
     Args:
-        call: What is captured; it reads tensors that ``load`` fills and writes ``outputs``.
-        load: Fills the inputs with those of a seed.
-        error: How far the outputs are from those of a seed; NaN counts as infinite.
+        call: Function to capture; it reads tensors that ``load`` fills and writes ``outputs``.
+        load: Function that fills the inputs with those of a seed.
+        error: Function that returns the error of the outputs for a seed; NaN counts as infinite.
         outputs: Tensors that the call writes.
-        recorder: Captures and replays.
+        recorder: Recorder that captures and replays.
         seeds: Seeds of the inputs, in turns; each is replayed GRAPH_REPLAYS times.
     """
     load(seeds[0])
@@ -163,7 +164,7 @@ def replayed_error(
 
 
 def summary(times: Sequence[float], calls: int, sets: int) -> Measurement:
-    """The measurement of replays that took so many microseconds a call."""
+    """Return the measurement of replays with these microseconds per call."""
     ordered = sorted(times)
     count = len(ordered)
     median = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
@@ -172,11 +173,11 @@ def summary(times: Sequence[float], calls: int, sets: int) -> Measurement:
 
 
 def _settle(device: int, made: Callable[[], Callable[[int], Any]]) -> None:
-    """Launches SETTLING kernels, the first time that it is called for a GPU.
+    """Launch SETTLING kernels, at the first call for a GPU.
 
     Args:
         device: The GPU.
-        made: Makes a tensor there, and gives its method that fills it.
+        made: Function that makes a tensor there and returns its fill method.
     """
     if device not in _settled:
         fill = made()
@@ -194,7 +195,7 @@ def _flat(value: Any) -> list[Any]:
 
 
 class CupyRecorder:
-    """Captures with CuPy; for calls that launch on CuPy's current stream."""
+    """Recorder that captures with CuPy, for calls that launch on CuPy's current stream."""
 
     def __init__(self) -> None:
         self._cupy = import_module("cupy")
@@ -245,7 +246,7 @@ class CupyRecorder:
 
 
 class TorchRecorder:
-    """Captures with torch; for calls on torch tensors."""
+    """Recorder that captures with torch, for calls on torch tensors."""
 
     def __init__(self) -> None:
         self._torch = import_module("torch")
@@ -295,7 +296,7 @@ class TorchRecorder:
 
 
 def host_overhead(call: Callable[[], Any], synchronise: Callable[[], None], count: int = 200) -> float:
-    """Microseconds of host time that a call takes to return, median of 25 rounds of ``count`` calls."""
+    """Return the microseconds of host time until a call returns, median of 25 rounds of ``count`` calls."""
     from time import perf_counter
 
     times = []

@@ -1,9 +1,9 @@
-"""Dependent launches: a kernel that is started while the launch before it ends, and waits for that one itself.
+"""Programmatic dependent launch: a kernel starts while the previous launch ends, and waits for it by itself.
 
-They are launches by ``cuLaunchKernelEx`` with the attribute of programmatic stream serialization, of which CuPy has no
-function. Everything that the driver reads lies in memory that is made once; a call sets the stream. In a stream that is
-captured the attribute makes a programmatic edge of the CUDA graph, which drivers know from CUDA 12.3 on. Where driver
-or GPU have no such launches, kernels are launched in order, and their waiting ends at once.
+These are launches by ``cuLaunchKernelEx`` with the attribute of programmatic stream serialization, which CuPy does not
+offer. All driver arguments lie in memory that is allocated once; a call sets the stream only. In stream capture the
+attribute makes a programmatic edge of the CUDA graph, which drivers support from CUDA 12.3 on. Where driver or GPU do
+not support such launches, kernels are launched in order, and their waits end at once.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6
 
 
 class LaunchError(MirageError):
-    """The driver refused a launch."""
+    """Error: the driver refused a launch."""
 
 
 class Attribute(ctypes.Structure):
-    """CUlaunchAttribute; the value is a union of 64 bytes."""
+    """C structure CUlaunchAttribute; the value is a union of 64 bytes."""
 
     _fields_ = (("id", ctypes.c_uint), ("pad", ctypes.c_char * 4), ("value", ctypes.c_uint64 * 8))
 
 
 class Config(ctypes.Structure):
-    """CUlaunchConfig."""
+    """C structure CUlaunchConfig."""
 
     _fields_ = (
         ("grid", ctypes.c_uint * 3),
@@ -47,7 +47,7 @@ class Config(ctypes.Structure):
 
 
 def launcher(runtime: Any, capability: str) -> Any | None:
-    """The driver's function for launches with attributes; None where dependent launches are not known.
+    """Return the driver's function for launches with attributes; None where dependent launches are unsupported.
 
     Args:
         runtime: CuPy's ``cuda.runtime``.
@@ -60,7 +60,7 @@ def launcher(runtime: Any, capability: str) -> Any | None:
 
 @cache
 def library_function() -> Any | None:
-    """``cuLaunchKernelEx`` of the driver's library; None if there is none."""
+    """Return ``cuLaunchKernelEx`` of the driver's library; None if there is none."""
     try:
         return ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
     except (OSError, AttributeError):
@@ -68,13 +68,13 @@ def library_function() -> Any | None:
 
 
 def prepare(launch: KernelLaunch, launch_kernel: Any, function: int, arguments: int) -> Callable[[int], None]:
-    """A dependent launch on a stream, by its handle; not to be called by two threads at once.
+    """Return a dependent launch as a function of the stream's handle; not to be called by two threads at once.
 
     Args:
-        launch: What is launched.
-        launch_kernel: See ``launcher``.
-        function: Handle of its function.
-        arguments: Address of the array of its arguments' addresses, which must outlive what is returned.
+        launch: The launch.
+        launch_kernel: The driver's function, from ``launcher``.
+        function: Handle of the kernel's function.
+        arguments: Address of the array of its arguments' addresses, which must outlive the returned function.
     """
     attribute = Attribute(id=_PROGRAMMATIC_STREAM_SERIALIZATION)
     attribute.value[0] = 1  # programmaticStreamSerializationAllowed, an int

@@ -1,4 +1,4 @@
-"""Executables run with CuPy alone: on seeded inputs for numerics, and in a measurement."""
+"""Runs of executables with CuPy alone, for numerics on seeded inputs and for timing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Elements:
         self.executable = executable
 
     def store(self, item: Input, values: Array) -> Array:
-        """Float64 values as the elements of an input, in the order of its strides."""
+        """Convert float64 values to the elements of an input, in the order of its strides."""
         cp, tensor = self.cupy, item.tensor
         bits = to_bits(values, tensor.dtype, cp)
         if item.strides == row_major(tensor.shape):
@@ -40,9 +40,9 @@ class Elements:
         return out
 
     def draw(self, item: Input, seed: int, scale: float) -> Array:
-        """Seeded normal numbers as the elements of an input; of a mask, half of them zeros and half ones.
+        """Return seeded normal numbers as the elements of an input; a mask has zeros and ones in equal parts.
 
-        A mask with a band is that mask.
+        An input with a band is that band mask.
         """
         if item.band is not None:
             return self.store(item, self.cupy.asarray(item.band.mask(item.tensor.shape)))
@@ -55,7 +55,7 @@ class DeviceRuns(Elements):
     """An executable on CuPy's current device, called with raw elements of any type.
 
     Args:
-        executable: What is run.
+        executable: The executable.
         library: Whether cuBLAS computes predefined products, or the host.
 
     Raises:
@@ -68,7 +68,7 @@ class DeviceRuns(Elements):
         self.loaded = Loaded(executable, self.device, library=library)
 
     def outputs(self) -> list[Array]:
-        """New outputs as raw elements, each of which is NaN."""
+        """Return new outputs as raw elements, all of them NaN."""
         made = []
         for number in self.executable.graph.outputs:
             tensor = self.executable.values[number]
@@ -77,12 +77,12 @@ class DeviceRuns(Elements):
         return made
 
     def launch(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> None:
-        """Run on CuPy's current stream."""
+        """Launch on CuPy's current stream."""
         stream = int(self.cupy.cuda.get_current_stream().ptr)
         self.loaded.run([x.data.ptr for x in inputs], [x.data.ptr for x in outputs], stream)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Outputs as float64 from inputs in float64, both CuPy arrays; see claims.numerics.numerics."""
+        """Return the outputs as float64 for float64 inputs, both CuPy arrays; see claims.numerics.numerics."""
         items = self.executable.graph.inputs
         inputs = [self.store(item, x) for item, x in zip(items, arrays, strict=True)]
         outputs = self.outputs()
@@ -93,7 +93,7 @@ class DeviceRuns(Elements):
     def measure(
         self, scale: float = 0.1, replays: int = 15, *, inputs: InputSets | None = None, finite: bool = True
     ) -> Measurement:
-        """Time it on seeded inputs.
+        """Time the executable on seeded inputs.
 
         Args:
             scale: Standard deviation of the inputs.
@@ -117,7 +117,7 @@ class DeviceRuns(Elements):
 
     @property
     def moved_bytes(self) -> int:
-        """The fewest bytes that the program moves through device memory."""
+        """Return a lower bound of the bytes that the program moves through device memory."""
         return moved_bytes(self.executable.program)
 
 
@@ -125,7 +125,7 @@ class InputSets:
     """Seeded inputs of an executable, each set drawn once.
 
     Args:
-        runs: Makes the elements of an executable's inputs.
+        runs: Converter to the elements of an executable's inputs.
         scale: Standard deviation of the inputs.
         warm: For each input, whether it is the same in all sets, so that it stays in the cache.
     """
@@ -138,11 +138,11 @@ class InputSets:
 
     @property
     def cold_bytes(self) -> int:
-        """Bytes of one set, without what is the same in all."""
+        """Return the bytes of one set, without inputs that are the same in all sets."""
         return sum(item.tensor.bytes for item, warm in zip(self._items, self._warm, strict=True) if not warm)
 
     def __call__(self, seed: int) -> list[Array]:
-        """The inputs of one set."""
+        """Return the inputs of one set."""
         return [self._one(number, 0 if warm else seed) for number, warm in enumerate(self._warm)]
 
     def _one(self, number: int, seed: int) -> Array:
@@ -153,7 +153,7 @@ class InputSets:
 
 
 class _RawRecorder(CupyRecorder):
-    """For outputs that are raw elements."""
+    """Recorder for outputs that are raw elements."""
 
     def __init__(self, outputs: Sequence[Array], dtypes: Sequence[DType], *, finite: bool = True) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""An executable on one device: kernels loaded, workspace allocated, argument arrays made.
+"""An executable loaded on one device: modules, workspace and argument arrays.
 
 A launch writes the addresses of the call's tensors into one table, to which the kernels' argument arrays point, and
-calls the driver once for each kernel: through CuPy, and without it where the launch is dependent (``dependent``).
+calls the driver once for each kernel: through CuPy, or directly if the launch is dependent (``dependent``).
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from mirage_formal.kernels.executable import Executable, KernelLaunch, ProductLa
 
 _MAX_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _LEGACY: Final = (0, 1)
-#: Modules on each device, for each CuPy. The driver refuses to unload one while any stream is captured, and the capture
-#: is lost; as nobody can say when the garbage collector comes, they stay for the life of the process.
+#: Loaded modules on each device, for each CuPy. They stay for the life of the process, because the driver refuses to
+#: unload one while any stream is captured, the capture is then lost, and the time of garbage collection is unknown.
 _MODULES: Final[WeakKeyDictionary[Any, dict[tuple[int, bytes], Any]]] = WeakKeyDictionary()
 
 
 def device_count() -> int:
-    """How many GPUs there are that CuPy can use; 0 without CuPy or without a driver."""
+    """Return the number of GPUs that CuPy can use; 0 without CuPy or without a driver."""
     try:
         return int(import_module("cupy").cuda.runtime.getDeviceCount())
     except Exception:  # a missing driver, library or package: each its own class
@@ -36,7 +36,7 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """The number of CuPy's current device."""
+    """Return the number of CuPy's current device."""
     return int(import_module("cupy").cuda.runtime.getDevice())
 
 
@@ -47,7 +47,7 @@ def device_name() -> str:
 
 
 def arch_of(device: int) -> str:
-    """The architecture that kernels are compiled for to run on a device: "sm_90a", "sm_80", ..."""
+    """Return the architecture that kernels are compiled for to run on a device: "sm_90a", "sm_80", ..."""
     capability = str(import_module("cupy").cuda.Device(device).compute_capability)
     return {"90": "sm_90a", "86": "sm_80", "87": "sm_80", "89": "sm_80"}.get(capability, f"sm_{capability}")
 
@@ -56,7 +56,7 @@ class Loaded:
     """An executable on one device.
 
     Args:
-        executable: What is launched.
+        executable: The executable.
         device: The device's number.
         library: Whether cuBLAS computes predefined products; else the host does, which cannot be captured.
 
@@ -87,7 +87,7 @@ class Loaded:
         self._record = runtime.eventRecord
 
     def run(self, inputs: Sequence[int], outputs: Sequence[int], stream: int) -> None:
-        """Launch everything on a stream.
+        """Launch all kernels on a stream.
 
         Args:
             inputs: Addresses of the inputs.
@@ -207,7 +207,7 @@ class Loaded:
         arch = arch_of(self._device)
         if (binary := launch.cubins.get(arch)) is not None:
             return self.executable.files[binary.file]
-        # Only machine code that is missing needs the compiler and its cache.
+        # Only missing machine code needs the compiler and its cache.
         from mirage_formal.device.compile import compile
 
         return compile(self.executable.files[launch.source].decode(), arch).cubin

@@ -1,4 +1,4 @@
-"""Records of what a device reported about kernels, written beside them: sealed, and bound to their manifest by digest.
+"""GPU records of kernels, written to their directory: sealed, and bound to its manifest by digest.
 
 Needs msgspec only: the machine with the device has no solver.
 """
@@ -29,11 +29,11 @@ from mirage_formal.records import (
 
 
 def manifest_digest(directory: Path) -> str:
-    """Sha256 of the manifest of a directory of kernels, all of whose files are as it says.
+    """Return the sha256 of the manifest of a directory of kernels, after a check of all listed files.
 
     Raises:
-        RunError: There is none.
-        FormatError: A file is not what the manifest lists.
+        RunError: There is no manifest.
+        FormatError: A file is not the one that the manifest lists.
     """
     path = directory / MANIFEST_FILE
     hint = "python -m mirage_formal.run.kernel_build RUN_DIR makes kernels, where the solvers are installed"
@@ -61,8 +61,8 @@ def write_measurement(
         directory: The directory of kernels.
         found: The measurement.
         device: Name of the GPU.
-        moved_bytes: The fewest bytes that the program moves.
-        tuning: How the kernels were chosen, if they were tuned.
+        moved_bytes: Lower bound of the bytes that the program moves.
+        tuning: Record of how the kernels were chosen, if they were tuned.
     """
     record = MeasureRecord(
         kernels=manifest_digest(directory),
@@ -82,10 +82,10 @@ def write_measurement(
 
 
 def write_triton(directory: Path, found: TritonRecord | None) -> None:
-    """Write into measure.json what became of Triton files, or that none was tried; it is there, of these kernels.
+    """Write the results of Triton files, or that none was tried, into the existing measure.json of these kernels.
 
     Raises:
-        RunError: There is none.
+        RunError: There is no measure.json.
         FormatError: It is not as it was written, or belongs to other kernels.
     """
     path = directory / MEASURE_FILE

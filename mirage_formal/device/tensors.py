@@ -1,7 +1,7 @@
-"""The user's tensors: CuPy arrays, torch tensors, NumPy arrays; what a kernel needs of them, and what is refused.
+"""The user's tensors (CuPy arrays, torch tensors, NumPy arrays), and their checks against a kernel's requirements.
 
-Device tensors are used where they lie (their address, shape and strides are read, nothing is converted). Host tensors
-(NumPy arrays, torch tensors on the CPU) are copied. Neither CuPy nor torch is imported before the user has done so.
+Device tensors are used in place: their address, shape and strides are read, nothing is converted. Host tensors (NumPy
+arrays, torch tensors on the CPU) are copied. Neither CuPy nor torch is imported before the user has done so.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 
 
 class TensorError(MirageError):
-    """A tensor of a kind, on a device, with strides or at an address that a kernel cannot use."""
+    """Error: a tensor has a kind, device, strides or address that a kernel cannot use."""
 
 
 class Kind(Enum):
-    """Who made a tensor, and where it lies."""
+    """Library of a tensor, and the memory in which it lies."""
 
     TORCH = "torch tensor on a GPU"
     CUPY = "CuPy array"
@@ -40,12 +40,12 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Form that a kernel expects of one input or output.
+    """Required form of one input or output.
 
     Attributes:
-        where: How messages name it.
+        where: Name in messages.
         tensor: Shape and element type.
-        strides: In elements.
+        strides: Strides in elements.
         align: Alignment of its first element in bytes.
     """
 
@@ -56,7 +56,7 @@ class Slot:
 
     @property
     def span(self) -> int:
-        """Bytes from its first to its last element."""
+        """Return the bytes from its first to its last element."""
         steps = zip(self.tensor.shape, self.strides, strict=True)
         return (1 + sum((n - 1) * s for n, s in steps)) * self.tensor.dtype.bytes
 
@@ -65,7 +65,7 @@ def kind_of(value: object, where: str) -> Kind:
     """Return the kind of a tensor: the library that made it, and the memory that it lies in.
 
     Raises:
-        TensorError: Nobody that is known.
+        TensorError: It is a tensor of no supported library.
     """
     for name, attribute in (("torch", "Tensor"), ("cupy", "ndarray"), ("numpy", "ndarray")):
         cls = getattr(sys.modules.get(name), attribute, None)
@@ -78,29 +78,29 @@ def kind_of(value: object, where: str) -> Kind:
 
 
 class Adapter(Protocol):
-    """How tensors of one kind on a GPU are read and made."""
+    """Interface that reads and makes GPU tensors of one kind."""
 
     def device(self, value: Any) -> int:
-        """The device that a tensor lies on."""
+        """Return the device of a tensor."""
 
     def specs(self, slots: Sequence[Slot]) -> tuple[Any, ...]:
         """Return the values that ``addresses`` compares tensors with, in the terms of the tensor library; made once."""
 
     def addresses(self, values: Sequence[Any], specs: tuple[Any, ...], device: int) -> list[int]:
-        """The addresses of tensors' first elements.
+        """Return the addresses of tensors' first elements.
 
         Raises:
             MirageError: One does not fit its slot.
         """
 
     def empty(self, specs: tuple[Any, ...], device: int) -> list[Any]:
-        """New row-major tensors, from the allocator of whoever makes tensors of this kind."""
+        """Return new row-major tensors, from the allocator of this kind's library."""
 
     def stream(self, device: int) -> int:
-        """The stream that is current now."""
+        """Return the current stream."""
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """Makes a stream the current one.
+        """Make a stream the current one.
 
         Args:
             stream: A stream of torch or CuPy, or its handle.
@@ -112,12 +112,12 @@ class Adapter(Protocol):
 
 @cache
 def adapter(kind: Kind) -> Adapter:
-    """The adapter of a kind of tensors; those of the host are copied with CuPy."""
+    """Return the adapter of a kind of tensors; host tensors are copied with CuPy."""
     return Torch() if kind is Kind.TORCH else Cupy()
 
 
 def handle_of(stream: Any) -> int:
-    """The handle of a stream of torch or CuPy, or the handle itself.
+    """Return the handle of a stream of torch or CuPy, or the handle itself.
 
     Raises:
         TensorError: It is none of these.
@@ -135,7 +135,7 @@ class Torch:
     def __init__(self) -> None:
         self.torch = import_module("torch")
         self._devices: dict[int, Any] = {}
-        # The public function makes an object for each call.
+        # The public function allocates an object in each call.
         self._raw_stream = getattr(getattr(self.torch, "_C", None), "_cuda_getCurrentRawStream", None)
 
     def device(self, value: Any) -> int:
@@ -254,7 +254,7 @@ def same_strides(shape: Shape, a: Sequence[int], b: Sequence[int]) -> bool:
 
 
 class _Got(NamedTuple):
-    """A tensor that was given: shape, element type, device (negative is the CPU), strides in elements, address."""
+    """A user's tensor: shape, element type, device (negative is the CPU), strides in elements, address."""
 
     shape: Shape
     dtype: str
@@ -264,7 +264,7 @@ class _Got(NamedTuple):
 
 
 def _refuse(slot: Slot, got: _Got, wanted: int) -> None:
-    """Raise what is wrong with a tensor, if it is one of these."""
+    """Raise the error of a tensor that does not fit its slot; do nothing if it fits."""
     check_type(slot, tuple(got.shape), got.dtype)
     if got.device != wanted:
         hint = "move all tensors to one device"
@@ -280,7 +280,7 @@ def _refuse(slot: Slot, got: _Got, wanted: int) -> None:
 
 
 def refuse_gradient(value: Any, slot: Slot) -> None:
-    """Refuse a torch tensor, wherever it lies, of which autograd would expect a gradient: none is computed.
+    """Refuse a torch tensor, on any device, that requires a gradient, because none is computed.
 
     Raises:
         TensorError: Gradients are being recorded, and the tensor requires one.
@@ -325,16 +325,16 @@ def numpy_dtype(dtype: DType) -> Any:
         raise DTypeError("expected a bfloat16 of NumPy, got none", where="dtype", hint=_BFLOAT_HINT) from None
 
 
-#: The integers that torch has of each size.
+#: Integer types of torch, by size in bytes.
 SIGNED: Final = {1: "uint8", 2: "int16", 4: "int32"}
 
 
 def bits_of(value: Any, kind: Kind, slot: Slot) -> Any:
-    """The elements of a host tensor as an array of raw unsigned integers, of the tensor's shape.
+    """Return the elements of a host tensor as an array of raw unsigned integers, of the tensor's shape.
 
     Raises:
         ShapeError, DTypeError: It does not fit the slot.
-        TensorError: See ``refuse_gradient``.
+        TensorError: As in ``refuse_gradient``.
     """
     np = import_module("numpy")
     size = slot.tensor.dtype.bytes
@@ -350,7 +350,7 @@ def bits_of(value: Any, kind: Kind, slot: Slot) -> Any:
 
 
 def of_bits(bits: Any, kind: Kind, dtype: DType) -> Any:
-    """The host tensor of a kind that has these raw elements."""
+    """Return a host tensor of a kind with these raw elements."""
     if kind is Kind.NUMPY:
         return bits.view(numpy_dtype(dtype))
     torch = import_module("torch")
@@ -379,7 +379,7 @@ def floats_of(bits: Any, dtype: DType) -> Any:
 
 
 def bits_of_floats(values: Any, dtype: DType) -> Any:
-    """Float64 rounded to the nearest element, ties to even, as raw elements."""
+    """Round float64 to the nearest elements, ties to even, as raw elements."""
     np = import_module("numpy")
     values = np.ascontiguousarray(values)
     if dtype is DType.BOOL:
@@ -399,7 +399,7 @@ def bits_of_floats(values: Any, dtype: DType) -> Any:
 
 
 def laid_out(bits: Any, slot: Slot) -> Any:
-    """Raw elements in the order of the slot's strides, from the first to the last, as bytes; gaps are zero."""
+    """Return raw elements in the memory order of the slot's strides, as bytes; gaps are zero."""
     np = import_module("numpy")
     if slot.strides == row_major(slot.tensor.shape):
         return np.ascontiguousarray(bits).reshape(-1).view(np.uint8)

@@ -1,1 +1,1 @@
-"""The command ``emulate``: kernels of candidates on the CPU emulator, beside float64."""
+"""Command ``emulate``: runs candidates' kernels on the CPU emulator and compares them with float64."""

@@ -1,4 +1,4 @@
-"""``python -m mirage_formal.emulate RUN_DIR``: see mirage_formal.emulate.command."""
+"""Command ``python -m mirage_formal.emulate RUN_DIR``; see mirage_formal.emulate.command."""
 
 from __future__ import annotations
 

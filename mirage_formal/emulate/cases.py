@@ -21,10 +21,10 @@ class Case:
     """Graph whose kernels are emulated.
 
     Attributes:
-        name: Its directory, or the part that it takes the place of.
-        program: What it computes.
+        name: Its directory, or the name of the subgraph that it replaces.
+        program: Program that it computes.
         graph: The graph.
-        target: What kernels are planned for.
+        target: Target that kernels are planned for.
     """
 
     name: str
@@ -67,7 +67,7 @@ def _graph(directory: Path) -> KernelGraph:
 
 
 def _parts(root: Path, number: int | None) -> list[Case]:
-    """The parts of the best cover of a whole, equal ones once."""
+    """Return the distinct subgraphs of a whole program's best cover."""
     record = decode(read(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE))
     program = from_json(bytes(record.graph_of_program), str(root / WHOLE_FILE))
     if not record.covers:

@@ -1,7 +1,7 @@
-"""The command ``emulate``: a candidate's kernels on the CPU emulator, beside float64.
+"""Command ``emulate``: a candidate's kernels on the CPU emulator, compared with float64.
 
 Exit codes: 0 every result is within its tolerance, 1 one is not, or a kernel has a fault, is refused or takes too long,
-2 a mistake in what was given, and those of ``guard``.
+2 a mistake in the arguments, and those of ``guard``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mirage_formal.terminal import plain
 if TYPE_CHECKING:
     from mirage_formal.emulate.judge import Emulation
 
-#: Seconds for each candidate or part.
+#: Seconds for each candidate or subgraph.
 LIMIT_S: Final = 600.0
 _LONG: Final = 4000
 
@@ -23,15 +23,15 @@ _LONG: Final = 4000
 def emulate(
     run: Path, number: int | None, *, real: bool, seed: int, limit_s: float, step: Callable[[str, int, int], None]
 ) -> list[Emulation]:
-    """Run a candidate's kernels, or those of all parts of a whole program.
+    """Run a candidate's kernels, or those of all subgraphs of a whole program, on the emulator.
 
     Args:
         run: Directory of a run.
-        number: Rank of the candidate, or number of the part; None is the best, or all parts.
+        number: Rank of the candidate, or number of the subgraph; None is the best, or all subgraphs.
         real: Whether at the program's own extents.
-        seed: Of the inputs.
+        seed: Seed of the inputs.
         limit_s: Seconds for each.
-        step: Told of progress.
+        step: Callback for progress.
 
     Raises:
         MirageError: There is no such candidate.
@@ -77,7 +77,7 @@ def as_values(found: Sequence[Emulation]) -> list[dict[str, Any]]:
 
 
 def print_table(root: Path, found: Sequence[Emulation], *, real: bool) -> None:
-    """The table, and below it why a row is not inside and what was made smaller."""
+    """Print the table of results, with the reasons of rows outside tolerance and the reduced extents below it."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -102,7 +102,7 @@ def print_table(root: Path, found: Sequence[Emulation], *, real: bool) -> None:
 
 
 def _ratios(one: Emulation, count: int) -> list[str]:
-    """The largest error over its tolerance, at each scale."""
+    """Return the largest error over its tolerance, at each scale."""
     if one.record is None:
         return ["-"] * count
     worst = [

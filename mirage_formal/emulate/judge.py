@@ -1,4 +1,4 @@
-"""Emulation of one candidate: at smaller extents or its own, with a time limit, in a process that can be killed."""
+"""Emulation of one candidate, at reduced or its own extents, in a process with a time limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mirage_formal.workers.dispatch import Done, Failed
 from mirage_formal.workers.pool import Pool
 
 _T = TypeVar("_T")
-#: A process that only starts is given so long.
+#: Time limit in seconds for the start of a process.
 _START_S: Final = 120.0
 
 
@@ -32,10 +32,10 @@ class Emulation:
     Attributes:
         case: The candidate.
         kernels: Its generated kernels, as (name, blocks).
-        extents: Extents that were made smaller.
-        record: Its results beside float64, if it ran to its end.
-        failure: Why it did not, or "".
-        note: What its kernels are built without, or "".
+        extents: Extents that were reduced.
+        record: Comparison of its results with float64, if it completed.
+        failure: Reason why it did not complete, or "".
+        note: Remark if its kernels have no running maximum, or "".
     """
 
     case: Case
@@ -59,7 +59,7 @@ class _Task:
 
 
 class Emulator:
-    """Emulates candidates one after another.
+    """Emulator of candidates, one after another.
 
     Args:
         seed: Seed of the inputs.
@@ -82,10 +82,10 @@ class Emulator:
         self._pool.close()
 
     def seconds(self, case: Case) -> float | str:
-        """Estimate how many seconds a candidate takes at its own extents, or say why that is not known.
+        """Estimate the seconds that a candidate takes at its own extents, or return why that is not known.
 
-        The time at smaller extents, with the same tiles, is taken in proportion to the statements that threads execute;
-        what float64 takes grows about alike.
+        The estimate is the time at reduced extents with the same tiles, scaled by the number of statements that threads
+        execute; the time of float64 grows about alike.
         """
         return self._asked(_seconds, _Task(case, self._seed, True))
 

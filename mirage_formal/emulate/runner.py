@@ -1,4 +1,4 @@
-"""Execution on the emulator: results compared with float64, and the amount of work of the kernels."""
+"""Execution on the emulator: comparison with float64, and the amount of work of kernels."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Emulated:
     """An executable on the emulator; products outside of block graphs are NumPy's with float32 sums.
 
     Attributes:
-        made: What is run.
+        made: The built kernels.
         sanitize: Whether it is built with AddressSanitizer and UBSan.
-        optimised: Whether kernels are optimised that do little, too.
+        optimised: Whether kernels with little work are compiled with -O2, too.
     """
 
     made: Built
@@ -33,7 +33,7 @@ class Emulated:
     optimised: bool = False
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
-        """Outputs from inputs, both float64; see claims.numerics.numerics.Runner.
+        """Return the outputs for inputs, both float64; see claims.numerics.numerics.Runner.
 
         Raises:
             EmulationFault: The emulator or a sanitizer found a fault.
@@ -54,14 +54,14 @@ class Emulated:
         return [values[number].reshape(types[number].shape).astype(np.float64) for number in executable.outputs]
 
     def _memory(self, number: int, values: dict[int, Any]) -> Any:
-        """The elements of a value's base, in the order in which they lie in memory."""
+        """Return the elements of a value's base tensor, in memory order."""
         executable = self.made.executable
         base = executable.base(number)
         array = values[base].reshape(executable.values[base].shape)
         return spread(array, executable.strides(base)).reshape(-1)
 
     def _value(self, number: int, values: dict[int, Any]) -> Any:
-        """A value, which may be a view, as an array of its shape."""
+        """Return a value, which may be a view, as an array of its shape."""
         executable, memory = self.made.executable, self._memory(number, values)
         steps = [step * memory.itemsize for step in executable.strides(number)]
         first = memory[executable.place(number).offset :]
@@ -84,7 +84,7 @@ class Emulated:
 
 
 def spread(array: Any, strides: Sequence[int]) -> Any:
-    """An array's elements where strides have them, from the first to the last; gaps are zero."""
+    """Return an array's elements in the memory order of strides; gaps are zero."""
     if tuple(strides) == row_major(array.shape):
         return array
     steps = zip(array.shape, strides, strict=True)
@@ -101,13 +101,13 @@ def checked(
     optimised: bool = False,
     scales: Sequence[float] = numerics.SCALES,
 ) -> NumericsRecord:
-    """Results of an executable on the emulator beside the program's exact ones, with derived tolerances.
+    """Run an executable on the emulator and compare its results with the program's exact ones.
 
     Args:
         made: The executable.
         seed: Seed of the inputs.
         sanitize: Whether it is built with AddressSanitizer and UBSan.
-        optimised: Whether kernels are optimised that do little, too.
+        optimised: Whether kernels with little work are compiled with -O2, too.
         scales: Standard deviations of the inputs.
 
     Raises:

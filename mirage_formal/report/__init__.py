@@ -1,6 +1,5 @@
-"""Reports of runs: one model of the values to show, and its printers.
+"""Reports of runs: one model of the shown values, and printers for terminal, notebook, page and JSON.
 
-``reading`` makes the values of ``model`` from files; a terminal, a notebook, a page and JSON print those values, and
-read no file. Nothing here loads a solver, and nothing here is trusted: what is shown was read from evidence, and
-``check`` alone establishes it.
+``reading`` makes the values of ``model`` from files; the printers read no file. No solver is loaded, and nothing here
+is trusted: the shown values are read from evidence, and only ``check`` establishes them.
 """

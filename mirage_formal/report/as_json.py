@@ -1,4 +1,4 @@
-"""A report as JSON: the same values, for machines."""
+"""JSON form of a report, with the same values as its other forms."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from mirage_formal.report.model import Report
 from mirage_formal.report.proofs.formulas import Formula, text
 from mirage_formal.terminal import json_text
 
-#: What a text of this form is.
+#: Name of the JSON format.
 SCHEMA: Final = "mirage_formal.report"
 VERSION: Final = 1
 _FORMULA: Final = Formula.__args__
 
 
 def report_values(report: Report) -> dict[str, Any]:
-    """A report as values of JSON; formulas are text, µGraphs are as in mugraph.json."""
+    """Return a report as JSON values; formulas are text, µGraphs are as in mugraph.json."""
     return {"schema": SCHEMA, "version": VERSION, **_plain(report)}
 
 
 def report_json(report: Report) -> str:
-    """A report as one JSON object; see ``report_values``."""
+    """Return a report as the text of one JSON object; see ``report_values``."""
     return json_text(json.dumps(report_values(report), indent=1, ensure_ascii=False, allow_nan=False)) + "\n"
 
 

@@ -1,8 +1,8 @@
-"""How values print: one short line in a REPL, readable text by ``str``, a picture or a table in a notebook.
+"""Printing of graphs and verdicts: one short line in a REPL, text by ``str``, a picture or a table in a notebook.
 
-The classes of graphs and verdicts belong to what has to be trusted, which is counted by lines and knows no file format
-and no picture. So how they print is put on them here, once, when the package is imported; whatever that needs is
-imported when something is printed.
+The classes of graphs and verdicts are part of the trusted code, which is counted by lines and imports no file format
+and no drawing. So their print methods are attached here, once, when the package is imported; their implementation is
+imported when a value is printed.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from typing import Any, Final
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 
-#: Characters that a REPL prints of one value.
+#: Most characters that a REPL prints of one value.
 MOST: Final = 200
 
 
 def short(text: str) -> str:
-    """A text of at most so many characters."""
+    """Return a text of at most ``MOST`` characters."""
     from mirage_formal.terminal import plain
 
     return plain(text, MOST)
 
 
 def count(number: int, noun: str) -> str:
-    """As in 1 kernel, 2 kernels."""
+    """Return a count with its noun, as in "1 kernel", "2 kernels"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def graph_line(graph: KernelGraph) -> str:
-    """A graph in one line."""
+    """Return a one-line description of a graph."""
     fused = sum(isinstance(op, GraphDefined) for op in graph.ops)
     kinds = [count(len(graph.inputs), "input"), count(len(graph.ops), "operator"), count(len(graph.outputs), "output")]
     inside = f", {fused} of them with block graphs" if fused else ""
@@ -37,7 +37,7 @@ def graph_line(graph: KernelGraph) -> str:
 
 
 def verdict_line(verdict: Equivalent | Probable | Different | Unknown) -> str:
-    """A verdict in one line; the bytes of a proof are counted only."""
+    """Return a one-line description of a verdict; the bytes of a proof are only counted."""
     match verdict:
         case Equivalent():
             added = f", {len(verdict.added)} of them added" if verdict.added else ""
@@ -87,7 +87,7 @@ def _verdict_html(verdict: Any) -> str:
 
 
 def install() -> None:
-    """Put on graphs and verdicts how they print."""
+    """Attach print methods to the classes of graphs and verdicts."""
     printers: dict[type, dict[str, object]] = {
         KernelGraph: {
             "__repr__": graph_line, "__str__": _graph_text, "_repr_html_": _graph_html, "_repr_svg_": _graph_svg,
@@ -101,7 +101,7 @@ def install() -> None:
 
 
 class ShownProgram:
-    """How a program under construction prints: as the graph that it is so far, where it is one."""
+    """Mixin that prints a program under construction as its current graph, if that is well-formed."""
 
     def __repr__(self) -> str:
         frozen = self._frozen()

@@ -1,4 +1,4 @@
-"""A result explained: its proof as text, LaTeX or HTML, and its run as a page."""
+"""Explanation of a result: its proof as text, LaTeX or HTML, and its run as a page."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from mirage_formal.report.write import beside, write_page
 
 
 def explained(directory: Path, digest: str, form: str) -> str:
-    """Why a result computes what its program does.
+    """Return the explanation of a result's equality with its program.
 
     Args:
-        directory: Of the candidate, or of a whole program.
-        digest: Of the result, to tell covers of a whole program apart.
+        directory: Directory of the candidate, or of a whole program.
+        digest: Digest of the result, which selects a cover of a whole program.
         form: "text", "latex" or "html".
 
     Raises:

@@ -1,4 +1,4 @@
-"""Model of a run's report: frozen values, the same for every printer.
+"""Model of a run's report: frozen values, shared by all printers.
 
 Every value was read from evidence. ``Basis`` says of each claim whether it was established while the report was made.
 """
@@ -19,9 +19,9 @@ class Basis(StrEnum):
 
     #: ``check`` established it while this report was made.
     CHECKED = "checked"
-    #: It is what the evidence says; the report did not have it checked.
+    #: It is recorded in the evidence, and was not checked for this report.
     RECORDED = "recorded"
-    #: Something of it does not hold.
+    #: A part of it does not hold.
     FAILS = "fails"
 
     @property
@@ -35,17 +35,17 @@ class Basis(StrEnum):
 
     @property
     def short(self) -> str:
-        """As it is shown in a table."""
+        """Return the text that is shown in a table."""
         return {Basis.CHECKED: "established", Basis.RECORDED: "not checked here", Basis.FAILS: "does not hold"}[self]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something of the evidence that does not hold or cannot be read.
+    """A part of the evidence that does not hold or cannot be read.
 
     Attributes:
-        file: Relative to what was given.
-        what: What is wrong.
+        file: File, relative to the reported directory.
+        what: Description of the fault.
     """
 
     file: str
@@ -58,9 +58,9 @@ class Checked:
 
     Attributes:
         held: Whether it established everything.
-        text: What it printed.
-        seconds: How long it took.
-        when: When it ended, in UTC.
+        text: Its output.
+        seconds: Its duration.
+        when: Its end, in UTC.
     """
 
     held: bool
@@ -86,10 +86,10 @@ class Lines:
     """Lines of a source that belong to parts of a µGraph.
 
     Attributes:
-        first, last: In the file.
-        parts: Nodes of the µGraph, as pictures and links name them, and what each is called; first what the lines are
-            named after, then what they compute on the way.
-        does: What they do, in words.
+        first, last: First and last line in the file.
+        parts: Id and label of each node of the µGraph; first the nodes that the lines are named after, then the nodes
+            that they compute on the way.
+        does: Description of the lines.
     """
 
     first: int
@@ -100,17 +100,18 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A launch of generated code, or of a library's product.
+    """A launch of a generated kernel, or of a library's product.
 
     Attributes:
-        name: In the source, or "cuBLAS".
+        name: Name in the source, or "cuBLAS".
         operator: Number of the operator that it computes; -1 copies a value to an output.
         grid, threads, shared_bytes: Launch dimensions.
-        registers, stack: By architecture, where a compiler has reported them.
-        occupancy: Share of a multiprocessor's threads that can be resident, by architecture, as these figures give it.
+        registers, stack: Registers and stack bytes by architecture, where a compiler has reported them.
+        occupancy: Share of a multiprocessor's threads that can be resident, by architecture, computed from these
+            figures.
         source: File of its text.
         first, last: Its lines there; 0 where they are not known.
-        lines: Those that belong to parts of the µGraph; empty where that is not known.
+        lines: Lines of parts of the µGraph; empty where not known.
     """
 
     name: str
@@ -132,11 +133,11 @@ class Code:
     """Generated kernels of a candidate.
 
     Attributes:
-        directory: Relative to the run.
+        directory: Directory, relative to the run.
         own: Whether they compute the candidate's own µGraph, and not another form of it.
-        kernels: In the order of their launches.
+        kernels: Kernels in launch order.
         sources: Files and their texts.
-        obligations: All of them.
+        obligations: All of their safety obligations.
         form: The other form that they compute; None where it is the candidate's own µGraph, or cannot be read.
     """
 
@@ -153,10 +154,10 @@ class TritonText:
     """A Triton file beside the run, which is tested and not proved.
 
     Attributes:
-        name: Of the file.
-        text: What stands in it.
-        lines: Those that belong to parts of a µGraph; empty where that is not known.
-        form: The µGraph that these are of, where it is not the candidate's own.
+        name: Name of the file.
+        text: Text of the file.
+        lines: Lines of parts of a µGraph; empty where not known.
+        form: The µGraph of these lines, where it is not the candidate's own.
     """
 
     name: str
@@ -180,7 +181,7 @@ class Measured:
     triton: str = ""
 
 
-#: What a kernel is called as a peer that only reads the inputs.
+#: Name of the baseline kernel that only reads the inputs.
 READ_ONLY: Final = "reading the inputs alone"
 
 
@@ -195,13 +196,13 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Times of one record that lies beside the run; nothing ties it to these kernels but its name.
+    """Times of baselines from one record beside the run; only the candidate's name ties it to these kernels.
 
     Attributes:
-        command: What made the record, as it says itself; empty where it does not.
-        device: What was measured on, where the record says so.
+        command: Command that made the record, by its own statement; empty where missing.
+        device: Measured GPU, where the record names it.
         ours: Microseconds of this candidate in the same measurement.
-        timed: The others.
+        timed: The baselines.
     """
 
     command: str
@@ -212,13 +213,13 @@ class Peers:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Figures that ``reproduce`` has written.
+    """Table of figures that ``reproduce`` has written.
 
     Attributes:
-        title: What they are.
-        note: How they were measured, in sentences.
-        heads: Of the columns.
-        rows: Cells as they are shown.
+        title: Title of the table.
+        note: Method of the measurement, in sentences.
+        heads: Heads of the columns.
+        rows: Cells as shown.
     """
 
     title: str
@@ -250,23 +251,23 @@ class Candidate:
     """A reported candidate, or a cover of a whole program.
 
     Attributes:
-        rank, digest, directory: Where it stands.
+        rank, digest, directory: Rank, digest and directory of the candidate.
         verdict: "equivalent" or "probable", as the evidence says.
-        basis: What the verdict rests on here.
+        basis: Basis of the verdict in this report.
         graph: The µGraph; None where it cannot be read.
-        kernels, estimated_us, rounding: As the summary has them.
-        outside: Scales at which its foreseen numerics are outside of tolerance.
-        special: What it was at special values; None where nobody looked.
-        proof: Replayed; None where there is none, or it is refused.
+        kernels, estimated_us, rounding: Figures from the summary.
+        outside: Scales at which its estimated rounding error is outside of tolerance.
+        special: Its comparison at special values; None where there is none.
+        proof: The replayed proof; None where there is none, or it is refused.
         proof_ms: Milliseconds of the solvers on its obligations, as the evidence says.
         steps, lemmas, proof_bytes: Size of the proof as recorded.
         certificates: Abstract expressions of its tensors.
-        conditions, added: As the evidence has them.
-        code, measured: Where kernels were built and run.
+        conditions, added: Side conditions from the evidence.
+        code, measured: Built kernels and their measurement, where they exist.
         triton: Its Triton file beside the run, where there is one.
-        peers: What it was timed beside, where a record beside the run says so.
-        remarks: What there is to know beside, in sentences.
-        faults: What does not hold.
+        peers: Baselines that it was timed beside, where a record beside the run has them.
+        remarks: Further remarks, in sentences.
+        faults: Parts of the evidence that do not hold.
     """
 
     rank: int
@@ -301,8 +302,8 @@ class Example:
     """A counterexample as a worked example.
 
     Attributes:
-        inputs: What each input is, in words.
-        output, index: Where the outputs differ.
+        inputs: Description of each input.
+        output, index: Position at which the outputs differ.
         expected, got: The two values.
     """
 
@@ -318,13 +319,13 @@ class Judged:
     """A graph that was given to ``verify``, or a candidate that a run rejected.
 
     Attributes:
-        name: Its place in the file, or its digest.
+        name: Its position in the file, or its digest.
         verdict: equivalent, probable, different, unknown; or the kind of rejection.
-        reason: Why.
+        reason: Reason for the verdict.
         graph: The graph; None where none is kept.
         example: The counterexample.
-        proof: Replayed, of an equivalent one.
-        basis: What the verdict rests on here.
+        proof: The replayed proof of an equivalent graph.
+        basis: Basis of the verdict in this report.
     """
 
     name: str
@@ -343,10 +344,10 @@ class Floor:
     """Lower bound of the program's work, and the rates of the target.
 
     Attributes:
-        target: Its name.
+        target: Name of the target.
         flops: Floating-point operations of the program's products.
         bytes: Bytes of its inputs and outputs.
-        bandwidth_gbs, tensor_tflops: Of the target.
+        bandwidth_gbs, tensor_tflops: Rates of the target.
     """
 
     target: str
@@ -357,25 +358,25 @@ class Floor:
 
     @property
     def read_us(self) -> float:
-        """Microseconds in which the target moves these bytes."""
+        """Return the microseconds in which the target moves these bytes."""
         return self.bytes / self.bandwidth_gbs / 1e3
 
     @property
     def compute_us(self) -> float:
-        """Microseconds in which its tensor cores do these operations."""
+        """Return the microseconds in which its tensor cores do these operations."""
         return self.flops / self.tensor_tflops / 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a whole program.
+    """A subgraph of a whole program.
 
     Attributes:
         operators: Numbers of its operators in the program.
         run: Its search's directory, or empty.
-        digest: Of the candidate in its place, or empty.
-        report: Of that candidate; None where its operators stay or it cannot be read.
-        kernels, estimated_us, unfused_us: Of what takes its place, and of its operators.
+        digest: Digest of the candidate that replaces it, or empty.
+        report: Report of that candidate; None where its operators stay or it cannot be read.
+        kernels, estimated_us, unfused_us: Figures of its replacement, and estimate of its own operators.
     """
 
     operators: tuple[int, ...]
@@ -390,28 +391,28 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that is shown of one directory.
+    """All values shown of one directory.
 
     Attributes:
         kind: "run", "whole", "candidate", "verdicts" or "reproduce".
-        name: Of the program.
+        name: Name of the program.
         source: The user's file, as the evidence says.
         place: The directory, as it was given.
-        program: None where it cannot be read.
-        candidates: Best first.
-        parts: Of the best cover of a whole program.
+        program: The program; None where it cannot be read.
+        candidates: Candidates, best first.
+        parts: Subgraphs of the best cover of a whole program.
         judged: Graphs given to ``verify``, and candidates that were rejected.
-        rejected: How many were rejected, where they are more than ``judged`` has.
-        search: None where no search is recorded; of a whole program, the sums of its parts' searches.
-        searches: Those of the parts of a whole program.
-        floor: None where the target is not known.
-        unfused: Kernels and estimated microseconds of the program's operators one by one, where recorded.
-        made: Facts about how it was made: versions and host.
-        tables: Of a directory of ``reproduce``.
-        checked: What ``check`` said; None if it was not asked.
-        faults: What does not hold, or cannot be read.
-        when: When the report was made, in UTC.
-        version: Of this package.
+        rejected: Number of rejected candidates, where ``judged`` does not have all.
+        search: Search statistics; None where no search is recorded; for a whole program, sums over its searches.
+        searches: Searches for the subgraphs of a whole program.
+        floor: Lower bound of the work; None where the target is not known.
+        unfused: Kernels and estimated microseconds of the unfused program, where recorded.
+        made: Versions and host of the run.
+        tables: Tables of a directory of ``reproduce``.
+        checked: Result of ``check``; None if it was not run.
+        faults: Parts of the evidence that do not hold, or cannot be read.
+        when: Time of the report, in UTC.
+        version: Version of this package.
     """
 
     kind: str
@@ -441,7 +442,7 @@ class Report:
 
     @property
     def broken(self) -> tuple[Fault, ...]:
-        """Everything that does not hold, of the candidates too."""
+        """Return all faults, those of the candidates included."""
         below = [fault for one in self.candidates for fault in one.faults]
         below += [fault for graph in self.judged for fault in graph.faults]
         below += [fault for part in self.parts if part.report for fault in part.report.faults]

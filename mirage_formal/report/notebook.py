@@ -14,20 +14,20 @@ from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 from mirage_formal.report.drawing.svg import graph_svg
 from mirage_formal.report.page.markup import Markup, element, joined, lines, table
 
-#: Characters of text that a notebook shows of one value.
+#: Most characters of one value that a notebook shows.
 MOST_TEXT: Final = 4000
-#: Rows of a table, and conditions of a verdict.
+#: Most rows of a table, and most conditions of a verdict.
 _ROWS: Final = 20
 _TAG: Final = re.compile(r"<style>.*?</style>|<[^>]*>", re.DOTALL)
 
 
 def visible(html: str) -> str:
-    """The text of some HTML, as far as it is text."""
+    """Return the visible text of an HTML fragment."""
     return unescape(_TAG.sub("", html))
 
 
 def graph_html(graph: KernelGraph) -> Markup:
-    """A picture of a graph: with what is inside of kernels where that is not too much, else without, else its text."""
+    """Return a picture of a graph with the contents of kernels; without them, or as text, where that is too large."""
     for opened in (True, False):
         try:
             drawn = Markup(graph_svg(graph, opened=opened, told=False))
@@ -65,6 +65,6 @@ def verdict_html(verdict: Verdict) -> Markup:
 
 
 def results_html(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Markup:
-    """Results as a table of at most some rows."""
+    """Return results as an HTML table with a limited number of rows."""
     more = [("", f"and {len(rows) - _ROWS} more", *[""] * (len(head) - 2))] if len(rows) > _ROWS else []
     return table(caption, head, [*rows[:_ROWS], *more])

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a unit was searched, in seconds of searching: the search's clock stands still between its sessions.
+    """Time span of a unit, in seconds of searching: the search's clock stops between its sessions.
 
     Attributes:
-        begin, end: When it was given to a worker, and when the answer came.
-        worker: Which one.
-        samples: Seconds, and the states that it had visited and the classes that it had built by then.
+        begin, end: Times of dispatch to a worker and of the answer.
+        worker: Number of the worker.
+        samples: Samples of seconds, visited states and built classes.
     """
 
     begin: float
@@ -23,11 +23,11 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One finished unit of the search, in the order in which the journal has them.
+    """One finished unit of the search, in the order of the journal.
 
     Attributes:
-        number, label, status, states, classes, pruned, candidates, milliseconds: As the journal has them.
-        span: When it was searched; None where that was not recorded.
+        number, label, status, states, classes, pruned, candidates, milliseconds: Fields of the journal.
+        span: Its time span; None where it was not recorded.
     """
 
     number: int
@@ -43,15 +43,15 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class PartSearch:
-    """The search for a part of a whole program.
+    """The search for a subgraph of a whole program.
 
     Attributes:
         run: Its directory, relative to the whole's.
         operators: Numbers of its operators in the program; empty where no reported cover has it.
-        part: Number of the part of the best cover whose place one of its candidates takes, from 1; 0 for none.
-        units_done, units: Of the search.
-        kept: Candidates that it reports.
-        search: How it went.
+        part: Number from 1 of the best cover's subgraph that one of its candidates replaces; 0 for none.
+        units_done, units: Numbers of finished and of all units.
+        kept: Number of candidates that it reports.
+        search: Statistics of the search.
     """
 
     run: str
@@ -68,16 +68,16 @@ class Search:
     """Statistics and course of a search.
 
     Attributes:
-        engine, oracle, space, seed, target: What was asked for.
+        engine, oracle, space, seed, target: Options of the search.
         status: complete, interrupted or time-limit.
-        wall_s, workers, recalled: Of the session that ended it.
+        wall_s, workers, recalled: Figures of the session that ended it.
         stats: Counters by name.
-        pruned: Branches cut, by reason.
-        pruned_at: The same by level of the µGraph and reason, of units that say at which level.
-        units: In the order of the journal.
-        allowed: The bounds of the space, as it was written.
-        course: Seconds of searching, and the states that all units together had visited and the classes that they had
-            built by then; of units whose times were recorded.
+        pruned: Pruned branches, by reason.
+        pruned_at: Pruned branches by level of the µGraph and reason, of units that record levels.
+        units: Units in the order of the journal.
+        allowed: The bounds of the space, as recorded.
+        course: Samples of seconds of searching, and states and classes of all units together, for units with recorded
+            times.
     """
 
     engine: str

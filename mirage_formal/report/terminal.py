@@ -1,4 +1,4 @@
-"""A report in a terminal, as plain lines of at most some width."""
+"""Terminal form of a report: plain lines of limited width."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mirage_formal.report.proofs.values import Proof
 from mirage_formal.report.search_view import Search
 from mirage_formal.terminal import plain
 
-#: Candidates that are listed.
+#: Most candidates that are listed.
 MOST: Final = 40
-#: Units of the search, and points of its course.
+#: Most units of the search, and points of its course, that are listed.
 _UNITS: Final = 12
 _POINTS: Final = 6
 
 
 def report_text(report: Report, width: int = 100) -> str:
-    """The head of a report, its candidates, how sums are split, and what does not hold."""
+    """Return the head of a report, its candidates, how sums are split, and its faults, as text."""
     return "\n".join(line.rstrip() for line in _lines(report, max(60, width))) + "\n"
 
 
@@ -76,7 +76,7 @@ def _figures(report: Report, width: int) -> Iterator[str]:
 
 
 def _searches(report: Report, width: int) -> Iterator[str]:
-    """The searches of a whole program's parts."""
+    """Yield lines on the searches for a whole program's subgraphs."""
     for one in report.searches[:MOST]:
         units, states, pruned = counts(one)
         said = f"{one.run}: {units} units, {states} states, {pruned} pruned, {one.kept} kept, {seconds(one)} s"
@@ -136,7 +136,7 @@ def _judged(one: Judged, width: int) -> Iterator[str]:
 
 
 def _proofs(report: Report) -> Iterator[tuple[str, Proof]]:
-    """Proofs whose sentences are printed, with a title each."""
+    """Yield the proofs whose sentences are printed, each with a title."""
     if report.best is not None and report.best.proof is not None:
         yield "How the best candidate splits sums:", report.best.proof
     for number, part in enumerate(report.parts, 1):

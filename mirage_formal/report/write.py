@@ -1,4 +1,4 @@
-"""Writing pages: where they go, and that nothing of evidence is written over."""
+"""Output of report pages: their default paths, and the protection of evidence directories."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INDEX_FILE = "index.html"
 
 
 def beside(path: Path) -> Path:
-    """The page of a directory when no other place is named: beside it, for inside every file is evidence."""
+    """Return the default page of a directory: beside it, because every file inside is evidence."""
     place = path.resolve()
     return place.with_name(f"{place.name}.html")
 
@@ -44,16 +44,16 @@ def write_page(text: str, out: Path) -> None:
 
 
 def write_gallery(root: Path, out: Path | None, *, check: bool, shown: Shown) -> tuple[Path, list[Report]]:
-    """A page for each directory of evidence in a directory, and an index of them.
+    """Write a page for each directory of evidence in a directory, and an index of them.
 
     Args:
         root: The directory.
         out: The index; pages lie beside it. None is index.html in the directory.
-        check: See ``read_report``.
-        shown: See ``read_report``.
+        check: As for ``read_report``.
+        shown: As for ``read_report``.
 
     Returns:
-        Where the index is, and the reports.
+        Path of the index, and the reports.
 
     Raises:
         RunError: There is no evidence in the directory, or a page cannot be written.

@@ -1,1 +1,1 @@
-"""The reference's published search statistics, measured again: ``python -m mirage_formal.reproduce``; see __main__."""
+"""Reproduction of the reference system's published search statistics: ``python -m mirage_formal.reproduce``."""

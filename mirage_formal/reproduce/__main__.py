@@ -1,4 +1,4 @@
-"""``python -m mirage_formal.reproduce``: see mirage_formal.reproduce.commands."""
+"""Command ``python -m mirage_formal.reproduce``; see mirage_formal.reproduce.commands."""
 
 from __future__ import annotations
 

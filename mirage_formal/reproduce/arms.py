@@ -1,4 +1,4 @@
-"""Arms of the table: search variants, and the search of one arm as a row."""
+"""Arms of the experiment: search variants, and the search of one arm as a row of the table."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.workers.dispatch import Done, Failed
 from mirage_formal.workers.pool import Pool
 
-#: Modules that workers have loaded before anything is timed.
+#: Modules that workers load before anything is timed.
 PRELOAD: Final = ("mirage_formal.reproduce.arms",)
-#: Seconds that a unit may take beyond its arm's limit before its worker counts as hung.
+#: Seconds beyond its arm's limit after which the worker of a unit counts as hung.
 _PATIENCE_S: Final = 60.0
-#: Bytes that a worker may use: z3 has taken more than this for a question that should have ended after 100 ms.
+#: Memory limit of a worker in bytes: z3 has exceeded it on a query with a limit of 100 ms.
 _MEMORY: Final = 4 << 30
 
 
@@ -35,9 +35,9 @@ class Arm:
     """Search variant that an experiment compares with others.
 
     Attributes:
-        name: As given to --arms.
-        title: As printed.
-        options: Of the search, without limits.
+        name: Name for --arms.
+        title: Name in tables.
+        options: Search options, without limits.
         tested: Whether complete graphs are fingerprinted.
         parallel: Whether all workers take part.
     """
@@ -99,13 +99,13 @@ class UnitOutcome:
 
 
 def engine(options: SearchOptions) -> Engine:
-    """The engine that the options name; the guided one instantiates every candidate, not only the best."""
+    """Return the engine of the options; the guided one instantiates every candidate, not only the best."""
     return ExhaustiveEngine() if options.engine == "exhaustive" else GuidedEngine(best=None)
 
 
 @lru_cache(maxsize=1)
 def _gate(row: str, program: KernelGraph, seed: int) -> Gate:
-    """The pipeline's fingerprint; units of one row that run in one process share its inputs."""
+    """Return the pipeline's fingerprint filter; units of one row in one process share it."""
     return Gate(program, seed)
 
 
@@ -120,7 +120,7 @@ class _Counting:
 
 
 def search_unit(task: UnitTask) -> UnitOutcome:
-    """Search one unit, in a worker."""
+    """Search one unit, in a worker process."""
     begin = time.process_time()
     options, counting = task.options, None
     if task.tested:
@@ -155,7 +155,7 @@ class _Sum:
         self.cpu_s += one.cpu_s
 
 
-#: Told how many units of how many are done.
+#: Callback with the numbers of finished units and of all units.
 Show = Callable[[int, int], None]
 
 
@@ -167,7 +167,7 @@ def run_row(
     limits: Limits,
     show: Show = lambda done, total: None,
 ) -> Row:
-    """Search with one arm; the block operators of the space are the row's limit."""
+    """Search with one arm, and return its row; the space limits the block operators."""
     count = limits.workers if arm.parallel else 1
     with Pool(count, PRELOAD, memory=_MEMORY, slow_after_s=float("inf")) as pool:
         for _ in pool.run(warm, range(count), limit_s=_PATIENCE_S):
@@ -182,7 +182,7 @@ def run_row(
 
 
 def _run(pool: Pool, tasks: Sequence[UnitTask], limits: Limits, show: Show) -> _Sum:
-    """Outcomes of all units, added up in their own order; a unit tried again after the deadline ends at once."""
+    """Run all units and add up their outcomes in unit order; a unit retried after the deadline ends at once."""
     lost = 0
     outcomes: dict[int, UnitOutcome] = {}
     show(0, len(tasks))

@@ -1,4 +1,4 @@
-"""The directory that ``reproduce`` writes to: finished rows as lines, so that an interrupted run goes on."""
+"""Output directory of ``reproduce``: finished rows as JSON lines, so that an interrupted run can continue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_BYTES: Final = 1 << 28
 
 
 class Lines(Generic[R]):
-    """Finished records of one kind, in a file of one JSON object a line.
+    """Finished records of one kind, in a file with one JSON object per line.
 
     Args:
         path: The file; made when the first record is added.
@@ -59,11 +59,11 @@ class Lines(Generic[R]):
             os.truncate(path, len(whole))
 
     def get(self, key: str) -> R | None:
-        """The finished record with this key."""
+        """Return the finished record with this key, or None."""
         return self._known.get(key)
 
     def add(self, record: R) -> R:
-        """Keep a record and write it at once."""
+        """Add a record and write it at once."""
         with naming(self._path), self._path.open("ab") as file:
             file.write(line(record))
         self._known[_key(record)] = record
@@ -77,7 +77,7 @@ def _key(record: Record) -> str:
 
 
 def key_of(*parts: object) -> str:
-    """Sha256 over what decides a record."""
+    """Return a key: the sha256 of the values that determine a record."""
     return sha256(msgspec.json.encode(parts, order="sorted", enc_hook=str))
 
 
@@ -92,10 +92,10 @@ def host() -> Host:
 
 
 def claim(folder: Path, name: str, kind: type[Record], others: tuple[str, ...] = (".md",)) -> None:
-    """Check that the result called ``name`` can be written: an existing file of that name is an earlier result.
+    """Check that a result of this name can be written; an existing file must be an earlier result.
 
     Raises:
-        RunError: Something else has that name; it is left alone.
+        RunError: Another file has that name; it is left alone.
     """
     path = folder / f"{name}.json"
     taken = [folder / f"{name}{end}" for end in others if os.path.lexists(folder / f"{name}{end}")]

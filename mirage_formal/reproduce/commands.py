@@ -38,7 +38,7 @@ _Asked = "Questions of each source that every arm is asked; 1 or more."
 _Sample = Annotated[int, option("--sample", "N", _Asked, parser=whole("--sample", 1))]
 _Seed = Annotated[int, option("--seed", "N", "Seed of the sample; 0 or more.", parser=whole("--seed"))]
 
-#: Told what is going on, how much of it is done, and of how much.
+#: Callback with the current task, its finished pieces, and all of its pieces.
 _Show = Callable[[str, int, int], None]
 
 
@@ -121,7 +121,7 @@ def _count(workers: int | None) -> int:
 
 @contextmanager
 def _shown(out: Path, mode: str) -> Iterator[_Show]:
-    """The directory is ours alone, and progress is shown."""
+    """Lock the output directory, and yield a callback that shows progress."""
     from mirage_formal.run.progress.choice import display
     from mirage_formal.run.run_directory.lock import writing
 
@@ -131,7 +131,7 @@ def _shown(out: Path, mode: str) -> Iterator[_Show]:
 
 
 def _tell(out: Path, name: str, code: int, result: Any, *, json: bool) -> typer.Exit:
-    """Print what was measured; how the command ends."""
+    """Print a result, and return the exit of the command."""
     if json:
         return typer.Exit(answer(f"reproduce {name}", code, {"out": str(out), "rows": result}))
     print((out / f"{name}.md").read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The guided engine held to the exhaustive one: candidates as sets, every difference by name."""
+"""Comparison of the guided engine's candidates with the exhaustive engine's; every difference gets a reason."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.records.reproduction import Comparison, Row
 from mirage_formal.search.known_incompleteness import Reason, equal, reason
 
-#: Extents that the axes of a scaled candidate may have; 1 stays 1.
+#: Possible extents of the axes of a scaled candidate; 1 stays 1.
 _SMALL: Final = (2, 4, 6, 8, 12, 16, 24)
 
 
 def compare(key: str, program: KernelGraph, guided: Row, exhaustive: Row) -> Comparison:
-    """Compare two rows of one limit, of which the exhaustive one is complete."""
+    """Compare the rows of two engines at one limit; the exhaustive row is complete."""
     ours = {digest(graph): graph for graph in map(decode, guided.graphs)}
     theirs = {digest(graph): graph for graph in map(decode, exhaustive.graphs)}
     reasons: Counter[str] = Counter()
@@ -56,11 +56,11 @@ def explanation(program: KernelGraph, candidate: KernelGraph) -> Reason | None:
 
 
 def scaled(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph] | None:
-    """A program and a candidate of it at small extents, with the same operators and maps.
+    """Return a program and a candidate at small extents, with the same operators and maps.
 
-    Grid axes and loops of more than one step get two; equal extents of inputs stay equal, others become different where
-    that is possible; a dim of extent 1, anywhere in the candidate, is one in the scaled candidate and nowhere else.
-    None if there are no such extents, or an attribute holds an extent.
+    Grid axes and loops of more than one step get two. Equal extents of inputs stay equal, others become different where
+    that is possible. A dim of extent 1, anywhere in the candidate, is one in the scaled candidate and nowhere else. The
+    result is None if there are no such extents, or an attribute holds an extent.
     """
     if _fixed(program) or _fixed(candidate):
         return None
@@ -100,7 +100,7 @@ def _two(op: GraphDefined) -> GraphDefined:
 
 
 def _ones(graph: KernelGraph) -> list[tuple[bool, ...]]:
-    """Return which dims have extent 1, of every tensor on the device and in the blocks."""
+    """Return, for every tensor on the device and in the blocks, the dims that have extent 1."""
     types = kernel_types(graph)
     shapes: list[Shape] = [tensor.shape for tensor in types]
     for op in graph.ops:

@@ -1,8 +1,8 @@
-"""An e-graph as subexpression oracle: the target rewritten by the equations, and looked up in.
+"""E-graph as subexpression oracle: the target is saturated with the axioms, and expressions are looked up in it.
 
-What is in the e-graph of the target is part of it. What is not in it is no part of it only if the e-graph is saturated:
-nothing is left to do, by egglog's own account. A truncated one, stopped at a number of nodes or seconds, says nothing
-about what it lacks.
+An expression in the target's e-graph is a subexpression of the target. An expression that is not in it is no
+subexpression only if the e-graph is saturated, by egglog's own report. An e-graph truncated at a number of nodes or
+seconds decides nothing about expressions that it lacks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from mirage_formal.logic.sexpr import SExpr
 from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, children, head, postorder
 from mirage_formal.search.bounds import divisors
 
-#: The limits that the reference ships: nodes and seconds.
+#: Default limits of the reference system: nodes and seconds.
 SHIPPED_NODES: Final = 100_000
 SHIPPED_SECONDS: Final = 10.0
 
 
 class Ending(Enum):
-    """Reason why growth of an e-graph ended; SATURATED means that what it lacks is no part of the target."""
+    """Reason why growth of an e-graph ended; after SATURATED, an expression that it lacks is no part of the target."""
 
     SATURATED = "saturated"
     NODES = "node limit"
@@ -37,9 +37,9 @@ class Grown:
     """Result of growing an e-graph.
 
     Attributes:
-        ending: Why it was grown no further.
-        nodes: Its nodes.
-        seconds: Time that it took.
+        ending: Reason why growth ended.
+        nodes: Number of its nodes.
+        seconds: Duration.
     """
 
     ending: Ending
@@ -62,7 +62,7 @@ def bindings() -> Any:
 
 
 def extents_product(e: Expr) -> int:
-    """Product of the extents of all sums in a term as a tree: what sums of its rewritings can reach."""
+    """Return the product of the extents of all sums in a term as a tree: an upper bound of a rewritten sum's extent."""
     out: dict[Expr, int] = {}
     for node in postorder([e]):
         product = node.extent if isinstance(node, Sum) else 1
@@ -73,11 +73,11 @@ def extents_product(e: Expr) -> int:
 
 
 class EGraph:
-    """E-graphs of one set of axioms; ``grow`` starts one, ``forget`` ends it.
+    """E-graph of a set of axioms; ``grow`` starts one, ``forget`` ends it.
 
     Args:
-        extents: Extents that a sum is taken apart into: sum(n, x) becomes sum(i, sum(n / i, x)) for those n and i among
-            them. Saturation is about the laws with these extents.
+        extents: Extents for splitting a sum: sum(n, x) becomes sum(i, sum(n / i, x)) for n and i among them. Saturation
+            holds for the laws with these extents.
     """
 
     def __init__(self, extents: tuple[int, ...]) -> None:
@@ -95,7 +95,7 @@ class EGraph:
         return list(self._graph.run_program(*self._graph.parse_program(text)))
 
     def grow(self, target: Expr, max_nodes: int, max_seconds: float) -> Grown:
-        """Start with a target and rewrite until nothing is left to do or a limit is passed, a round at a time."""
+        """Insert a target and rewrite round by round, until saturation or a limit."""
         begin = time.perf_counter()
         self._classes.clear()
         self._run(f"(push 1) {show(target)}")
@@ -126,7 +126,7 @@ class EGraph:
         return self._class(e) is not None
 
     def _class(self, e: Expr) -> Any:
-        """The class of an expression, None if it has none; sums over 1 are their arguments, as the axioms say."""
+        """Return the class of an expression, None if it has none; sums over 1 are their arguments, as in the axioms."""
         for node in postorder([e]):
             if node not in self._classes:
                 self._classes[node] = self._looked_up(node)
@@ -157,9 +157,9 @@ def extents_of(target: Expr) -> tuple[int, ...]:
 
 
 def rules(axioms: AxiomSet, extents: tuple[int, ...]) -> Iterator[str]:
-    """Both directions of every equation as rewrite rules.
+    """Yield both directions of every equation as rewrite rules.
 
-    Left out is x -> sum(1, x), which never ends.
+    The rule x -> sum(1, x) is left out, because it never terminates.
     """
     for axiom in axioms.axioms.values():
         if axiom.conclusion.relation != "=":
@@ -189,7 +189,7 @@ def _constructor(symbol: str) -> str:
 
 
 def show(e: Expr) -> str:
-    """An expression as egglog reads it; sums over 1 are left out, as the axioms allow."""
+    """Return an expression in egglog's syntax; sums over 1 are left out, as the axioms allow."""
     match e:
         case Var() | Const():
             return f'(Leaf "{head(e)}")'

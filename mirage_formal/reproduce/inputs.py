@@ -1,4 +1,4 @@
-"""The programs that are measured: the six workloads at any batch, and small versions of them."""
+"""Programs of the experiments: the six workloads at any batch, and small versions of them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _program(inputs: tuple[Input, ...], *ops: Op) -> KernelGraph:
 
 
 def rmsnorm(rows: int, hidden: int, columns: int) -> KernelGraph:
-    """rms_norm(X) W, with X[rows, hidden] and W[hidden, columns]."""
+    """Return rms_norm(X) W, with X[rows, hidden] and W[hidden, columns]."""
     inputs = (_tensor("X", rows, hidden), _tensor("W", hidden, columns))
     return _program(inputs, _op(K.RMS_NORM, 0, dim=1), _op(K.MATMUL, 2, 1))
 
 
 def attention(*lead: int, queries: int, head: int, keys: int, norms: tuple[int, ...] = ()) -> KernelGraph:
-    """softmax(Q K) V; ``norms`` says which inputs are normalised first, along the head dim."""
+    """Return softmax(Q K) V; ``norms`` lists the inputs that are normalised first, along the head dim."""
     inputs = (_tensor("Q", *lead, queries, head), _tensor("K", *lead, head, keys), _tensor("V", *lead, keys, head))
     last = len(lead) + 1
     places = {n: 3 + i for i, n in enumerate(norms)}
@@ -49,7 +49,7 @@ def attention(*lead: int, queries: int, head: int, keys: int, norms: tuple[int, 
 
 
 def lora(rows: int, hidden: int, rank: int, columns: int) -> KernelGraph:
-    """X W + (X A) B."""
+    """Return X W + (X A) B."""
     return _program(
         (
             _tensor("X", rows, hidden),
@@ -65,7 +65,7 @@ def lora(rows: int, hidden: int, rank: int, columns: int) -> KernelGraph:
 
 
 def gated_mlp(rows: int, hidden: int, columns: int) -> KernelGraph:
-    """silu(X W1) * (X W2)."""
+    """Return silu(X W1) * (X W2)."""
     return _program(
         (_tensor("X", rows, hidden), _tensor("W1", hidden, columns), _tensor("W2", hidden, columns)),
         _op(K.MATMUL, 0, 1),
@@ -76,7 +76,7 @@ def gated_mlp(rows: int, hidden: int, columns: int) -> KernelGraph:
 
 
 def ntrans(rows: int, hidden: int) -> KernelGraph:
-    """rms_norm(X + alpha * (rms_norm(H) + X))."""
+    """Return rms_norm(X + alpha * (rms_norm(H) + X))."""
     return _program(
         (_tensor("H", rows, hidden), _tensor("X", rows, hidden), _tensor("alpha", rows, hidden)),
         _op(K.RMS_NORM, 0, dim=1),

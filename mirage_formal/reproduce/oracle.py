@@ -1,7 +1,8 @@
-"""Comparison of oracles on the subexpression questions that searches ask.
+"""Comparison of oracles on the subexpression queries that searches ask.
 
-Every arm is asked the same questions and has a policy: the normal form prunes what it refutes; quantified z3 and the
-e-graph prune what they do not prove or find, as the reference does. A valid question that is pruned is a lost branch.
+Every arm answers the same queries and has a policy: the normal form prunes what it refutes; quantified z3 and the
+e-graph prune what they do not prove or find, as the reference system does. A valid query that is pruned is a lost
+branch.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ _EGRAPH: Final = f"e-graph, {SHIPPED_NODES:,} nodes, {SHIPPED_SECONDS:g} s"
 _Z3: Final = {f"quantified z3, {ms} ms": ms for ms in (10, 100, 1000)}
 #: All arms, in the order of the table.
 ARMS: Final = (NORMAL_FORM, _EGRAPH, *_Z3)
-#: Limits of the e-graph that is grown to know the truth where the shipped limits end it early.
+#: Limits of the e-graph that decides validity where the default limits truncate it.
 _TRUTH_NODES: Final = 400_000
 _TRUTH_SECONDS: Final = 60.0
 _CHUNK: Final = 10
-#: Seconds after which a worker that asks z3 a chunk of questions, or one of them, counts as hung: z3 may overrun its
-#: own limit.
+#: Seconds after which a worker with a chunk of z3 queries, or with one, counts as hung, because z3 may overrun its own
+#: limit.
 _HUNG_S: Final = 120.0
 _HUNG_ALONE_S: Final = _HUNG_S / _CHUNK
 _SEARCH_S: Final = 3600.0
@@ -53,13 +54,13 @@ _SEARCH_S: Final = 3600.0
 P = TypeVar("P")
 R = TypeVar("R")
 
-#: Told what is going on, how much of it is done, and of how much.
+#: Callback with the current task, its finished pieces, and all of its pieces.
 Show = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """A program whose exhaustive search asks the questions: its name with shapes, and the spaces that are searched."""
+    """A program whose exhaustive search asks the queries: its name with shapes, and the spaces that are searched."""
 
     name: str
     program: KernelGraph
@@ -68,7 +69,7 @@ class Asker:
 
 
 def askers() -> tuple[Asker, ...]:
-    """RMSNorm at its real shapes in the first rows of the table; small versions of the others in the tiny space."""
+    """Return RMSNorm at its real shapes in the first rows of the table, and small versions of other programs."""
     rows = tuple(load_space("paper").with_overrides(max_block_ops=ops) for ops in (3, 4, 5))
     tiny = load_space("tiny").with_overrides(max_block_ops=4)
     what = "tiny, 4 block operators"
@@ -88,14 +89,14 @@ def askers() -> tuple[Asker, ...]:
 
 @dataclass(frozen=True, slots=True)
 class SearchTask:
-    """One exhaustive search whose questions are wanted."""
+    """Task to collect the queries of one exhaustive search."""
 
     program: KernelGraph
     space: SearchSpace
 
 
 def asked_by(task: SearchTask) -> tuple[Expr, ...]:
-    """The distinct questions of a search, in the order asked."""
+    """Return the distinct queries of a search, in the order asked."""
     options, engine = SearchOptions(engine="exhaustive"), ExhaustiveEngine()
     found: dict[Expr, None] = {}
     for unit in engine.units(task.program, task.space, options):
@@ -105,7 +106,7 @@ def asked_by(task: SearchTask) -> tuple[Expr, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Z3Task:
-    """Questions about one target with a time limit for each."""
+    """Queries on one target with a time limit for each."""
 
     target: Expr
     queries: tuple[Expr, ...]
@@ -118,7 +119,7 @@ def _session() -> AxiomSession:
 
 
 def ask_z3(task: Z3Task) -> tuple[tuple[Answer, float], ...]:
-    """Answers with the seconds of each; in a worker, which may be killed."""
+    """Return z3's answers with the seconds of each; runs in a worker, which may be killed."""
     session = _session()
     out = []
     for query in task.queries:
@@ -129,10 +130,9 @@ def ask_z3(task: Z3Task) -> tuple[tuple[Answer, float], ...]:
 
 
 def oracle(out: Path, sample: int, seed: int, show: Show) -> Answers:
-    """Ask every arm, source by source, and write oracle.json and .md; finished sources are taken from the directory.
+    """Ask every arm, source by source, and write oracle.json and .md; finished sources are read from the directory.
 
-    The normal form and the e-graph are asked all questions, z3 a sample: half of it valid, half not, as far as there
-    are so many.
+    The normal form and the e-graph answer all queries, z3 a sample: half of it valid and half not, if there are enough.
 
     Raises:
         UnsupportedError: egglog is not installed.
@@ -160,7 +160,7 @@ def oracle(out: Path, sample: int, seed: int, show: Show) -> Answers:
 
 
 class _Workers:
-    """Runs tasks in a worker and shows how far they are."""
+    """Runner of tasks in a worker process, with progress."""
 
     def __init__(self, pool: Pool, name: str, show: Show) -> None:
         self._pool = pool
@@ -168,7 +168,7 @@ class _Workers:
         self._show = show
 
     def run(self, what: str, function: Callable[[P], R], tasks: Sequence[P], limit_s: float) -> dict[int, R]:
-        """Results by task; a task whose worker hung or died has none."""
+        """Return results by task; a task whose worker hung or died has none."""
         results: dict[int, R] = {}
         name = f"{self._name}: {what}"
         self._show(name, 0, len(tasks))
@@ -179,12 +179,12 @@ class _Workers:
         return results
 
 
-#: What an arm answered to each question, and the seconds in all.
+#: Answers of an arm by query, and the total seconds.
 _Replies = tuple[dict[Expr, Answer], float]
 
 
 class _Asking:
-    """Questions of one source, the answers known to be true, and the arms' answers."""
+    """Queries of one source, the queries known to be valid, and the arms' answers."""
 
     def __init__(self, asker: Asker, key: str, sample: int, seed: int, workers: _Workers) -> None:
         self._asker = asker
@@ -233,7 +233,7 @@ class _Asking:
         return all(result.answer is Satisfiability.UNSAT for result in discharge(parse(text)))
 
     def _sampled(self, size: int, seed: int) -> tuple[Expr, ...]:
-        """Half valid questions, half others, drawn with the seed and in the order asked."""
+        """Return a random sample in the order asked: half valid queries, half others."""
         draw = random.Random(seed)
         valid = [e for e in self._queries if e in self._valid]
         others = [e for e in self._queries if e not in self._valid]
@@ -242,10 +242,10 @@ class _Asking:
         return tuple(e for e in self._queries if e in chosen)
 
     def _ask_z3(self, timeout_ms: int) -> _Replies:
-        """Answers of quantified z3 to the sample.
+        """Return the answers of quantified z3 to the sample.
 
-        A question whose worker hung or died is unknown and counts with all the time that it was given. The others of
-        its chunk lose their answers with it: each of them is asked again by itself.
+        A query whose worker hung or died is unknown and counts with its whole time limit. The other queries of its
+        chunk lose their answers too; each of them is asked again by itself.
         """
         what = f"z3, {timeout_ms} ms"
         chunks = [self._sample[i : i + _CHUNK] for i in range(0, len(self._sample), _CHUNK)]
@@ -259,7 +259,7 @@ class _Asking:
     def _answered(
         self, what: str, chunks: Sequence[tuple[Expr, ...]], timeout_ms: int, limit_s: float
     ) -> dict[Expr, tuple[Answer, float]]:
-        """Answers and the seconds of each, without those of chunks whose worker hung or died."""
+        """Return answers and the seconds of each, without those of chunks whose worker hung or died."""
         tasks = [Z3Task(self._target, chunk, timeout_ms) for chunk in chunks]
         found = self._workers.run(what, ask_z3, tasks, limit_s)
         return {e: reply for index, replies in found.items() for e, reply in zip(chunks[index], replies, strict=True)}
@@ -267,7 +267,7 @@ class _Asking:
     def rows(self) -> Iterator[Asked]:
         """Return one row for each arm."""
         z3 = {arm: self._ask_z3(ms) for arm, ms in _Z3.items()}
-        # What z3 proves is valid, too.
+        # Queries that z3 proves are valid, too.
         proved = {e for answers, _ in z3.values() for e, answer in answers.items() if answer is Answer.PROVED}
         self._valid |= proved
         yield self._row(NORMAL_FORM, self._by_form, frozenset({Answer.REFUTED}))
@@ -295,7 +295,7 @@ class _Asking:
         )
 
     def source(self) -> Source:
-        """Where the questions come from."""
+        """Return the record of the queries' source."""
         return Source(
             key=self._key,
             name=self._asker.name,

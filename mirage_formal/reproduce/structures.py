@@ -1,7 +1,7 @@
-"""Structural equality of two candidates, and the operands that the reference system gives a kernel.
+"""Structural equality of candidates, and the operands that the reference system gives a kernel.
 
-A structure is a candidate without its maps: the operators of each kernel and what they read, its grid and its loop
-range, whatever its tensors are called; imaps, fmaps, omaps, block dims and the fusion of threads do not count.
+A structure is a candidate without its maps: the operators of each kernel and their operands, its grid and its loop
+range, independent of tensor names; imaps, fmaps, omaps, block dims and the fusion of threads do not count.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 
 
 def structure(graph: KernelGraph) -> str:
-    """The structure of a candidate in canonical form, as text: one term for each output, and the number of operators.
+    """Return the canonical text of a candidate's structure: one term for each output, and the number of operators.
 
-    A kernel reads as ``[grid x loop](what it computes)``; of several results it has one term each, all in one kernel.
+    A kernel is written ``[grid x loop](expression)``; a kernel with several results has one term each.
     """
     terms = [source.name for source in graph.inputs]
     for op in graph.ops:

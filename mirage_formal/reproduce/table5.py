@@ -1,4 +1,4 @@
-"""The paper's Table 5: search effort for RMSNorm by the most operators of a block graph, arm by arm."""
+"""The paper's Table 5: search effort for RMSNorm by the limit of block operators, for each arm."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from mirage_formal.reproduce.output.render import csv_text, table5_markdown
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.space import load_space
 
-#: Limits that the paper gives, counted with the inputs of the program.
+#: Limits of operators in the paper, which count the program's inputs.
 PAPER_OPS: Final = tuple(range(5, 12))
-#: Block operators (ours) up to which the search without pruning is run to its end, to measure how it grows.
+#: Limits of block operators (ours) at which the search without pruning is completed, to measure its growth.
 CALIBRATION: Final = (1, 2)
-#: By default; with these the whole table takes about 16 minutes on two processors.
+#: Default limits, with which the whole table takes about 16 minutes on two processors.
 DEFAULT_LIMITS: Final = Limits(60.0, 1_000_000)
-#: How much longer than a row they may take.
+#: Factor of the time limit of these searches to that of a row.
 _CALIBRATION_TIMES: Final = 8
 
-#: Told what is searched, how many units are done, and of how many.
+#: Callback with the current search, its finished units, and all of its units.
 Show = Callable[[str, int, int], None]
 
 
@@ -41,12 +41,12 @@ class Plan:
     """Parameters of one ``table5`` run.
 
     Attributes:
-        out: Directory.
+        out: Output directory.
         arms: Names of arms.
-        ops: Limits as the paper counts.
+        ops: Limits of operators, counted as in the paper.
         config: Search space.
-        workers: Worker processes.
-        limits: When a row is stopped.
+        workers: Number of worker processes.
+        limits: Limits of a row.
     """
 
     out: Path
@@ -58,7 +58,7 @@ class Plan:
 
 
 def table5(plan: Plan, show: Show) -> Table5:
-    """Run what is missing in the directory, row by row, and write table5.json, .csv, .md and .svg.
+    """Run the missing rows, and write table5.json, .csv, .md and .svg.
 
     Raises:
         SpaceError: An unknown arm, a limit that leaves no block operator, or an unusable space.
@@ -85,7 +85,7 @@ def table5(plan: Plan, show: Show) -> Table5:
 
 
 def without_graphs(table: Table5) -> Table5:
-    """The table without the candidates' graphs."""
+    """Return the table without the candidates' graphs."""
     return with_fields(table, rows=tuple(with_fields(row, graphs=()) for row in table.rows))
 
 
@@ -121,7 +121,7 @@ class _Run:
                 yield extrapolate(row, growth) if arm.name == "unpruned" else row
 
     def _growth(self) -> list[Row]:
-        """Searches without pruning that are small enough to end."""
+        """Return rows without pruning that are small enough to complete, from which growth is measured."""
         limits = replace(self.plan.limits, seconds=_CALIBRATION_TIMES * self.plan.limits.seconds)
         return [self._row(ARMS["unpruned"], self._bounded(ops), limits) for ops in CALIBRATION]
 
@@ -147,7 +147,7 @@ class _Run:
         )
 
     def comparisons(self, rows: Sequence[Row]) -> Iterator[Comparison]:
-        """Guided against exhaustive, wherever both are there and the latter is complete."""
+        """Yield the comparison of guided and exhaustive rows, wherever both exist and the latter is complete."""
         by = {(row.arm, row.paper_ops): row for row in rows if row.complete}
         for paper_ops in sorted({row.paper_ops for row in rows}):
             guided = by.get(("guided", paper_ops))
@@ -160,10 +160,10 @@ class _Run:
 
 
 def extrapolate(row: Row, growth: Sequence[Row]) -> Row:
-    """Return the row with an estimate for the whole search; unchanged if it is complete or the growth is not known.
+    """Return a row with an estimate for the whole search; unchanged if it is complete or the growth is not known.
 
-    The number of states is taken to grow by the factor that was measured between the two smallest limits. It grows
-    faster from limit to limit, so this is rather too little.
+    The number of states is assumed to grow by the factor measured between the two smallest limits. It grows faster from
+    limit to limit, so the estimate is rather too small.
     """
     if row.complete or not all(one.complete for one in growth) or row.states == 0:
         return row

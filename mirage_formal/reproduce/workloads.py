@@ -1,4 +1,4 @@
-"""Runs of every workload through the whole pipeline: results, proofs, and the time of each phase."""
+"""Runs of all workloads through the whole pipeline: results, proofs, and the time of each phase."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, choose_config
 from mirage_formal.search.space import load_space
 
-#: Told what is searched, how much of it is done, and of how much.
+#: Callback with the current search, its finished pieces, and all of its pieces.
 Show = Callable[[str, int, int], None]
 
 
 @dataclass(slots=True)
 class Clock:
-    """Watches a run: how long each phase takes, and when the first unit with a candidate was done."""
+    """Progress callback that records the time of each phase, and when the first unit with a candidate was done."""
 
     show: Callable[[str, int, int], None]
     name: str
@@ -49,7 +49,7 @@ class Clock:
 
 
 def workloads(out: Path, names: tuple[str, ...], batches: tuple[int, ...], workers: int, show: Show) -> Workloads:
-    """Run what is missing in the directory and write workloads.json and .md; runs lie below runs/.
+    """Run the missing workloads, and write workloads.json and .md; runs lie below runs/.
 
     Raises:
         SpaceError: An unknown workload.
@@ -118,7 +118,7 @@ def _row(key: str, name: str, batch: int, workers: int, report: Report, clock: C
 
 
 def _structures(folder: Path) -> set[str]:
-    """Distinct structures among all candidates that a run's search found."""
+    """Return the distinct structures among all candidates that a run's search found."""
     decoder = msgspec.json.Decoder(UnitRecord)
     units = [decoder.decode(text) for text in (folder / SEARCH_FILE).read_bytes().splitlines()]
     graphs = {found.digest: found.graph for unit in units for found in unit.candidates}

@@ -1,4 +1,5 @@
-"""Kernels from µGraphs, and their evidence derived again: above the checker, the analysis and the emitter.
+"""Regeneration of kernels and their evidence from µGraphs, for ``check``.
 
-The package of the equality checker (``check``) imports none of these; what it says about kernels is bound to them here.
+It uses the checker, the safety analysis and the code generator. The package of the equality checker (``check``) imports
+none of these; its facts about kernels are combined with theirs here.
 """

@@ -45,7 +45,7 @@ class _How:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Established facts about candidates, about the kernels of some of them, and about whole programs."""
+    """Established facts about candidates, their kernels, and whole programs."""
 
     candidates: list[Established]
     kernels: list[EstablishedKernels]
@@ -54,7 +54,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Outcome of a check: its exit code, what it prints, and what it established."""
+    """Outcome of a check: its exit code, its printed lines, and the established facts."""
 
     code: int
     report: Sequence[str] = ()
@@ -63,7 +63,7 @@ class Outcome:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check a directory; returns the exit code."""
+    """Check a directory; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m mirage_formal.check", description=__doc__)
     parser.add_argument("path", type=Path, metavar="PATH", help="directory of a run, of several, or of one candidate")
     what = f"seconds for all of it; above 0 [default: {LIMIT_S:g}]"
@@ -82,14 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def checked(path: Path, limit_s: float, jobs: int, recompile: bool, told: list[Any] | None = None) -> Outcome:
-    """Check a directory; whatever is wrong with it, or with the call, is said in the outcome.
+    """Check a directory; every error, also in the arguments, becomes part of the outcome.
 
     Args:
         path: The directory.
-        limit_s: Seconds for all of it.
-        jobs: Worker processes.
+        limit_s: Seconds for the whole check.
+        jobs: Number of worker processes.
         recompile: Whether machine code is compiled again.
-        told: Receives what is established, at once.
+        told: List that receives established facts at once.
     """
     try:
         if jobs < 1 or not 0 < limit_s < float("inf"):
@@ -126,14 +126,14 @@ def checked(path: Path, limit_s: float, jobs: int, recompile: bool, told: list[A
 
 
 def printed(outcome: Outcome) -> None:
-    """Print what a check says."""
+    """Print the outcome of a check."""
     print("".join(f"{plain(text, _SCREEN)}\n" for text in outcome.report), end="")
     if text := outcome.complaint:
         print(text if len(text) <= _SCREEN else f"{text[:_SCREEN]} ...", file=sys.stderr)
 
 
 def _established(path: Path, how: _How) -> tuple[_Found, list[str]]:
-    """Check a directory; return what it established, and the sandbox restrictions that could not be applied."""
+    """Check a directory; return the established facts, and the sandbox restrictions that could not be applied."""
     solvers.begin()
     list_files(path)  # a directory beyond the bounds is refused before anything in it is read
     return _check(path, how), solvers.unconfined_solvers()
@@ -145,10 +145,10 @@ def _reports(found: _Found) -> list[str]:
 
 
 def _check(path: Path, how: _How) -> _Found:
-    """Establish a candidate, a run, or all runs of a program file.
+    """Check a candidate, a run, or all runs of a program file.
 
     Raises:
-        CheckFailed: Something does not hold.
+        CheckFailed: A check fails.
         RunError: The path is none of these, or one of the runs has not finished.
     """
     if (path / WHOLE_FILE).is_file():  # first: whatever else lies beside it does not belong there
@@ -170,7 +170,7 @@ def _check(path: Path, how: _How) -> _Found:
 
 
 def _together(each: Sequence[tuple[str, _Found]]) -> _Found:
-    """Merge the findings about several directories, with the directories' names as prefixes."""
+    """Merge the facts about several directories, with the directories' names as prefixes."""
     return _Found(
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.candidates],
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.kernels],
@@ -231,7 +231,7 @@ def _report(results: Sequence[Established]) -> list[str]:
 
 
 def _table(head: str, rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows in columns; in several tables below one another, each with the names, where one would be wide."""
+    """Return rows as aligned columns; a wide table is split to several, each with the column of names."""
     rows = [head.split(","), *([plain(cell, 80) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines, columns = list[str](), [0]
@@ -270,7 +270,7 @@ def _bound(item: Established) -> str:
 
 
 def _meaning(results: Sequence[Established]) -> list[str]:
-    """Return the lines that explain the table of candidates and what each verdict rests on."""
+    """Return the lines that explain the table of candidates and the basis of each verdict."""
     proved = [item for item in results if item.verdict == "equivalent"]
     lines = [
         f"Candidates established again: {len(results)}, of which proved equivalent: {len(proved)}. Digests agree,",
@@ -299,13 +299,13 @@ def _meaning(results: Sequence[Established]) -> list[str]:
 
 
 def _conditions(proved: Sequence[Established]) -> str:
-    """The conditions of all candidates by kind; each is named with its operator in proof.jsonl."""
+    """Return the side conditions of all candidates by kind; proof.jsonl names each with its operator."""
     kinds = sorted({condition.rpartition(": ")[2] for item in proved for condition in item.conditions})
     return f"{', '.join(kinds)} (where: proof.jsonl)" if kinds else "none"
 
 
 def _added(each: Sequence[tuple[str, tuple[str, ...]]], whose: str = "program") -> list[str]:
-    """The conditions that the program, or another graph, has not, by what has them."""
+    """Return lines on the conditions that the program, or another graph, does not have, by candidate."""
     found = [f"  {plain(name, 80)}: {'; '.join(added)}" for name, added in each if added]
     return (
         [f"conditions that the {whose} does not have:", *found] if found else [f"None is one that the {whose} has not."]
@@ -365,7 +365,7 @@ def _machine_meaning(again: int, written: Mapping[str, int], results: Sequence[E
 
 
 def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
-    """Return the lines that explain what the table of kernels shows, and what it does not show."""
+    """Return the lines that explain the table of kernels, and its limits."""
     again, recorded, written = (Counter[str]() for _ in range(3))
     for item in results:
         again.update(item.again)

@@ -1,4 +1,4 @@
-"""Comparison of machine code: the derived text is compiled again, and compared with the files byte for byte."""
+"""Comparison of machine code: the regenerated text is compiled again, and compared with the files byte for byte."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Machine:
     """Result of compiling the files of machine code again.
 
     Attributes:
-        again: How many were made again, byte for byte.
-        written: How many are only what the author wrote, by why.
-        compiler: What made them again, or "".
+        again: Number of files that were compiled again to equal bytes.
+        written: Number of files taken as the author wrote them, by reason.
+        compiler: Compiler that compiled them again, or "".
     """
 
     again: int
@@ -33,7 +33,7 @@ class Machine:
 
 
 def machine_code(bound: BoundKernels, texts: Mapping[str, str], *, recompile: bool, arch: str = "") -> Machine:
-    """Compile the derived texts again and compare, where the compiler is here that the plans name.
+    """Compile the derived texts and compare the results, where the compiler that the plans name is installed.
 
     Sound: a file counts as made again only if its bytes are those that the compiler makes just now, from the text that
     was derived and the device header of this installation; results of an earlier call, or of the user's cache, count
@@ -43,10 +43,10 @@ def machine_code(bound: BoundKernels, texts: Mapping[str, str], *, recompile: bo
         bound: The directory.
         texts: CUDA C++ of each kernel.
         recompile: Whether to compile at all.
-        arch: The only architecture whose machine code is made again; all, if left out.
+        arch: The only architecture whose machine code is compiled again; all, if left out.
 
     Raises:
-        CheckFailed: Names the file and the section of the first machine code that is another.
+        CheckFailed: Names the file and the section of the first machine code that differs.
     """
     here = nvrtc.version() if recompile else ""
     again, written, compiler = 0, Counter[str](), ""
@@ -65,7 +65,7 @@ def machine_code(bound: BoundKernels, texts: Mapping[str, str], *, recompile: bo
 
 
 def _absent(stated: str, here: str, recompile: bool) -> str:
-    """Return why a text is not compiled at all, or ""."""
+    """Return the reason why a text is not compiled at all, or ""."""
     if not recompile:
         return "not compiled again, as asked"
     if not here:
@@ -74,7 +74,7 @@ def _absent(stated: str, here: str, recompile: bool) -> str:
 
 
 def _compare(root: Path, text: str, arch: str, binary: Binary, stated: CompiledRecord) -> str:
-    """Return why machine code cannot be compared, or ""; raise a FormatError if it differs."""
+    """Return the reason why machine code cannot be compared, or ""; raise a FormatError if it differs."""
     try:
         found = _compiled(text, arch)
     except UnsupportedError:
@@ -93,12 +93,12 @@ def _compare(root: Path, text: str, arch: str, binary: Binary, stated: CompiledR
 
 @lru_cache(maxsize=512)
 def _compiled(text: str, arch: str) -> nvrtc.Compiled:
-    """Compiled once in a process; kernels of several candidates are often the same."""
+    """Compile a text; cached in the process, because candidates often share kernels."""
     return nvrtc.compile(text, arch, fresh=True)
 
 
 def _part(found: nvrtc.Compiled, data: bytes) -> str:
-    """The first section that differs."""
+    """Return the name of the first section that differs."""
     ours, theirs = list(sections(found.cubin)), list(sections(data))
     if [name for name, _ in ours] != [name for name, _ in theirs]:
         return "other sections"

@@ -1,8 +1,8 @@
-"""Check of many directories one by one, in this process, and in further ones where that takes long.
+"""Check of many directories in parallel processes, where that is faster than one process.
 
-Another process has to load the checker first, which takes about a second; so they are started where there are many
-directories, or where what is left is expected to take longer. They take directories from the first one on, this process
-from the last one back.
+Another process must load the checker first, which takes about a second. So others are started only for many
+directories, or if the remaining ones are expected to take longer. Other processes take directories from the first on,
+this process from the last on.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from mirage_formal.guard import shield
 
 R = TypeVar("R")
 
-#: Directories for which others are started at once: most take a tenth of a second to one second.
+#: Number of directories from which other processes are started at once: most take 0.1 to 1 second.
 _MANY: Final = 12
-#: Seconds that fewer have to take for this process alone, as expected by those that are done.
+#: Expected seconds for the remaining directories above which other processes are started.
 _ALONE_S: Final = 2.0
 
 
 def each(check: Callable[[Path], R], directories: Sequence[Path], jobs: int) -> list[R]:
-    """Return the check's result for every directory, in order; the first failure is therefore always the same one.
+    """Return the check's result for every directory, in order; the first failure is therefore deterministic.
 
     Sound: what is returned is what the check returned for each directory, wherever it ran; else something is raised.
 
     Args:
-        check: A function of a module.
-        directories: What it is called on.
+        check: A module-level function.
+        directories: Its arguments.
         jobs: Most processes at a time.
 
     Raises:
-        CheckFailed: The first that fails does, or a process died.
+        CheckFailed: The check of a directory fails, the first in order; or a process died.
     """
     results: list[R] = []
     begin = time.monotonic()
@@ -79,7 +79,7 @@ def _beside(check: Callable[[Path], R], directories: Sequence[Path], others: int
 
 
 def _take(taken: Any, n: int) -> bool:
-    """Return whether nobody had taken a directory; it is this process's then."""
+    """Claim a directory for this process; return False if another process has it."""
     with taken.get_lock():
         before, taken[n] = taken[n], 1
     return not before
@@ -105,7 +105,7 @@ def _result(future: Future[R | None], directory: Path) -> R:
     return established(found)
 
 
-#: In another process: which directories somebody has taken.
+#: In another process: the flags of the directories that a process has claimed.
 _taken: Any = None
 
 
@@ -118,7 +118,7 @@ def _take_part(shared: Any, listener: Listener | None, taken: Any) -> None:
 
 
 def _there(check: Callable[[Path], R], n: int, directory: Path) -> R | None:
-    """Run a check in another process; return None if somebody else has taken the directory."""
+    """Run a check in another process; return None if another process has claimed the directory."""
     return check(directory) if _take(_taken, n) else None
 
 

@@ -1,13 +1,12 @@
-"""Evidence of kernels derived again: from the µGraph and the target alone, then compared with every file.
+"""Regeneration of kernels' evidence from the µGraph and the target alone, compared with every file.
 
-A directory of kernels names the µGraph that its kernels compute and what they are planned for. From these two, code
-generation makes the Programs, and from the Programs follow the CUDA C++, the launches, the plans, the obligations of
-safety and their questions; each must be what the directory holds. Only then is anything settled: by the analysis that
-settled it when the kernels were made, and, where there is a question, by z3 and cvc5, which are asked about the text
-that was derived here, never about one from a file.
+A directory of kernels names the µGraph that its kernels compute and their target. From these two, code generation makes
+the Programs. From the Programs follow the CUDA C++, the launches, the plans, the safety obligations and their queries.
+Each must equal the directory's. Only then are obligations settled: by the safety analysis, as when the kernels were
+made, and, where there is a query, by z3 and cvc5 on the text derived here, never on a text from a file.
 
-So what ``check`` says about kernels rests on code generation (``optimize``, ``gpu``), and on the analysis
-(claims/safety): it shows that the files are theirs, not that they are right (docs/trust.md).
+So the statements of ``check`` on kernels rest on code generation (``optimize``, ``gpu``) and on the analysis
+(claims/safety): they show that the files come from these, not that these are right (docs/trust.md).
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.revalidate.machine import machine_code
 
-#: That every element is written rests on a count of the writes; the question is about no element twice.
+#: Means of a coverage claim: a count of the writes, together with a query that no element is written twice.
 COUNT = "count"
 
 
@@ -70,7 +69,7 @@ class _Claim:
 
 @directory()
 def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solvers: bool = True) -> EstablishedKernels:
-    """Establish a directory of kernels, everything in it derived again.
+    """Check a directory of kernels by deriving all of its files again.
 
     Sound: see ``check_kernels`` for what binds the directory to its candidate. An obligation counts as holding again
     only if it was derived here and is settled here, by the analysis or because both solvers refute the derived text; a
@@ -78,10 +77,10 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
 
     Args:
         root: The directory.
-        recompile: Whether machine code is compiled again, where the compiler that made it is here.
+        recompile: Whether machine code is compiled again, where its compiler is installed.
         arch: The only architecture whose machine code is compiled again; all, if left out.
-        solvers: Whether z3 and cvc5 are here to be asked. Without them the digit lemmas of a form are taken from the
-            proof kernel, which computes with integers, and a question is only compared, and counts as recorded.
+        solvers: Whether z3 and cvc5 are installed. Without them the digit lemmas of a form are taken from the proof
+            kernel, which computes with integers, and a query is only compared, and counts as recorded.
 
     Raises:
         CheckFailed: Names the first file and step that fails.
@@ -122,7 +121,7 @@ def _recorded(root: Path) -> tuple[Program, ...]:
 
 
 def _told(made: Generated, recorded: Sequence[Program]) -> Generated:
-    """The same kernels, which tell the compiler of their registers what those of the directory do.
+    """Return the kernels with the register limits that the directory's Programs state to the compiler.
 
     Sound: how many registers a thread may have changes nothing that a Program does; and sources, launches and machine
     code are compared with what follows from it. Directories of before kernels said so are derived again as they are.
@@ -162,7 +161,7 @@ def difference(ours: Any, theirs: Any, at: str = "") -> str | None:
 
 
 def _check_sources(root: Path, made: Generated, kernels: Sequence[Kernel]) -> dict[str, str]:
-    """The CUDA C++ of each kernel, by kernel."""
+    """Check the CUDA C++ of all kernels, and return it by kernel."""
     texts: dict[str, str] = {}
     for one, source in zip(kernels, made.sources, strict=True):
         with step(root / source, "CUDA C++ of the Program"):
@@ -186,7 +185,7 @@ def _quoted(text: str | None) -> str:
 
 
 def _check_launches(bound: BoundKernels, made: Generated, texts: Mapping[str, str]) -> None:
-    """Launches, but for the digests and figures of machine code, which are compared with the code itself."""
+    """Check the launches, except for digests and figures of machine code, which are compared with the code itself."""
     root, sources = bound.root, iter(made.sources)
     with step(root / LAUNCH_FILE, "launches of the Programs"):
         expect("launches", len(made.steps), len(bound.launch.launches))
@@ -213,7 +212,7 @@ def _same(what: str, ours: msgspec.Struct, theirs: msgspec.Struct) -> None:
 
 
 def _check_plans(bound: BoundKernels, kernels: Sequence[Kernel]) -> None:
-    """Plans, but for what the compiler reported."""
+    """Check the plans, except for the compiler's figures."""
     with step(bound.root / PLAN_FILE, "plans of the kernels"):
         for one, theirs in zip(kernels, bound.plans.kernels, strict=True):
             ours = plan_record(one, {})
@@ -221,7 +220,7 @@ def _check_plans(bound: BoundKernels, kernels: Sequence[Kernel]) -> None:
 
 
 def _check_obligations(bound: BoundKernels, programs: Sequence[Program]) -> list[_Claim]:
-    """The obligations of all kernels, which are those of the lines, and whose questions are those of the file."""
+    """Check that the derived obligations are those of the log, with the queries of the file; return them."""
     root = bound.root
     names = ("kernel", "kind", "path", "subject", "claim", "means", "sha256")
     with step(root / OBLIGATIONS_FILE, "obligations of the Programs"):

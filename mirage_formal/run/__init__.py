@@ -1,1 +1,1 @@
-"""From a program to verified candidates and their evidence: who asks for what, in which order, and where it is kept."""
+"""Search pipeline, from a program to verified candidates and their evidence."""

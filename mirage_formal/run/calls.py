@@ -1,7 +1,7 @@
-"""Entry points that workers are asked to call, without the code that computes them.
+"""Thin entry points of worker tasks, which import their implementation on the first call.
 
-The process that a user starts imports this module; ``tasks``, with the engines, numpy and the prover behind it, is
-loaded where tasks are computed.
+The parent process imports this module alone. Worker processes import ``tasks``, with the engines, NumPy and the prover,
+when they run the first task.
 """
 
 from __future__ import annotations

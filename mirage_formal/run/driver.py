@@ -1,7 +1,7 @@
-"""Driver of one run, from a program to its directory: plan, search, rank, verify, write.
+"""Driver of one search run: plan the search, search the units, rank, verify and write the run directory.
 
-Everything that is decided here is a function of the units' records, taken in the order of the units, so the number of
-workers, the order in which they finish and interruptions change nothing about a finished run.
+The driver decides everything from the units' records, taken in unit order. The number of workers, their order of
+completion and interruptions therefore do not change a finished run.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class About(TypedDict, total=False):
 
 @contextmanager
 def workers_of(settings: Settings, about: About, out: Path) -> Iterator[Executor[Any]]:
-    """The executor that was given, or one that is started for this run and ended with it."""
+    """Yield the executor given in ``about``, or one that is started for this run and closed after it."""
     given = about.get("executor")
     started = nullcontext(given) if given is not None else make_executor(settings)
     with orderly(f"--resume continues {display_path(out)}"), started as workers:
@@ -98,10 +98,10 @@ def workers_of(settings: Settings, about: About, out: Path) -> Iterator[Executor
 
 
 def run(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
-    """Search a program, verify the results and write them to ``out``; recall them from the store if they are there.
+    """Search a program, verify the results and write them to ``out``; on a cache hit, read them from the store instead.
 
     Raises:
-        MirageError: See ``search_program``.
+        MirageError: As in ``search_program``.
     """
     job = make_job(program, settings)
     with orderly(), writing(out), claimed("search", job, settings) as claim:
@@ -114,10 +114,10 @@ def run(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[Abo
 
 
 def recall(found: Recalled, job: Job, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
-    """Write what an entry of the store has to ``out``, under the name that is asked for.
+    """Write a stored result to the directory ``out``, under the program name that the caller asks for.
 
     Raises:
-        RunError: The directory may not be used; see ``Store.open``.
+        RunError: ``Store.open`` refuses the directory.
     """
     begin = time.monotonic()
     files, earlier = evidence_of(found.entry), found.replayed.record
@@ -142,10 +142,10 @@ def recall(found: Recalled, job: Job, settings: Settings, out: Path, **about: Un
 
 
 def search_program(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
-    """Search a program, verify what is found and write it to ``out``.
+    """Search a program, verify the candidates and write them to ``out``.
 
-    Ctrl-C during the search ends it with what was found so far, which is then verified and written; a second one ends
-    that too, with what was verified so far.
+    Ctrl-C during the search stops the search; the candidates found so far are verified and written. A second Ctrl-C
+    stops verification; the candidates verified so far are written.
 
     Raises:
         MirageError: A mistake in the program, the settings or the directory.
@@ -212,7 +212,7 @@ class _Run:
             self.most_us = most_us(ranked, self.unfused_us)
             ranked = [found for found in ranked if found.estimated_us <= self.most_us]
         elif self.settings.part and kernel_count(self.job.program) == 1:
-            # The part's own kernel is there already: what does not beat it is not worth a proof.
+            # The part's own kernel exists: a candidate that is not faster is not worth a proof.
             self.most_us = nextafter(self.unfused_us, 0.0)
             ranked = [found for found in ranked if found.estimated_us <= self.most_us]
         limits = self.limits.behind_search(time.monotonic())

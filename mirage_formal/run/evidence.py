@@ -1,9 +1,10 @@
-"""From ranked candidates to reported ones: which are verified, how, and the files that say so.
+"""Verification of ranked candidates, and the evidence files of the verified ones.
 
-A candidate is reported only if each of its tensors has a certificate that z3 and cvc5 both refute, and the policy of
-run.verify.certify accepts it: it is proved equal to the program, the checker's kernel has replayed the proof, and both
-solvers refute what the proof leaves to them; or, where the run asks for no more, its final fingerprint agrees. One that
-fails makes room for the next in rank.
+A candidate is reported only if it passes two tests. First, each of its tensors has a certificate whose negation z3 and
+cvc5 both refute. Second, the policy of run.verify.certify accepts it. With the policy "equivalent" it is proved equal
+to the program, the checker's proof kernel has replayed the proof, and both solvers refute the obligations that the
+proof leaves to them. With the policy "probable" it is enough that its final fingerprint agrees. The next candidate in
+rank takes the place of one that fails.
 """
 
 from __future__ import annotations
@@ -53,15 +54,15 @@ from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
 P = TypeVar("P")
 R = TypeVar("R")
 
-#: Obligations that one task discharges: small enough to share among workers, large enough to be worth a message.
+#: Obligations discharged by one task: few enough to share among workers, enough to be worth a message.
 _CHUNK: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A candidate that may be reported: its verdict, its proof, and the files of its directory by relative path.
+    """A verified candidate: its verdict, its proof, and the files of its directory by relative path.
 
-    ``foreseen`` is what is to be expected of its numerics, if somebody looked.
+    ``foreseen`` is the estimate of its rounding error; None if none was computed.
     """
 
     found: FoundRecord
@@ -72,13 +73,13 @@ class Verified:
 
 
 class Evidence:
-    """Verifies candidates, and remembers what it has verified.
+    """Verifier of candidates, with a cache of the candidates that it has verified.
 
     Attributes:
-        rejected: Candidates that failed, by digest, in the order of their ranks.
-        tests: Final fingerprints computed.
-        lost: Whether a task was given up, by its time limit or because its worker died.
-        late: Whether the time limit of the run has ended verification: some candidates were not come to.
+        rejected: Rejected candidates by digest, in rank order.
+        tests: Number of final fingerprints computed.
+        lost: Whether a task failed, by its time limit or because its worker died.
+        late: Whether the run's time limit ended verification before all candidates were verified.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class Evidence:
         self._limits = limits
         self._show = show
         self._verified: dict[str, Verified] = {}
-        self._accepted = 0  # those of whose proofs the solvers have not answered all questions yet
+        self._accepted = 0  # accepted candidates whose obligations are still open
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
         self._program = embed(job.program)
         seen = job.sought.whole
@@ -106,11 +107,11 @@ class Evidence:
 
     @property
     def accepted(self) -> int:
-        """Candidates whose verification has succeeded."""
+        """Number of candidates that are verified so far."""
         return len(self._verified) + self._accepted
 
     def choose(self, ranked: Sequence[FoundRecord]) -> list[Verified]:
-        """The candidates to report, verified, best first.
+        """Return the verified candidates to report, best first, and verify candidates as needed.
 
         Sound: only what the policy accepts, with a certificate for every tensor and every obligation of both unsat for
         both solvers, gets through.
@@ -134,15 +135,15 @@ class Evidence:
             self._verify(todo)
 
     def chosen(self, ranked: Sequence[FoundRecord]) -> list[Verified]:
-        """Return those of the candidates that are verified by now, best first."""
+        """Return the candidates among ``ranked`` that are verified so far, best first."""
         order = [found.digest for found in ranked]
         self.rejected = {name: self.rejected[name] for name in order if name in self.rejected}
         return [self._verified[name] for name in order if name in self._verified and name not in self.rejected]
 
     def reported(self, ranked: Sequence[FoundRecord]) -> list[Verified]:
-        """The candidates to report, in the order in which they are: verified, and then told by their numerics.
+        """Return the verified candidates in report order, which takes their estimated rounding errors into account.
 
-        Those of which all are outside make room for the next in rank.
+        If every verified candidate is outside its tolerance, the next candidates in rank are verified instead.
         """
         while True:
             verified = self.choose(ranked)
@@ -151,9 +152,9 @@ class Evidence:
                 return found
 
     def by_numerics(self, verified: Sequence[Verified]) -> list[Verified]:
-        """The candidates in the order in which they are reported; none if the numerics of all are outside.
+        """Return verified candidates in report order, or none if all of them are outside their tolerances.
 
-        Then they are rejected: the program's own operators are a better answer.
+        In that case all of them are rejected, because the program's own operators are more accurate.
         """
         order, known = by_numerics(
             [one.found for one in verified], self._foreseen, lambda found: _operators(found.graph)
@@ -198,7 +199,7 @@ class Evidence:
                         self._reject(left[index], "unknown", reason)
                     case Failed(reason=reason):
                         self._reject(left[index], "unknown", reason)
-        finally:  # what is accepted when an interrupt comes is not lost
+        finally:  # accepted candidates survive an interrupt
             proofs = [result.proof for _, result in accepted if result.proof is not None]
             self._discharge(Phase.PROVE, (o.text for proof in proofs for o in proof.obligations))
             self._accepted = 0
@@ -215,9 +216,10 @@ class Evidence:
         *,
         until: float | None = None,
     ) -> Iterator[tuple[int, R | Failed]]:
-        """Outcomes of tasks as they come, with progress shown; one that takes longer than a limit is not repeated.
+        """Yield the index and outcome of each task as it completes, and show progress.
 
-        Those that are not there when the time is over are not yielded.
+        With ``limit_s``, a task that exceeds it is not retried. Tasks that are not complete at the deadline yield
+        nothing and set ``late``.
         """
         done, left = 0, len(tasks)
         self._show(phase, done, len(tasks))
@@ -251,7 +253,7 @@ class Evidence:
         return claims
 
     def _discharge(self, phase: Phase, obligations: Iterable[str]) -> None:
-        """Put every distinct new obligation to both solvers, once in a run."""
+        """Send each distinct obligation that has no answer yet to both solvers."""
         texts = [text for text in dict.fromkeys(obligations) if sha256(text.encode()) not in self._discharged]
         chunks = [tuple(texts[i : i + _CHUNK]) for i in range(0, len(texts), _CHUNK)]
         for index, answers in self._outcomes(phase, discharge_texts, chunks):
@@ -270,7 +272,7 @@ class Evidence:
         return True
 
     def _settled(self, found: FoundRecord, proof: Proof) -> bool:
-        """Return whether both solvers refute what the proof leaves to them."""
+        """Return whether both solvers refute the obligations that the proof leaves to them."""
         if self._unanswered(obligation.text for obligation in proof.obligations):
             return False
         for obligation in proof.obligations:
@@ -286,7 +288,7 @@ class Evidence:
         return True
 
     def _unanswered(self, obligations: Iterable[str]) -> bool:
-        """Return whether time ran out before the solvers were asked them all, which says nothing about a candidate."""
+        """Return whether the time limit left one of these obligations unsolved; then the candidate stays undecided."""
         return self.late and not all(sha256(text.encode()) in self._discharged for text in obligations)
 
     def _fault(self, text: str) -> str | None:
@@ -302,7 +304,7 @@ class Evidence:
         self.rejected[found.digest] = RejectedRecord(digest=found.digest, kind=kind, reason=reason)
 
     def _files(self, found: FoundRecord, claims: Sequence[Claim], result: Accepted) -> Verified:
-        """Return every file that is written about a candidate, except its manifest."""
+        """Return a verified candidate with all files of its directory except the manifest."""
         files = {GRAPH_FILE: to_json(decode(found.graph)).encode()}
         names: dict[str, str] = {}
         log: list[bytes] = []
@@ -348,7 +350,7 @@ class Evidence:
         return Verified(found, result.verdict, None if result.proof is None else result.proof.data, files)
 
     def _equivalence(self, verdict: VerdictRecord, proof: Proof, files: dict[str, bytes]) -> EquivalenceRecord:
-        """The record of a proof, whose files are added to ``files``."""
+        """Return the record of an equivalence proof, and add the proof's files to ``files``."""
         files[EQUIVALENCE_FILE] = proof.data
         digits: list[DigitRecord] = []
         for number, obligation in enumerate(proof.obligations, 1):
@@ -374,7 +376,7 @@ class Evidence:
 
 @lru_cache(maxsize=1 << 16)
 def _kernels(graph: bytes) -> tuple[Hashable, ...]:
-    """Return operators, grid and loop range of each graph-defined kernel of a candidate."""
+    """Return the operators, the grid and the loop range of each graph-defined kernel of an encoded candidate."""
     kernels = (op.graph for op in decode(graph).ops if isinstance(op, GraphDefined))
     return tuple((block.ops, block.grid, block.forloop_range) for block in kernels)
 
@@ -388,9 +390,10 @@ def _kind(graph: bytes) -> tuple[bool, bool]:
 
 @lru_cache(maxsize=1 << 16)
 def _shown(graph: bytes) -> Hashable:
-    """Return a key of a candidate's kernels: the kinds of their operators, and what grids and loops divide.
+    """Return a key that is equal for candidates expected to take about the same time.
 
-    Candidates that differ in less, as in the order of grid axes or of a sum's operands, take about the same time.
+    The key has the operator kinds of each kernel, and the dims that its grid axes and its loop split. It ignores the
+    order of grid axes and of a sum's operands.
     """
     kernels: list[Hashable] = []
     for op in decode(graph).ops:
@@ -411,12 +414,12 @@ def _shown(graph: bytes) -> Hashable:
 
 @lru_cache(maxsize=1 << 16)
 def _operators(graph: bytes) -> Hashable:
-    """Return ``operators`` of an encoded µGraph."""
+    """Return ``operators`` of an encoded µGraph: its pattern without grids, maps and loop ranges."""
     return operators(decode(graph))
 
 
 def verdict_of(v: Verified) -> Equivalent | Probable:
-    """Return the verdict of a reported candidate's result."""
+    """Return the verdict of a verified candidate as a value for the user."""
     if v.proof is not None:
         return Equivalent(v.proof, v.verdict.conditions, v.verdict.added)
     return Probable(v.verdict.rounds, v.verdict.bound_log2, v.verdict.reason)

@@ -1,4 +1,4 @@
-"""Who computes the tasks of a run: processes of this machine, or the workers of a cluster."""
+"""Choice of the executor that computes a run's tasks: local worker processes, or the workers of a dask cluster."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GIB: Final = 1 << 30
 
 
 def make_executor(settings: Settings) -> Executor[Any]:
-    """The workers that the settings ask for; whoever asks closes them.
+    """Return a new executor as the settings ask for; the caller closes it.
 
     Raises:
         SpaceError: A limit that is not positive.

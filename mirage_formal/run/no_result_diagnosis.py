@@ -1,9 +1,9 @@
-"""Diagnosis of a search without results: reasons by rule, and what to try.
+"""Diagnosis of a search without results: the reasons, and a hint for each.
 
-Rules that hold whatever the search did come first: an input that nobody reads, more inputs than the kernels of the
-space can read, an operator that the space has no means to compute. Then what became of the search: it was stopped,
-units of it failed, everything that it proposed was rejected, nothing fitted the lists of grids, maps and ranges. Where
-none of these is so, the limits of the space are named. No candidate is pruned or accepted by any of this.
+Rules about the program come first: an input that no operator reads, more inputs than the kernels of the space can read,
+an operator that the space cannot compute. Then come rules about the search: it was stopped, units failed, all
+candidates were rejected, or no candidate fits the lists of grids, maps and ranges. If no rule applies, the reason names
+the limits of the space. The diagnosis prunes and accepts no candidate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mirage_formal.search.bounds import IN_PARTS, SEARCHABLE, SearchSpace
 from mirage_formal.search.space import load_space, preset_names
 
 _SUMS: Final = (OpKind.SUM, OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_LAST)
-#: What an operator can be made of where a space does not list it: sets of operators, any one of which is enough.
+#: Compositions of an operator that a space does not list: sets of operators, any one of which suffices.
 _MADE_OF: Final[dict[OpKind, tuple[frozenset[OpKind], ...]]] = {
     OpKind.SQUARE: (frozenset({OpKind.MUL}),),
     OpKind.SUM: tuple(frozenset({kind}) for kind in _SUMS),
@@ -46,7 +46,7 @@ _MADE_OF: Final[dict[OpKind, tuple[frozenset[OpKind], ...]]] = {
         ),
     ),
 }
-#: The user's own lists, which replace the space's.
+#: Options that replace lists of the space.
 _LISTS: Final = ("griddims", "imaps", "omaps", "fmaps", "franges", "extents")
 _REJECTED: Final = {
     "different": (
@@ -69,7 +69,7 @@ _REJECTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """A search that found nothing: of a program, or of a part of one."""
+    """A search without results, of a program or of one subgraph of a program."""
 
     program: KernelGraph
     origins: Origins
@@ -81,10 +81,11 @@ class _Search:
 def nothing_found(
     report: Report | WholeReport, program: KernelGraph, settings: Settings, origins: Origins
 ) -> NothingFoundError | None:
-    """The error that says why a run has no candidate to report; None if it has one.
+    """Return the error that says why a run has no candidate to report; None if it has one.
 
-    A program that is covered by parts has one: its own operators stay where nothing was found. If the user named a
-    space or limits, it counts only if any part has a candidate of a search: what was asked for was not found.
+    A program that is cut into subgraphs always has a cover, because its own operators stand where nothing was found. If
+    the user chose a space or limits, at least one subgraph must have a proved candidate from a search; otherwise the
+    error is returned.
     """
     if isinstance(report, WholeReport):
         return _whole(report, settings, origins)
@@ -98,7 +99,7 @@ def nothing_found(
 
 @contextmanager
 def locate(program: KernelGraph, origins: Origins) -> Iterator[None]:
-    """An operator that an engine refuses is named by the user's line."""
+    """Add the user's source line to an ``UnsupportedError`` that names an operator."""
     try:
         yield
     except UnsupportedError as error:
@@ -183,10 +184,13 @@ def _too_many_inputs(search: _Search) -> Iterator[Reason]:
 
 
 def _outside(search: _Search) -> Iterator[Reason]:
-    """Operators that the space does not list, and that cannot be made of what it lists, but for views of inputs."""
+    """Yield a reason for each operator that the space neither lists nor can compose of listed operators.
+
+    Views of inputs are exempt.
+    """
     listed = frozenset({*search.space.kernel_ops, *search.space.block_ops})
     program, count = search.program, len(search.program.inputs)
-    for number, op in enumerate(program.ops):  # of predefined operators, which have one result each
+    for number, op in enumerate(program.ops):  # predefined operators have one result each
         view = places(program)[count + number].base < count
         if isinstance(op, Op) and not view and not _has(listed, op.kind):
             space = f"the search space {search.space.name}, which lists no {op.kind.value}"
@@ -199,7 +203,7 @@ def _has(listed: frozenset[OpKind], kind: OpKind) -> bool:
 
 
 def _described(search: _Search, number: int, op: Op) -> str:
-    """An operator, of what, and who made it if the user's line calls something else."""
+    """Return a description of an operator: its kind, its named inputs, and the user's call if that has another name."""
     program, origin = search.program, search.origins.operators[number]
     names = [program.inputs[i].name for i in op.operands if i < len(program.inputs)]
     of = f" of {', '.join(names)}" if names else ""
@@ -209,7 +213,7 @@ def _described(search: _Search, number: int, op: Op) -> str:
 
 
 def _instead(search: _Search, op: Op) -> str:
-    """Return a hint for an operator outside the space: a preset that lists it, if any, and a search in parts."""
+    """Return a hint for an operator outside the space: a preset that lists it, if any, and a search in subgraphs."""
     program = search.program
     hints = []
     if search.settings.config is not None or op.kind in SEARCHABLE:
@@ -222,7 +226,10 @@ def _instead(search: _Search, op: Op) -> str:
 
 
 def _wider(kinds: set[OpKind], kind: OpKind) -> Iterator[str]:
-    """Presets that have an operator: first those that have all of a program's, the one without a purpose first."""
+    """Yield the presets that have an operator; those that have all operators of the program come first.
+
+    Among equals, "default" is first, "tiny" and "paper" are last.
+    """
     presets = sorted(preset_names(), key=lambda name: (name != "default", name in ("tiny", "paper"), name))
     spaces = [load_space(name) for name in presets]
     has = [(space.name, frozenset({*space.kernel_ops, *space.block_ops})) for space in spaces]

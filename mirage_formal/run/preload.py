@@ -1,7 +1,7 @@
-"""Early start of the server process that workers are forked from; light to import.
+"""Early start of the fork server that workers are forked from; cheap to import.
 
-Workers are forked from a server process, which loads what their tasks need. It takes as long as loading what the user's
-own process needs; started first, it does so meanwhile.
+The server process loads the modules that tasks need. This takes about as long as the parent's own imports, so an early
+start lets both load at the same time.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from mirage_formal.workers.pool import Pool, default_workers
 
-#: Loaded once by the server process that workers are forked from.
+#: Modules that the fork server of the workers loads once.
 PRELOAD: Final = ("mirage_formal.run.tasks", "mirage_formal.search.guided.engine")
 
 
 def start_workers(workers: Any, cluster: Any) -> None:
-    """Start the server that this machine's workers are forked from, for the numbers that a user has given.
+    """Start the fork server of this machine's workers, for the option values that the user gave.
 
-    What is wrong with them is said later, by ``settings.check_limits``.
+    Invalid values start no server; ``settings.check_limits`` reports them later.
     """
     if cluster is None and (workers is None or (isinstance(workers, int) and workers > 0)):
         Pool(workers or default_workers(), PRELOAD).start()

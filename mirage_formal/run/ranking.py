@@ -1,4 +1,4 @@
-"""The order of candidates, and which of them are reported."""
+"""Ranking of candidates, and selection of the candidates to report."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records import CLOSE, FoundRecord, UnitRecord, reported
 
-#: A candidate that is estimated at more than so many times the best is no alternative to it.
+#: Largest ratio of a candidate's estimate to the best one's for the candidate to be reported.
 _FACTOR: Final = 10.0
-#: Different kernels of which the one that rounds least is reported first.
+#: Number of different kernels among which the one with the smallest rounding error is reported first.
 _LEADERS: Final = 3
 
 
 def library_products(graph: KernelGraph) -> bool:
-    """Return whether a µGraph leaves every matrix product to a library: no generated kernel computes one."""
+    """Return whether a µGraph leaves every matrix product to a library kernel: no fused kernel computes one."""
     return not any(
         isinstance(inner, Op) and inner.kind is OpKind.MATMUL
         for op in graph.ops
@@ -28,12 +28,12 @@ def library_products(graph: KernelGraph) -> bool:
 
 
 def one_by_one(graph: KernelGraph) -> bool:
-    """Return whether every kernel of a µGraph is that of one predefined operator."""
+    """Return whether a µGraph is unfused: every kernel is that of one predefined operator."""
     return not any(isinstance(op, GraphDefined) for op in graph.ops)
 
 
 def operators(graph: KernelGraph) -> Hashable:
-    """Return the pattern of a µGraph: what its kernels read and do, apart from grids, maps and loop ranges."""
+    """Return the pattern of a µGraph: operands and operators of its kernels, without grids, maps and loop ranges."""
     kernels: list[Hashable] = []
     for op in graph.ops:
         if isinstance(op, GraphDefined):
@@ -53,7 +53,9 @@ def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
 
 
 def most_us(ranked: Sequence[FoundRecord], unfused_us: float) -> float:
-    """The highest estimate of a candidate worth reporting: the operators one by one, and a factor of the best.
+    """Return the estimate in microseconds above which a candidate is not reported.
+
+    It is the smaller of the unfused program's estimate and ``_FACTOR`` times the best candidate's.
 
     Args:
         ranked: Candidates in the order of rank.
@@ -70,14 +72,14 @@ def select(
     near: Callable[[FoundRecord], Hashable] | None = None,
     kinds: Sequence[Callable[[FoundRecord], bool]] = (),
 ) -> list[FoundRecord]:
-    """The ``keep`` best candidates, and the best of every number of kernels, in the order of rank.
+    """Return the ``keep`` best candidates and the best one of each number of kernels, in rank order.
 
-    Up to a quarter of the places are for the best of each of the ``kinds``, where it is not among the others.
-    With ``near``, of candidates for which it is equal all but the first of their rank come behind all others.
+    ``kinds`` reserves up to a quarter of the places for the best candidate of each kind, where it is not selected
+    already. With ``near``, candidates with an equal key rank behind all others, except the first of them.
 
-    With ``pattern``, at most a quarter of the places go to candidates of one pattern as long as there are others, so
-    that the list shows different kernels and not one kernel on different grids. With ``kernels``, likewise at most an
-    eighth to candidates that have one kernel in common, so that there are different grids and loops to be measured.
+    With ``pattern``, candidates of one pattern get at most a quarter of the places while there are others, so that the
+    list shows different kernels rather than one kernel on different grids. With ``kernels``, candidates that share a
+    kernel get at most an eighth, so that different grids and loops are measured.
     """
     places, shares = max(1, keep // 4), max(1, keep // 8)
     taken: Counter[Hashable] = Counter()
@@ -87,7 +89,7 @@ def select(
     first: list[str] = []
     for found in ranked:
         if len(first) == keep:
-            break  # there may be thousands behind, of which nothing need be known
+            break  # the remaining ones, possibly thousands, are not needed
         if near is not None and (shown := near(found)) in firsts:
             alike.add(found.digest)
             continue
@@ -117,15 +119,16 @@ def by_numerics(
     look: Callable[[FoundRecord], Foreseen | None],
     pattern: Callable[[FoundRecord], Hashable],
 ) -> tuple[list[FoundRecord], dict[str, Foreseen]]:
-    """Candidates in the order in which they are reported, and what was foreseen of some, by digest.
+    """Return candidates in report order, and the rounding-error estimates of some of them by digest.
 
-    Candidates are looked at until one is not outside at any scale, and those behind it that are estimated about alike
-    and have other kernels. Those that are outside come last; of those alike, the one that rounds least comes first.
+    Estimates are computed in rank order until a candidate is within tolerance at every scale, and then for those behind
+    it with a similar time estimate and other kernels. Candidates outside tolerance come last. Among candidates with
+    similar times, the one with the smallest rounding error comes first.
 
     Args:
         ranked: Candidates in the order of rank.
-        look: See ``run.tasks.foresee_candidate``.
-        pattern: Equal for candidates that round alike, of which one is looked at.
+        look: Estimator of rounding errors, as ``run.tasks.foresee_candidate``.
+        pattern: Key that is equal for candidates that round alike; one of them is estimated.
     """
     known: dict[str, Foreseen] = {}
     alike: dict[Hashable, Foreseen | None] = {}

@@ -36,7 +36,7 @@ class Options(TypedDict, total=False):
         max_kernel_ops: Most kernel-level operators, inputs not counted.
         max_block_ops: Most block-level operators, inputs not counted.
         keep: Number of candidates to report.
-        max_states: States after which a unit of the search ends with what it has found.
+        max_states: States after which a unit of the search ends with its results so far.
         target: Name or path of the target to rank for.
         engine: "guided" or "exhaustive".
         oracle: "normal-form" or "z3".
@@ -47,23 +47,23 @@ class Options(TypedDict, total=False):
         workers: Worker processes; None is every available processor.
         worker_memory: GiB that a task may use; None is no bound.
         cluster: Address of a dask scheduler whose workers search and prove, or "local:N" (docs/scaling.md).
-        time_limit: Seconds for the whole call: the search stops after three quarters of it, and what was found by
-            then is verified and returned.
+        time_limit: Seconds for the whole call: the search stops after three quarters of it, and its results are
+            verified and returned.
         proof_limit: Seconds for the proof of one candidate.
-        out: Directory for the evidence. None is runs/<name>, with the program's digest for an unnamed one: a search
-            that is there is continued if it is of the same program and options (a finished one is not searched again),
-            and if not, the directory has the first digits of this one's key behind its name.
+        out: Directory for the evidence. None is runs/<name>, with the program's digest for an unnamed one. A search
+            there of the same program and options is continued (a finished one is not searched again); if it is another
+            search, the first digits of this one's key are appended to the directory's name.
         name: Name of the program: one component of a path.
         resume: Continue the run in ``out``.
-        force: Replace the run in ``out``; without either, one that is there is left alone.
-        cache: Whether a finished search of the same program and options is recalled from the store (docs/store.md),
-            and this one is kept there.
-        measure: How many candidates are compared and timed where there is a GPU, within what is left of
+        force: Replace the run in ``out``; without either, an existing run is left alone.
+        cache: Whether a finished search of the same program and options is read from the store (docs/store.md), and
+            this one is written to it.
+        measure: Number of candidates that are compared and timed where there is a GPU, within the rest of
             ``time_limit``, or a quarter of it; 0 returns all of them, unchecked.
-        watch: Receives progress.
-        backend: What results run when they are called. "cuda": CUDA kernels. "auto": these, or in the first result its
-            Triton file, if one was measured to be at least 2 % faster than all CUDA kernels and is within tolerance.
-            "triton": Triton files, where there is a GPU those that were measured. Functions of Triton are tested, not
+        watch: Callback for progress.
+        backend: Back end of the results' calls. "cuda": CUDA kernels. "auto": CUDA kernels, or for the first result its
+            Triton file, if that was measured to be at least 2 % faster than all CUDA kernels and is within tolerance.
+            "triton": Triton files, where there is a GPU those that were measured. Triton functions are tested, not
             proved safe. Where nothing is measured "auto" is "cuda", and results with "triton" are in the order of
             estimates.
     """
@@ -101,11 +101,11 @@ class Options(TypedDict, total=False):
     backend: str
 
 
-#: What runs results: "auto" is what was measured to be faster, and the first where nothing was.
+#: Back ends that run results; "auto" is the faster by measurement, "cuda" where nothing was measured.
 BACKENDS: Final = ("cuda", "triton", "auto")
-#: Of a time limit the share that measuring candidates has at least: a search may use up to three quarters.
+#: Smallest share of a time limit for measurements; a search may use up to three quarters.
 _TUNING: Final = 0.25
-#: Options that are no settings of a search.
+#: Options of a call that are not settings of the search.
 _BESIDE: Final = frozenset({"out", "name", "measure", "watch", "backend"})
 
 
@@ -136,10 +136,11 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
 
 
 def stored_results(program: object, given: Options, bucket: str | None = None) -> list[Result] | None:
-    """Return the store's results for a call of ``superoptimize`` without ``out``; None if it has none of use.
+    """Return the store's results for a call of ``superoptimize`` without ``out``; None if it has no valid ones.
 
-    Nothing is searched. On a machine with a GPU candidates are chosen by their times, which the store has not: there
-    what it has is measured, unless ``measure`` is 0, within a quarter of the time limit or what is left of it.
+    Nothing is searched. On a machine with a GPU candidates are chosen by their times, which the store does not have.
+    There the stored candidates are measured, unless ``measure`` is 0, within the rest of the time limit, or a quarter
+    of it.
 
     Args:
         program: The program.
@@ -166,9 +167,9 @@ def stored_results(program: object, given: Options, bucket: str | None = None) -
 
 
 def kept_results(program: object, given: Options, bucket: str | None = None) -> list[Result]:
-    """Do the same as ``superoptimize``; if no directory is named, the evidence lies in the store alone.
+    """Return the results of ``superoptimize``; if no directory is named, the evidence is kept in the store alone.
 
-    Where it cannot be kept there it lies where that of ``superoptimize`` does.
+    If the store cannot keep it, it lies where that of ``superoptimize`` does.
 
     Args:
         program: The program.
@@ -199,7 +200,7 @@ def _settings(given: Options, bucket: str | None = None) -> Settings:
 
 
 def _warm(program: object, given: Options) -> bool:
-    """Return whether the store has something about a program, so that there may be no search; light to ask."""
+    """Return whether the store has an entry for a program, so that a search may be unnecessary; cheap to call."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.graph import KernelGraph
     from mirage_formal.store.location import Place, switched_off
@@ -255,7 +256,7 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
                 found = fastest(results, report.directory, Wanted(measure, left, backend), device)
                 return Results(_as_asked(found, backend))
         except UnsupportedError as error:
-            # Nobody asked for a comparison, and what was searched and proved is not lost by it.
+            # No comparison was requested, so its failure must not lose the proved results.
             if "measure" in given:
                 raise
             said = f"{error}; all candidates are returned, in the order of estimates, compared with nothing"
@@ -264,5 +265,5 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
 
 
 def _as_asked(results: Sequence[Result], backend: str) -> list[Result]:
-    """The results; if Triton files were asked for, those of which none was measured run their own."""
+    """Return the results; for back end "triton", each one runs its Triton file."""
     return [replace(one, backend="triton") if backend == "triton" else one for one in results]

@@ -1,4 +1,4 @@
-"""Settings of a run, and what follows from them: search space, target, identity."""
+"""Settings of a run, and the values derived from them: search space, target, run identity."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ POLICIES: Final = tuple(policy.value for policy in Policy)
 
 _COUNT: Final = partial(options.whole, least=1)
 _TRIPLES: Final = options.optional(partial(options.listed, what="triples (x, y, z)"))
-#: What each field of the settings may be; what lists hold, and whether files are there, is seen when they are used.
+#: Validator of each settings field; list elements and the existence of files are checked at their use.
 RULES: Final[dict[str, Callable[[str, object], object]]] = {
     "config": options.optional(partial(options.text, what="a preset's name or a .toml file")),
     "target": partial(options.text, what="a target's name or a .toml file"),
@@ -63,14 +63,14 @@ RULES: Final[dict[str, Callable[[str, object], object]]] = {
     **dict.fromkeys(("max_kernel_ops", "max_block_ops", "keep", "max_states"), options.optional(_COUNT)),
     "bucket": options.optional(partial(options.text, what="a range of extents")),
 }
-#: Names of fields by what users call them, where it is another name.
+#: Field names of settings by option name, where they differ.
 FIELDS: Final = {"time_limit": "time_limit_s", "proof_limit": "proof_limit_s", "worker_memory": "worker_memory_gib"}
 _SHOWN: Final = {field: name for name, field in FIELDS.items()}
 
-#: States after which a unit of a search ends where the user named no space: more than any example needs. A program
-#: whose one search would take longer is covered by parts.
+#: States after which a unit of a search ends if the user named no space: more than any example needs. A program whose
+#: single search would take longer is covered by subgraphs.
 MOST_STATES: Final = 500_000
-#: Settings that say in which space to search, or how.
+#: Settings that restrict the search space or the search method.
 _NARROWING: Final = (
     *("config", "engine", "oracle", "prune", "accept", "extents"),
     *("griddims", "blockdims", "imaps", "omaps", "fmaps", "franges", "max_kernel_ops", "max_block_ops"),
@@ -87,30 +87,30 @@ class Settings:
     Attributes:
         config: Preset or path of a search space; None chooses a preset from the program's operators.
         target: Name or path of the target that candidates are ranked for.
-        engine: "guided", "exhaustive", or "module:Class" of an engine of one's own.
+        engine: "guided", "exhaustive", or "module:Class" of a user's engine.
         oracle: "normal-form" or "z3".
         prune: Whether branches are pruned by abstract expressions.
         seed: Seed of the fingerprints.
-        accept: "equivalent": only candidates that are proved are reported. "probable": also those that fingerprints did
-            not refute, and every output says so.
-        workers: Worker processes; None takes every processor that this process may use.
-        cluster: Instead of them, the workers of a dask cluster: "tcp://HOST:PORT" or "tls://HOST:PORT" of its
+        accept: "equivalent": only candidates that are proved. "probable": also those that fingerprints did not refute;
+            every output marks them.
+        workers: Number of worker processes; None takes every processor that this process may use.
+        cluster: Workers of a dask cluster in place of local ones: "tcp://HOST:PORT" or "tls://HOST:PORT" of its
             scheduler, or "local:N" for N dask workers on this machine.
-        worker_memory_gib: Memory that a task may use; one that uses more is killed and tried again, and fails then.
-        time_limit_s: Seconds that a run may take, see ``TimeLimits``: the search stops before, so that what it found by
-            then is verified and written.
+        worker_memory_gib: Memory limit of a task; a task that exceeds it is killed and tried again, and then fails.
+        time_limit_s: Seconds for a run, see ``TimeLimits``: the search stops earlier, so that its results can be
+            verified and written.
         unit_limit_s: Seconds after which the worker of one unit counts as hung.
-        proof_limit_s: Seconds after which the proof of one candidate is given up; it is then not reported.
-        resume: Continue the run that is in the output directory.
-        force: Replace the run that is in the output directory; without either, one that is there is left alone.
-        cache: Whether a finished search of the same program and options is recalled from the store, and this one is
-            kept there.
+        proof_limit_s: Seconds after which the proof of one candidate is given up; the candidate is then not reported.
+        resume: Whether to continue the run in the output directory.
+        force: Whether to replace the run in the output directory; without either, an existing run is left alone.
+        cache: Whether a finished search of the same program and options is read from the store, and this one is written
+            to it.
         extents: "free" or "paper"; None leaves the space's own.
         griddims, blockdims, imaps, omaps, fmaps, franges: Lists that replace the space's own.
         max_kernel_ops, max_block_ops, keep, max_states: Limits that replace the space's own.
-        longer: Whether kernels may be put together beyond the space's limits for one: in parts of covers, where the
+        longer: Whether kernels may be fused beyond the space's limits for one kernel: in subgraphs of covers, where the
             user named no limits.
-        part: Whether the program is a part of a larger one, whose own operators take its place where nothing is better.
+        part: Whether the program is a subgraph of a larger one, whose own operators stay where nothing is better.
         bucket: Range of extents that the program stands for in the store; None for its own.
     """
 
@@ -147,7 +147,7 @@ class Settings:
 
     @property
     def narrowed(self) -> bool:
-        """Return whether the user said in which space to search, or how: then only that is done."""
+        """Return whether the user restricted the search space or the search method."""
         usual = Settings()
         return any(getattr(self, name) != getattr(usual, name) for name in _NARROWING)
 
@@ -160,9 +160,9 @@ class Settings:
                 object.__setattr__(self, field.name, index(value))
 
 
-#: Shares of a time limit: for the search, and until the end of proofs and of all verification. The rest is for files.
+#: Shares of a time limit at the end of search, proofs, and all verification. The rest is for files.
 _SEARCH, _PROOFS, _VERIFIED = 0.75, 0.92, 0.97
-#: Seconds that verification has at least, for the search of a short time limit.
+#: Least seconds for verification, for short time limits.
 _LEAST_S: Final = 3.0
 
 
@@ -174,8 +174,9 @@ class TimeLimits:
         unit_s: Seconds for one task.
         proof_s: Seconds for the proof of one candidate.
         search: Value of time.monotonic() at which the search stops.
-        proofs: Likewise, at which certificates and proofs do: candidates that have none are not reported.
-        verified: Likewise, at which the solvers' answers to proofs and the look at numerics do.
+        proofs: Value of time.monotonic() at which certificates and proofs stop; candidates without one are not
+            reported.
+        verified: Value of time.monotonic() at which the solvers' answers to proofs and the rounding estimates stop.
     """
 
     unit_s: float
@@ -192,16 +193,17 @@ class TimeLimits:
         return cls(settings.unit_limit_s, settings.proof_limit_s, *ends)
 
     def behind_search(self, now: float) -> TimeLimits:
-        """They, with some time for verification after a search that ended then."""
+        """Return limits with at least ``_LEAST_S`` seconds for verification after a search that ended at ``now``."""
         proofs, verified = now + _LEAST_S, now + _LEAST_S * _VERIFIED / _PROOFS
         return dataclasses.replace(self, proofs=max(self.proofs, proofs), verified=max(self.verified, verified))
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program with everything that decides what is found for it; a value that workers receive.
+    """A search job: a program with all settings that determine its result; an immutable value sent to workers.
 
-    ``sought`` is the program as its search sees it; candidates are proved equal to ``program``.
+    ``sought`` is the program after preprocessing, which the search looks for; candidates are proved equal to
+    ``program``.
     """
 
     program: KernelGraph
@@ -215,7 +217,7 @@ class Job:
 
 
 def make_job(program: KernelGraph, settings: Settings) -> Job:
-    """Read the space and the target and check that all fits together.
+    """Load the space and the target, check the settings, and return the search job.
 
     Raises:
         ProgramError: The program has no output, or is not made of predefined operators.
@@ -257,11 +259,11 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
 
 
 def check_limits(settings: Settings) -> None:
-    """Refuse what the settings cannot be, whoever gives them, and wishes that contradict each other.
+    """Check the type and range of every setting, and refuse contradictory ones.
 
     Raises:
-        SpaceError: A field of another type, or outside its values, named as the option; or the run that is there is to
-            be continued and to be replaced.
+        SpaceError: A field of another type, or outside its values, named as the option; or both ``resume`` and
+            ``force`` are set.
     """
     for name, rule in RULES.items():
         rule(_SHOWN.get(name, name), getattr(settings, name))
@@ -271,7 +273,7 @@ def check_limits(settings: Settings) -> None:
 
 
 def choose_config(program: KernelGraph) -> str:
-    """The preset for a program: attention for exponentials between products, then norms, activations, adapters."""
+    """Return the preset for a program: attention for exponentials with products, then norms, activations, adapters."""
     kinds = [op.kind for op in program.ops if not isinstance(op, GraphDefined)]
     products = kinds.count(OpKind.MATMUL)
     if products >= 2 and (OpKind.EXP in kinds or OpKind.SOFTMAX in kinds):
@@ -286,7 +288,7 @@ def choose_config(program: KernelGraph) -> str:
 
 
 def identity(job: Job) -> Identity:
-    """Return everything that decides what a run finds."""
+    """Return the identity of a job: digests and options that determine its result."""
     return Identity(
         program=digest(job.program),
         space=sha256(msgspec.json.encode(space_fields(job.space))),
@@ -301,7 +303,7 @@ def identity(job: Job) -> Identity:
 
 
 def space_fields(space: SearchSpace) -> dict[str, msgspec.Raw]:
-    """The space as JSON, field by field."""
+    """Return the search space as JSON, by field."""
     names = [field.name for field in dataclasses.fields(space)]
     return {name: msgspec.Raw(msgspec.json.encode(getattr(space, name))) for name in names}
 
@@ -312,7 +314,7 @@ def worker_count(settings: Settings) -> int:
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that can change a result."""
+    """Return the versions of the packages that can change a result."""
     found: dict[str, str] = {}
     for name in PACKAGES:
         try:
@@ -324,9 +326,10 @@ def versions() -> dict[str, str]:
 
 
 def kernel_code() -> str:
-    """A digest of our code and data that can change a kernel of a µGraph.
+    """Return a digest of the code and data of this package that can change a kernel generated for a µGraph.
 
-    No solver and no numerical package has a part in it: solvers say whether a kernel may run, which build asks again.
+    Versions of solvers and numerical packages are not part of it: solvers decide only if a kernel may run, and
+    ``build`` asks them again.
     """
     package = Path(__file__).resolve().parents[1]
     makers = ("graph", "kernels", "claims/safety", "logic")
@@ -336,7 +339,7 @@ def kernel_code() -> str:
 
 
 def environment() -> dict[str, str]:
-    """Return versions, and digests of our code and data; they must be equal on every machine of one run."""
+    """Return package versions and digests of this package's code and data; all machines of a run must agree on them."""
     package = Path(__file__).resolve().parents[1]
     data = [path for name in ("axioms", "search", "gpu") for path in _files(data_dir(name), "*")]
     return {**versions(), "code of mirage_formal": _digest(_files(package, "*.py")), "data files": _digest(data)}
@@ -362,7 +365,7 @@ def host() -> HostRecord:
 
 
 def as_program(graph: Any) -> KernelGraph:
-    """The frozen program of what a user hands in: a KernelGraph, or a front-end graph with ``freeze``.
+    """Return the kernel graph of a user's value: a KernelGraph, or a front-end graph with ``freeze``.
 
     Raises:
         ProgramError: Neither of them.
@@ -378,7 +381,7 @@ def as_program(graph: Any) -> KernelGraph:
 
 
 def display_path(path: Path) -> str:
-    """A path as a user would type it: relative to the working directory where it lies below it."""
+    """Return a path as a user would type it: relative to the working directory where it lies below it."""
     try:
         return readable(str(path.resolve().relative_to(Path.cwd())))
     except ValueError:
@@ -386,12 +389,12 @@ def display_path(path: Path) -> str:
 
 
 def readable(name: str) -> str:
-    """A name as text that can be written: the bytes of a file's name need not be UTF-8."""
+    """Return a file name as encodable text; bytes that are not UTF-8 are escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _check_grids(program: KernelGraph, space: SearchSpace) -> None:
-    """Refuse a listed grid of which an axis divides no dim of any tensor: it could never be used."""
+    """Refuse a listed grid with an axis that divides no extent of any tensor, because no candidate could use it."""
     extents = sorted({extent for tensor in kernel_types(program) for extent in tensor.shape})
     for grid in space.grids or ():
         for axis, blocks in zip("xyz", grid, strict=True):

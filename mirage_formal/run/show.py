@@ -1,4 +1,4 @@
-"""Terminal output of a run: progress while it goes on, a table of candidates at its end."""
+"""Terminal output of a run: progress during the run, a table of candidates at its end."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import display_path
 from mirage_formal.terminal import plain
 
-#: What the conditions of a proof are about.
+#: Kinds of side conditions of a proof.
 CONDITIONS: Final = "no divisor is 0, no radicand negative, no logarithm of what is not above 0"
-#: Characters of a line under a table.
+#: Most characters of a line under a table.
 _LONG: Final = 1200
 
 
 def print_nothing(nothing: NothingFoundError | None, console: Console) -> None:
-    """Print why there is no candidate, and what to try; print nothing if there is one."""
+    """Print why there is no candidate, and a hint; print nothing if there is one."""
     if nothing is not None:
         console.print(str(nothing), markup=False, highlight=False, soft_wrap=True)
 
 
 def print_report(report: Report, console: Console, nothing: NothingFoundError | None = None) -> None:
-    """The table of candidates or why there is none, what the search did, and whatever went wrong, loudly."""
+    """Print the table of candidates or the reason why there is none, the notes, and warnings in bold red."""
     print_nothing(nothing, console)
     if report.results:
         console.print(_table(report))
@@ -134,15 +134,15 @@ def warnings(report: Report) -> list[str]:
 
 
 def _last(reason: str) -> str:
-    """A reason on one line: of a worker's traceback what was raised; all of it is in the run's files."""
+    """Return a failure reason as one line: the exception of a traceback, or the first line of other text."""
     lines = reason.strip().splitlines() or ["no reason"]
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
 def known(verdict: Equivalent | Probable) -> str:
-    """A verdict in a word or two; a probable one with the bound on its error.
+    """Return a verdict as a short label; a probable verdict has its error bound.
 
-    The bound is the probability that different programs agree as these did.
+    The bound is the probability that different programs agree on the same random tests.
     """
     match verdict:
         case Equivalent():
@@ -154,10 +154,10 @@ def known(verdict: Equivalent | Probable) -> str:
 
 
 def form(graph: KernelGraph) -> str:
-    """The kernels of a graph in a few words: predefined operators by name, graph-defined ones by grid and loop.
+    """Return a short description of a graph's kernels: predefined operators by name, fused kernels by grid and loop.
 
-    Views are left out, for no kernel is launched for them. Where a sum of exponentials gets no running maximum, so that
-    it overflows for large logits, the words say so.
+    Views are left out, because no kernel is launched for them. If a sum of exponentials gets no running maximum, and so
+    overflows for large logits, the description says so.
     """
     from mirage_formal.kernels.online_softmax.stabilize import (  # not needed before there are results
         NotStable,
@@ -175,10 +175,10 @@ def _block(block: BlockGraph) -> str:
 
 
 def told_apart(graphs: Sequence[KernelGraph]) -> list[str]:
-    """The kernels of each graph in words; of graphs that ``form`` describes alike, also what tells them apart.
+    """Return a description of each graph's kernels; equal descriptions get the details in which the graphs differ.
 
-    That is as little as is needed: how an input is cut, what a kernel does, or the first line of their texts that
-    differs.
+    The details are minimal: the dims that split an input, the operators of a kernel, or the first line of the graph
+    texts that differs.
     """
     words = [form(graph) for graph in graphs]
     alike: dict[str, list[int]] = {}

@@ -1,8 +1,9 @@
-"""Candidates whose loop is dealt to more blocks, of each pattern of which none is worth reporting as it stands.
+"""Split-K variants of candidates that are too slow as they stand, for each pattern without a candidate to report.
 
-A reduction of one long row is one block with a long loop: its own estimate is far above the operators one by one, and
-it would be dropped, though with its loop split (``kernels.post_search_rewrites.split_k``) it is the best there is. What
-an engine has found is therefore split before it is dropped. The results are candidates like any other.
+A reduction of one long row is one block with a long loop. Its estimate is far above that of the unfused program, so it
+would be dropped, although its split-K form (``kernels.post_search_rewrites.split_k``) is the fastest candidate. The
+candidates of an engine are therefore rewritten to split-K before they are dropped. The results are certified and proved
+like all candidates.
 """
 
 from __future__ import annotations
@@ -21,25 +22,26 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.run.kernel_build.stable import rewritten as each_rewritten
 from mirage_formal.run.ranking import operators
 
-#: Candidates that are tried: those of the fewest kernels, of each such pattern in turns the cheapest.
+#: Candidates that are tried: those with the fewest kernels, from each pattern in turns the cheapest.
 _TRIED: Final = 16
-#: Results that are kept, each of another pattern: estimates of kernels that do different things are not exact.
+#: Results that are kept, each of another pattern, because estimates of different kernels are inexact.
 _KEPT: Final = 4
 
 
 def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[KernelGraph]:
-    """Candidates of the fewest kernels with their loops split, each as it is estimated best.
+    """Return split-K variants of the candidates with the fewest kernels, each with its best estimated split.
 
     Sound: nothing rests on this; each is certified and proved as every candidate is.
 
     Args:
         found: Candidates, without thread graphs.
         target: The GPU that estimates are for.
-        most_us: Estimates above it are of no use: what the operators take one by one.
+        most_us: Estimate of the unfused program in microseconds; slower candidates are of no use.
 
     Returns:
-        Those that are estimated below, and below all of ``found``, cheapest first and few, one of a pattern
-        (``run.ranking.operators``); none of a pattern of which one of ``found`` is at or below ``most_us`` already.
+        Variants that are estimated below ``most_us`` and below all of ``found``, cheapest first: at most ``_KEPT``, one
+        for each pattern (``run.ranking.operators``). A pattern of which one of ``found`` is at or below ``most_us`` has
+        none.
     """
     costs = [estimate(graph, target).us for graph in found]
     least = min((most_us, *costs))
@@ -65,7 +67,7 @@ def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[
 
 
 def _best(graph: KernelGraph, target: Target) -> tuple[float, KernelGraph] | None:
-    """The cheapest way to split the loops of a candidate's kernels."""
+    """Return the cheapest split of the loops of a candidate's kernels, with its estimate; None if no split applies."""
     made: list[tuple[float, KernelGraph]] = []
     for parts in PARTS:
         try:

@@ -1,7 +1,7 @@
 """Tasks of worker processes: plan, search one unit, certify, discharge obligations, verify one candidate.
 
-Every function here takes one picklable value and returns one, and depends on nothing else, so a task can be given to
-another worker at any time. What is expensive and shared by tasks of one job is kept per process.
+Every task takes one picklable value, returns one, and depends on nothing else, so that any worker can repeat it.
+Expensive values that tasks of one job share are cached in each process.
 """
 
 from __future__ import annotations
@@ -53,23 +53,23 @@ from mirage_formal.search.pad_extents import round_extents
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.workers.task_progress import telling
 
-#: Size of the primes, in bits: while searching, on scaled sizes; and for the final check, at real sizes.
+#: Bits of the primes: for the search, at scaled sizes; and for the final check, at real sizes.
 SEARCH_PRIME_BITS: Final = 20
 FINAL_PRIME_BITS: Final = 31
-#: Multiplications of the final fingerprint where a proof is asked for: then it is a second witness, no part of the
+#: Most multiplications of the final fingerprint if a proof is required: then it is a second check, no part of the
 #: verdict, and not worth minutes.
 FINAL_MULTIPLICATIONS: Final = 1 << 30
-#: What labels of units at rounded extents begin with.
+#: Label prefix of units at rounded extents.
 PADDED: Final = "padded: "
-#: Elements up to which numerics are foreseen at the extents of the program.
+#: Most elements for a rounding estimate at the program's own extents.
 _OWN_EXTENTS: Final = 1 << 17
-#: Share of the estimate of the operators one by one down to which a unit's best candidate may be no better than they
-#: are: estimates are within about a third. Other patterns of such a unit are tried with their loops split, too.
+#: Ratio to the unfused estimate above which a unit's best candidate may be no better than the unfused program, because
+#: estimates are within about a third. Split-K variants of other patterns of such a unit are tried, too.
 _CLOSE: Final = 2 / 3
 
 
 def load_engine(name: str) -> Engine:
-    """The engine called ``name``, or the one that "module:Class" names.
+    """Return the engine of a name: "guided", "exhaustive", or a class given as "module:Class".
 
     Raises:
         UnsupportedError: There is no such engine.
@@ -101,9 +101,9 @@ def engine_of(job: Job) -> Engine:
 
 
 def plan(job: Job) -> list[Unit]:
-    """The units of a job, with those of its program at rounded extents if it has awkward ones; both first ones first.
+    """Return the work units of a job, at the program's extents and, where these are awkward, at rounded extents.
 
-    The first unit of a search is the one that has something soonest.
+    The first unit of each of the two searches comes first, because it finds candidates soonest.
 
     Raises:
         UnsupportedError: The engine does not take the program.
@@ -112,7 +112,7 @@ def plan(job: Job) -> list[Unit]:
     units = engine.units(program, job.space, job.options)
     if (longer := round_extents(program)) is not None:
         padded: list[Unit] = []
-        with suppress(UnsupportedError):  # one that is computed by its own operators alone may not be searched longer
+        with suppress(UnsupportedError):  # the engine may refuse the rounded program
             padded = engine.units(longer.program, job.space, job.options)
         padded = [msgspec.structs.replace(unit, label=f"{PADDED}{unit.label}") for unit in padded]
         units = [*units[:1], *padded[:1], *units[1:], *padded[1:]]
@@ -120,7 +120,7 @@ def plan(job: Job) -> list[Unit]:
 
 
 def search_unit(task: UnitTask) -> UnitRecord:
-    """Search one unit; its candidates are fused to thread graphs, made canonical and costed."""
+    """Search one unit and return its record; candidates are fused to thread graphs, canonicalized and costed."""
     begin = perf_counter()
     job = task.job
     longer = round_extents(job.sought.program) if task.unit.label.startswith(PADDED) else None
@@ -137,7 +137,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
         found[record.digest] = record
     most = estimate(program, job.target).us
     if found and min(one.estimated_us for one in found.values()) > _CLOSE * most:
-        from mirage_formal.run.split_k_candidates import dealt  # few units need what it loads
+        from mirage_formal.run.split_k_candidates import dealt  # few units need this import
 
         for graph in dealt(graphs, job.target, most):
             record = _found(job, graph if longer is None else longer.wrapped(graph), None)
@@ -164,7 +164,7 @@ def _standing(stats: Stats) -> Standing:
 
 
 def _found(job: Job, graph: KernelGraph, form: KernelGraph | None) -> FoundRecord:
-    """A candidate as it is kept; ``form`` is in canonical form, as most candidates are when they are found."""
+    """Return the record of a candidate; ``form`` is its graph if that is already canonical."""
     fused = fuse_threads(job.sought.wrapped(graph))
     graph, name = named(fused, fused if fused == form else None)
     cost = estimate(graph, job.target)
@@ -172,15 +172,15 @@ def _found(job: Job, graph: KernelGraph, form: KernelGraph | None) -> FoundRecor
 
 
 class Gate:
-    """The search-time fingerprint, at scaled sizes where the engine gives them and at real ones otherwise.
+    """Search-time fingerprint filter, at scaled sizes where the engine gives them and at real sizes otherwise.
 
-    Where it says nothing (an operator without a picture in a field, tensors too large), the prover is asked. Neither
-    sees element types: outputs must have the program's, whatever they hold.
+    Where the fingerprint gives no answer (an operator without a meaning in a finite field, tensors too large), the
+    prover decides. Neither sees element types, so the output types must equal the program's.
 
     Sound: it only ever refuses; what it lets through meets the final verification at real sizes.
 
     Attributes:
-        tests: Fingerprints computed.
+        tests: Number of fingerprints computed.
     """
 
     def __init__(self, program: KernelGraph, seed: int) -> None:
@@ -192,7 +192,7 @@ class Gate:
         self._outputs = _output_types(program)
 
     def __call__(self, candidate: Candidate) -> Verdict:
-        """The verdict on a candidate; instances of one structure share theirs."""
+        """Return the verdict on a candidate; candidates with the same scaled graphs share one verdict."""
         if (got := _output_types(candidate.graph)) != self._outputs:
             return Unknown(f"expected outputs {self._outputs}, got {got}")
         pair = candidate.scaled or (self._program, candidate.graph)
@@ -206,7 +206,7 @@ class Gate:
 
 
 def _looked_for(job: Job) -> tuple[KernelGraph, ...]:
-    """Return the graphs that a job's search looked for, over its inputs: at its extents and at rounded ones."""
+    """Return the graphs that a job's search looked for, over the job's inputs: at its own and at rounded extents."""
     plain = job.sought
     longer = round_extents(plain.program)
     found = [plain.whole] if longer is None else [plain.whole, plain.around(longer.wrapped(longer.program))]
@@ -219,10 +219,11 @@ def _output_types(graph: KernelGraph) -> list[DTensor]:
 
 
 def certify(task: CandidateTask) -> list[Claim | Uncertified]:
-    """Return, for every tensor in the order of proof.jsonl, why its expression is part of an output's.
+    """Return, for every tensor in the order of proof.jsonl, a claim that its expression is part of an output's.
 
-    Of a candidate with tails these are the tensors between its pads and slices, see ``graph.remainder_tiles``. Where
-    the sum that stands for a concatenation is no part of one, its pieces may be.
+    For a candidate with remainder tiles, these are the tensors between its pads and slices, see
+    ``graph.remainder_tiles``. If the sum that stands for a concatenation has no certificate, its pieces are certified
+    one by one.
     """
     all_found = (_claims(*pair) for pair in readings(task.job.sought.whole, decode(task.graph)))
     first = next(all_found)
@@ -279,7 +280,7 @@ def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRe
 
 
 def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
-    """The final fingerprint of a candidate at the program's real sizes, its proof, its replay, and special values.
+    """Verify a candidate at the program's real sizes: final fingerprint, proof, replay of the proof, special values.
 
     Sound: what is accepted is the policy's to say (run.verify.certify); a proof counts once the kernel has replayed it.
     What is accepted is refused still if it differs from the program at special values.
@@ -291,27 +292,27 @@ def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
     found = at_special_values(job.program, decode(task.graph))
     if isinstance(found, Fault):
         return Rejected("numerics", str(found))
-    # Of a fingerprint without an answer, only rounds that came to their end.
+    # A fingerprint without an answer is recorded with its completed rounds only.
     log = msgspec.structs.replace(judged.record, draws=tuple(draw for draw in judged.record.draws if draw.expected))
     return Accepted(verdict_record(judged.verdict), msgspec.json.encode(log), _proof(judged), found)
 
 
 def foresee_candidate(task: CandidateTask) -> Foreseen | None:
-    """The numerics of the kernels that a candidate would have; None if they are too large to be foreseen.
+    """Return the estimated rounding error of the kernels of a candidate; None if it is too large to be evaluated.
 
-    They are those of its running-maximum form, at smaller extents where its own are large.
+    The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.
     """
     pair = _evaluated(task.job.program, decode(task.graph))
     return foresee(pair.program, _stable(pair.candidate))
 
 
 def at_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord | Fault | None:
-    """Evaluate the kernels that a candidate would have at special values, as far as float64 tells.
+    """Evaluate the kernels of a candidate at special values, as far as float64 can represent them.
 
-    They are those of its running-maximum form, at smaller extents where its own are large.
+    The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.
 
     Returns:
-        The record, the first element that is not as it should be, or None if they are too large to be evaluated.
+        The record, the first wrong element as a ``Fault``, or None if the candidate is too large to be evaluated.
     """
     pair = _evaluated(program, graph)
     if elements(pair.program, pair.candidate) > MAX_ESTIMATED:
@@ -321,20 +322,20 @@ def at_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord
 
 @lru_cache(maxsize=64)
 def _evaluated(program: KernelGraph, graph: KernelGraph) -> Smaller:
-    """A candidate and its program at extents at which they can be evaluated fast."""
+    """Return a candidate and its program at extents small enough for fast evaluation."""
     large = elements(program, graph) > _OWN_EXTENTS
     return smaller(program, graph, MAX_ELEMENTS) if large else Smaller(program, graph, {})
 
 
 @lru_cache(maxsize=64)
 def _stable(graph: KernelGraph) -> KernelGraph:
-    """The form with running maxima, or the graph itself if it has none."""
+    """Return the running-maximum form of a graph, or the graph itself if it has none."""
     form = stabilize(graph)
     return form if isinstance(form, KernelGraph) else graph
 
 
 def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Replayed | Unknown:
-    """Replay a proof in the checker's kernel; return Unknown if the kernel refuses it."""
+    """Replay a proof in the checker's proof kernel; return Unknown if the kernel refuses it."""
     try:
         return replayed(program, candidate, proof)
     except ProofError as error:
@@ -361,7 +362,7 @@ def _session(job: Job) -> FingerprintSession:
 
 
 def verdict_record(verdict: Verdict) -> VerdictRecord:
-    """Return a verdict as a record that can be written."""
+    """Return a verdict as a record for files."""
     match verdict:
         case Equivalent(conditions=conditions, added=added):
             return VerdictRecord(kind="equivalent", conditions=conditions, added=added)

@@ -1,4 +1,4 @@
-"""Tasks that a run sends to its workers, and their answers, as values."""
+"""Picklable values of worker tasks: the arguments that a run sends, and the results that workers return."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnitTask:
-    """Search one unit of a job; ``key`` is the run's."""
+    """Task to search one unit of a job; ``key`` is the key of the run."""
 
     job: Job
     key: str
@@ -34,7 +34,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class CandidateTask:
-    """Do something about one candidate, given as ``serialize.encode`` wrote it."""
+    """Task on one candidate, whose µGraph is encoded by ``serialize.encode``."""
 
     job: Job
     graph: bytes
@@ -42,7 +42,7 @@ class CandidateTask:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One tensor's certificate: see records.CertificateRecord; ``text`` is the obligation."""
+    """Certificate of one tensor, as in records.CertificateRecord; ``text`` is the SMT-LIB obligation."""
 
     tensor: str
     expression: str
@@ -52,7 +52,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Uncertified:
-    """A tensor whose expression is not known to be part of any output's."""
+    """A tensor whose expression is not known to be a subexpression of any output's."""
 
     tensor: str
     expression: str
@@ -60,7 +60,7 @@ class Uncertified:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """An equivalence proof that the checker's kernel has replayed, and what the solvers have yet to refute for it."""
+    """An equivalence proof that the checker's proof kernel has replayed, and the obligations left to the solvers."""
 
     data: bytes
     steps: int
@@ -74,9 +74,9 @@ class Accepted:
 
     Attributes:
         verdict: Equivalent or probable.
-        fingerprint: Its log as JSON; an equivalent candidate may have one without an answer.
-        proof: Of an equivalent one.
-        special: What it was at special values; None if it was not evaluated.
+        fingerprint: Log of the fingerprint as JSON; that of an equivalent candidate may have no answer.
+        proof: Proof of an equivalent candidate; None for a probable one.
+        special: Record of its evaluation at special values; None if it was not evaluated.
     """
 
     verdict: VerdictRecord
@@ -87,7 +87,7 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A candidate that the policy does not accept, see records.RejectedRecord."""
+    """A candidate that the policy rejects, as in records.RejectedRecord."""
 
     kind: RejectedKind
     reason: str

@@ -1,6 +1,6 @@
-"""PyTorch modules as programs.
+"""Import of PyTorch modules as programs.
 
-Torch is an optional dependency: importing this package does not load it, and without it every entry says what to
+Torch is an optional dependency: importing this package does not load it, and without it every entry point says what to
 install.
 """
 
@@ -23,7 +23,7 @@ _OLDEST: Final = (2, 11)
 def from_torch(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, rounding: str = "fused"
 ) -> Imported:
-    """A module or function as programs, for arguments of given shapes and element types.
+    """Import a module or function as programs, for arguments of given shapes and element types.
 
     Args:
         module: A ``torch.nn.Module`` or a function of tensors. Modules in training keep their dropout, which stays with
@@ -50,7 +50,7 @@ def from_torch(
 
 
 def from_graph(module: Any, inputs: Sequence[Any], *, rounding: str = "fused") -> Imported:
-    """A torch graph as Dynamo gives it to a backend, of torch functions or of ATen operators, as programs.
+    """Import a torch graph from Dynamo, of torch functions or of ATen operators, as programs.
 
     Args:
         module: The ``torch.fx.GraphModule``.
@@ -80,7 +80,7 @@ def optimize(
     guard: bool = False,
     **options: Any,
 ) -> Any:
-    """A module that computes the same, with operators made of candidates where they are expected to be faster.
+    """Return an equivalent module, with operators made of candidates where they are expected to be faster.
 
     It has the module's class, state, parts and hooks, and shares them with it: parameters are read at each call.
     Calls that the import does not hold for are computed as before, which a warning says once: other extents, strides,
@@ -123,7 +123,7 @@ def optimize(
 
 
 def needed(entry: str) -> None:
-    """Say what to install where torch is missing or too old; ``entry`` is what the user called."""
+    """Raise an error that says what to install if torch is missing or too old; ``entry`` is the called function."""
     hint = "install it with: pip install 'mirage_formal[torch]'"
     try:
         import torch

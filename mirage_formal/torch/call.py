@@ -1,4 +1,4 @@
-"""One call of an ATen operator, as the rules of the table see it."""
+"""Interface of the operator rules: one call of an ATen operator, with its arguments and conversions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from mirage_formal.torch.values import Constant, ImportedGraph, Program, Value, 
 from mirage_formal.torch.view_propagation import apply, cast
 from mirage_formal.torch.views import View, expand
 
-#: What a rule gives: the operator's result, or one for each of its results.
+#: Result of a rule: the operator's result, or one for each of its results.
 Written = Value | tuple[Value, ...]
-#: Writes an operator for laid-out tensors and numbers.
+#: Function that writes an operator for materialized tensors and numbers.
 Make = Callable[..., Tensor]
 #: An operand: a tensor, a number, or nothing.
 Operand = Value | Fraction | None
@@ -26,13 +26,13 @@ Operand = Value | Fraction | None
 TYPES: Final = {f"torch.{dtype.value}": dtype for dtype in DType}
 MASK: Final = "torch.bool"
 NARROW: Final = frozenset({DType.FLOAT16, DType.BFLOAT16})
-#: The largest finite number of float32. What is larger in size is infinite, in every element type.
+#: The largest finite number of float32. A larger magnitude is infinite, in every element type.
 LARGEST: Final = Fraction((2**24 - 1) * 2**104)
 
 
 @dataclass(slots=True)
 class Call:
-    """An operator with its arguments.
+    """One ATen operator call with its arguments, as an import rule receives it.
 
     Attributes:
         program: The program that is written.
@@ -40,11 +40,11 @@ class Call:
             tensors is a tuple of them, element types are torch's names.
         shape: The extents of its first result in torch.
         dtype: The element type of its first result in torch; None if programs have no such type.
-        narrow: Whether all that reads its float32 result rounds it to a narrower type in the end.
+        narrow: Whether every reader of its float32 result finally rounds it to a narrower type.
         rounded: Whether a result of a narrower type than its operand is rounded in the program too, as an operator.
-        mask: Makes the constant mask of rows, columns, diagonal and side: "lower", "upper" or "diagonal".
+        mask: Function that makes a constant mask of rows, columns, diagonal and side: "lower", "upper" or "diagonal".
         host: Whether torch computes it on the CPU, where an operator may have another formula than on a GPU.
-        notes: Where the program's element types differ from torch's, for the report.
+        notes: Remarks for the report on element types that differ from torch's.
     """
 
     program: Program
@@ -80,10 +80,10 @@ class Call:
         return tuple(found)
 
     def number(self, name: str) -> Fraction:
-        """An exact number that float32 has, but for its rounding.
+        """Return an argument as an exact number within float32's range.
 
         Raises:
-            MirageError: It is none, or not finite, or beyond the range of float32.
+            MirageError: The argument is no number, is not finite, or is beyond the range of float32.
         """
         given = self.given[name]
         if isinstance(given, Value) and given.number is not None:
@@ -96,10 +96,10 @@ class Call:
         return found
 
     def factor(self, name: str) -> Fraction:
-        """A number that something is multiplied by.
+        """Return an argument as a nonzero number to multiply by.
 
         Raises:
-            MirageError: It is none, or 0: programs have 0 for 0 times NaN and infinity.
+            MirageError: The argument is no number, or 0: programs have 0 for 0 times NaN and infinity.
         """
         found = self.number(name)
         if not found:
@@ -107,7 +107,7 @@ class Call:
         return found
 
     def operand(self, name: str) -> Value | Fraction:
-        """A tensor, or a number, which a tensor of equal elements is as well."""
+        """Return an argument as a tensor or a number; a constant tensor of equal elements is returned as a number."""
         given = self.given[name]
         if not isinstance(given, Value):
             return self.number(name)
@@ -117,7 +117,7 @@ class Call:
         """Return an integer argument.
 
         Raises:
-            MirageError: It is none: a size that is known at run time only.
+            MirageError: The argument is no integer: a size that is known at run time only.
         """
         found = self.given[name]
         if not isinstance(found, int):
@@ -128,7 +128,7 @@ class Call:
         """Return an argument that is a list of integers; a single integer is a list of one.
 
         Raises:
-            MirageError: They are none: sizes that are known at run time only.
+            MirageError: An element is no integer: a size that is known at run time only.
         """
         found = self.given[name]
         if isinstance(found, int):
@@ -138,29 +138,29 @@ class Call:
         return tuple(found)
 
     def dims(self, name: str, rank: int) -> tuple[int, ...]:
-        """Dims counted from 0: one, several, or all for None and an empty list."""
+        """Return an argument as nonnegative dims: one, several, or all dims for None and an empty list."""
         if self.given.get(name) in (None, [], ()):
             return tuple(range(rank))
         return tuple(dim % max(rank, 1) for dim in self.wholes(name))
 
     def triangle(self, rows: int, columns: int, diagonal: int = 0, *, side: str) -> Value:
-        """A constant mask: 1 on a diagonal and on one side of it, or on it alone."""
+        """Return a constant mask with 1 on a diagonal, and on one side of it for "lower" and "upper"."""
         assert self.mask is not None
         return self.mask(rows, columns, diagonal, side)
 
     # --- element types ------------------------------------------------------------------------------------------------
 
     def target(self, values: Sequence[Value]) -> DType:
-        """The element type in which the program has a result of these operands.
+        """Return the element type of a result of these operands in the program.
 
-        That is torch's; but float32 that is rounded again afterwards has the narrower type of its operands: kernels
-        compute in float32, and only what they store is rounded.
+        It is torch's type, except for a float32 result that is rounded afterwards: this has the narrower type of its
+        operands, because kernels compute in float32 and round only stored values.
         """
         types = {value.dtype for value in values if value.dtype.floating}
         if not types:
             return self.dtype or DType.BOOL
         if self.dtype is None or not self.dtype.floating:
-            # Tensors without dims do not count beside others.
+            # Tensors without dims do not count if there are others.
             wide = {value.dtype for value in values if value.dtype.floating and value.shape}
             types = wide or types
             return next(iter(types)) if len(types) == 1 else DType.FLOAT32
@@ -183,10 +183,10 @@ class Call:
         return cast(self.program, value, dtype)
 
     def map(self, make: Make, *operands: Operand) -> Value:
-        """An operator on elements, of the program's graph and its operands, tensors of which are laid out.
+        """Write an elementwise operator, and return its result; tensor operands are materialized first.
 
-        Numbers and None are passed on as they are. Beside a tensor of a narrow type torch reads float32 without dims as
-        a number, and rounds the result only.
+        Numbers and None are passed on unchanged. Next to a tensor of a narrow type, torch treats float32 without dims
+        as a number, and rounds the result only.
         """
         values = [v for v in operands if isinstance(v, Value)]
         wanted = self.target(values)
@@ -195,12 +195,12 @@ class Call:
         return self._written(make, operands, wanted)
 
     def wide(self, make: Make, *operands: Operand) -> Value:
-        """``map`` for an operator of several steps, between which torch rounds to float32 at most."""
+        """Write an operator of several steps, between which torch rounds to float32 at most; otherwise as ``map``."""
         found = self._written(make, operands, DType.FLOAT32)
         return self.cast(found, self.target([v for v in operands if isinstance(v, Value)]))
 
     def logic(self, make: Make, *operands: Operand) -> Value:
-        """``map`` for operands that keep their element types."""
+        """Write an operator whose operands keep their element types; otherwise as ``map``."""
         return self._written(make, operands, None)
 
     def _written(self, make: Make, operands: Sequence[Operand], dtype: DType | None) -> Value:
@@ -217,20 +217,20 @@ class Call:
         return apply(self.program, values, made)
 
     def shaped(self, value: Value) -> Value:
-        """A value in the shape of the result, to which operands that were read as numbers may have widened it."""
+        """Return a value expanded to the result's shape, which operands that were read as numbers may have widened."""
         if value.shape == self.shape:
             return value
         return Value(value.base, expand(value.view, self.shape), value.keep)
 
     def accumulated(self, value: Value) -> Value:
-        """The operand of a reduction in the type that a ``dtype`` argument names, as far as that matters."""
+        """Return the operand of a reduction in the type of the ``dtype`` argument."""
         return self.typed(value, self.given.get("dtype"))
 
     def typed(self, value: Value, wanted: object) -> Value:
-        """A value in an element type of torch, None for its own.
+        """Return a value in an element type of torch; None keeps its own.
 
-        A wider type that is rounded again afterwards is the identity over the reals: kernels accumulate in float32, and
-        the rounding that is left out is one that the model has not.
+        A cast to a wider type that is rounded again afterwards is the identity over the reals: kernels accumulate in
+        float32, and the rounding that is left out is not part of the model.
         """
         if wanted is None:
             return value
@@ -252,11 +252,11 @@ class Call:
         return self.cast(value, dtype)
 
     def map_to(self, value: Value, make: Make) -> Value:
-        """A function of one operand in its own element type."""
+        """Write an operator of one operand in the operand's own element type."""
         return self._written(make, (value,), None)
 
     def nonzero(self, value: Value) -> Value:
-        """A value as a mask: where it is not 0, or is NaN; a mask itself."""
+        """Return a value as a mask: 1 where it is nonzero or NaN; a mask is returned unchanged."""
         if not value.dtype.floating:
             return value
         return self.logic(lambda graph, x: graph.ne(x, 0), self.compared(value))

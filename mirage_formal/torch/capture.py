@@ -1,4 +1,4 @@
-"""Torch graphs to import: from modules and functions through torch.export, and those that Dynamo gives a backend."""
+"""Capture of torch graphs to import: from modules and functions by torch.export, and from Dynamo's graphs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mirage_formal.frontend.origins import Origin
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """A torch graph of ATen operators that write nothing in place.
+    """A functional torch graph of ATen operators (without in-place operators).
 
     Attributes:
         module: The graph.
-        arguments: For each placeholder what it is; see ``Imported``.
-        given: For each placeholder that is state or a constant its tensor.
-        same: For each placeholder the first one with the same parameter or buffer.
+        arguments: Description of each placeholder; see ``Imported``.
+        given: Tensor of each placeholder that is state or a constant.
+        same: For each placeholder, the first one with the same parameter or buffer.
         results: The nodes that are results; None for one that is no tensor.
-        writes: Which of the first results are written to state or arguments.
+        writes: Descriptions of the state or arguments to which the first results are written.
     """
 
     module: Any
@@ -44,14 +44,14 @@ def capture(
     entry: str = "from_torch",
     varying: Any = None,
 ) -> Captured:
-    """The graph of a module or function for arguments of these shapes; errors name the entry that the user called.
+    """Return the graph of a module or function for arguments of these shapes; errors name ``entry``.
 
     Args:
         target: The module or function.
         args: Its arguments.
         kwargs: Further arguments by name.
-        entry: What the user called.
-        varying: Which extents are not those of the arguments, as torch.export takes it.
+        entry: Name of the function that the user called.
+        varying: Dynamic dims of the arguments, as torch.export's dynamic_shapes.
 
     Raises:
         UnsupportedError: It is neither, or torch.export refuses it.
@@ -68,7 +68,7 @@ def capture(
             given = _distinct(module, (tuple(args), dict(kwargs or {})))
             program = torch.export.export(module, *given, strict=False, dynamic_shapes=varying)
             program = _functional(program)
-    except Exception as error:  # whatever the user's code or torch raises
+    except Exception as error:  # the user's code and torch may raise anything
         first = str(error).strip().splitlines() or [type(error).__name__]
         text = f"{entry}: torch.export has no graph of {_name(target)}: {type(error).__name__}: {first[0]}"
         raise fail(UnsupportedError, text, "see whether torch.export.export(module, args) works") from None
@@ -76,7 +76,7 @@ def capture(
 
 
 def capture_graph(module: Any, inputs: Sequence[Any]) -> Captured:
-    """A graph of torch functions or ATen operators, as Dynamo gives it to a backend, with tensors as its inputs.
+    """Return a graph from Dynamo, of torch functions or ATen operators, as a functional graph of ATen operators.
 
     Raises:
         UnsupportedError: Torch cannot trace it.
@@ -102,10 +102,10 @@ def capture_graph(module: Any, inputs: Sequence[Any]) -> Captured:
 
 
 def _distinct(module: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments with another tensor for each that lies in memory that stands there already.
+    """Return the arguments with a new tensor for each one that shares memory with an earlier one.
 
-    torch.export would read equal ones as one, and not know the extents of one of which another is a view; the next call
-    may have different tensors there. It reads no elements, so the other tensors have none that are written.
+    torch.export would read equal tensors as one, and would not know the extents of one of which another is a view; the
+    next call may have different tensors there. torch.export reads no elements, so the new tensors are uninitialized.
     """
     seen = {_memory(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
@@ -129,9 +129,9 @@ def _memory(tensor: Any) -> int:
 
 
 def _module(function: Any) -> Any:
-    """A module that calls a function.
+    """Return a module that calls a function.
 
-    Torch keeps the lines of functions that are called forward, so a function of Python is called so.
+    Torch keeps the source lines of functions named forward, so a Python function is renamed to that.
     """
     code = getattr(function, "__code__", None)
     if isinstance(function, FunctionType) and code is not None:
@@ -157,7 +157,7 @@ def _name(target: Any) -> str:
 
 
 def _functional(program: Any) -> Any:
-    """The program without operators in place, and with those decomposed that torch composes and the table has not."""
+    """Return the program without in-place operators, and with composite operators decomposed that the table lacks."""
     from mirage_formal.torch.op_table import rules
 
     known = rules()
@@ -209,7 +209,7 @@ def _exported(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
 
 
 def _argument(path: Sequence[Any]) -> str:
-    """As in "argument 1", "argument mask" or "argument 2['k']"."""
+    """Return the description of an argument, as in "argument 1", "argument mask" or "argument 2['k']"."""
     head, place, *rest = path
     tail = torch.utils._pytree.keystr(tuple(rest))
     name = str(place.idx + 1) if head.idx == 0 else str(place.key)
@@ -217,7 +217,7 @@ def _argument(path: Sequence[Any]) -> str:
 
 
 def evaluate_nodes(module: GraphModule, names: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors of a torch graph, computed by torch from tensors of other nodes; no more is computed than they need."""
+    """Compute tensors of a torch graph by torch from the tensors of other nodes; only needed nodes are computed."""
     nodes = {node.name: node for node in module.graph.nodes}
     found = dict(given)
     needed: set[str] = set()
@@ -242,12 +242,12 @@ def evaluate_nodes(module: GraphModule, names: Sequence[str], given: Mapping[str
 
 
 def called(node: Node) -> str:
-    """The name of what a node calls."""
+    """Return the name of the operator that a node calls."""
     return "getitem" if node.target is operator.getitem else str(node.target)
 
 
 def lines(node: Node) -> tuple[Origin | None, Origin | None]:
-    """The user's line at which an operator stands, and the innermost one of a library that it calls."""
+    """Return the user's source line of an operator, and the innermost line of a library that it calls."""
     text = node.meta.get("stack_trace") or ""
     found: list[Origin] = []
     rows = text.splitlines()

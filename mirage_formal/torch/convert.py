@@ -1,4 +1,4 @@
-"""Torch graphs to programs: which operators the table has, and one program for each region of them."""
+"""Conversion of torch graphs to programs: the importable operators, and one program for each region of them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from mirage_formal.torch.values import Constant, Layout, Program, Source, Value,
 from mirage_formal.torch.view_propagation import cast
 
 _NARROW: Final = frozenset(f"torch.{dtype.value}" for dtype in NARROW)
-#: What may become of values between operators: see ``import_captured``.
+#: Rounding modes of values between operators: see ``import_captured``.
 ROUNDINGS: Final = ("fused", "exact")
 
 
-#: Indices that are known at the import, of one operator.
+#: Most constant indices of one operator.
 MOST_INDICES: Final = 1 << 16
 
-#: Rules of operators whose operands may be empty, as a cache is before its first token.
+#: Rules of operators with possibly empty operands, such as a cache before its first token.
 _OF_NOTHING = (moves.same, moves.concat)
 
 
 class _Stop(Exception):
-    """An operator that could be imported by itself cannot be in this region."""
+    """Signal: an operator that can be imported by itself does not fit into the current region."""
 
     def __init__(self, node: str, reason: str) -> None:
         super().__init__(reason)
@@ -105,7 +105,7 @@ class _Import:
         self._laid: dict[str, Any] = {}
 
     def run(self) -> Imported:
-        """Import, again without each operator that turns out to fit no region."""
+        """Import the graph; repeat without each operator that turns out to fit no region."""
         checks = [name for name in self._order if self._is_check(name)]
         state = self._from_state()
         for name in self._order:
@@ -154,7 +154,7 @@ class _Import:
         return row is not None and row.check
 
     def _from_state(self) -> set[str]:
-        """Nodes that depend on no argument."""
+        """Return the nodes that depend on no argument."""
         varies = {name for name in self._captured.arguments if name not in self._captured.given}
         for name in self._order:
             if not varies.isdisjoint(self._reads[name]):
@@ -162,10 +162,10 @@ class _Import:
         return set(self._order) - varies
 
     def _settle(self, state: Collection[str]) -> None:
-        """Leave to torch every operator that must stay because of the operators that already stay.
+        """Leave to torch every operator that must stay because of operators that already stay.
 
-        What torch computes once from state, it computes with all that it reads; and all results of an operator stay or
-        none does.
+        An operator that torch computes once from state stays with all its operands; the results of an operator with
+        several all stay or none does.
         """
         before = -1
         while before != len(self._left):
@@ -184,7 +184,7 @@ class _Import:
         return Left(name, called(self._nodes[name]), self._left[name], where, through)
 
     def _refused(self, name: str) -> str | None:
-        """Why an operator cannot be imported, found out by writing it alone; None if it can."""
+        """Return the reason why an operator cannot be imported, found by importing it alone; None if it can."""
         node = self._nodes[name]
         if node.target is operator.getitem:
             return None
@@ -208,7 +208,7 @@ class _Import:
         return None
 
     def _rounded(self) -> set[str]:
-        """Nodes of float32 tensors that are only read to be rounded to a narrower type in the end."""
+        """Return the nodes of float32 tensors whose readers all round them to a narrower type in the end."""
         found: set[str] = set()
         if self._exact:
             return found
@@ -222,7 +222,7 @@ class _Import:
         return found
 
     def _is_widened(self, name: str) -> bool:
-        """Return whether what a node has in a narrower type becomes another type again, through views or not."""
+        """Return whether a node's narrower result is converted to another type again, directly or through views."""
         stack, seen = [self._nodes[name]], set[str]()
         while stack:
             node = stack.pop()
@@ -270,8 +270,8 @@ class _Import:
     def _outputs(self, part: Sequence[str], draft: _Draft) -> tuple[list[Output], list[str]]:
         """Return the values used outside the region: program results, and views of its inputs or of one of its results.
 
-        A result of the graph that lies in the memory of another one is such a view: torch makes it of that one, so that
-        both lie in one memory here too.
+        A graph result that shares memory with another result is such a view: torch makes it from that result, so that
+        both share memory here too.
         """
         outputs: list[Output] = []
         views: list[str] = []
@@ -306,7 +306,7 @@ class _Import:
         return outputs, views
 
     def _finished(self, node: Any, value: Value, draft: _Draft) -> Value:
-        """A result in torch's element type, all of it in a tensor of its own."""
+        """Return a result in torch's element type, materialized as a tensor of its own."""
         dtype = TYPES.get(_type(node))
         if dtype is None or not dtype.floating:
             floats = ", ".join(name for name in TYPES if name != MASK)
@@ -342,7 +342,7 @@ class _Import:
         return self._bound(found) if name in self._made else found
 
     def _bound(self, item: Binding) -> Binding:
-        """A constant of the import's own, in the program's element type and layout, so that no call converts it."""
+        """Return the binding of an import's constant, converted once to the program's element type and layout."""
         layout = item.layout
         numbers = "_".join(map(str, (*layout.shape, *layout.strides, layout.offset)))
         name = self._free_name(f"{item.node}_{item.dtype.value}_{numbers}")
@@ -353,7 +353,7 @@ class _Import:
         return replace(item, node=name, shape=layout.shape, strides=strides, layout=own)
 
     def _names(self) -> dict[str, str]:
-        """Names of inputs: of parameters and buffers their own, of others those of their nodes."""
+        """Return the names of inputs: those of parameters and buffers, and the node names of others."""
         found: dict[str, str] = {}
         for name, what in self._arguments.items():
             kind, _, own = what.partition(" ")
@@ -365,7 +365,7 @@ class _Import:
     # --- one operator -------------------------------------------------------------------------------------------------
 
     def _write(self, name: str, draft: _Draft) -> None:
-        """Write an operator of torch into a draft."""
+        """Import one torch operator into a draft."""
         node = self._nodes[name]
         where, _ = lines(node)
         draft.program.graph.line = where
@@ -413,7 +413,10 @@ class _Import:
         return str(arg) if isinstance(arg, torch.dtype) else arg
 
     def _source(self, node: Any) -> Any:
-        """A tensor that a program is given, or a constant of one number; a number that is not finite is itself."""
+        """Return the value of a given tensor: an input, or a constant for a single number.
+
+        A number that is not finite is returned as a float.
+        """
         tensor = node.meta.get("val")
         if not isinstance(tensor, torch.Tensor):
             raise stuck(f"expected a tensor, got {type(tensor).__name__}: a size that is known at run time only")
@@ -437,7 +440,7 @@ class _Import:
         return Value(Source(name, shape, strides, TYPES[kind]), views.strided(shape, strides))
 
     def _integers(self, node: Any) -> tuple[int, ...] | None:
-        """The elements of a vector of indices that no call changes: a constant of the module's text, or a range."""
+        """Return the elements of a constant index vector: a constant of the module's code, or a range."""
         kept = self._nodes[node.name].meta["val"]
         if kept.dtype not in (torch.int32, torch.int64) or kept.dim() != 1 or not 0 < kept.numel() <= MOST_INDICES:
             return None
@@ -452,7 +455,7 @@ class _Import:
         return None
 
     def _free_name(self, name: str) -> str:
-        """The name of a constant of the import's own: one that no node of the torch graph has."""
+        """Return a name for an import's constant that no node of the torch graph has."""
         while name in self._nodes:
             name += "_"
         return name
@@ -461,7 +464,7 @@ class _Import:
         return Program(layouts, names, stored=self._number)
 
     def _mask(self, rows: int, columns: int, diagonal: int, side: str) -> Value:
-        """A constant mask: 1 on a diagonal of a matrix, and below or above it."""
+        """Return a constant mask: 1 on a diagonal of a matrix, and below or above it."""
         name = self._free_name(f"{side}_{rows}_{columns}_{diagonal}".replace("-", "m"))
         if name not in self._made:
             ones = torch.ones(rows, columns, dtype=torch.bool)
@@ -471,7 +474,7 @@ class _Import:
         return Value(Source(name, (rows, columns), (columns, 1), DType.BOOL, band), views.dense((rows, columns)))
 
     def _number(self, constant: Constant) -> Source:
-        """A tensor of one element, where an operator takes a tensor and no number."""
+        """Return a tensor of one element for a number, for operators that take no numbers."""
         text = f"{constant.number.numerator}_{constant.number.denominator}".replace("-", "m")
         name = self._free_name(f"number_{text}_{constant.dtype.value}")
         if name not in self._made:
@@ -479,7 +482,7 @@ class _Import:
         return Source(name, (1,), (1,), constant.dtype)
 
     def _rounded_result(self, node: Any, found: Written, draft: _Draft) -> Written:
-        """A result, rounded to torch's narrower element type where that is asked for, or is a cast that is seen."""
+        """Return a result rounded to torch's narrower element type, if "exact" rounding or a visible cast needs it."""
         narrows = _type(node) in _NARROW and any(_type(n) == "torch.float32" for n in node.all_input_nodes)
         if self._is_free(node.name) or not (self._exact or (narrows and self._is_widened(node.name))):
             return found
@@ -496,7 +499,7 @@ class _Import:
 
 
 def _lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Return whether each stride is beyond what all smaller ones reach, so that an address says all indices."""
+    """Return whether the elements of a strided tensor do not overlap: each stride exceeds the span of smaller ones."""
     reach = 0
     for extent, stride in sorted(zip(shape, strides, strict=True), key=lambda pair: pair[1]):
         if extent > 1 and stride:
@@ -507,12 +510,12 @@ def _lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
 
 
 def _alike(shape: Sequence[int], mine: Sequence[int], theirs: Sequence[int]) -> bool:
-    """Return whether two tensors of one shape have the same strides, where strides matter."""
+    """Return whether two tensors of one shape have the same strides; strides of extents of 1 do not matter."""
     return all(n == 1 or a == b for n, a, b in zip(shape, mine, theirs, strict=True))
 
 
 def _type(node: Any) -> str:
-    """The element type of a node's tensor, as torch names it; empty if it is no tensor."""
+    """Return the element type of a node's tensor by torch's name; empty if it is no tensor."""
     tensor = node.meta.get("val")
     return str(tensor.dtype) if isinstance(tensor, torch.Tensor) else ""
 
@@ -523,14 +526,14 @@ def _shape(node: Any) -> tuple[Any, ...]:
 
 
 def _tensors(arg: Any) -> list[Any]:
-    """The nodes in an argument."""
+    """Return the nodes in an argument."""
     if isinstance(arg, torch.fx.Node):
         return [arg]
     return [node for item in arg for node in _tensors(item)] if isinstance(arg, list | tuple) else []
 
 
 def _arguments(node: Any) -> list[tuple[Any, Any]]:
-    """The arguments of the operator's schema with what is given for them."""
+    """Return the arguments of the operator's schema, each with its given or default value."""
     found = []
     for place, item in enumerate(node.target._schema.arguments):
         if place < len(node.args):

@@ -22,11 +22,12 @@ class Binding:
 
     Attributes:
         name: The input's name.
-        what: "parameter layers.0.w", "buffer x", "argument 1", "constant", or which operator of torch computes it.
+        what: Origin of the tensor: "parameter layers.0.w", "buffer x", "argument 1", "constant", or the torch operator
+            that computes it.
         node: The node of the torch graph that has the tensor.
         shape: The extents that the tensor must have.
         strides: The strides that it must have, in elements.
-        layout: Which of its elements the input has, in its memory, from its first element on.
+        layout: Elements of the tensor's memory that the input has, from the tensor's first element on.
         dtype: The input's element type.
     """
 
@@ -39,7 +40,7 @@ class Binding:
     dtype: DType
 
     def read(self, tensor: Any) -> Any:
-        """The input as a tensor of torch, without a copy unless it has other strides than at the import.
+        """Return the input as a torch tensor, without a copy unless it has other strides than at the import.
 
         Args:
             tensor: The tensor of the node.
@@ -71,8 +72,8 @@ class Output:
     """Binding of a program's result to a tensor of the torch graph.
 
     Attributes:
-        node: The node of the torch graph whose tensor it is.
-        number: The program's output.
+        node: The node of the torch graph that the result stands for.
+        number: Number of the program's output.
         shape: The extents in torch.
         strides: Its strides in the memory of the program's output, which is row-major.
     """
@@ -83,10 +84,10 @@ class Output:
     strides: tuple[int, ...]
 
     def present(self, results: Sequence[Any]) -> Any:
-        """The node's tensor, as a view of what the program has computed.
+        """Return the node's tensor as a view of the program's output.
 
         Args:
-            results: The program's outputs as tensors of torch, row-major.
+            results: The program's outputs as torch tensors, row-major.
         """
         found = results[self.number]
         return found.as_strided(self.shape, self.strides, found.storage_offset())
@@ -99,7 +100,7 @@ class Left:
     Attributes:
         node: Its node in the torch graph.
         operator: Its name, as in "aten.cumsum.default".
-        reason: Why.
+        reason: Reason why it is not imported.
         where: The line of the user's module; None if torch has not kept it.
         through: Lines of other files between that one and the operator, the innermost last.
     """
@@ -119,11 +120,11 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A place where the program's element types are not torch's, or a call of torch that has no effect.
+    """Remark on an element type that differs from torch's, or on a torch call that has no effect.
 
     Attributes:
         node: Its node in the torch graph.
-        text: What was read, and as what.
+        text: Text of the remark.
         where: The line of the user's module.
     """
 
@@ -137,15 +138,15 @@ class Note:
 
 @dataclass(frozen=True)
 class Region:
-    """Operators that one program computes.
+    """A subgraph of the torch graph that one program computes.
 
     Attributes:
         graph: The program.
-        nodes: The nodes of the torch graph that it has, in order.
-        inputs: What the program's inputs are, in order.
-        outputs: What torch takes from it.
-        views: Nodes that are used outside and are views of what the program reads, or of an output that is a result
-            beside them: torch makes them itself.
+        nodes: The nodes of the torch graph in the subgraph, in order.
+        inputs: Bindings of the program's inputs, in order.
+        outputs: Bindings of the program's results.
+        views: Nodes that are used outside and are views of the program's inputs, or of another result: torch makes them
+            itself.
     """
 
     graph: ImportedGraph = field(compare=False)
@@ -188,15 +189,15 @@ class Imported:
 
     Attributes:
         module: The torch graph, without operators that write in place.
-        regions: The parts that are programs; all of it if ``graph`` is not None.
+        regions: The subgraphs that are programs; all of it if ``graph`` is not None.
         left: The operators that stay with torch.
         ahead: Those of them that depend on no argument: torch computes them once, when parameters are bound.
         views: Nodes in no region that compute nothing: views and casts that torch makes itself.
-        notes: Where element types differ from torch's.
-        arguments: For each placeholder of the torch graph what it is, as in ``Binding.what``.
-        given: For each placeholder the tensor of the module's state or the constant; no entry for an argument.
-        results: The nodes of the torch graph that are its results, in order; None for one that is no tensor.
-        writes: Which of the first results are not returned but written, as in "buffer x".
+        notes: Remarks on element types that differ from torch's.
+        arguments: Description of each placeholder of the torch graph, as in ``Binding.what``.
+        given: Tensor of each placeholder that is state or a constant; no entry for an argument.
+        results: The result nodes of the torch graph, in order; None for one that is no tensor.
+        writes: Targets of the first results that are written instead of returned, as in "buffer x".
     """
 
     module: Any
@@ -221,11 +222,11 @@ class Imported:
         return {name: what for region in self.regions for name, what in region.bindings.items()}
 
     def tensors(self, names: Iterable[str], arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Tensors of the torch graph, computed by torch.
+        """Compute tensors of the torch graph by torch.
 
         Args:
             names: Names of nodes.
-            arguments: The tensors of the placeholders that are arguments, by the placeholders' names.
+            arguments: Tensors of the argument placeholders, by the placeholders' names.
 
         Returns:
             A tensor for each name.

@@ -1,4 +1,4 @@
-"""Rules for operators on elements."""
+"""Import rules of elementwise operators."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from mirage_formal.torch.call import round_number as rounded_number
 from mirage_formal.torch.values import ImportedGraph, Value, stuck
 from mirage_formal.torch.views import View
 
-#: Below this size 1 + x loses digits of x, so log(1 + x) is computed as 2 artanh y with y = x / (2 + x).
+#: Magnitude of x below which 1 + x loses digits of x, so that log(1 + x) is 2 artanh y with y = x / (2 + x).
 SERIES: Final = Fraction(1, 4)
-#: What arithmetic is between masks, by the name of the operator.
+#: Logical operators of arithmetic between masks, by the name of the arithmetic operator.
 _LOGIC: Final = {"mul": "logical_and", "minimum": "logical_and", "add": "logical_or", "maximum": "logical_or"}
-#: Arithmetic of numbers.
+#: Constant folding of arithmetic.
 _FOLDED: Final[dict[str, Callable[[Fraction, Fraction], Fraction]]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -26,7 +26,7 @@ _FOLDED: Final[dict[str, Callable[[Fraction, Fraction], Fraction]]] = {
 
 
 def unary(name: str, *more: object) -> Callable[[Call], Written]:
-    """The function of the front end that has this name."""
+    """Return the rule that writes the front end's function of this name."""
 
     def rule(call: Call) -> Written:
         return call.map(lambda graph, x: getattr(graph, name)(x, *more), call.value(next(iter(call.given))))
@@ -35,7 +35,7 @@ def unary(name: str, *more: object) -> Callable[[Call], Written]:
 
 
 def binary(name: str) -> Callable[[Call], Written]:
-    """A function of two operands, of which one may be a number; ``alpha`` multiplies the second one."""
+    """Return the rule of a function of two operands, of which one may be a number; ``alpha`` scales the second."""
 
     def rule(call: Call) -> Written:
         first, second = call.operand("self"), call.operand("other")
@@ -69,7 +69,7 @@ def _of_masks(call: Call, name: str, first: Operand, second: Operand) -> Value:
 
 
 def rsub(call: Call) -> Written:
-    """The number minus alpha times the tensor."""
+    """Write ``rsub``: the other operand, a number, minus alpha times the tensor."""
     number, alpha = call.number("other"), call.factor("alpha")
     if alpha == 1:
         return call.map(lambda graph, x: graph.sub(number, x), call.value())
@@ -77,7 +77,7 @@ def rsub(call: Call) -> Written:
 
 
 def div(call: Call) -> Written:
-    """A quotient that is not rounded to whole numbers."""
+    """Write ``div`` without a rounding mode."""
     if call.given.get("rounding_mode") is not None:
         raise stuck("expected no rounding_mode: programs have no rounding to whole numbers")
     if call.operand("self") == 0:
@@ -86,7 +86,7 @@ def div(call: Call) -> Written:
 
 
 def power(call: Call) -> Written:
-    """A power with a constant exponent; of minus infinity, one that is not whole is the power of infinity."""
+    """Write ``pow`` with a constant exponent; minus infinity to a fractional power is that power of infinity."""
     exponent = call.number("exponent")
     roots = abs(exponent) == Fraction(1, 2)
 
@@ -107,7 +107,7 @@ def gelu(call: Call) -> Written:
 
 
 def clamp(call: Call) -> Written:
-    """At least one bound, at most another; each a number, a tensor or left out."""
+    """Write ``clamp``; each bound is a number, a tensor or left out."""
     names = ("min_val", "max_val") if "min_val" in call.given else ("min", "max")
     low, high = (
         None if _no_bound(call, name, sign) else call.operand(name) for name, sign in zip(names, (-1, 1), strict=True)
@@ -124,12 +124,12 @@ def _no_bound(call: Call, name: str, sign: int) -> bool:
 
 
 def bounded(low: int, high: int) -> Callable[[Call], Written]:
-    """Elements clamped to constants."""
+    """Return the rule that clamps elements to two constants."""
     return lambda call: call.map(lambda graph, x: graph.clamp(x, low, high), call.value())
 
 
 def leaky_relu(call: Call) -> Written:
-    """x above 0, the slope times x elsewhere."""
+    """Write ``leaky_relu``: x above 0, the slope times x elsewhere."""
     slope = call.factor("negative_slope")
     return call.map(lambda graph, x: graph.select(graph.gt(x, 0), x, graph.scale(x, slope)), call.value())
 
@@ -138,7 +138,7 @@ def leaky_relu(call: Call) -> Written:
 
 
 def log_one_plus(graph: ImportedGraph, x: Tensor) -> Tensor:
-    """log(1 + x), with as many digits near 0 as x has.
+    """Write log(1 + x) with full relative accuracy near 0.
 
     Below ``SERIES`` it is 2 (y + y^3/3 + y^5/5 + y^7/7), which is off by less than y^8 / 9 of the value, 2e-8, for y is
     at most 1/7: less than float32 rounds.
@@ -153,23 +153,23 @@ def log_one_plus(graph: ImportedGraph, x: Tensor) -> Tensor:
 
 
 def exp_minus_one(graph: ImportedGraph, x: Tensor) -> Tensor:
-    """e^x - 1 = tanh(x / 2) (e^x + 1), in which nothing cancels."""
+    """Write e^x - 1 as tanh(x / 2) (e^x + 1), in which nothing cancels."""
     half = graph.tanh(graph.scale(x, Fraction(1, 2)))
     return graph.mul(half, graph.shift(graph.exp(x), 1))
 
 
 def log1p(call: Call) -> Written:
-    """log(1 + x)."""
+    """Write ``log1p``: log(1 + x)."""
     return call.wide(log_one_plus, call.value())
 
 
 def expm1(call: Call) -> Written:
-    """e^x - 1."""
+    """Write ``expm1``: e^x - 1."""
     return call.wide(exp_minus_one, call.value())
 
 
 def softplus(call: Call) -> Written:
-    """log(1 + e^(b x)) / b up to a threshold of b x, x beyond it."""
+    """Write ``softplus``: log(1 + e^(b x)) / b up to a threshold of b x, x beyond it."""
     beta, threshold = call.factor("beta"), call.number("threshold")
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
@@ -181,29 +181,29 @@ def softplus(call: Call) -> Written:
 
 
 def log_of_sigmoid(graph: ImportedGraph, x: Tensor) -> Tensor:
-    """min(x, 0) - log(1 + e^-|x|)."""
+    """Write log(sigmoid(x)) as min(x, 0) - log(1 + e^-|x|)."""
     small = graph.exp(graph.neg(graph.abs(x)))
     return graph.sub(graph.minimum(x, 0), log_one_plus(graph, small))
 
 
 def log_sigmoid(call: Call) -> Written:
-    """-log(1 + e^-x)."""
+    """Write ``log_sigmoid``: -log(1 + e^-x)."""
     return call.wide(log_of_sigmoid, call.value())
 
 
 def mish(call: Call) -> Written:
-    """x tanh(log(1 + e^x))."""
+    """Write ``mish``: x tanh(log(1 + e^x))."""
     return call.wide(lambda graph, x: graph.mul(x, graph.tanh(log_one_plus(graph, graph.exp(x)))), call.value())
 
 
 def elu(call: Call) -> Written:
-    """s x above 0, s a (e^(c x) - 1) elsewhere."""
+    """Write ``elu``: s x above 0, s a (e^(c x) - 1) elsewhere."""
     alpha, scale, inner = (call.factor(name) for name in ("alpha", "scale", "input_scale"))
     return call.wide(_elu(scale, alpha * scale, inner), call.value())
 
 
 def celu(call: Call) -> Written:
-    """x above 0, a (e^(x / a) - 1) elsewhere."""
+    """Write ``celu``: x above 0, a (e^(x / a) - 1) elsewhere."""
     alpha = call.factor("alpha")
     return call.wide(_elu(Fraction(1), alpha, 1 / alpha), call.value())
 
@@ -217,7 +217,7 @@ def _elu(above: Fraction, below: Fraction, inner: Fraction) -> Callable[[Importe
 
 
 def softshrink(call: Call) -> Written:
-    """0 from -c to c, x less c above, x plus c below."""
+    """Write ``softshrink``: 0 from -c to c, x less c above, x plus c below."""
     bound = call.number("lambd")
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
@@ -233,21 +233,21 @@ def _scaled(graph: ImportedGraph, x: Tensor, factor: Fraction) -> Tensor:
 
 
 def addcmul(call: Call) -> Written:
-    """x + c a b."""
+    """Write ``addcmul``: x + c a b."""
     factor = call.factor("value")
     values = [call.value(name) for name in ("self", "tensor1", "tensor2")]
     return call.wide(lambda graph, x, a, b: graph.add(x, graph.mul(_scaled(graph, a, factor), b)), *values)
 
 
 def addcdiv(call: Call) -> Written:
-    """x + c a / b."""
+    """Write ``addcdiv``: x + c a / b."""
     factor = call.factor("value")
     values = [call.value(name) for name in ("self", "tensor1", "tensor2")]
     return call.wide(lambda graph, x, a, b: graph.add(x, graph.div(_scaled(graph, a, factor), b)), *values)
 
 
 def lerp(call: Call) -> Written:
-    """x + c (y - x), or from the other end where c is nearer to 1."""
+    """Write ``lerp``: x + c (y - x), or the same from y where c is nearer to 1."""
     factor = call.factor("weight")
     if factor == 1:
         raise stuck("expected a weight other than 1: NaN and infinity times 0 are NaN")
@@ -262,12 +262,12 @@ def lerp(call: Call) -> Written:
 
 
 def hardsigmoid(call: Call) -> Written:
-    """x / 6 + 1 / 2, clamped to 0..1."""
+    """Write ``hardsigmoid``: x / 6 + 1 / 2, clamped to 0..1."""
     return call.wide(_hardsigmoid, call.value())
 
 
 def hardswish(call: Call) -> Written:
-    """x hardsigmoid(x)."""
+    """Write ``hardswish``: x hardsigmoid(x)."""
     return call.wide(lambda graph, x: graph.mul(x, _hardsigmoid(graph, x)), call.value())
 
 
@@ -276,7 +276,7 @@ def _hardsigmoid(graph: ImportedGraph, x: Tensor) -> Tensor:
 
 
 def xlogy(call: Call) -> Written:
-    """x log(y), and 0 where x is 0 and y is a number."""
+    """Write ``xlogy``: x log(y), and 0 where x is 0 and y is a number."""
 
     def made(graph: ImportedGraph, x: Tensor, y: Tensor) -> Tensor:
         zero = graph.logical_and(graph.eq(x, 0), is_number(graph, y))
@@ -289,17 +289,17 @@ def xlogy(call: Call) -> Written:
 
 
 def is_number(graph: ImportedGraph, x: Tensor) -> Tensor:
-    """Where x is not NaN: at most 0 or at least 0."""
+    """Write the mask of elements that are not NaN: at most 0 or at least 0."""
     return graph.logical_or(graph.le(x, 0), graph.ge(x, 0))
 
 
 def is_nan(call: Call) -> Written:
-    """Where x is NaN."""
+    """Write ``isnan``: the mask of elements that are NaN."""
     return call.logic(lambda graph, x: graph.logical_not(is_number(graph, x)), call.compared(call.value()))
 
 
 def infinite(*, above: bool, below: bool) -> Callable[[Call], Written]:
-    """Where x is infinite, of the signs that are asked for."""
+    """Return the rule of the mask of infinite elements, of one sign or both."""
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
         if above and below:
@@ -310,12 +310,12 @@ def infinite(*, above: bool, below: bool) -> Callable[[Call], Written]:
 
 
 def is_finite(call: Call) -> Written:
-    """Where x is neither infinite nor NaN."""
+    """Write ``isfinite``: the mask of elements that are neither infinite nor NaN."""
     return call.logic(lambda graph, x: graph.le(graph.abs(x), LARGEST), call.compared(call.value()))
 
 
 def nan_to_num(call: Call) -> Written:
-    """x, with numbers for NaN and the infinities."""
+    """Write ``nan_to_num``: x, with numbers for NaN and the infinities."""
     value = call.value()
     largest = {DType.FLOAT16: Fraction(65504), DType.BFLOAT16: Fraction(2**128 - 2**120)}.get(value.dtype, LARGEST)
     given = {"nan": Fraction(0), "posinf": largest, "neginf": -largest}
@@ -329,12 +329,15 @@ def nan_to_num(call: Call) -> Written:
     return call.map(made, call.compared(value))
 
 
-#: For each comparison the one that is true where it is with exchanged operands.
+#: For each comparison, the equivalent one with exchanged operands.
 _TURNED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
 def compared(name: str) -> Callable[[Call], Written]:
-    """A comparison of two tensors, or of a tensor and a number, which torch rounds to the tensor's type before."""
+    """Return the rule of a comparison of two tensors, or of a tensor and a number.
+
+    Torch rounds the number to the tensor's type first.
+    """
 
     def rule(call: Call) -> Written:
         first, second = call.value(), call.given["other"]
@@ -378,7 +381,7 @@ def _with_number(call: Call, name: str, value: Value, given: object) -> Value:
 
 
 def _with_infinity(call: Call, name: str, value: Value, *, negative: bool) -> Value:
-    """A comparison with infinity; with minus infinity it is the one of -x with infinity, turned."""
+    """Write a comparison with infinity; that with minus infinity compares -x with infinity, reversed."""
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
         infinite = graph.lt(x, -LARGEST) if negative else graph.gt(x, LARGEST)
@@ -398,7 +401,7 @@ def _with_infinity(call: Call, name: str, value: Value, *, negative: bool) -> Va
 
 
 def logic(name: str) -> Callable[[Call], Written]:
-    """A conjunction, disjunction or difference of masks, or of where numbers are not 0."""
+    """Return the rule of a logical operator on masks; numbers count as 1 where they are nonzero."""
 
     def rule(call: Call) -> Written:
         first, second = (call.nonzero(call.value(item)) for item in ("self", "other"))
@@ -408,7 +411,7 @@ def logic(name: str) -> Callable[[Call], Written]:
 
 
 def invert(call: Call) -> Written:
-    """1 where a mask has 0, or where a number is 0."""
+    """Write ``logical_not``: 1 where a mask or a number is 0."""
     value = call.value()
     if value.dtype.floating:
         return call.logic(lambda graph, x: graph.eq(x, 0), call.compared(value))
@@ -416,17 +419,17 @@ def invert(call: Call) -> Written:
 
 
 def opposite(call: Call, mask: Value) -> Value:
-    """1 where a mask has 0."""
+    """Write the negation of a mask."""
     return call.logic(lambda graph, m: graph.logical_not(m), mask)
 
 
 def both_of(call: Call, first: Value, second: Value) -> Value:
-    """1 where two masks have 1."""
+    """Write the conjunction of two masks."""
     return call.logic(lambda graph, a, b: graph.logical_and(a, b), first, second)
 
 
 def _kept(call: Call, value: Value, keep: Value) -> Value:
-    """A value with minus infinity where a mask has 0, in addition to where it has it already."""
+    """Return a value that is minus infinity also where a mask is 0."""
     if value.keep is not None:
         keep = both_of(call, value.keep, keep)
     if value.shape != call.shape:
@@ -435,7 +438,7 @@ def _kept(call: Call, value: Value, keep: Value) -> Value:
 
 
 def where(call: Call) -> Written:
-    """One value where a mask has 1, another where it has 0; minus infinity may be read by a softmax only."""
+    """Write ``where``: a selection by a mask; a result with minus infinity may be read by a softmax only."""
     mask, first, second = call.value("condition"), call.given["self"], call.given["other"]
     if minus_infinity(second) and isinstance(first, Value):
         return _kept(call, first, mask)
@@ -445,7 +448,7 @@ def where(call: Call) -> Written:
 
 
 def masked_fill(call: Call) -> Written:
-    """A number where a mask has 1; minus infinity may be read by a softmax only."""
+    """Write ``masked_fill``: a number where a mask is 1; minus infinity may be read by a softmax only."""
     value, mask = call.value(), call.value("mask")
     if minus_infinity(call.given["value"]):
         return _kept(call, value, opposite(call, mask))
@@ -453,7 +456,7 @@ def masked_fill(call: Call) -> Written:
 
 
 def chosen(call: Call, mask: Value, first: Value | Fraction, second: Value | Fraction) -> Value:
-    """One operand where a mask has 1, another where it has 0."""
+    """Write a selection: the first operand where a mask is 1, the second elsewhere."""
     if call.dtype is DType.BOOL:
         raise stuck("expected numbers to choose from, got masks")
     values = [item for item in (first, second) if isinstance(item, Value)]
@@ -465,7 +468,7 @@ def chosen(call: Call, mask: Value, first: Value | Fraction, second: Value | Fra
 
 
 def _number_of(call: Call, mask: Value, first: Any, second: Any) -> Value:
-    """One of two numbers; a factor of 1 and one of 0 are exact."""
+    """Write a selection between two numbers; a factor of 1 and one of 0 are exact."""
     if call.dtype is None or not call.dtype.floating:
         raise stuck("expected floating-point numbers to choose from")
 
@@ -479,7 +482,7 @@ def _number_of(call: Call, mask: Value, first: Any, second: Any) -> Value:
 
 
 def constant(number: int | None = None) -> Callable[[Call], Written]:
-    """A tensor of one number, which what reads it has as an attribute."""
+    """Return the rule of a tensor filled with one number, which becomes an attribute of its readers."""
 
     def rule(call: Call) -> Written:
         if call.dtype is None or not call.dtype.floating:
@@ -491,7 +494,7 @@ def constant(number: int | None = None) -> Callable[[Call], Written]:
 
 
 def diagonal(call: Call) -> Written:
-    """A vector as the diagonal of a matrix, beside zeros."""
+    """Write ``diag_embed``: a vector as the main diagonal of a zero matrix."""
     value, offset = call.value(), call.whole("offset")
     rank = len(value.shape) + 1
     if offset or (call.whole("dim1") % rank, call.whole("dim2") % rank) != (rank - 2, rank - 1):
@@ -503,7 +506,7 @@ def diagonal(call: Call) -> Written:
 
 
 def triangle(*, lower: bool) -> Callable[[Call], Written]:
-    """A matrix with zeros on one side of a diagonal."""
+    """Return the rule of ``tril`` or ``triu``: a matrix with zeros on one side of a diagonal."""
 
     def rule(call: Call) -> Written:
         value = call.value()
@@ -515,7 +518,7 @@ def triangle(*, lower: bool) -> Callable[[Call], Written]:
 
 
 def _beside_zeros(call: Call, keep: Value, value: Value) -> Value:
-    """A value where a mask has 1, and zeros elsewhere."""
+    """Write a value where a mask is 1, and zeros elsewhere."""
     if not value.dtype.floating:
         return both_of(call, keep, value)
     return chosen(call, keep, value if value.number is None else value.number, Fraction(0))

@@ -1,4 +1,4 @@
-"""Rules for products, reductions and norms."""
+"""Import rules of products, reductions, norms and losses."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ NO_CONVOLUTION: Final = "programs have no convolution, but for one that looks at
 
 
 def swap_last_dims(value: Value) -> Value:
-    """The last two dims swapped."""
+    """Return a view with the last two dims swapped."""
     return seen(value, View((*value.view.dims[:-2], value.view.dims[-1], value.view.dims[-2]), value.view.offset))
 
 
 def _times(call: Call, a: Value, b: Value) -> Value:
-    """A product as torch has it: a vector on the left is a row, one on the right a column, and its dim is dropped."""
+    """Write torch's matrix product.
+
+    A vector on the left is a row, a vector on the right is a column, and its dim is dropped.
+    """
     first, second = call.alike([a, b])
     left = seen(first, View(((), *first.view.dims), first.view.offset)) if len(a.shape) == 1 else first
     right = seen(second, View((*second.view.dims, ()), second.view.offset)) if len(b.shape) == 1 else second
@@ -40,13 +43,13 @@ def _times(call: Call, a: Value, b: Value) -> Value:
 
 
 def matmul(call: Call) -> Written:
-    """A product of tensors of any rank."""
+    """Write ``matmul``: a product of tensors of any rank."""
     names = [name for name in ("other", "mat2", "vec2", "vec", "tensor") if name in call.given]
     return _times(call, call.value(), call.value(names[0]))
 
 
 def linear(call: Call) -> Written:
-    """x w^T + b; the weight is read through its strides."""
+    """Write ``linear``: x w^T + b; the transposed weight is a view."""
     weight = call.value("weight")
     found = _times(call, call.value("input"), swap_last_dims(weight) if len(weight.shape) > 1 else weight)
     bias = call.optional("bias")
@@ -54,14 +57,14 @@ def linear(call: Call) -> Written:
 
 
 def addmm(call: Call) -> Written:
-    """beta c + alpha a b."""
+    """Write ``addmm``: beta c + alpha a b."""
     names = ("mat1", "mat2") if "mat1" in call.given else ("batch1", "batch2")
     found = _times(call, call.value(names[0]), call.value(names[1]))
     alpha, beta = call.factor("alpha"), call.number("beta")
 
     def made(graph: ImportedGraph, x: Tensor, c: Tensor) -> Tensor:
         x = x if alpha == 1 else graph.scale(x, alpha)
-        if beta == 0:  # what is added does not matter, not even NaN
+        if beta == 0:  # the added term is ignored, even NaN
             return x
         return graph.add(c if beta == 1 else graph.scale(c, beta), x)
 
@@ -69,10 +72,10 @@ def addmm(call: Call) -> Written:
 
 
 def attention(call: Call) -> Written:
-    """softmax(q k^T scale + mask) v, with booleans or numbers as the mask, or the lower triangle of ones.
+    """Write attention, softmax(q k^T scale + mask) v, with a boolean or additive mask, or a causal one.
 
-    A query without a key has zeros, as torch has them: of its exponentials, all 0, the sum is 0, by which nothing is
-    divided.
+    A query without a key has a zero result, as in torch: its exponentials are all 0, and their sum, 0, is not divided
+    by.
     """
     q, k, v = (call.value(name) for name in ("query", "key", "value"))
     if call.given["dropout_p"]:
@@ -93,7 +96,7 @@ def attention(call: Call) -> Written:
 
 
 def _shared(call: Call, value: Value, heads: int) -> Value:
-    """Keys or values of groups for each of the queries that share them."""
+    """Repeat the keys or values of each group for the query heads that share them (grouped-query attention)."""
     *lead, groups, rows, columns = value.shape
     apart = reshaped(call.program, value, (*lead, groups, 1, rows, columns))
     wide = seen(apart, views.expand(apart.view, (*lead, groups, heads // groups, rows, columns)))
@@ -105,9 +108,9 @@ def _softmax(call: Call, value: Value, axis: int) -> Value:
 
 
 def _kept_softmax(call: Call, scores: Value, keep: Value, axis: int) -> Value:
-    """The softmax of the scores where a mask has 1, and 0 elsewhere.
+    """Write the softmax of scores where a mask is 1, and 0 elsewhere.
 
-    Scores that are not kept have no influence, not even on the maximum. A row of which nothing is kept is 0 / 0.
+    Scores that are masked have no influence, not even on the maximum. A fully masked row is 0 / 0.
     """
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
@@ -120,7 +123,7 @@ def _kept_softmax(call: Call, scores: Value, keep: Value, axis: int) -> Value:
 
 
 def _weights(call: Call, scores: Value, keep: Value | None, axis: int) -> Value:
-    """The weights of attention: a softmax that is 0 where a row has nothing but minus infinity, or is not kept.
+    """Write the weights of attention: a softmax that is 0 for masked scores and for rows of minus infinity only.
 
     The maximum of such a row is finite, so e to minus infinity less it is 0 and not NaN.
     """
@@ -137,7 +140,7 @@ def _weights(call: Call, scores: Value, keep: Value | None, axis: int) -> Value:
 
 
 def softmax(call: Call) -> Written:
-    """Along one dim; minus infinity counts as no weight at all, and a row of it has no value."""
+    """Write ``softmax`` along one dim; minus infinity has weight 0, and a row of only minus infinity has no value."""
     value = call.value()
     axis = call.whole("dim") % max(len(value.shape), 1)
     if value.keep is None:
@@ -154,13 +157,13 @@ def log_softmax(call: Call) -> Written:
 
 
 def _wide_along(call: Call, value: Value, make: Maker, dims: set[int], *, one: bool = False) -> Value:
-    """An operator of several steps along dims, between which torch rounds to float32 at most."""
+    """Write an operator of several steps along dims, between which torch rounds to float32 at most."""
     found = apply(call.program, [call.cast(value, DType.FLOAT32)], make, dims, one=one)
     return call.cast(found, call.target([value]))
 
 
 def _reduced(call: Call, value: Value, dims: Sequence[int], name: str) -> Value:
-    """A reduction over dims, one after another; sums of narrow types are float32 in between."""
+    """Write a reduction over dims, one dim after another; sums of narrow types are kept in float32 in between."""
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
         found, dtype = tensors[0], tensors[0].dtype
@@ -174,7 +177,7 @@ def _reduced(call: Call, value: Value, dims: Sequence[int], name: str) -> Value:
 
 
 def _closed(call: Call, value: Value, dims: Sequence[int]) -> Value:
-    """A reduced value with its dims of extent 1, or without them."""
+    """Return a reduced value with its reduced dims of extent 1 (keepdim), or without them."""
     if call.given.get("keepdim"):
         return value
     kept = tuple(digits for axis, digits in enumerate(value.view.dims) if axis not in dims)
@@ -182,7 +185,7 @@ def _closed(call: Call, value: Value, dims: Sequence[int]) -> Value:
 
 
 def reduction(name: str) -> Callable[[Call], Written]:
-    """A sum, mean or extreme over dims."""
+    """Return the rule of a sum, mean, maximum or minimum over dims."""
 
     def rule(call: Call) -> Written:
         value = call.accumulated(call.value())
@@ -195,7 +198,7 @@ def reduction(name: str) -> Callable[[Call], Written]:
 
 
 def any_or_all(*, every: bool) -> Callable[[Call], Written]:
-    """Return whether a mask has a 1, or no 0, along dims."""
+    """Return the rule of ``any`` or ``all`` along dims."""
 
     def rule(call: Call) -> Written:
         mask = call.nonzero(call.value())
@@ -209,7 +212,7 @@ def any_or_all(*, every: bool) -> Callable[[Call], Written]:
 
 
 def extreme(name: str) -> Callable[[Call], Written]:
-    """The values of an extreme along one dim, of which torch gives the indices as well."""
+    """Return the rule of a maximum or minimum along one dim; only its values, not its indices, are imported."""
 
     def rule(call: Call) -> Written:
         value = call.value()
@@ -220,7 +223,7 @@ def extreme(name: str) -> Callable[[Call], Written]:
 
 
 def logsumexp(call: Call) -> Written:
-    """The largest element plus the logarithm of the sum of e^(x - largest); of infinite ones, 0 is subtracted."""
+    """Write ``logsumexp``: the maximum m plus log sum e^(x - m); an infinite m is replaced by 0."""
     value = call.value()
     dims = call.dims("dim", len(value.shape))
 
@@ -238,7 +241,7 @@ def logsumexp(call: Call) -> Written:
 
 
 def spread(*, root: bool) -> Callable[[Call], Written]:
-    """The variance or its root."""
+    """Return the rule of a variance or standard deviation."""
 
     def rule(call: Call) -> Written:
         value = call.value()
@@ -262,7 +265,7 @@ def spread(*, root: bool) -> Callable[[Call], Written]:
 
 
 def vector_norm(call: Call) -> Written:
-    """The 1-norm, the 2-norm or the largest magnitude."""
+    """Write ``vector_norm``: the 1-norm, the 2-norm or the largest magnitude."""
     value = call.accumulated(call.value())
     dims = call.dims("dim", len(value.shape))
     order = call.given.get("ord", call.given.get("p", 2))
@@ -281,7 +284,7 @@ def vector_norm(call: Call) -> Written:
 
 
 def _normed(call: Call, name: str, values: Sequence[Value], dims: set[int], eps: Fraction) -> Value:
-    """A norm along dims with its weight."""
+    """Write an RMS norm or layer norm along dims, with its weight."""
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
         x, *weight = tensors
@@ -294,7 +297,7 @@ def _normed(call: Call, name: str, values: Sequence[Value], dims: set[int], eps:
 
 
 def norm(name: str) -> Callable[[Call], Written]:
-    """A norm over the last dims, with a weight and a bias."""
+    """Return the rule of a norm over the last dims, with a weight and a bias."""
 
     def rule(call: Call) -> Written:
         value = call.value("input")
@@ -316,12 +319,12 @@ def _epsilon(value: Value) -> float:
 
 
 def _channels(value: Value, rank: int) -> Value:
-    """A vector along the second of so many dims."""
+    """Return a vector as a view along dim 1 of a tensor of this rank."""
     return seen(value, View(((), value.view.dims[0], *((),) * (rank - 2)), value.view.offset))
 
 
 def group_norm(call: Call) -> Written:
-    """Each group of channels is normalised over its channels and all places."""
+    """Write ``group_norm``: each group of channels is normalised over its channels and all positions."""
     value, groups = call.value("input"), call.whole("num_groups")
     shape = value.shape
     wide = value if _alone(call) else call.cast(value, DType.FLOAT32)
@@ -332,7 +335,7 @@ def group_norm(call: Call) -> Written:
 
 
 def instance_norm(call: Call) -> Written:
-    """Each channel of each element of the batch is normalised over all places."""
+    """Write ``instance_norm``: each channel of each element of the batch is normalised over all positions."""
     if not call.given["use_input_stats"]:
         raise stuck("expected instance_norm with the statistics of its input")
     value = call.value("input")
@@ -360,7 +363,7 @@ def _affine(call: Call, value: Value, found: Value) -> Value:
 
 
 def pairwise_distance(call: Call) -> Written:
-    """The 2-norm of a - b + eps along the last dim."""
+    """Write ``pairwise_distance``: the 2-norm of a - b + eps along the last dim."""
     eps = call.number("eps")
     if call.number("p") != 2:
         raise stuck(f"expected p = 2, got {call.given['p']}")
@@ -374,7 +377,7 @@ def pairwise_distance(call: Call) -> Written:
 
 
 def average_pool(places: int) -> Callable[[Call], Written]:
-    """The mean of windows over the last dims that do not overlap."""
+    """Return the rule of an average pooling with disjoint windows over the last dims."""
 
     def rule(call: Call) -> Written:
         value = call.value()
@@ -394,7 +397,7 @@ def average_pool(places: int) -> Callable[[Call], Written]:
 
 
 def convolution(call: Call) -> Written:
-    """A convolution that looks at one place at a time, which is a product over the channels."""
+    """Write a convolution with a 1 x 1 kernel as a product over the channels."""
     value, weight, bias = call.value("input"), call.value("weight"), call.optional("bias")
     rank = len(weight.shape)
     plain = set(call.wholes("stride")) <= {1} and not any(call.wholes("padding"))
@@ -408,7 +411,7 @@ def convolution(call: Call) -> Written:
 
 
 def loss(make: Callable[[Call, ImportedGraph, Tensor, Tensor], Tensor]) -> Callable[[Call], Written]:
-    """A loss of two tensors, by elements, as their mean or as their sum."""
+    """Return the rule of an elementwise loss of two tensors, with its reduction."""
 
     def rule(call: Call) -> Written:
         values = call.value(), call.value("target")
@@ -418,7 +421,7 @@ def loss(make: Callable[[Call, ImportedGraph, Tensor, Tensor], Tensor]) -> Calla
 
 
 def _finished(call: Call, found: Value) -> Value:
-    """The loss of all elements from that of each."""
+    """Reduce an elementwise loss by the call's reduction: none, mean or sum."""
     reduction = call.whole("reduction")
     if reduction == 0:
         return found
@@ -427,17 +430,20 @@ def _finished(call: Call, found: Value) -> Value:
 
 
 def square(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
-    """(a - b)^2."""
+    """Write (a - b)^2."""
     return graph.square(graph.sub(a, b))
 
 
 def absolute(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
-    """|a - b|."""
+    """Write |a - b|."""
     return graph.abs(graph.sub(a, b))
 
 
 def huber(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
-    """With d = |a - b|: d^2 / 2 up to c and c (d - c / 2) from there on; or both over c."""
+    """Write the Huber or smooth L1 loss.
+
+    With d = |a - b|: d^2 / 2 up to c and c (d - c / 2) from there on; or both over c.
+    """
     delta = "delta" in call.given
     bound = call.number("delta" if delta else "beta")
     if bound <= 0:
@@ -451,7 +457,7 @@ def huber(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
 
 
 def cross_entropy(call: Call) -> Written:
-    """-b log a - (1 - b) log(1 - a), where torch has -100 for smaller logarithms."""
+    """Write the binary cross entropy: -b log a - (1 - b) log(1 - a), with logarithms of at least -100, as in torch."""
 
     def made(graph: ImportedGraph, a: Tensor, b: Tensor, weight: Tensor | None) -> Tensor:
         near, far = (graph.maximum(x, -100) for x in (graph.log(a), log_one_plus(graph, graph.neg(a))))
@@ -462,7 +468,7 @@ def cross_entropy(call: Call) -> Written:
 
 
 def cross_entropy_of_logits(call: Call) -> Written:
-    """(1 - b) a - (1 + (p - 1) b) log sigmoid(a)."""
+    """Write the binary cross entropy of logits: (1 - b) a - (1 + (p - 1) b) log sigmoid(a)."""
 
     def made(graph: ImportedGraph, a: Tensor, b: Tensor, weight: Tensor | None, positive: Tensor | None) -> Tensor:
         logs = log_of_sigmoid(graph, a)
@@ -476,10 +482,10 @@ def cross_entropy_of_logits(call: Call) -> Written:
 
 
 def batch_norm(call: Call) -> Written:
-    """In evaluation: with the mean and the variance that training has left.
+    """Write ``batch_norm`` in evaluation, with the stored mean and variance.
 
-    On the CPU torch makes one factor and one summand of each channel first, on a GPU it takes the mean away first. Over
-    the real numbers both are the same; where a weight or a statistic is infinite they are not.
+    On the CPU torch first computes one factor and one summand of each channel; on a GPU it first subtracts the mean.
+    Over the real numbers both are the same; where a weight or a statistic is infinite they are not.
     """
     if call.given.get("training") or call.optional("running_mean") is None:
         raise stuck("expected batch_norm in evaluation, got training", "call module.eval() first")
@@ -507,14 +513,14 @@ def batch_norm(call: Call) -> Written:
 
 
 def batch_norm_alone(call: Call) -> Written:
-    """The same, as the first of several results, the others of which are empty."""
+    """Write ``batch_norm`` in evaluation as the first of several results, the others of which are empty."""
     found = batch_norm(call)
     assert isinstance(found, Value)
     return (found,)
 
 
 def batch_norm_training(call: Call) -> Written:
-    """With the mean and the variance of the batch, which become a part of those that are kept."""
+    """Write ``batch_norm`` in training, with the statistics of the batch, which also update the stored ones."""
     if not call.given["training"]:
         raise stuck("expected the statistics of the batch")
     value, eps, part = call.value("input"), call.number("eps"), call.factor("momentum")

@@ -1,7 +1,8 @@
-"""Tensors of torch while they are imported, and how one that is read as a view becomes a tensor of the program.
+"""Torch tensors during an import, and their conversion from views of inputs to tensors of the program.
 
-Inputs are declared last. What reads them says through which strides it would like to; an input that everything reads in
-one way is declared with these strides, and any other as most of its readers want it, with operators for the others.
+Inputs are declared last. Each reader records the strides by which it wants to read an input. An input that all readers
+want in one way is declared with these strides. Any other is declared as most of its readers want it, with view
+operators for the others.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from mirage_formal.torch.views import Digit, View, joined
 
 
 class ImportedGraph(Graph):
-    """A program made of a torch graph.
+    """Builder of a program from a torch graph.
 
-    Its operators have the lines of the user's module, not of the import. Equal operators are one, and an RMS norm that
-    is written out is one operator: searches find better kernels for it.
+    Its operators have the lines of the user's module, not of the import. Equal operators are merged. A composed RMS
+    norm becomes one operator, because searches find better kernels for it.
 
     Sound: ``rms_norm`` is by definition x / sqrt(mean of x^2 + eps), times the weight.
     """
@@ -53,7 +54,10 @@ class ImportedGraph(Graph):
         return self._known[op]
 
     def _recognised(self, op: Op) -> Op | None:
-        """A product that is an RMS norm: of x and the reciprocal of its root mean square, or of a weight and that."""
+        """Return the RMS norm that a product computes, or None.
+
+        The product is x times the reciprocal of its root mean square, or a weight times such a product.
+        """
         if op.kind is not OpKind.MUL:
             return None
         for first, second in (op.operands, op.operands[::-1]):
@@ -66,7 +70,7 @@ class ImportedGraph(Graph):
         return None
 
     def _is_square(self, square: int, tensor: int) -> bool:
-        """Check that ``square`` squares ``tensor``, or that both equally reshape a square and its operand."""
+        """Return whether ``square`` squares ``tensor``, or both equally reshape a square and its operand."""
         made, other = self._makers.get(square), self._makers.get(tensor)
         if made is not None and made.kind is OpKind.RESHAPE and other is not None and other.kind is OpKind.RESHAPE:
             same = made.attrs == other.attrs
@@ -74,7 +78,7 @@ class ImportedGraph(Graph):
         return made == Op(OpKind.SQUARE, (tensor,))
 
     def _root_mean(self, tensor: int, kinds: Sequence[OpKind]) -> tuple[Op | None, Fraction | None]:
-        """The mean at the end of a chain of operators, and what is added to it; a sum with 0 may be left out."""
+        """Return the mean at the end of a chain of operators, and the added epsilon; a sum with 0 may be missing."""
         eps: Fraction | None = None
         for kind in kinds:
             made = self._makers.get(tensor)
@@ -97,7 +101,7 @@ class ImportedGraph(Graph):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a program reads an input: the view of the given tensor that it is declared as, in elements."""
+    """Layout of a program's input: shape, strides and offset of its view of the given tensor, in elements."""
 
     shape: Shape
     strides: tuple[int, ...]
@@ -106,7 +110,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A tensor that the program is given.
+    """A tensor that the program receives.
 
     Attributes:
         name: The name of its node in the torch graph.
@@ -124,7 +128,7 @@ class Source:
 
     @property
     def layout(self) -> Layout:
-        """As it lies in memory: dims of more than one element, in the order of their strides; repeated ones once."""
+        """Layout in memory order: dims of more than one element by descending stride; repeated elements once."""
         pairs = [(n, s) for n, s in zip(self.shape, self.strides, strict=True) if n > 1 and s]
         pairs = sorted(pairs, key=lambda pair: -pair[1]) or [(1, 1)]
         return Layout(tuple(n for n, _ in pairs), tuple(s for _, s in pairs), 0)
@@ -132,7 +136,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One number, of which a tensor may consist.
+    """A number, which all elements of a tensor have.
 
     Attributes:
         number: The number, rounded to the element type.
@@ -145,12 +149,12 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A tensor of torch during the import.
+    """A torch tensor during the import: a view of a tensor or a constant.
 
     Attributes:
-        base: The tensor whose elements it has, or the number that all of them are.
-        view: Which of them, in which order.
-        keep: Where the torch tensor has the value, as a mask; elsewhere it has minus infinity. None: everywhere.
+        base: The tensor that is viewed, or the number of all elements.
+        view: Index map into the base.
+        keep: Mask of the elements that have the value; the others are minus infinity. None: all elements.
     """
 
     base: Source | Tensor | Constant
@@ -164,12 +168,12 @@ class Value:
 
     @property
     def dtype(self) -> DType:
-        """The element type in the program."""
+        """Return the element type in the program."""
         return self.base.dtype
 
     @property
     def number(self) -> Fraction | None:
-        """The number that all elements are; None if they are not known to be one."""
+        """Return the number of all elements of a constant; None for other values."""
         return self.base.number if isinstance(self.base, Constant) else None
 
     def same(self, other: Value) -> bool:
@@ -185,17 +189,17 @@ def stuck(what: str, hint: str = "leave it to torch, or write it another way") -
 
 @dataclass(slots=True)
 class Program:
-    """A program while it is imported.
+    """A program under construction during an import.
 
     Attributes:
         graph: Its operators so far.
-        layouts: How inputs are declared; None while that is found out, by writing the program once for nothing.
-        wishes: For each input, how it was read; None stands for a way that strides do not give.
-        inputs: The inputs that are declared, by name of their node.
+        layouts: Layouts of the inputs; None in a first pass, which writes the program once to determine them.
+        wishes: For each input, the layouts in which it is read; None for a read that no strides express.
+        inputs: The declared inputs, by name of their node.
         names: Names of inputs, by name of their node.
         sources: The inputs that were read, by name of their node.
-        drafts: What stands for them while it is found out how to declare them.
-        stored: A tensor of one element that torch is given for a number.
+        drafts: Placeholders of inputs in the first pass.
+        stored: Function that makes a tensor of one element of a number.
     """
 
     layouts: dict[str, Layout] | None = None
@@ -208,7 +212,7 @@ class Program:
     stored: Callable[[Constant], Source] | None = None
 
     def chosen(self) -> dict[str, Layout]:
-        """How to declare each input, from how it was read."""
+        """Return the layout in which to declare each input, from the layouts in which it was read."""
         found: dict[str, Layout] = {}
         for name, wishes in self.wishes.items():
             whole = self.sources[name].layout
@@ -223,12 +227,12 @@ class Program:
         return found
 
     def lay(self, value: Value, groups: Sequence[Sequence[Digit]], *, real: bool = False) -> Tensor:
-        """A tensor of the program with one dim for each group of a value's digits.
+        """Materialize a value as a tensor of the program, with one dim for each group of the value's digits.
 
         Args:
             value: The value.
             groups: Digits of its view, refined or not, in any order; a digit of stride 0 is repeated. Together they
-                stand for every element that is wanted.
+                index all elements of the result.
             real: Whether dims that are only repeated have their extent; otherwise it is 1.
 
         Returns:
@@ -297,7 +301,7 @@ class Program:
         return self._tensor(self.inputs[source.name], _from_start(offset, layout), inner)
 
     def _tensor(self, base: Tensor, offset: int, groups: Sequence[Sequence[Digit]]) -> Tensor:
-        """The digits of a tensor of the program, by at most one reshape, slices, a transpose and a reshape."""
+        """Write the digits of a program's tensor as at most one reshape, slices, a transpose and a reshape."""
         moved = [joined([digit for digit in group if digit[1]]) for group in groups]
         shape = tuple(prod(n for n, _ in group) for group in moved)
         wanted = [digit for group in moved for digit in group]
@@ -339,12 +343,12 @@ class Program:
 
 
 def _packed(layout: Layout) -> bool:
-    """Return whether nothing lies between the elements of a layout that is in the order of its strides."""
+    """Return whether a layout in stride order has no gaps between its elements."""
     return layout.strides == row_major(layout.shape)
 
 
 def _within(digit: Digit, layout: Layout) -> list[Digit]:
-    """A digit of a tensor's memory as digits of the row-major index of the layout that it is declared with.
+    """Convert a digit of a tensor's memory to digits of the row-major index of its declared layout.
 
     Sound: a digit is cut into pieces, as ``refined`` cuts them, each of which lies within one dim of the layout: the
     one with the largest stride that does not exceed the piece's.
@@ -364,7 +368,7 @@ def _within(digit: Digit, layout: Layout) -> list[Digit]:
 
 
 def _from_start(offset: int, layout: Layout) -> int:
-    """A place in memory as the row-major index of a layout."""
+    """Convert a memory offset to the row-major index of a layout."""
     left, found = offset - layout.offset, 0
     places = sorted(zip(layout.strides, row_major(layout.shape), layout.shape, strict=True), reverse=True)
     for step, place, length in places:

@@ -1,8 +1,8 @@
-"""Operators on views: dims in which all operands of an operator can be read, and the result as torch sees it.
+"""Propagation of views through operators: choice of an operator's dims, and its result as a view.
 
-An operator on elements does not mind in which order they are. So it is applied to its largest operand as that one lies,
-and what torch does to the shape of the operand happens to the result instead: views move behind operators, and most of
-them meet a product that reads its operand in any way, or the end of the program.
+An elementwise operator does not depend on the order of elements. It is therefore applied to its largest operand in that
+operand's own layout, and the view of the operand becomes a view of the result. So views move behind operators. Most of
+them meet a product, which reads its operands through any strides, or the end of the program.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from mirage_formal.graph.types import DType, Shape, broadcast, row_major
 from mirage_formal.torch.values import ImportedGraph, Program, Value, stuck
 from mirage_formal.torch.views import Digit, Digits, View, dense, expand, joined, pieces, refine
 
-#: What an operator makes of its operands; ``axes`` are the dims of these that belong to the dims it works along.
+#: Function that writes an operator; ``axes`` are the operands' dims of the dims that it works along.
 Maker = Callable[[ImportedGraph, Sequence[Tensor], Sequence[int]], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class _Index:
-    """One digit of the index of an operator: its dim in torch and its place there, its extent, a stride per operand."""
+    """One digit of an operator's index: its torch dim and place there, its extent, and its stride in each operand."""
 
     dim: int
     place: int
@@ -30,12 +30,12 @@ class _Index:
     strides: tuple[int, ...]
 
     def before(self, other: _Index) -> bool:
-        """Return whether both are one digit in every operand, this one being the outer."""
+        """Return whether this digit and the next one merge to one digit in every operand, this one being the outer."""
         return all(a == b * other.extent for a, b in zip(self.strides, other.strides, strict=True))
 
 
 def _indices(dims: Sequence[Sequence[Digits]]) -> list[_Index]:
-    """The digits of dims, for each of which all operands have digits of the same extents."""
+    """Return the digits of all dims, in each of which the operands have digits of the same extents."""
     return [
         _Index(dim, place, same[0][0], tuple(stride for _, stride in same))
         for dim, rows in enumerate(dims)
@@ -44,14 +44,17 @@ def _indices(dims: Sequence[Sequence[Digits]]) -> list[_Index]:
 
 
 def _refined(views: Sequence[View], shape: Shape) -> list[list[Digits]] | None:
-    """For each dim the digits of several operands, broadcast to a shape; None if none of two contains the other."""
+    """Return the digits of several operands for each dim of a broadcast shape.
+
+    The result is None if two operands have no common refinement of their digits.
+    """
     wide = [expand(view, shape) for view in views]
     columns = [refine([view.dims[dim] for view in wide]) for dim in range(len(shape))]
     return None if None in columns else [column for column in columns if column is not None]
 
 
 def _alike(program: Program, values: Sequence[Value], shape: Shape) -> tuple[list[Value], list[list[Digits]]]:
-    """Operands and their digits, refined; operands that cut dims differently are put in order first."""
+    """Return the operands with their refined digits; operands that split dims differently are materialized first."""
     found, dims = list(values), _refined([value.view for value in values], shape)
     if dims is None:
         found = [value if value.view.plain else full(program, value) for value in values]
@@ -64,14 +67,15 @@ def _alike(program: Program, values: Sequence[Value], shape: Shape) -> tuple[lis
 def apply(
     program: Program, values: Sequence[Value], make: Maker, along: Collection[int] = (), *, one: bool = False
 ) -> Value:
-    """An operator whose result has the broadcast shape of its operands, except along the dims that it reduces.
+    """Write an operator whose result has the broadcast shape of its operands, except along the dims that it reduces.
 
     Args:
         program: The program.
         values: The operands; torch broadcasts them.
-        make: Writes the operator for operands of equal rank; dims that an operand repeats have extent 1 there.
-        along: Dims of torch that the operator works along, such as those of a sum.
-        one: Whether these have to be one dim of the operands; otherwise they may be several, or none.
+        make: Function that writes the operator for operands of equal rank; dims that an operand repeats have extent 1
+            there.
+        along: Torch dims that the operator works along, such as those of a sum.
+        one: Whether these must be one dim of the operands; otherwise they may be several, or none.
 
     Returns:
         The result; dims that were reduced have extent 1 in torch.
@@ -101,13 +105,13 @@ def apply(
 
 
 def _largest(values: Sequence[Value]) -> int:
-    """The operand with most elements of its own; of several a result, of several the first."""
+    """Return the operand with most distinct elements; among equals a computed tensor, then the first."""
     sizes = [prod(n for digits in value.view.dims for n, stride in digits if stride) for value in values]
     return max(range(len(values)), key=lambda i: (sizes[i], isinstance(values[i].base, Tensor), -i))
 
 
 def _apart(value: Value) -> Value:
-    """A value whose digits are cut where the dims of the tensor end that it is made of."""
+    """Return a value whose digits are split at the dims of its base tensor."""
     if not isinstance(value.base, Tensor):
         return value
     dims = tuple(tuple(p for digit in digits for p in pieces(digit, value.base.shape)) for digits in value.view.dims)
@@ -115,7 +119,7 @@ def _apart(value: Value) -> Value:
 
 
 def _padded(groups: list[list[_Index]], value: Value) -> list[list[_Index]]:
-    """The dims of an operator with dims of extent 1 where its main operand has them, and two dims at least."""
+    """Return an operator's dims with dims of extent 1 as in its main operand, and at least two dims."""
     extents = [prod(item.extent for item in group) for group in groups]
     shape = value.base.shape if isinstance(value.base, Tensor) else ()
     if extents and [n for n in shape if n > 1] == extents:
@@ -127,9 +131,9 @@ def _padded(groups: list[list[_Index]], value: Value) -> list[list[_Index]]:
 def _seen(
     result: Tensor, groups: Sequence[Sequence[_Index]], dims: Sequence[Sequence[_Index]], along: Collection[int] = ()
 ) -> View:
-    """The result as torch sees it.
+    """Return the view of an operator's result in torch's shape.
 
-    A digit that no dim of the result has is repeated, or gone if its dim was reduced.
+    A digit that no dim of the result has is repeated, or removed if its dim was reduced.
     """
     stride: dict[_Index, int] = {}
     for group, extent, step in zip(groups, result.shape, row_major(result.shape), strict=True):
@@ -143,10 +147,10 @@ def _seen(
 
 
 def common_shape(shapes: Sequence[Shape]) -> Shape:
-    """The shape to which shapes broadcast, dims aligned from the last.
+    """Return the broadcast shape of shapes, dims aligned from the last.
 
     Raises:
-        MirageError: There is none.
+        MirageError: The shapes do not broadcast.
     """
     rank = max(len(shape) for shape in shapes)
     found: Shape | None = (1,) * rank
@@ -158,9 +162,9 @@ def common_shape(shapes: Sequence[Shape]) -> Shape:
 
 
 def _groups(indices: list[_Index], value: Value, main: int, along: Collection[int], *, one: bool) -> list[list[_Index]]:
-    """The dims of the operator: digits in the order of the main operand, joined where every operand joins them.
+    """Return the dims of the operator: digits in the order of the main operand, merged where every operand allows it.
 
-    Dims of a tensor of the program stay as they are; of an input, all dims of torch before the last become one.
+    Dims of a program's tensor stay as they are; of an input, all torch dims before the last become one.
     """
     if all(item.strides[main] for item in indices):
         indices = sorted(indices, key=lambda item: -item.strides[main])
@@ -188,11 +192,12 @@ def _groups(indices: list[_Index], value: Value, main: int, along: Collection[in
 
 
 def product(program: Program, a: Value, b: Value) -> Value:
-    """The matrix product over the last two dims; dims before them broadcast.
+    """Write the matrix product over the last two dims; dims before them broadcast.
 
-    Batch indices that only one operand has are rows or columns of it, unless it has further rows and both have batch
-    indices: C[g r, i, j] = sum of A[g r, i, k] B[g, k, j] is, if i is always 0, one product for each g with r as the
-    index of rows. Otherwise B is repeated for each r, by a stride of 0: rows r and i together would be a copy of A.
+    Batch indices that only one operand has become rows or columns of it, unless it has further rows and both have batch
+    indices. For example, C[g r, i, j] = sum of A[g r, i, k] B[g, k, j] with a single i is one product for each g with r
+    as the row index. Otherwise B is repeated for each r, by a stride of 0, because rows r and i together would need a
+    copy of A.
 
     Sound: the sum over k is the same for each index of the result, whichever of its digits stand in which dim.
     """
@@ -231,7 +236,7 @@ def product(program: Program, a: Value, b: Value) -> Value:
 
 
 def _batches(indices: Sequence[_Index]) -> list[list[_Index]]:
-    """Batch dims, joined where both operands join them."""
+    """Return the batch dims, merged where both operands allow it."""
     groups: list[list[_Index]] = []
     for item in indices:
         if groups and groups[-1][-1].before(item):
@@ -242,7 +247,7 @@ def _batches(indices: Sequence[_Index]) -> list[list[_Index]]:
 
 
 def concatenate(program: Program, values: Sequence[Value], axis: int) -> Value:
-    """Tensors one after another along a dim of torch, the other dims of which are equal."""
+    """Write a concatenation along a torch dim; the other dims are equal."""
     shape = tuple(1 if d == axis else n for d, n in enumerate(values[0].shape))
     heads = [View((*v.view.dims[:axis], (), *v.view.dims[axis + 1 :])) for v in values]
     dims = _refined(heads, shape)
@@ -283,13 +288,13 @@ def concatenate(program: Program, values: Sequence[Value], axis: int) -> Value:
 
 
 def full(program: Program, value: Value) -> Value:
-    """A value as a tensor of the program that has its elements row-major in torch's shape."""
+    """Materialize a value as a row-major tensor of the program in torch's shape."""
     laid = program.lay(value, value.view.dims, real=True)
     return Value(laid, View(dense(value.shape).dims))
 
 
 def cast(program: Program, value: Value, dtype: DType) -> Value:
-    """A value in another element type; itself if it has that type."""
+    """Write a cast to another element type; return the value itself if it has that type."""
     if value.dtype is dtype:
         return value
     return apply(program, [value], lambda graph, tensors, axes: graph.cast(tensors[0], dtype))

@@ -1,4 +1,4 @@
-"""Rules for operators that compute nothing: they give a tensor another shape, or another name."""
+"""Import rules of view and data-movement operators."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mirage_formal.torch.views import View
 
 
 def seen(value: Value, view: View) -> Value:
-    """A value through another view of the same base."""
+    """Return a value through another view of the same base."""
     if value.keep is not None:
         raise stuck("expected finite numbers, got minus infinity, which only a softmax may read")
     return Value(value.base, view)
 
 
 def reshaped(program: Program, value: Value, shape: Sequence[int]) -> Value:
-    """The elements in row-major order under another shape, of which one extent may be -1."""
+    """Return the elements in row-major order under another shape, of which one extent may be -1."""
     known = prod(n for n in shape if n != -1)
     shape = [prod(value.shape) // known if n == -1 else n for n in shape]
     found = views.reshape(value.view, shape)
@@ -34,7 +34,7 @@ def reshaped(program: Program, value: Value, shape: Sequence[int]) -> Value:
 
 
 def cut(program: Program, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
-    """Some indices of a dim."""
+    """Return a slice of a dim."""
     found = views.cut(value.view, axis, start, stop, step)
     if found is None:
         value = full(program, value)
@@ -53,7 +53,7 @@ def same(call: Call) -> Written:
 
 
 def reshape(call: Call) -> Written:
-    """The shape that torch has found."""
+    """Write ``reshape`` to the shape that torch has inferred."""
     return reshaped(call.program, call.value(), call.shape)
 
 
@@ -77,7 +77,7 @@ def permute(call: Call) -> Written:
 
 
 def movedim(call: Call) -> Written:
-    """Dims at other places, the others in their order."""
+    """Write ``movedim``: move dims to other places, the others stay in order."""
     value = call.value()
     rank = len(value.shape)
     source, goal = call.dims("source", rank), call.dims("destination", rank)
@@ -88,13 +88,13 @@ def movedim(call: Call) -> Written:
 
 
 def expand(call: Call) -> Written:
-    """Dims of extent 1 repeated."""
+    """Write ``expand``: repeat dims of extent 1."""
     value = call.value()
     return seen(value, views.expand(value.view, call.shape))
 
 
 def repeat(call: Call) -> Written:
-    """All of a tensor several times along each dim."""
+    """Write ``repeat``: repeat a whole tensor along each dim."""
     value, times = call.value(), call.wholes("repeats")
     shape = (1,) * (len(times) - len(value.shape)) + value.shape
     split = [n for pair in zip((1,) * len(shape), shape, strict=True) for n in pair]
@@ -104,7 +104,7 @@ def repeat(call: Call) -> Written:
 
 
 def repeat_interleave(call: Call) -> Written:
-    """Every index of a dim several times, one after another."""
+    """Write ``repeat_interleave``: repeat each index of a dim."""
     value, times = call.value(), call.whole("repeats")
     if call.given.get("dim") is None:
         value = reshaped(call.program, value, (prod(value.shape),))
@@ -116,7 +116,7 @@ def repeat_interleave(call: Call) -> Written:
 
 
 def _range(call: Call, extent: int) -> tuple[int, int]:
-    """The range that a slice has of a dim."""
+    """Return the start and end of a slice's arguments, clamped to the dim."""
     start = 0 if call.given["start"] is None else call.whole("start")
     stop = extent if call.given["end"] is None else call.whole("end")
     first, last = (min(max(n + extent if n < 0 else n, 0), extent) for n in (start, stop))
@@ -124,7 +124,7 @@ def _range(call: Call, extent: int) -> tuple[int, int]:
 
 
 def slice_(call: Call) -> Written:
-    """A range of a dim."""
+    """Write ``slice``: a range of a dim."""
     value = call.value()
     axis = _axis(call, value)
     start, stop = _range(call, value.shape[axis])
@@ -134,7 +134,7 @@ def slice_(call: Call) -> Written:
 
 
 def narrow(call: Call) -> Written:
-    """A range of a dim, by its length."""
+    """Write ``narrow``: a range of a dim, by its length."""
     value = call.value()
     axis, start = _axis(call, value), call.whole("start")
     start += value.shape[axis] if start < 0 else 0
@@ -142,7 +142,7 @@ def narrow(call: Call) -> Written:
 
 
 def select(call: Call) -> Written:
-    """One index of a dim, which is dropped."""
+    """Write ``select``: one index of a dim, which is dropped."""
     value = call.value()
     axis = _axis(call, value)
     place = call.whole("index") % value.shape[axis]
@@ -164,7 +164,7 @@ def _even(extent: int, size: int) -> list[int]:
 
 
 def chunk(call: Call) -> Written:
-    """A dim in at most so many parts of equal extent."""
+    """Write ``chunk``: split a dim to at most this number of parts of equal extent."""
     value = call.value()
     axis = _axis(call, value)
     size = -(-value.shape[axis] // call.whole("chunks"))
@@ -172,7 +172,7 @@ def chunk(call: Call) -> Written:
 
 
 def split(call: Call) -> Written:
-    """A dim in parts of one extent, or of given ones."""
+    """Write ``split``: split a dim to parts of one extent, or of given ones."""
     value = call.value()
     axis = _axis(call, value)
     if "split_sizes" in call.given:
@@ -182,14 +182,14 @@ def split(call: Call) -> Written:
 
 
 def unbind(call: Call) -> Written:
-    """Every index of a dim, which is dropped."""
+    """Write ``unbind``: all indices of a dim as separate results."""
     value = call.value()
     axis = _axis(call, value)
     return tuple(_dropped(part, [axis]) for part in _parts(call, value, axis, [1] * value.shape[axis]))
 
 
 def _replaced(call: Call, value: Value, source: Value, axis: int, start: int) -> Written:
-    """A tensor with another one in the place of some indices of a dim, in its element type."""
+    """Return a tensor with a range of a dim replaced by another tensor, in its own element type."""
     stop, extent = start + source.shape[axis], value.shape[axis]
     source = call.typed(source, f"torch.{value.dtype.value}")
     parts = [cut(call.program, value, axis, *ends) for ends in ((0, start), (stop, extent)) if ends[0] < ends[1]]
@@ -204,7 +204,7 @@ def _written(call: Call, name: str, shape: Sequence[int]) -> Value:
 
 
 def slice_scatter(call: Call) -> Written:
-    """A tensor with another one in the place of a range of a dim."""
+    """Write ``slice_scatter``: replace a range of a dim by another tensor."""
     value = call.value()
     axis = _axis(call, value)
     start, stop = _range(call, value.shape[axis])
@@ -217,7 +217,7 @@ def slice_scatter(call: Call) -> Written:
 
 
 def select_scatter(call: Call) -> Written:
-    """A tensor with another one in the place of one index of a dim."""
+    """Write ``select_scatter``: replace one index of a dim by another tensor."""
     value = call.value()
     axis = _axis(call, value)
     shape = tuple(n for d, n in enumerate(value.shape) if d != axis)
@@ -229,7 +229,7 @@ def select_scatter(call: Call) -> Written:
 
 
 def index_copy(call: Call) -> Written:
-    """A tensor with another one in the place of indices that are known and follow one another."""
+    """Write ``index_copy`` for constant, consecutive indices: replace a range of a dim by another tensor."""
     value, indices = call.value(), call.wholes("index")
     axis = _axis(call, value)
     if list(indices) != list(range(indices[0], indices[0] + len(indices))) or indices[0] < 0:
@@ -245,13 +245,13 @@ def copy(call: Call) -> Written:
 
 
 def fill(call: Call) -> Written:
-    """A tensor of one element in the shape of another tensor."""
+    """Write ``fill``: a tensor of one element, expanded to the shape of another tensor."""
     found = _written(call, "value", call.shape)
     return call.typed(found, None if call.dtype is None else f"torch.{call.dtype.value}")
 
 
 def pad(call: Call) -> Written:
-    """A number put before and behind a tensor along its last dims; a negative count cuts."""
+    """Write ``constant_pad_nd``: a number before and behind a tensor along its last dims; a negative count crops."""
     value, counts, number = call.value(), call.wholes("pad"), call.number("value")
     rank = len(value.shape)
     pairs = [(rank - 1 - n, *counts[2 * n : 2 * n + 2]) for n in range(len(counts) // 2)]
@@ -270,7 +270,7 @@ def pad(call: Call) -> Written:
 
 
 def concat(call: Call) -> Written:
-    """Tensors one after another along a dim."""
+    """Write ``cat``: a concatenation along a dim."""
     values = [value for value in call.values() if prod(value.shape)]
     if not values:
         raise stuck("expected at least one element, got empty tensors")
@@ -280,7 +280,7 @@ def concat(call: Call) -> Written:
 
 
 def stack(call: Call) -> Written:
-    """Tensors one after another along a new dim."""
+    """Write ``stack``: a concatenation along a new dim."""
     axis = call.whole("dim") % len(call.shape)
     values = call.alike(call.values())
     shape = tuple(1 if d == axis else n for d, n in enumerate(call.shape))
@@ -289,7 +289,7 @@ def stack(call: Call) -> Written:
 
 
 def typed(call: Call) -> Written:
-    """The same numbers in another element type; of numbers as a mask, where they are not 0."""
+    """Write a cast to another element type; a cast to a mask is 1 where the number is nonzero."""
     value = call.value()
     wanted = call.given.get("dtype")
     if value.keep is None:
@@ -299,7 +299,7 @@ def typed(call: Call) -> Written:
 
 
 def dropout(call: Call) -> Written:
-    """In evaluation the operand itself."""
+    """Write ``dropout`` in evaluation: the operand itself."""
     if call.given["train"] and call.given["p"]:
         raise stuck("expected dropout in evaluation, got dropout in training", "call module.eval() first")
     return call.value("input")

@@ -1,7 +1,8 @@
-"""Index maps of tensors that are read as views: which element of a base each index of a torch tensor stands for.
+"""Index maps of views: the element of a base tensor for each index of a torch tensor.
 
-A dim of a torch tensor is a row of *digits*, outermost first: an extent and a stride in the elements of the base. So
-reshapes that merge dims need no copy, whatever strides the dims have, and an expanded dim is a digit of stride 0.
+A dim of a torch tensor is a sequence of *digits*, outermost first, each with an extent and a stride in the elements of
+the base. So reshapes that merge dims need no copy, whatever strides the dims have, and an expanded dim is a digit of
+stride 0.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from math import prod
 
 from mirage_formal.graph.types import Shape, row_major
 
-#: Extent and stride. Extents are at least 2: an index that is always 0 needs no digit.
+#: Extent and stride. Extents are at least 2: an index that is always 0 has no digit.
 Digit = tuple[int, int]
 Digits = tuple[Digit, ...]
 
 
 def joined(digits: Sequence[Digit]) -> Digits:
-    """The digits without those of extent 1, and neighbours that one digit stands for as that digit.
+    """Return the digits without those of extent 1, and with mergeable neighbours merged.
 
     Sound: for indices i < m and j < n, i n s + j s = (i n + j) s.
     """
@@ -39,7 +40,7 @@ class View:
 
     Attributes:
         dims: The digits of each dim; none for a dim of extent 1.
-        offset: Where the first element stands.
+        offset: Element of the base at index 0.
     """
 
     dims: tuple[Digits, ...]
@@ -47,7 +48,7 @@ class View:
 
     @property
     def shape(self) -> Shape:
-        """The extents of the torch tensor."""
+        """Return the extents of the torch tensor."""
         return tuple(prod(extent for extent, _ in digits) for digits in self.dims)
 
     @property
@@ -57,7 +58,7 @@ class View:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """The stride of each dim of a plain view; that of a dim of extent 1 is what the dims behind it span."""
+        """Return the stride of each dim of a plain view; for an extent of 1, the span of the dims behind it."""
         found: list[int] = []
         span = 1
         for digits in reversed(self.dims):
@@ -66,10 +67,10 @@ class View:
         return tuple(reversed(found))
 
     def onto(self, elements: int) -> bool:
-        """Return whether a base of so many elements is read whole, each element once.
+        """Return whether a base of this number of elements is read completely, each element once.
 
-        Sound: digits whose strides, in order, are the products of the extents before them are the mixed-radix digits
-        of 0..elements - 1, each number of which has one representation.
+        Sound: digits whose strides, in order, are the products of the extents before them are the mixed-radix digits of
+        0..elements - 1, each number of which has one representation.
         """
         step = 1
         for extent, stride in sorted((d for digits in self.dims for d in digits), key=lambda d: d[1]):
@@ -80,21 +81,23 @@ class View:
 
 
 def dense(shape: Sequence[int]) -> View:
-    """A tensor read as it lies, row-major."""
+    """Return the view of a whole row-major tensor."""
     return strided(shape, row_major(tuple(shape)))
 
 
 def strided(shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> View:
-    """A tensor of torch in its memory."""
+    """Return the view of a torch tensor in its memory."""
     return View(tuple(joined([pair]) for pair in zip(shape, strides, strict=True)), offset)
 
 
 def reshape(view: View, shape: Sequence[int]) -> View | None:
-    """The same elements in row-major order under another shape; None if a digit would have to be cut unevenly.
+    """Return the view of the same elements in row-major order under another shape.
 
-    Sound: the digits of all dims, one after another, are the mixed-radix digits of the row-major index. They are
-    dealt to other dims; neighbours are joined where one digit stands for both, and a digit of extent m n is the digits
-    m and n of its own index.
+    The result is None if a digit would be split unevenly.
+
+    Sound: the digits of all dims, one after another, are the mixed-radix digits of the row-major index. They are dealt
+    to other dims; neighbours are joined where one digit stands for both, and a digit of extent m n is the digits m and
+    n of its own index.
     """
     left = list(joined([digit for digits in view.dims for digit in digits]))
     found: list[Digits] = []
@@ -117,19 +120,19 @@ def reshape(view: View, shape: Sequence[int]) -> View | None:
 
 
 def permute(view: View, perm: Sequence[int]) -> View:
-    """Dims in another order: dim i of the result is dim perm[i]."""
+    """Return a view with reordered dims: dim i of the result is dim perm[i]."""
     return View(tuple(view.dims[axis] for axis in perm), view.offset)
 
 
 def expand(view: View, shape: Sequence[int]) -> View:
-    """Dims of extent 1 repeated, and new ones in front; -1 keeps an extent."""
+    """Return a view with dims of extent 1 repeated, and new ones in front; -1 keeps an extent."""
     dims = (((),) * (len(shape) - len(view.dims))) + view.dims
     pairs = zip(dims, shape, strict=True)
     return View(tuple(((n, 0),) if not digits and n > 1 else digits for digits, n in pairs), view.offset)
 
 
 def cut(view: View, axis: int, start: int, stop: int, step: int = 1) -> View | None:
-    """Every step-th index of a dim, from start on and below stop; None if they are no digits.
+    """Return the view of every step-th index of a dim from start to stop; None if they are not expressible as digits.
 
     Sound: of one digit, index start + i step stands at start s + i step s. Of several, with n the product of the
     extents behind the first: a range of whole multiples of n is a range of the first digit, and a range between two
@@ -160,7 +163,7 @@ def _cut(digits: Digits, start: int, stop: int, step: int) -> tuple[Digits, int]
 
 
 def pieces(digit: Digit, shape: Shape) -> list[Digit]:
-    """A digit of the row-major index of a shape, cut where its dims end, as far as it can be cut evenly.
+    """Split a digit of the row-major index of a shape at the shape's dims, as far as it splits evenly.
 
     Sound: as ``refine``.
     """
@@ -175,7 +178,7 @@ def pieces(digit: Digit, shape: Shape) -> list[Digit]:
 
 
 def refine(rows: Sequence[Digits]) -> list[Digits] | None:
-    """Digits of one dim as several tensors have it, with the same extents in all; None if they cannot be cut so.
+    """Return the digits of one dim of several tensors with the same extents in all; None if that is impossible.
 
     Sound: a digit of extent m n and stride s is the digits (m, n s) and (n, s) of its own index.
     """
@@ -183,7 +186,7 @@ def refine(rows: Sequence[Digits]) -> list[Digits] | None:
     found: list[list[Digit]] = [[] for _ in rows]
     while any(left):
         if not all(left):
-            return None  # other extents: whoever calls this has made them equal
+            return None  # other extents: callers have made them equal
         step = min(row[-1][0] for row in left)
         for row, taken in zip(left, found, strict=True):
             extent, stride = row.pop()

@@ -1,1 +1,1 @@
-"""Kernels of a run: their files, launches and records, as far as no code generation is needed."""
+"""Check of a run's kernels: files, launches and records, without code generation."""

@@ -1,4 +1,4 @@
-"""Resource usage that machine code states: registers and stack frame of the one kernel in a cubin (an ELF file)."""
+"""Resource usage in machine code: registers and stack frame of the one kernel in a cubin (an ELF file)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from mirage_formal.errors import FormatError
 
 _MAX_SECTIONS: Final = 4096
-#: Attributes of .nv.info, as ``cuobjdump -elf`` names them; each is a symbol's number and a value.
+#: Attributes of .nv.info, as ``cuobjdump -elf`` names them; each has a symbol's number and a value.
 _REGCOUNT: Final = 0x2F
 _FRAME_SIZE: Final = 0x11
 _WITH_BYTES: Final = 4
@@ -18,7 +18,7 @@ _WITH_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Of one thread: registers, and bytes of stack frame."""
+    """Resource usage of one thread: registers, and bytes of stack frame."""
 
     registers: int
     stack_bytes: int
@@ -41,7 +41,7 @@ def resources(data: bytes, kernel: str) -> Resources:
 
 
 def sections(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of an ELF file's sections."""
+    """Yield the names and contents of an ELF file's sections."""
     if data[:5] != b"\x7fELF\x02":
         raise FormatError("expected a 64-bit ELF file")
     (table,) = struct.unpack_from("<Q", data, 40)
@@ -56,7 +56,7 @@ def sections(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 
 def _attributes(data: bytes) -> Iterator[tuple[int, int]]:
-    """Attributes that give a value for a symbol; one that comes twice is refused."""
+    """Yield the attributes that give a value for a symbol; a repeated one is refused."""
     position, seen = 0, set()
     while position < len(data):
         form, attribute, size = struct.unpack_from("<BBH", data, position)

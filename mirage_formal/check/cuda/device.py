@@ -1,4 +1,4 @@
-"""Records of runs on a device: bound to the kernels, complete, and without contradiction. Nothing is run again."""
+"""Check of GPU records: bound to the kernels, complete, and consistent. Nothing is run again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from mirage_formal.records import (
     unsealed,
 )
 
-#: Scales of the inputs, all of which a comparison has, and the factor of its tolerance (docs/kernels.md).
+#: Scales of the inputs, all of which a comparison must have, and the factor of its tolerance (docs/kernels.md).
 SCALES: Final = (0.1, 1.0, 8.0)
 LAMBDA: Final = 6.0
 
@@ -38,7 +38,9 @@ class Numerics:
 
 
 def check_numerics(root: Path, manifest: str, graph_digest: str, graph: KernelGraph) -> Numerics | None:
-    """numerics.json, if there is one; ``manifest`` is the digest of the manifest that it must name.
+    """Check numerics.json and return its result, None if there is no such file.
+
+    ``manifest`` is the digest of the manifest that the file must name.
 
     Sound: "within" is only passed on if every output at every scale has finite figures that say so.
 
@@ -68,7 +70,7 @@ def check_numerics(root: Path, manifest: str, graph_digest: str, graph: KernelGr
 
 
 def _check_output(record: OutputRecord, tensor: DTensor, where: str) -> float:
-    """One output; returns its largest error over its tolerance.
+    """Check one output, and return its largest error over its tolerance.
 
     Raises:
         FormatError: A figure contradicts another, or the answer.
@@ -97,14 +99,17 @@ def _check_output(record: OutputRecord, tensor: DTensor, where: str) -> float:
 
 
 def _all(answers: list[Answer]) -> Answer:
-    """Sound: "within" only if all are, and there is one."""
+    """Combine the answers of several comparisons.
+
+    Sound: "within" only if all are, and there is one.
+    """
     if "outside" in answers:
         return "outside"
     return "within" if answers and set(answers) == {"within"} else "undecided"
 
 
 def check_measure(root: Path, manifest: str, program: KernelGraph) -> MeasureRecord | None:
-    """measure.json, if there is one.
+    """Check measure.json and return it, None if there is no such file.
 
     Raises:
         CheckFailed: Names the file and step.

@@ -1,4 +1,4 @@
-"""The kernel launches of a µGraph: every operator once, in order, on its own values; plans and machine code."""
+"""Check of a µGraph's kernel launches: every operator once, in order, on its own values; plans and machine code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MAX_THREADS = 1024
 
 
 def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None:
-    """The launches compute the operators of the µGraph, as far as their arguments show it.
+    """Check that the launches compute the operators of the µGraph, as far as their arguments show it.
 
     Sound: every operator has one launch, in order, which reads the operator's operands and writes its results, whole,
     unless its result lies in another tensor (``graph.views``), which has all of its elements; a graph-defined one has
@@ -96,7 +96,7 @@ def _operands(graph: KernelGraph) -> list[tuple[tuple[int, ...], tuple[int, ...]
 
 
 def _values(record: LaunchRecord, graph: KernelGraph) -> list[DTensor]:
-    """The type of every value, those of copies last."""
+    """Return the type of every value, those of copies last."""
     types = list(kernel_types(graph))
     outputs = zip(record.outputs, graph.outputs, strict=True)
     return [*types, *(types[tensor] for value, tensor in outputs if value >= len(types))]
@@ -137,13 +137,13 @@ def _check_source(root: Path, launch: KernelLaunch) -> None:
 def check_plans(
     root: Path, record: PlanRecord, launches: tuple[Launch, ...], graph: KernelGraph
 ) -> Mapping[str, Resources]:
-    """The plans are those of the launches, and what they say about machine code is what the machine code says.
+    """Check that the plans are those of the launches, and that their figures are those of the machine code.
 
     Sound: registers and stack frames are read from the cubins again. ``check_launches`` has established the launches;
     spilled bytes and static shared memory are only compared with them.
 
     Returns:
-        What the machine code of each architecture states, the largest of all kernels.
+        For each architecture, the resource usage in its machine code, the largest of all kernels.
 
     Raises:
         CheckFailed: Names the file and step.

@@ -1,8 +1,8 @@
-"""A directory of kernels: bound to its candidate, whole, and launched as its µGraph says.
+"""Check of a directory of kernels: bound to its candidate, complete, and launched as its µGraph says.
 
-Nothing here knows what a kernel's text means: that the directory's text, plans, obligations and questions are what code
-generation and its analysis make of the µGraph is for ``derive.rederive``, which is apart from the checker. Texts of
-questions are only handed on, to be compared; no solver is asked about a text that a file holds.
+This module does not interpret the text of kernels. ``derive.rederive``, which is outside the checker, compares the
+directory's text, plans, obligations and questions with those of code generation and its analysis. Texts of questions
+are only returned for that comparison; no solver is asked about a text from a file.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from mirage_formal.records import (
     unsealed,
 )
 
-#: How an obligation is counted that holds again because both solvers refuted the negation of its whole claim.
+#: Means of an obligation that holds because both solvers refuted the negation of its whole claim.
 SOLVERS: Final = "z3 and cvc5"
 
 
@@ -69,21 +69,23 @@ class EstablishedKernels:
         program: Digest of its program.
         target, target_digest: Name and figures of the target that the kernels are planned for, as in a run's identity.
         stabilized: Whether they compute another form of the candidate, whose proofs were replayed.
-        conditions: Of these proofs: what the candidate's parts that change, and what takes their places, need to be
-            defined; none for the candidate's own form, whose proof has its own.
-        added: Those that the candidate has not.
-        kernels: Generated kernels that are launched.
-        products: Predefined products that cuBLAS computes.
-        obligations: Safety obligations, all of which were settled when the kernels were made.
-        again: Those that were derived again and are settled again just now, by means; none without ``derive``.
-        recorded: The others, by why.
-        compiled: Files of machine code that were made again just now, byte for byte; none without ``derive``.
-        written: The others, by why they are only what the author wrote.
-        compiler: What made them again, or "".
-        code: What the machine code of each architecture states: the most registers and stack of all kernels.
-        numerics: Recorded on a device; None without one.
-        measure: Recorded on a device; None without one.
-        seconds: Time it took.
+        conditions: Side conditions of these proofs: those of the candidate's changed parts and of their replacements.
+            Empty for the candidate's own form, whose proof has its own.
+        added: Those that the candidate does not have.
+        kernels: Number of generated kernels that are launched.
+        products: Number of predefined products that cuBLAS computes.
+        obligations: Number of safety obligations, all of which were settled when the kernels were made.
+        again: Number of obligations that were derived and settled again in this check, by means; none without
+            ``derive``.
+        recorded: Number of the other obligations, by reason.
+        compiled: Number of machine code files that were compiled again in this check, byte for byte; none without
+            ``derive``.
+        written: Number of the other machine code files, by the reason why they were not compiled again.
+        compiler: Compiler that compiled them again, or "".
+        code: Resource usage in the machine code of each architecture: the most registers and stack of all kernels.
+        numerics: Numerics recorded on a device; None without a record.
+        measure: Time recorded on a device; None without a record.
+        seconds: Duration of the check.
     """
 
     name: str
@@ -110,14 +112,14 @@ class EstablishedKernels:
 
 @dataclass(frozen=True, slots=True)
 class BoundKernels:
-    """Kernels whose files belong together, and what those files say.
+    """Kernels whose files belong together, with the contents of those files.
 
     Attributes:
         root: Their directory.
-        about: What holds about them; of obligations and machine code, nothing yet.
+        about: Facts established so far; none about obligations and machine code.
         graph: The µGraph that they compute.
         manifest, launch, plans, obligations: The records.
-        questions: The texts of the obligations' questions, in the order of their digests; of no known meaning.
+        questions: The texts of the obligations' questions, in the order of their digests; not interpreted.
     """
 
     root: Path
@@ -132,11 +134,11 @@ class BoundKernels:
 
 @directory()
 def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
-    """Establish about a directory of kernels what can be established without knowing what a kernel's text means.
+    """Check a directory of kernels as far as possible without interpreting the text of kernels.
 
     Sound: digests tie every file to the manifest, which names the candidate. The µGraph of the launches is the
-    candidate's own, or one whose equality with the candidate is established here. No obligation counts as
-    established. That the candidate is one of the run is for ``check.run`` to see.
+    candidate's own, or one whose equality with the candidate is established here. No obligation counts as established.
+    That the candidate is one of the run is for ``check.run`` to see.
 
     Args:
         root: The directory.
@@ -246,7 +248,7 @@ def _other(number: int, part: FormPartRecord) -> Other | None:
 
 
 def _check_names(root: Path, manifest: KernelManifestRecord, launch: LaunchRecord, stabilized: bool) -> None:
-    """Nothing lies in the directory that no other step looks at."""
+    """Check that the directory has no file that no other step reads."""
     used = {LAUNCH_FILE, PROGRAMS_FILE, PLAN_FILE, OBLIGATIONS_FILE, QUESTIONS_FILE}
     used |= {STABILIZED_FILE, STABILIZED_PROOF_FILE} if stabilized else set()
     for item in launch.launches:
@@ -262,7 +264,7 @@ def _check_names(root: Path, manifest: KernelManifestRecord, launch: LaunchRecor
 def _check_obligations(
     root: Path, kernels: Mapping[str, KernelLaunch]
 ) -> tuple[tuple[ObligationRecord, ...], tuple[str, ...]]:
-    """The obligations and the texts of their questions: every kernel has some, and every text is named."""
+    """Check the obligations and the texts of their questions: every kernel has some, and every text is named."""
     path = root / OBLIGATIONS_FILE
     with step(path, "read the proof log of kernels", corrupt=True):
         records = [decode(text, ObligationRecord, f"line {number}") for number, text in read_lines(path)]
@@ -280,10 +282,10 @@ def _check_obligations(
 
 
 def _check_complete(records: list[ObligationRecord], launch: KernelLaunch) -> None:
-    """Every kernel has an obligation about its form, and two about everything that it writes.
+    """Check that every kernel has an obligation on its form, and two on each output.
 
-    Every answer that is recorded is unsat, and an obligation that a solver settled has its question. What else the
-    safety of a kernel needs depends on its statements, which are not read here.
+    Every recorded answer is unsat, and an obligation that a solver settled has its question. Further obligations depend
+    on the kernel's statements, which are not read here.
     """
     kinds = Counter(record.kind for record in records)
     written = sum(argument.written for argument in launch.arguments)

@@ -1,1 +1,1 @@
-"""Fingerprints drawn again: the checker's own residues, fields, degrees and bound."""
+"""Recomputation of fingerprints, with the checker's own residues, fields, degrees and error bound."""

@@ -1,7 +1,7 @@
 """The checker's own arithmetic of residues modulo a prime below 2^31, on numpy arrays of uint64.
 
-Nothing is shared with claims/identity_testing: products go through float64 in pieces that stay below 2^53, powers by
-squaring, inverses by one power for a whole array.
+Nothing is shared with claims/identity_testing. Products use float64 in pieces that stay below 2^53, powers are by
+squaring, and inverses take one power for a whole array.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _DEPTH = 1 << 10  # longest inner dimension that is multiplied in one piece
 
 
 def is_prime(n: int) -> bool:
-    """Return whether n is prime, by sympy: another implementation than the one that found the primes."""
+    """Return whether n is prime, by sympy: an implementation independent of the one that found the primes."""
     from sympy import isprime  # half of the time that it takes to load the checker; proofs alone do not need it
 
     return bool(isprime(n))
 
 
 def residue(value: Fraction, p: int) -> int:
-    """An exact constant modulo p.
+    """Return an exact constant modulo p.
 
     Raises:
         ZeroDivisionError: Its denominator is a multiple of p.
@@ -38,22 +38,22 @@ def residue(value: Fraction, p: int) -> int:
 
 
 def multiply(a: Residues, b: Residues | int, p: int) -> Residues:
-    """Elementwise product; exact because both factors are below 2^31."""
+    """Return the elementwise product; exact because both factors are below 2^31."""
     return np.asarray(a * (np.uint64(b) if isinstance(b, int) else b) % np.uint64(p))
 
 
 def add(a: Residues, b: Residues | int, p: int) -> Residues:
-    """Elementwise sum."""
+    """Return the elementwise sum."""
     return np.asarray((a + (np.uint64(b) if isinstance(b, int) else b)) % np.uint64(p))
 
 
 def subtract(a: Residues, b: Residues, p: int) -> Residues:
-    """Elementwise difference."""
+    """Return the elementwise difference."""
     return np.asarray((a + (np.uint64(p) - b)) % np.uint64(p))
 
 
 def power(a: Residues, exponent: int, p: int) -> Residues:
-    """Elementwise power with one exponent."""
+    """Return the elementwise power with one exponent."""
     out = np.ones_like(a)
     for bit in bin(exponent)[2:]:
         out = multiply(out, out, p)
@@ -63,7 +63,7 @@ def power(a: Residues, exponent: int, p: int) -> Residues:
 
 
 def inverse(a: Residues, p: int) -> Residues:
-    """Elementwise inverse of residues that are not zero (zero gives zeros everywhere).
+    """Return the elementwise inverse of residues that are not zero (zero gives zeros everywhere).
 
     Halves the array by multiplying pairs until one power does (Montgomery).
     """
@@ -79,12 +79,12 @@ def inverse(a: Residues, p: int) -> Residues:
 
 
 def total(a: Residues, axis: int, p: int) -> Residues:
-    """Sum along one axis, which is removed; fewer than 2^33 terms below 2^31 fit 64 bits."""
+    """Return the sum along one axis, which is removed; fewer than 2^33 terms below 2^31 fit 64 bits."""
     return np.asarray(a.sum(axis=axis, dtype=np.uint64) % np.uint64(p))
 
 
 def matmul(a: Residues, b: Residues, p: int) -> Residues:
-    """Product over the last two axes; the axes before them broadcast.
+    """Return the product over the last two axes; the axes before them broadcast.
 
     The right factor is cut into limbs and the inner dimension into pieces, so that every partial sum is an integer
     below 2^53 and float64 is exact whatever the order of additions.
@@ -107,7 +107,7 @@ def matmul(a: Residues, b: Residues, p: int) -> Residues:
 
 
 def powers_of(base: int, exponents: Residues, p: int, bound: int) -> Residues:
-    """base^e for exponents below ``bound``, by two tables of about sqrt(bound) entries."""
+    """Return base^e for exponents below ``bound``, by two tables of about sqrt(bound) entries."""
     width = (bound.bit_length() + 1) // 2
     low = _powers(base, 1 << width, p)
     high = _powers(pow(base, 1 << width, p), (bound >> width) + 1, p)

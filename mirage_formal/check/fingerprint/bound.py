@@ -1,8 +1,7 @@
-"""The error bound that a fingerprint may state, from the checker's own abstract expressions (docs/fingerprint.md).
+"""Error bound of a fingerprint, from the checker's own abstract expressions (docs/fingerprint.md).
 
 Every output is a quotient N / D of sums of terms polynomial x omega^polynomial. Counting terms and degrees over the
-expressions gives k and d of the paper's theorem (section 5.3), or the degree for Schwartz and Zippel without
-exponentials.
+expressions gives k and d of the paper's theorem (section 5.3), or the degree for Schwartz-Zippel without exponentials.
 """
 
 from __future__ import annotations
@@ -19,7 +18,10 @@ _CAP = 1 << 64  # numbers above this are as good as infinite
 
 
 class Terms(NamedTuple):
-    """At most ``many`` terms of degree at most ``degree``, with exponents of degree ``exponent`` (0: none)."""
+    """Bounds of a sum of terms.
+
+    There are at most ``many`` terms, of degree at most ``degree``, with exponents of degree ``exponent`` (0: none).
+    """
 
     many: int
     degree: int
@@ -32,8 +34,8 @@ class Stated(NamedTuple):
     Attributes:
         log2: Its logarithm; None if there is none.
         reason: The reason why there is none.
-        loose: Whether only a bound that is too good is refused: abstract expressions do not count concatenations
-            exactly.
+        loose: Whether only a bound that is too small is refused, because abstract expressions do not count
+            concatenations exactly.
     """
 
     log2: float | None
@@ -66,7 +68,7 @@ def _added(a: _Quotient, b: _Quotient) -> _Quotient:
 
 
 def _summed(a: _Quotient, n: int) -> _Quotient:
-    """The sum of n quotients: their denominators may all differ."""
+    """Return the bounds of a sum of n quotients, whose denominators may all differ."""
 
     def repeated(terms: Terms) -> Terms:
         return _capped(terms.many * n if terms.exponent else 1, terms.degree, terms.exponent)
@@ -117,7 +119,7 @@ def _quotient(e: Expr, known: dict[Expr, _Quotient], faults: list[str]) -> _Quot
 
 
 def _larger(*either: _Quotient) -> _Quotient:
-    """Bounds that hold for each of some quotients."""
+    """Return bounds that hold for each of some quotients."""
 
     def largest(side: int) -> Terms:
         return Terms(*(max(values) for values in zip(_ONE, *(one[side] for one in either), strict=True)))
@@ -126,7 +128,7 @@ def _larger(*either: _Quotient) -> _Quotient:
 
 
 def _bounds(outputs: Sequence[Expr], faults: list[str]) -> _Quotient:
-    """Bounds that hold for each of the outputs."""
+    """Return bounds that hold for each of the outputs."""
     known: dict[Expr, _Quotient] = {}
     for node in postorder(outputs):
         known[node] = _quotient(node, known, faults)
@@ -149,10 +151,10 @@ def check_bound(
         primes: p and q.
         rounds: Independent draws.
         stated: The bound.
-        outside: Why no bound applies, as far as expressions do not show it.
+        outside: Reasons why no bound applies that expressions do not show.
 
     Raises:
-        FormatError: The claim is another one.
+        FormatError: The stated bound is another one.
     """
     faults = list(outside)
     a, b = _bounds(program, faults), _bounds(candidate, faults)

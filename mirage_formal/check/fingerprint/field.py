@@ -1,12 +1,12 @@
-"""The checker's own reading of a µGraph in Z_p x Z_q, as a GPU would run it: blocks, iterations, accumulators.
+"""The checker's own interpreter of a µGraph in Z_p x Z_q, as a GPU would run it: blocks, iterations, accumulators.
 
-Nothing is shared with semantics/. Blocks are computed side by side along three leading axes, on which a tensor that
-all blocks of an axis share has extent 1; the for-loop is a loop, an accumulator is a state that each iteration changes,
-and an input iterator or output saver says, for every element of a tile, which element of the device tensor it is.
+Nothing is shared with semantics/. Blocks are computed together along three leading axes, on which a tensor that all
+blocks of an axis share has extent 1. The for-loop is a loop, and an accumulator is a state that each iteration changes.
+An input iterator or output saver maps every element of a tile to an element of the device tensor.
 
-An element has a part in Z_p and one in Z_q. exp takes the part in Z_q to omega^x in Z_p and leaves none in Z_q, so a
-second exp on a path has no picture. Only the parts that an output's value in Z_p needs are computed. Elements of masks
-are 0 and 1 in both fields, and so is the answer of a comparison, which is a random bit of what the values in Z_p are.
+An element has a part in Z_p and one in Z_q. exp maps the part in Z_q to omega^x in Z_p and leaves none in Z_q, so a
+second exp on a path has no meaning in the field. Only the parts that an output's value in Z_p needs are computed.
+Elements of masks are 0 and 1 in both fields. The result of a comparison is a random bit of the values in Z_p.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ Value = list[Residues | None]
 _LEAD = 3  # grid axes x, y, z before the data dims of a tile
 _AT_ONCE = 1 << 22  # elements of the largest tile tensor that are computed side by side
 
-#: Reads one part of one input.
+#: Function that reads one part of one input.
 Source = Callable[[int, int], Residues]
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Two primes, an element of order q in Z_p, and the keys of the random functions."""
+    """A random point: two primes, an element of order q in Z_p, and the keys of the random functions."""
 
     p: int
     q: int
@@ -58,16 +58,16 @@ class Point:
     keys: dict[OpKind, tuple[int, int]]
 
     def prime(self, part: int) -> int:
-        """The modulus of one part of the field."""
+        """Return the modulus of one part of the field."""
         return self.q if part else self.p
 
 
 class Undefined(Exception):
-    """A denominator is zero, a radicand is no residue, or a constant has no residue."""
+    """Error: a denominator is zero, a radicand is no residue, or a constant has no residue."""
 
 
 def needs(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]]:
-    """Parts that the outputs need: of every kernel tensor, and of every tensor of each (inlined) block graph.
+    """Return the parts that the outputs need: of each kernel tensor, and of each tensor of the inlined block graphs.
 
     Raises:
         FormatError: The graph has no picture in the field (not LAX).
@@ -114,12 +114,12 @@ def _pass_on(op: Op, wanted: set[int], tensors: list[set[int]], *, same: bool = 
 
 
 def run(graph: KernelGraph, point: Point, source: Source) -> list[Residues]:
-    """Outputs in Z_p.
+    """Return the outputs in Z_p.
 
     Args:
         graph: A well-formed graph.
-        point: Where to evaluate.
-        source: The inputs' residues, of the inputs' shapes.
+        point: The random point.
+        source: Function that returns the inputs' residues, of the inputs' shapes.
 
     Raises:
         Undefined: The graph has no value at these inputs.
@@ -139,7 +139,7 @@ def run(graph: KernelGraph, point: Point, source: Source) -> list[Residues]:
         else:
             parts = wanted[len(values)]
             values.append([_apply(op, given, part, point, 0, 1) if part in parts else None for part in (P, Q)])
-        for operand in op.operands:  # free what nobody reads any more
+        for operand in op.operands:  # free values after their last reader
             if last[operand] == index and operand not in graph.outputs:
                 values[operand] = [None, None]
     return [_known(values[i][P]) for i in graph.outputs]
@@ -154,7 +154,7 @@ def _known(value: Residues | None) -> Residues:
 
 
 def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx: int) -> Residues:
-    """One part of an operator's result."""
+    """Return one part of an operator's result."""
     m, attrs, kind = point.prime(part), op.attrs, op.kind
     if kind is OpKind.EXP:
         return _exp(xs[0], point)
@@ -178,7 +178,7 @@ def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx
 
 
 def _elementwise(kind: OpKind, attrs: Attrs, x: list[Residues], point: Point, m: int) -> Residues:
-    """Operators on elements that act on each part by itself."""
+    """Return the result of an elementwise operator, which acts on each part by itself."""
     match kind:
         case OpKind.ADD | OpKind.SUB:
             return (add if kind is OpKind.ADD else subtract)(x[0], x[1], m)
@@ -202,7 +202,7 @@ def _elementwise(kind: OpKind, attrs: Attrs, x: list[Residues], point: Point, m:
 
 
 def _moved(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lead: int) -> Residues:
-    """Operators that only move elements."""
+    """Return the result of an operator that only moves elements."""
     head = x[0].shape[:lead]
     match kind:
         case OpKind.CAST | OpKind.ACCUM_MAX:  # a tensor that the loop does not change: others have no picture
@@ -239,7 +239,7 @@ def _exp(x: Value, point: Point) -> Residues:
 
 
 def _over_exp(kind: OpKind, x: Value, point: Point, axis: int) -> Residues:
-    """silu(x) = x / (1 + exp(-x)); softmax(x) = exp(x) / sum of exp(x)."""
+    """Return silu(x) = x / (1 + exp(-x)), or softmax(x) = exp(x) / sum of exp(x)."""
     if kind is OpKind.SOFTMAX:
         e = _exp(x, point)
         return _divide(e, _fold(e, axis, 1, point.p), point.p)
@@ -255,7 +255,7 @@ def _divide(a: Residues, b: Residues, m: int) -> Residues:
 
 
 def _root(a: Residues, m: int) -> Residues:
-    """The principal root, itself a residue because m = 3 mod 4."""
+    """Return the principal root, itself a residue because m = 3 mod 4."""
     root = power(a, (m + 1) // 4, m)
     if (multiply(root, root, m) != a).any():
         raise Undefined("a radicand is no residue")
@@ -263,13 +263,16 @@ def _root(a: Residues, m: int) -> Residues:
 
 
 def _divide_or_zero(a: Residues, b: Residues, m: int) -> Residues:
-    """The quotient, and 0 where the divisor is 0."""
+    """Return the quotient, and 0 where the divisor is 0."""
     there = b != 0
     return np.where(there, _divide(a, np.where(there, b, np.uint64(1)), m), np.uint64(0))
 
 
 def _select(attrs: Attrs, x: Sequence[Residues], m: int) -> Residues:
-    """The first value times the mask plus the second one, or a number, times its negation; or the negation alone."""
+    """Return a selection: the first value times the mask, plus the second value or a number times its negation.
+
+    With a mask alone, return its negation.
+    """
     rest = subtract(np.ones(1, dtype=np.uint64), x[0], m)
     if len(x) == 1:
         return rest
@@ -279,7 +282,7 @@ def _select(attrs: Attrs, x: Sequence[Residues], m: int) -> Residues:
 
 
 def _compare(kind: OpKind, attrs: Attrs, x: Sequence[Residues], point: Point) -> Residues:
-    """Random bits for differences in Z_p.
+    """Return the random bits of a comparison of values in Z_p.
 
     a = b is b = a and holds where both are equal; a < b does not hold there; a <= b is the negation of b < a.
     """
@@ -296,14 +299,14 @@ def _compare(kind: OpKind, attrs: Attrs, x: Sequence[Residues], point: Point) ->
 
 
 def key_of(kind: OpKind) -> OpKind:
-    """The function whose key a random function uses: every inequality is a < b, turned around or negated."""
+    """Return the function whose key a comparison uses: every inequality is a < b, reversed or negated."""
     return OpKind.LT if kind in (OpKind.LE, OpKind.GT, OpKind.GE) else kind
 
 
 def _opaque(x: Sequence[Residues], first: int, second: int, m: int, *, zero: bool) -> Residues:
-    """A random function of one value; of two, that of the sum of what it is of each, which is symmetric.
+    """Return a random function of one value, or a symmetric one of two values.
 
-    With ``zero`` it is 0 at 0.
+    For two values it is the function of the sum of the function's values. With ``zero`` it is 0 at 0.
     """
 
     def function(a: Residues) -> Residues:
@@ -330,7 +333,7 @@ def _random_word(x: Residues, first: int, second: int) -> Residues:
 
 
 def _fold(x: Residues, axis: int, kept: int, m: int) -> Residues:
-    """Sum along an axis in steps of ``kept``: result j is the sum of elements j, j + kept, ..."""
+    """Return the sum along an axis in steps of ``kept``: result j is the sum of elements j, j + kept, ..."""
     n = x.shape[axis]
     return total(x.reshape(*x.shape[:axis], n // kept, kept, *x.shape[axis + 1 :]), axis, m)
 
@@ -354,12 +357,12 @@ _AxisValues = NDArray[np.int64]
 
 
 def _along(values: _AxisValues, axis: int, rank: int) -> _AxisValues:
-    """A vector laid along one of ``rank`` axes."""
+    """Return a vector reshaped to lie along one of ``rank`` axes."""
     return values.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
 class _Block:
-    """One graph-defined kernel."""
+    """Interpreter of one graph-defined kernel."""
 
     def __init__(self, block: BlockGraph, operands: list[DTensor], point: Point, wanted: list[set[int]]) -> None:
         self.block, self.ops, _ = inline(block)
@@ -370,7 +373,7 @@ class _Block:
         self.inputs = len(block.inputs)
 
     def run(self, given: Sequence[Value]) -> list[Value]:
-        """The device tensors that all blocks together write."""
+        """Return the device tensors that all blocks together write."""
         block = self.block
         outputs: list[Value] = []
         for saver in block.outputs:
@@ -390,7 +393,7 @@ class _Block:
         return outputs
 
     def _chunks(self) -> Iterator[list[_AxisValues]]:
-        """Block coordinates along x, y and z, in chunks along the longest axis that bound the memory."""
+        """Yield block coordinates along x, y and z, in chunks along the longest axis that bound the memory."""
         grid = self.block.grid
         axis = grid.index(max(grid))
         largest = max(prod(tile.shape) for tile in self.tiles) * (prod(grid) // grid[axis])
@@ -401,7 +404,7 @@ class _Block:
             yield coordinates
 
     def _blocks(self, given: Sequence[Value], coordinates: list[_AxisValues]) -> list[Value]:
-        """All tensors of some blocks after their loop; tensors inside the loop are those of the last iteration."""
+        """Return all tensors of some blocks after their loop; those inside the loop are of the last iteration."""
         block = self.block
         values: list[Value] = [[None, None] for _ in self.tiles]
         constant = {i for i, iterator in enumerate(block.inputs) if iterator.fmap is None}
@@ -429,9 +432,9 @@ class _Block:
     def _positions(
         self, shape: Shape, maps: DimMap, loop: int | None, coordinates: list[_AxisValues], iteration: int
     ) -> tuple[_AxisValues, ...]:
-        """For every element of the tiles [x, y, z, tile...], its index in a device tensor of this shape.
+        """Return, for every element of the tiles [x, y, z, tile...], its index in a device tensor of this shape.
 
-        A dim is cut into slabs by the grid axes mapped to it (x outermost), then into chunks by the loop.
+        A dim is split to block tiles by the grid axes mapped to it (x outermost), then to loop tiles.
         """
         found: list[_AxisValues] = []
         for dim, extent in enumerate(shape):
@@ -454,7 +457,7 @@ class _Block:
     def _accumulate(
         self, op: Op, number: int, values: list[Value], states: dict[tuple[int, int], list[Residues]]
     ) -> None:
-        """Return the value that one iteration adds to an accumulator."""
+        """Add the value of one iteration to the states of an accumulator."""
         for part in self.wanted[number]:
             m = self.point.prime(part)
             x = _known(values[op.operands[0]][part])
@@ -474,7 +477,7 @@ class _Block:
                 state[0] = add(state[0], x, m)
 
     def _finish(self, op: Op, number: int, values: list[Value], states: dict[tuple[int, int], list[Residues]]) -> None:
-        """The value of an accumulator behind the loop."""
+        """Set the value of an accumulator after the loop."""
         for part in self.wanted[number]:
             m, state = self.point.prime(part), states[number, part]
             out = state[0]

@@ -1,4 +1,4 @@
-"""Fingerprints drawn again from their seeds, as docs/fingerprint.md says, and compared digest by digest."""
+"""Recomputation of fingerprints from their seeds, by docs/fingerprint.md, and comparison of all digests."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from mirage_formal.records.fingerprint import Draw, FingerprintRecord, InputDige
 SCHEME: Final = "mirage_formal.fingerprint.1"
 MIN_BITS: Final = 30  # of a reported candidate's primes; searches use smaller ones for themselves
 MAX_BITS: Final = 31
-#: A tensor of more elements may be why there is no answer (docs/fingerprint.md).
+#: Largest number of elements of a tensor for which an answer is required (docs/fingerprint.md).
 MAX_ANSWERED: Final = 1 << 25
-#: And so may more multiplications; a quotient or a function of an element counts as so many, and a root.
+#: Largest number of multiplications for which an answer is required; the weight of a quotient or a function of an
+#: element, and of a root.
 MAX_MULTIPLICATIONS: Final = 1 << 30
 FUNCTION: Final = 64
 ROOT: Final = 256
-#: Elements of the largest tensor of a kernel graph, and steps of its largest loop, that are computed again.
+#: Most elements of the largest tensor of a kernel graph, and most steps of its largest loop, that are evaluated.
 MAX_ELEMENTS: Final = 1 << 31
 MAX_LOOP: Final = 1 << 16
 MAX_BLOCKS: Final = 1 << 22
 _PARTS: Final = {"p": field.P, "q": field.Q}
 _PIECE: Final = 1 << 20
-#: Why no bound applies, beside what abstract expressions show.
+#: Reason why no bound applies, which abstract expressions do not show.
 _MASKS: Final = "masks have two values: outside the theorem"
 _ZERO_QUOTIENT: Final = "a quotient that is 0 where its divisor is 0 is outside the theorem"
 
@@ -94,10 +95,10 @@ def _is_mask(graph: KernelGraph, index: int) -> bool:
 
 
 def _check_no_picture(program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord) -> None:
-    """There is no answer because an operator has no picture in the fields, or a tensor is too large to be evaluated.
+    """Check a record without an answer: an operator has no meaning in the fields, or a tensor is too large.
 
     Raises:
-        FormatError: There could have been one.
+        FormatError: An answer was possible.
     """
     _expect(
         "verdict, bound and rounds without a picture",
@@ -119,7 +120,7 @@ def _check_no_picture(program: KernelGraph, candidate: KernelGraph, record: Fing
 def _check_no_point(
     program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord, keyed: set[OpKind]
 ) -> None:
-    """There is no answer because no point was found in the next round at which both graphs have a value.
+    """Check a record without an answer because no point was found at which both graphs have a value.
 
     Sound: the seed's first point of that round is one where a graph has none. That drawing again did not help is what
     the author says.
@@ -135,7 +136,7 @@ def _check_no_point(
 
 
 def _sizes(graph: KernelGraph) -> tuple[int, int]:
-    """At least the elements of the largest tensor, and what is multiplied, of all blocks together."""
+    """Return lower bounds of the elements of the largest tensor, and of the multiplications of all blocks together."""
     types = kernel_types(graph)
     found = [tensor.elements for tensor in types]
     many = sum(_multiplications(op, first, types) for first, op in numbered(len(graph.inputs), graph.ops))
@@ -150,7 +151,7 @@ def _sizes(graph: KernelGraph) -> tuple[int, int]:
 
 
 def _multiplications(op: KernelOp | BlockOp, first: int, types: Sequence[DTensor] | Sequence[STensor]) -> int:
-    """Multiplications of elements by an operator whose first result is given; thread graphs have no products."""
+    """Return the multiplications of an operator, given its first result; thread graphs have no products."""
     elements = types[first].elements
     match op:
         case Op(kind=OpKind.MATMUL):
@@ -209,7 +210,7 @@ def _primes(record: FingerprintRecord) -> None:
 
 @lru_cache(maxsize=4)
 def _largest_pair(bits: int) -> tuple[int, int]:
-    """The largest p = 2q + 1 below 2^bits with q = -1 modulo 4 * 2 * 3 * 5 * 7 * 11 * 13."""
+    """Return the largest p = 2q + 1 below 2^bits with q = -1 modulo 4 * 2 * 3 * 5 * 7 * 11 * 13."""
     step = 840 * 143
     q = (1 << (bits - 1)) - 1
     q -= (q + 1) % step
@@ -219,7 +220,7 @@ def _largest_pair(bits: int) -> tuple[int, int]:
 
 
 def _operators(graph: KernelGraph) -> list[Op]:
-    """The operators on which an output's value depends, thread graphs written out."""
+    """Return the operators on which an output's value depends, with thread graphs inlined."""
     kernel, blocks = field.needs(graph)
     found: list[Op] = []
     number = len(graph.inputs)
@@ -243,7 +244,7 @@ def _stream(seed: int, round_: int, name: str) -> np.random.Philox:
 
 
 class _Inputs:
-    """The inputs of a round: drawn from the seed, redraws laid over them one attempt at a time."""
+    """The inputs of a round: drawn from the seed, with redraws applied one attempt at a time."""
 
     def __init__(self, program: KernelGraph, record: FingerprintRecord, draw: Draw) -> None:
         self.shapes = [given.tensor.shape for given in program.inputs]
@@ -264,7 +265,7 @@ class _Inputs:
         return self.known[index, part]
 
     def up_to(self, attempt: int) -> None:
-        """Show the inputs as they were after this many redraws."""
+        """Set the inputs to their state after this number of redraws."""
         changed = [e for e in self.draw.redraws if min(attempt, self.attempt) < e.attempt <= max(attempt, self.attempt)]
         self.attempt = attempt
         for entry in changed:
@@ -323,7 +324,7 @@ def _check_draw(
 
 
 def _point(record: FingerprintRecord, number: int, keyed: set[OpKind]) -> field.Point:
-    """Where a round evaluates, as the seed gives it."""
+    """Return the random point of a round, as the seed gives it."""
     source = _stream(record.seed, number, "omega")
     omega = 1
     while omega in (0, 1):
@@ -341,7 +342,7 @@ _KNOWN: dict[tuple[object, ...], tuple[str, ...]] = {}
 def _program_outputs(
     program: KernelGraph, point: field.Point, inputs: _Inputs, given: tuple[InputDigest, ...]
 ) -> tuple[str, ...]:
-    """Digests of a program's outputs; candidates of one run share them as long as their inputs are equal."""
+    """Return digests of a program's outputs, cached because candidates of one run share them for equal inputs."""
     key = (program, point.p, point.q, point.omega, tuple(sorted(point.keys.items())), given)
     if key not in _KNOWN:
         _KNOWN.clear()
@@ -350,7 +351,7 @@ def _program_outputs(
 
 
 def _reads(graph: KernelGraph) -> set[tuple[int, int]]:
-    """Input parts on which an output depends."""
+    """Return the input parts on which an output depends."""
     kernel, _ = field.needs(graph)
     return {
         (index, field.P if _is_mask(graph, index) else part)
@@ -367,7 +368,7 @@ def _check_redraws(
     point: field.Point,
     read: list[tuple[int, int]],
 ) -> None:
-    """Inputs are drawn again only after one of the graphs had no value, and for the stated cause."""
+    """Check that inputs were drawn again only after one of the graphs had no value, and for the stated cause."""
     attempts = sorted({entry.attempt for entry in draw.redraws})
     _expect("redraws", list(range(1, len(attempts) + 1)), attempts)
     _expect("order of redraws", sorted(e.attempt for e in draw.redraws), [e.attempt for e in draw.redraws])
@@ -386,7 +387,7 @@ def _check_redraws(
 
 
 def _fault(graphs: tuple[KernelGraph, KernelGraph], point: field.Point, inputs: _Inputs) -> str:
-    """Why one of the graphs has no value at these inputs, or that both have one."""
+    """Return the reason why one of the graphs has no value at these inputs, or that both have one."""
     try:
         for graph in graphs:
             field.run(graph, point, inputs)

@@ -1,1 +1,1 @@
-"""Graphs in parts, and whole programs that were searched in parts."""
+"""Check of graphs with replaced subgraphs, and of whole programs that were searched in subgraphs."""

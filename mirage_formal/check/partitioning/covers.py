@@ -1,7 +1,7 @@
-"""A whole program that was searched part by part: its covers, their parts and what is put together from them.
+"""Check of a whole program that was searched in subgraphs: its covers, their subgraphs and the stitched graphs.
 
-Written apart from the code that cuts and stitches: ``parts`` takes the parts' programs out of the program, and puts the
-whole together.
+It is independent of the code that partitions and stitches: ``parts`` extracts the subgraphs' programs from the program,
+and stitches the whole.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from mirage_formal.records.partition import PARTS, WHOLE_FILE, PartRecord, Whole
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole program's record, and for each cover its parts, which are a partition of the program."""
+    """A whole program's record, and the subgraphs of each cover, which partition the program."""
 
     root: Path
     record: WholeRecord
@@ -50,12 +50,12 @@ class Whole:
 
     @property
     def runs(self) -> list[str]:
-        """Directories of the searches, relative to the root; some may have found nothing that is of use."""
+        """Return the directories of the searches, relative to the root; some may be used by no cover."""
         return sorted(name.removesuffix(f"/{SUMMARY_FILE}") for name in self.record.manifest)
 
     @property
     def kernels(self) -> dict[str, int]:
-        """Names of the directories of kernels that are there, each with the position of its cover."""
+        """Return the names of the existing directories of kernels, each with the position of its cover."""
         names = {cover_name(i + 1, one.graph_digest): i for i, one in enumerate(self.record.covers)}
         return {name: i for name, i in names.items() if (self.root / KERNELS / name).is_dir()}
 
@@ -68,12 +68,12 @@ class EstablishedWhole:
         name: Name of its directory.
         rank: Its place among the covers, from 1.
         digest: Digest of its graph.
-        parts: Number of its parts.
-        replaced: Of these, those that a proved candidate takes the place of.
-        kernels: Kernels of the whole.
-        unfused: Kernels of the program.
-        conditions: What the whole needs to be defined.
-        added: Those of them that the parts' own operators do not need.
+        parts: Number of its subgraphs.
+        replaced: Number of subgraphs that a proved candidate replaces.
+        kernels: Number of kernels of the cover.
+        unfused: Number of kernels of the unfused program.
+        conditions: Side conditions of the whole.
+        added: Those of them that the subgraphs' own operators do not need.
     """
 
     name: str
@@ -88,7 +88,7 @@ class EstablishedWhole:
 
 
 def read_whole(root: Path) -> Whole:
-    """Read whole.json and establish that the parts of each cover are a partition of its program.
+    """Read whole.json and establish that the subgraphs of each cover partition its program.
 
     Sound: see ``check.partitioning.parts.partition``.
 
@@ -129,7 +129,7 @@ def read_whole(root: Path) -> Whole:
 
 
 def _check_files(whole: Whole) -> None:
-    """The searches' summaries are those that were sealed, and nothing else lies about."""
+    """Check that the searches' summaries are those that were sealed, and that there are no other files."""
     path = whole.root / WHOLE_FILE
     with step(path, "manifest"):
         expect("summaries", sorted(f"{run}/{SUMMARY_FILE}" for run in whole.runs), sorted(whole.record.manifest))
@@ -146,7 +146,7 @@ def _check_files(whole: Whole) -> None:
 
 
 def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Established]]]) -> list[EstablishedWhole]:
-    """Establish that each cover computes what the program does, from what holds about the parts' searches.
+    """Establish that each cover computes the program, from the facts established about its subgraphs' searches.
 
     Sound: by induction over the parts. Each part's graph is either its own operators, or a candidate for the very
     program that was taken out here, of which the kernel replayed a proof; so on equal tensors it yields the tensors
@@ -154,8 +154,8 @@ def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Establishe
     all parts, about the tensors that they read, which are the program's.
 
     Args:
-        whole: The parts.
-        found: For each directory of a search, the run and what was established about its candidates.
+        whole: The whole program.
+        found: For each directory of a search, the run and the facts established about its candidates.
 
     Raises:
         CheckFailed: Names the first file and step that fails.
@@ -200,11 +200,11 @@ def _check_cover(whole: Whole, rank: int, found: Mapping[str, tuple[Run, Sequenc
 
 
 def check_kernels_of_covers(whole: Whole, results: Mapping[str, EstablishedKernels]) -> None:
-    """Kernels are those of the cover whose directory has the same name, of this program.
+    """Check that kernels are those of the cover whose directory has the same name, of this program.
 
     Args:
         whole: The covers.
-        results: What was established about the kernels, by the names of their directories.
+        results: Facts established about the kernels, by the names of their directories.
 
     Raises:
         CheckFailed: Names the first file and step that fails.
@@ -218,12 +218,12 @@ def check_kernels_of_covers(whole: Whole, results: Mapping[str, EstablishedKerne
 
 
 def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The conditions of all parts, each with its part's number."""
+    """Return the side conditions of all subgraphs, each prefixed with its subgraph's number."""
     return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
 
 
 def _check_search(record: WholeRecord, run: Run) -> None:
-    """A part was searched as the whole was asked for; a space of its own it has where the user named none."""
+    """Check that a subgraph was searched with the options of the whole, except for its own search space."""
     who = run.record.identity
     space = who.space if record.config is None else record.identity.space
     asked = msgspec.structs.replace(record.identity, program=who.program, space=space)
@@ -238,7 +238,7 @@ def _replacement(
     if part.run:
         with step(whole.root / part.run / RUN_FILE, f"program of {at}"):
             expect("digest of the part's program", digest(piece.program), digest(found[part.run][0].program))
-            # Equal digests are not enough: conditions name operators by their numbers in the program searched.
+            # Equal digests do not suffice: conditions name operators by their numbers in the searched program.
             expect("the part's program", piece.program, found[part.run][0].program)
     if not part.candidate:
         with step(path, f"{at}: operators that stay"):

@@ -1,6 +1,6 @@
-"""Parts of a graph: operators taken out as graphs of their own, and what takes their places put together.
+"""Subgraphs of a graph: extraction as graphs of their own, and composition of their replacements.
 
-Written apart from the code that cuts a program for its searches and stitches a whole.
+It is independent of the code that partitions a program for its searches and stitches a whole.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mirage_formal.graph.types import DTensor, row_major
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a graph, taken out of it.
+    """A subgraph, extracted as a graph of its own.
 
     Attributes:
         program: Its operators as a graph of their own.
-        reads: For each input of that, the tensor of the graph that it was taken out of.
-        results: For each output of that, likewise: the tensors that are used outside of the part.
+        reads: For each input of ``program``, the tensor of the original graph.
+        results: For each output of ``program``, the tensor of the original graph, which is used outside.
     """
 
     program: KernelGraph
@@ -33,7 +33,7 @@ class Piece:
 
 
 def partition(graph: KernelGraph, parts: Sequence[Sequence[int]]) -> tuple[Piece, ...]:
-    """Parts of a graph, each taken out of it.
+    """Extract the subgraphs of a partition of a graph.
 
     Sound: every operator is in one part and no more; a part reads only inputs of the graph and results of earlier
     parts.
@@ -58,7 +58,7 @@ def partition(graph: KernelGraph, parts: Sequence[Sequence[int]]) -> tuple[Piece
 
 
 def taken_out(graph: KernelGraph, operators: Sequence[int]) -> Piece:
-    """Some operators as a graph whose outputs are their results that are used outside, or the last one.
+    """Extract operators as a graph whose outputs are their results that are used outside, or the last result.
 
     Sound: whatever else is computed from the part reads one of these, for they are all that others may read.
 
@@ -93,16 +93,16 @@ def taken_out(graph: KernelGraph, operators: Sequence[int]) -> Piece:
 
 
 def _input(graph: KernelGraph, types: Sequence[DTensor], number: int, tensor: int) -> Input:
-    """A tensor of the graph as an input of a part."""
+    """Return a tensor of the graph as an input of a subgraph."""
     given = tensor < len(graph.inputs)
     return Input(f"x{number}", types[tensor], graph.inputs[tensor].strides if given else row_major(types[tensor].shape))
 
 
 def composed(graph: KernelGraph, pieces: Sequence[Piece], graphs: Sequence[KernelGraph]) -> KernelGraph:
-    """The graphs that take the places of the parts, one after another over the inputs of the graph.
+    """Compose the replacements of the subgraphs to one graph over the inputs of the graph.
 
-    Sound: operand i of an operator of a part's graph is the tensor that stands for the part's tensor i, and output i
-    of the graph stands for result i of the part.
+    Sound: operand i of an operator of a part's graph is the tensor that stands for the part's tensor i, and output i of
+    the graph stands for result i of the part.
     """
     tensors = len(graph.inputs)
     stands: dict[int, int] = {i: i for i in range(tensors)}
@@ -120,11 +120,11 @@ def composed(graph: KernelGraph, pieces: Sequence[Piece], graphs: Sequence[Kerne
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """Another graph in the place of a part.
+    """Replacement of a subgraph by another graph, with a proof.
 
     Attributes:
-        graph: It, over the part's inputs.
-        proof: That it computes what the part does.
+        graph: The other graph, over the subgraph's inputs.
+        proof: Proof that it computes the subgraph's results.
     """
 
     graph: KernelGraph
@@ -136,12 +136,12 @@ class Replaced:
     """A graph that is equal to another one part by part, given that the obligations are unsatisfiable.
 
     Attributes:
-        graph: It.
-        conditions: What the parts that have proofs, and what takes their places, need to be defined: the equality holds
-            wherever these hold. Each with the number of its part, from 1.
-        added: Those that the parts have not.
-        doubtful: Whether a condition does not show by its form that it always holds.
-        obligations: Of all proofs, each once.
+        graph: The composed graph.
+        conditions: Side conditions of the replaced parts and their replacements, each with the number of its part from
+            1: the equality holds wherever these hold.
+        added: Those that the parts do not have.
+        doubtful: Whether some condition is not always true by its form.
+        obligations: Distinct obligations of all proofs.
     """
 
     graph: KernelGraph
@@ -152,7 +152,7 @@ class Replaced:
 
 
 def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Other | None]]) -> Replaced:
-    """A graph with others in the places of some parts.
+    """Return a graph with some parts replaced, after replay of the replacements' proofs.
 
     Sound: by induction over the parts, see ``partition`` and ``composed``. A part without another graph stays as it is;
     of any other the kernel replays a proof that, on all inputs where the conditions hold, its outputs are the part's.
@@ -160,10 +160,10 @@ def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Other
 
     Args:
         graph: A well-formed graph.
-        parts: For each part its operators, and what takes its place, in an order in which they can be computed.
+        parts: The operators of each part and its replacement, in topological order.
 
     Raises:
-        FormatError: The parts are no partition, or a graph does not fit where it stands.
+        FormatError: The parts are no partition, or a replacement has another interface.
         ProofError: A proof is not one; ``where`` names the part, and the lemma or step at fault.
     """
     pieces = partition(graph, [operators for operators, _ in parts])

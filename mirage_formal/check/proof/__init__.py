@@ -1,5 +1,5 @@
-"""The proof kernel: replays proofs that two µGraphs are equal, and shares no code with what makes them.
+"""Proof kernel: replays proofs that two µGraphs are equal, and shares no code with the prover.
 
-It searches nothing: every step names what it applies, and the kernel applies it and compares. docs/trust.md lists what
-has to be believed.
+It does not search: every step names its law and operands, and the kernel applies the law and compares. docs/trust.md
+lists the assumptions that have to be believed.
 """

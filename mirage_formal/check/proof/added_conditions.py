@@ -1,6 +1,7 @@
-"""Which of a candidate's conditions its program has as well, and which hold by their form.
+"""Classification of a candidate's side conditions: those of the program as well, and those true by their form.
 
-No part of a proof: the equality holds where all conditions of both graphs hold. This says what of that is new.
+No part of a proof: the equality holds where all conditions of both graphs hold. This module says which of these are
+new.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from mirage_formal.check.proof.elaborate import Need
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.ring import NONE, Digits, Index, Mono, Poly, ProofError, Ring
 
-#: What must not be 0 or not be negative, for all values of its digits; equal ones say the same.
+#: Requirement: a value that must be nonzero or nonnegative for all its digits; equal atoms are equivalent.
 Atom = tuple[Any, ...]
 #: A name of a digit: a number, its extent, and the number of the sum or maximum that binds it, 0 for none.
 Name = tuple[int, int, int]
@@ -24,11 +25,11 @@ Scope = Mapping[int, tuple[int, list[Name]]]
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The conditions of a theorem, sorted.
+    """The side conditions of a theorem, classified.
 
     Attributes:
-        added: Those of the candidate that the program has not.
-        doubtful: Those of both that do not show by their form that they always hold, as a sum of exponentials does.
+        added: Those of the candidate that the program does not have.
+        doubtful: Those of both that are not always true by their form, as that of a sum of exponentials is.
     """
 
     added: tuple[str, ...]
@@ -36,7 +37,7 @@ class Split:
 
 
 def split(theorem: Theorem) -> Split:
-    """Sort the conditions of a theorem.
+    """Classify the side conditions of a theorem.
 
     Sound: a condition is not added only if each of its terms is one of the program's, or what its normal form needs
     (factors that are not 0, a polynomial that is not negative) shows by its form or is needed by the program too, for
@@ -66,7 +67,7 @@ def split(theorem: Theorem) -> Split:
 
 
 def split_of_both(kernels: Theorem, padding: Theorem, own: Sequence[str]) -> Split:
-    """The conditions of a candidate with tails, sorted, where they and the program's are all that is needed.
+    """Classify the side conditions of a candidate with remainder tiles, from the two halves of its proof.
 
     Sound: a condition of P' at padded inputs is one of the program's unless the second proof adds it, and the
     candidate's unless C' lacks it; what holds by its form holds at all inputs. One of which nothing of this is known is
@@ -93,7 +94,7 @@ def split_of_both(kernels: Theorem, padding: Theorem, own: Sequence[str]) -> Spl
 
 
 def _atoms(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[Atom] | None:
-    """What has to hold so that a value is not 0, or not negative; None if that is not known.
+    """Return the requirements for a value to be nonzero, or not negative; None if they are not known.
 
     Sound: a product of powers is not 0 where none of its factors with positive exponents is; those with negative ones
     are divisors of divisors, of which there are conditions of their own. A sum is one power if its inverse is one
@@ -122,12 +123,12 @@ def _atoms(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[Atom] |
 
 
 def _signed(ring: Ring, mono: Mono) -> bool:
-    """Return whether a product shows by its form that it is not negative."""
+    """Return whether a product is nonnegative by its form."""
     return all(e % 4 != 2 or ring.nonnegative(f) for f, e in mono)
 
 
 def _positive(ring: Ring, factor: int) -> bool:
-    """Return whether a factor shows by its form that it is above 0.
+    """Return whether a factor is positive by its form.
 
     Sound: exp and roots of numbers are; so are sums of products of such, and powers of what is above 0.
     """
@@ -143,7 +144,7 @@ def _positive(ring: Ring, factor: int) -> bool:
 
 
 def _above_zero(ring: Ring, poly: Iterable[tuple[Mono, Any]]) -> bool:
-    """Return whether a polynomial shows by its form that it is above 0.
+    """Return whether a polynomial is positive by its form.
 
     Sound: its products are not negative, and one of them is of factors above 0 only.
     """
@@ -153,9 +154,9 @@ def _above_zero(ring: Ring, poly: Iterable[tuple[Mono, Any]]) -> bool:
 
 
 class _Naming:
-    """Terms with digits named in the order in which they occur: equal names, equal terms but for names of digits.
+    """Canonical renaming of digits in order of occurrence: equal names mean equal terms up to renaming of digits.
 
-    Free digits that always stand side by side in an index, as one number, count as one digit.
+    Free digits that always occur together in an index, as one mixed-radix number, count as one digit.
     """
 
     def __init__(self, ring: Ring, monos: Iterable[Mono]) -> None:
@@ -169,7 +170,7 @@ class _Naming:
         self._fold(NONE.union(*map(ring.free_of, monos)), list(_indices(ring, monos)))
 
     def _fold(self, free: Digits, indices: Sequence[Mapping[int, int]]) -> None:
-        """Merge neighbours until there are none."""
+        """Merge adjacent free digits until no pair can be merged."""
         left = set(free)
         while True:
             pairs = ((hi, lo) for hi in sorted(left) for lo in sorted(left) if hi != lo)
@@ -189,7 +190,7 @@ class _Naming:
         )
 
     def polynomial(self, poly: Iterable[tuple[Mono, Any]], scope: Scope | None = None) -> tuple[Any, ...]:
-        """Coefficients and products."""
+        """Return the canonical form of a polynomial: its coefficients and products."""
         scope = {} if scope is None else scope
         items = sorted(poly, key=lambda item: (_form(self._ring, item[0]), item[1]))
         return tuple((coef, self._monomial(mono, scope)) for mono, coef in items)
@@ -199,7 +200,7 @@ class _Naming:
         return tuple((self.factor(f, scope), e) for f, e in items)
 
     def factor(self, f: int, scope: Scope) -> tuple[Any, ...]:
-        """One factor; ``scope`` has the names of bound digits."""
+        """Return the canonical form of one factor; ``scope`` has the names of bound digits."""
         kind, payload = self._ring.kinds[f], self._ring.payloads[f]
         match kind:
             case "in":
@@ -239,7 +240,7 @@ class _Naming:
         return (offset, *((stride, self._digit(d, scope)) for stride, d in kept))
 
     def _digit(self, d: int, scope: Scope) -> Name:
-        """The name of a digit; a bound one has its own in every scope."""
+        """Return the name of a digit; a bound one has its own in every scope."""
         if d in scope:
             binder, names = scope[d]
             if not names:
@@ -255,7 +256,7 @@ class _Naming:
 
 
 def _indices(ring: Ring, monos: Iterable[Mono]) -> Iterable[dict[int, int]]:
-    """All indices in some products, at any depth."""
+    """Yield all indices in some products, at any depth."""
     seen: set[int] = set()
     stack = [f for mono in monos for f, _ in mono]
     while stack:
@@ -268,7 +269,7 @@ def _indices(ring: Ring, monos: Iterable[Mono]) -> Iterable[dict[int, int]]:
 
 
 def _form(ring: Ring, mono: Mono) -> str:
-    """A product without its digits, to sort by."""
+    """Return the text of a product without its digits, as a sort key."""
     return "*".join(sorted(f"{_form_of(ring, f)}^{e}" for f, e in mono))
 
 

@@ -1,4 +1,4 @@
-"""Closing identities of a replayed proof, for a second opinion; nothing here accepts."""
+"""Closing identities of a replayed proof, for sympy's second opinion; nothing here accepts a proof."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mirage_formal.check.proof.ring import Coef, Mono, Poly, Ring
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """One pair of outputs: the polynomials that were found equal.
+    """Closing identity of one pair of outputs: the polynomials that were found equal.
 
     Attributes:
         left: The program's element, as (monomial, coefficient).
         right: The candidate's element.
-        powers: For each factor exp, pow or surd in them, its kind and what it is made of.
+        powers: Kind and payload of each factor exp, pow or surd in them.
     """
 
     left: tuple[tuple[Mono, Coef], ...]
@@ -25,7 +25,7 @@ class Closing:
 
 
 def closing(ring: Ring, left: Poly, right: Poly) -> Closing:
-    """Two polynomials, with what the exp, pow and surd factors in them are made of, at any depth."""
+    """Return the closing identity of two polynomials, with the payloads of exp, pow and surd factors at any depth."""
     powers: dict[int, tuple[str, Any]] = {}
     stack = [f for mono in (*left, *right) for f, _ in mono]
     while stack:

@@ -14,7 +14,7 @@ _HEAD: Final = "(set-info :smt-lib-version 2.6)\n(set-info :status unsat)\n(set-
 
 
 def obligations(extents: tuple[int, ...]) -> Mapping[str, str]:
-    """The mixed-radix lemma for these extents as texts that must be unsatisfiable.
+    """Return the mixed-radix lemma for these extents as texts that must be unsatisfiable.
 
     Sound: "injective" says that digits in range with equal numbers are equal, "onto" that every number below the
     product of the extents is the number of digits in range; so sums and largest values over all digits and over all

@@ -1,7 +1,7 @@
-"""From µGraphs to operator terms: the meaning of operators, maps, loops and concatenation.
+"""Elaboration of µGraphs to operator terms: the meaning of operators, maps, loops and concatenation.
 
 Block values have four leading axes, grid x, y, z and loop, of extent 1 where the value does not depend on them. Where a
-grid axis and the loop split one dim, the block's slab is cut first.
+grid axis and the loop split one dim, the block's tile is cut first.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mirage_formal.graph.ops import BlockContext, OpKind
 from mirage_formal.graph.types import Shape
 
 LEADING: Final = LOOP + 1
-#: A condition, whether it is about a divisor, and the terms of the divisor or radicand.
+#: A side condition: its text, whether it is on a divisor, and the terms of the divisor or radicand.
 Need = tuple[str, bool, tuple[int, ...]]
 
 
 class Elaboration(Pieces):
-    """The outputs of one graph as operator terms, and what it needs to be defined.
+    """The outputs of one graph as operator terms, and its side conditions.
 
     Sound: the tables below are the meaning of µGraphs that every proof is about; a test compares them with the float64
     reference on random graphs. Tensors in ``whole``, by number, are joined to one term: another name of the same.
@@ -45,7 +45,7 @@ class Elaboration(Pieces):
             raise ProofError(error.what, self._where) from error
 
     def piece(self, number: object, place: object) -> int:
-        """The term of a piece of a tensor of the graph, by their numbers."""
+        """Return the term of a piece of a tensor of the graph, by their numbers."""
         pieces = self.tensors[integer(number, 0, len(self.tensors) - 1)].pieces()
         return pieces[integer(place, 0, len(pieces) - 1)]
 
@@ -272,7 +272,7 @@ class Elaboration(Pieces):
         return Value((*found.cuts[:LOOP], (1,), *found.cuts[LOOP + 1 :]), found.terms)
 
     def unary(self, kind: str, x: Value) -> Value:
-        """An elementwise operator; a root and a logarithm need conditions.
+        """Return an elementwise operator, with side conditions for a root and a logarithm.
 
         Sound: what is not 0 and not negative is above 0, as a logarithm's argument must be.
         """
@@ -284,7 +284,7 @@ class Elaboration(Pieces):
         return super().unary(kind, x)
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:
-        """An operator of two tensors; a division needs a condition."""
+        """Return an operator of two tensors, with a side condition for a division."""
         if kind == "div":
             self.needs.append((f"{self._where}: divisor nonzero", True, tuple(b.pieces())))
         return super().binary(kind, a, b)
@@ -302,7 +302,7 @@ def _whole(term: int, shape: Shape) -> Value:
 def elaborate(
     terms: Terms, graphs: Iterable[KernelGraph], raw: Iterable[object]
 ) -> tuple[list[Elaboration], list[list[object]]]:
-    """Program and candidate, and the atoms of a proof; a tensor that is named without a piece is taken whole."""
+    """Return program and candidate as terms, with the atoms of a proof; an atom without a piece is a whole tensor."""
     rows = [entries(row, 2, 3) for row in raw]
     whole = [(integer(row[0], 0, 1), integer(row[1], 0, MAX_TABLE)) for row in rows if len(row) == 2]
     need(len(set(whole)) == len(whole), "expected a tensor to be taken whole once")

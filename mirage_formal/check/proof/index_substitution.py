@@ -1,4 +1,4 @@
-"""Replacement of digits: splitting, folding, renaming, slicing, in everything that contains them."""
+"""Substitution of digits (split, fold, rename, slice) in indices, monomials and polynomials."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from math import prod
 
 from mirage_formal.check.proof.ring import Digits, Index, Key, Mono, Poly, ProofError, Ring, need
 
-#: Digits that are replaced together, most significant first, and the index that takes their place.
+#: Digits that are substituted together, most significant first, and the index that replaces them.
 Place = tuple[tuple[int, ...], Index]
 
 
 class Move:
-    """A simultaneous replacement of digits in everything that contains them.
+    """A simultaneous substitution of digits.
 
     Sound: one digit becomes an index that stays in its range; several digits become one index only where each index
     holds none of them, or all with the strides of a mixed-radix number, so that the index depends on that number alone.
@@ -27,7 +27,7 @@ class Move:
         self._inner: dict[tuple[Place, ...], Move] = {self.places: self}
 
     def index(self, index: Index) -> Index:
-        """The index after replacement."""
+        """Return an index after substitution."""
         offset, terms = index
         held = dict(terms)
         if self.domain.isdisjoint(held):
@@ -50,13 +50,13 @@ class Move:
         return offset, tuple(sorted(out.items()))
 
     def polynomial(self, poly: Poly) -> Poly:
-        """The polynomial after replacement."""
+        """Return a polynomial after substitution."""
         if self.domain.isdisjoint(self.ring.free_in(poly)):
             return poly
         return self.ring.combined((self.monomial(mono), coef) for mono, coef in poly.items())
 
     def monomial(self, mono: Mono) -> Poly:
-        """The monomial after replacement."""
+        """Return a monomial after substitution."""
         touched = [(f, e) for f, e in mono if not self.domain.isdisjoint(self.ring.free[f])]
         out: Poly = {tuple(item for item in mono if item not in touched): 1}
         for f, e in touched:
@@ -97,7 +97,7 @@ class Move:
         return self._under(bound, self.ring.free_in(poly)).polynomial(poly)
 
     def _under(self, bound: Digits, free: Digits) -> Move:
-        """The part of the move that concerns what is free under a binder."""
+        """Return the substitution restricted to the digits that are free under a binder."""
         free -= bound
         places = tuple(place for place in self.places if not free.isdisjoint(place[0]))
         for olds, (_, news) in places:
@@ -109,7 +109,7 @@ class Move:
 
 
 def value(ring: Ring, string: Sequence[int]) -> Index:
-    """The number that a string of digits stands for."""
+    """Return the number of a string of digits as an index."""
     stride, terms = 1, []
     for digit in reversed(string):
         terms.append((digit, stride))
@@ -118,7 +118,7 @@ def value(ring: Ring, string: Sequence[int]) -> Index:
 
 
 def folding(ring: Ring, chains: Iterable[tuple[int, tuple[int, ...]]], free: Digits) -> Move:
-    """Folds chains of digits into new digits, in something with these free digits.
+    """Return the substitution that folds chains of digits into new digits, for a term with these free digits.
 
     Sound: a new digit ranges over exactly the numbers that its chain stands for (mixed-radix lemma), and is free in
     nothing that it enters.
@@ -136,6 +136,6 @@ def folding(ring: Ring, chains: Iterable[tuple[int, tuple[int, ...]]], free: Dig
 
 
 def require_lemma(ring: Ring, string: Sequence[int]) -> None:
-    """Notes that the mixed-radix lemma of these digits is needed."""
+    """Record that the mixed-radix lemma of these digits is needed."""
     if len(string) > 1:
         ring.facts.add(tuple(ring.extents[d] for d in string))

@@ -1,4 +1,4 @@
-"""Lemmas about sums, largest values and roots: each is checked once, and used by key afterwards."""
+"""Lemmas about sums, maxima and roots: each is checked once, and used by key afterwards."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from mirage_formal.check.proof.reader import MAX_EXPONENT, Reader, entries, inte
 from mirage_formal.check.proof.ring import NONE, Coef, Digits, Mono, Poly, Ring, need
 
 Chains = list[tuple[int, tuple[int, ...]]]
-#: What a lemma is filed under, and what it says about that.
+#: Key and result of a lemma.
 Filed = tuple[object, object]
 
 
 def lemma(reader: Reader, number: int, raw: object) -> None:
-    """Checks lemma ``number`` and files it under its key.
+    """Check lemma ``number`` and file it under its key.
 
     Raises:
-        ProofError: It does not hold by its law, or says what an earlier lemma says.
+        ProofError: It does not hold by its law, or has the key of an earlier lemma.
     """
     ring, law = reader.ring, word(entries(raw, low=1)[0], _LAWS)
     check, length = _LAWS[law]
@@ -27,7 +27,10 @@ def lemma(reader: Reader, number: int, raw: object) -> None:
 
 
 def _opened(reader: Reader, raw: object, taken: Digits) -> tuple[int, Digits, Move]:
-    """An opened factor, its fresh digits, and the move to them; the fresh digits occur nowhere else in the lemma."""
+    """Return an opened factor, its fresh digits, and the substitution to them.
+
+    The fresh digits occur nowhere else in the lemma.
+    """
     first, *rest = entries(raw, low=2)
     f, fresh = reader.factor(first), reader.digits(rest)
     olds = reader.listed.get(f, ())
@@ -38,7 +41,7 @@ def _opened(reader: Reader, raw: object, taken: Digits) -> tuple[int, Digits, Mo
 
 
 def _sum(reader: Reader, bound: object, mono: object, opens: object, parts: object) -> Filed:
-    """The sum of a monomial over digits.
+    """Check a lemma on the sum of a monomial over digits.
 
     Sound: a product with sums is the sum of the products over fresh digits; a sum is linear; and a sum of a product
     whose items fall into classes without common digits is the product of the classes' sums.
@@ -65,7 +68,7 @@ def _sum(reader: Reader, bound: object, mono: object, opens: object, parts: obje
 
 
 def _items(ring: Ring, mono: Mono) -> list[tuple[int, int]]:
-    """The factors of a monomial, exp of a sum as several exp."""
+    """Return the factors of a monomial, with exp of a sum as several exp."""
     out: list[tuple[int, int]] = []
     for f, e in mono:
         terms = ring.payloads[f] if ring.kinds[f] == "exp" and e == 2 else ()
@@ -104,10 +107,10 @@ def _folded(reader: Reader, poly: Poly, used: Digits, chains: Chains) -> frozens
 
 
 def _max(reader: Reader, bound: object, poly: object, opens: object, s: object, chains: object) -> Filed:
-    """The largest value of a polynomial over digits.
+    """Check a lemma on the maximum of a polynomial over digits.
 
-    Sound: the largest of largest values is the largest over all digits together; the largest over t of the largest
-    over u <= t is the largest over u, if nothing else depends on t; a fold runs through the same values.
+    Sound: the largest of largest values is the largest over all digits together; the largest over t of the largest over
+    u <= t is the largest over u, if nothing else depends on t; a fold runs through the same values.
     """
     ring, digits, body = reader.ring, frozenset(reader.digits(bound)), reader.polynomial(poly)
     key = (digits, frozenset(body.items()))
@@ -132,7 +135,7 @@ def _max(reader: Reader, bound: object, poly: object, opens: object, s: object, 
 
 
 def _pmax(reader: Reader, index: object, u: object, bound: object, poly: object, s: object, chains: object) -> Filed:
-    """Other names for what a running maximum binds.
+    """Check a renaming of the bound digits of a running maximum.
 
     Sound: u is renamed only, so that the order of iterations stays; a fold of the rest runs through all values.
     """

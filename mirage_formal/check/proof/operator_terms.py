@@ -1,4 +1,4 @@
-"""Operator terms: what a tensor is computed by, hash-consed, with its shape."""
+"""Operator terms: a tensor as the expression of operators that computes it, hash-consed, with its shape."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from mirage_formal.check.functions import NAMED
 from mirage_formal.check.proof.ring import ProofError, need
 from mirage_formal.graph.types import Shape, broadcast
 
-#: Position of the loop axis of a block tensor, behind grid x, y, z.
+#: Position of the loop axis of a block tensor, after grid x, y, z.
 LOOP = 3
-#: What is known of signs: nothing, that no element is negative, that all are above 0; greater numbers say more.
+#: Known signs of all elements: unknown, nonnegative, positive; a greater number is a stronger fact.
 ANY, NOT_NEGATIVE, ABOVE_ZERO = 0, 1, 2
 
 
@@ -27,7 +27,7 @@ class Terms:
     def __init__(self) -> None:
         self._ids: dict[tuple[Any, ...], int] = {}
         self.shapes: list[Shape] = []
-        #: Of each tensor, whether its elements have values for all inputs, and their signs.
+        #: For each tensor, whether its elements have values for all inputs, and their sign.
         self.known: list[tuple[bool, int]] = []
 
     def _make(self, shape: Sequence[int], *key: Any) -> int:
@@ -38,7 +38,7 @@ class Terms:
         return number
 
     def _known(self, kind: str, *rest: Any) -> tuple[bool, int]:  # noqa: C901 (one row per term)
-        """Return the facts that follow from the operator and from the facts of its operands.
+        """Return the definedness and sign of a term, from its operator and from those of its operands.
 
         Sound: a quotient has a value where its divisor is above 0, a root where its radicand is not negative, a
         logarithm where its argument is above 0, all others where their operands have; a product with 0 is 0. Signs are
@@ -87,7 +87,7 @@ class Terms:
         raise AssertionError(name)
 
     def input(self, number: int, shape: Shape) -> int:
-        """Input ``number``."""
+        """Return the term of input ``number``."""
         return self._make(shape, "input", number)
 
     def unary(self, kind: str, a: int) -> int:
@@ -95,60 +95,60 @@ class Terms:
         return self._make(self.shapes[a], "unary", kind, a)
 
     def binary(self, kind: str, a: int, b: int) -> int:
-        """add, sub, mul, div, max, select, eq, lt, le, div_no_nan; axes of extent 1 broadcast."""
+        """Return add, sub, mul, div, max, select, eq, lt, le or div_no_nan; axes of extent 1 broadcast."""
         return self._make(self._joined(self.shapes[a], self.shapes[b]), "binary", kind, a, b)
 
     def matmul(self, a: int, b: int) -> int:
-        """Contracts the last axis of a with the second last of b; the axes before them broadcast."""
+        """Contract the last axis of a with the second last of b; the axes before them broadcast."""
         need(min(len(self.shapes[a]), len(self.shapes[b])) >= 2, "matmul: expected operands of at least 2 axes")
         (*lead, rows, inner), (*other, again, columns) = self.shapes[a], self.shapes[b]
         need(inner == again, f"matmul: expected equal inner axes, got {inner} and {again}")
         return self._make((*self._joined(tuple(lead), tuple(other)), rows, columns), "matmul", a, b)
 
     def constant(self, kind: str, a: int, q: Fraction) -> int:
-        """scale (times q) or offset (plus q)."""
+        """Return scale (times q) or offset (plus q) of a tensor."""
         return self._make(self.shapes[a], kind, a, q)
 
     def reduce(self, kind: str, a: int, axis: int, kept: int = 1) -> int:
-        """sum (to ``kept`` elements), max, running_max or carry (over an axis, and over the loop so far)."""
+        """Return sum (to ``kept`` elements), max, running_max or carry (over an axis, and over the loop so far)."""
         good = self.shapes[a][axis] % kept == 0
         need(good, f"{kind}: expected axis {axis} of {self.shapes[a]} to be a multiple of {kept}")
         kind = "max" if kind == "running_max" and self.shapes[a][LOOP] == 1 else kind
         return self._make(_at(self.shapes[a], axis, kept), kind, a, axis, kept)
 
     def rescaled(self, x: int, f: int) -> int:
-        """The last state s of s = s * f + x over the loop."""
+        """Return the last state s of s = s * f + x over the loop."""
         need(len(self.shapes[x]) > LOOP, "rescaled: expected a tensor with a loop axis")
         shape = _at(self._joined(self.shapes[x], self.shapes[f]), LOOP, 1)
         once = self.shapes[x][LOOP] == self.shapes[f][LOOP] == 1
         return x if once and shape == self.shapes[x] else self._make(shape, "rescaled", x, f)
 
     def reshape(self, a: int, shape: Shape) -> int:
-        """The same elements, row-major, with other axes."""
+        """Return the same elements, row-major, with other axes."""
         need(prod(shape) == prod(self.shapes[a]), f"reshape: expected the elements of {self.shapes[a]}, got {shape}")
         return a if shape == self.shapes[a] else self._make(shape, "reshape", a, shape)
 
     def transpose(self, a: int, perm: tuple[int, ...]) -> int:
-        """Axis i of the result is axis perm[i]."""
+        """Return a tensor with permuted axes: axis i of the result is axis perm[i]."""
         good = sorted(perm) == list(range(len(self.shapes[a])))
         need(good, f"transpose: expected a permutation of the axes, got {perm}")
         same = list(perm) == sorted(perm)
         return a if same else self._make([self.shapes[a][i] for i in perm], "transpose", a, perm)
 
     def repeat(self, a: int, axis: int, times: int) -> int:
-        """An axis of extent 1, ``times`` times."""
+        """Return a tensor with an axis of extent 1 repeated ``times`` times."""
         need(self.shapes[a][axis] == 1, f"repeat: expected axis {axis} of extent 1, got {self.shapes[a]}")
         return a if times == 1 else self._make(_at(self.shapes[a], axis, times), "repeat", a, axis, times)
 
     def slice(self, a: int, axis: int, start: int, length: int) -> int:
-        """Elements start .. start + length - 1 of an axis."""
+        """Return elements start .. start + length - 1 of an axis."""
         good = 0 <= start < start + length <= self.shapes[a][axis]
         need(good, f"slice: expected a part of axis {axis} of {self.shapes[a]}, got {start}, {length}")
         whole = length == self.shapes[a][axis]
         return a if whole else self._make(_at(self.shapes[a], axis, length), "slice", a, axis, start, length)
 
     def concat(self, parts: tuple[int, ...], axis: int) -> int:
-        """Tensors side by side along an axis."""
+        """Return the concatenation of tensors along an axis."""
         first, extent = self.shapes[parts[0]], sum(self.shapes[part][axis] for part in parts)
         good = all(_at(self.shapes[part], axis, extent) == _at(first, axis, extent) for part in parts)
         need(good, f"concat: expected shapes that differ in axis {axis} only")

@@ -1,7 +1,7 @@
-"""Values with concatenated axes as grids of pieces, and the primitive operators on them.
+"""Tensors with concatenated axes as grids of pieces (block matrices), and the primitive operators on them.
 
-A value has, per axis, the lengths of its segments, and a term for each combination of segments. Nearly always there is
-one. Where an operator does not work on pieces, they are joined to one term of the concatenation.
+A value has the segment lengths of each axis, and a term for each combination of segments; mostly there is one. Where an
+operator does not work on pieces, they are joined to one term of the concatenation.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ class Value:
 
     @property
     def shape(self) -> Shape:
-        """Extents of the axes."""
+        """Return the extents of the axes."""
         return tuple(map(sum, self.cuts))
 
     def piece(self, place: Sequence[int]) -> int:
-        """The term at a place of a grid that this one broadcasts to."""
+        """Return the term at a place of a grid that this one broadcasts to."""
         return self.terms[tuple(i if len(cut) > 1 else 0 for i, cut in zip(place, self.cuts, strict=True))]
 
     def pieces(self) -> list[int]:
-        """Terms in row-major order."""
+        """Return the terms in row-major order."""
         return [self.terms[place] for place in sorted(self.terms)]
 
 
 def common(a: Cut, b: Cut) -> Cut:
-    """The coarsest segments that both cuts can be refined to."""
+    """Return the coarsest segments that refine both cuts."""
     ends = sorted({*accumulate(a), *accumulate(b)})
     return tuple(end - start for start, end in zip((0, *ends), ends, strict=False))
 
 
 def at(items: tuple[int, ...], axis: int, item: int) -> tuple[int, ...]:
-    """The items with one replaced."""
+    """Return the items with one replaced."""
     return (*items[:axis], item, *items[axis + 1 :])
 
 
 def refine(terms: Terms, x: Value, axis: int, cut: Cut) -> Value:
-    """The value with segments of an axis cut into smaller ones."""
+    """Return a value with the segments of an axis split into smaller ones."""
     if cut == x.cuts[axis]:
         return x
     cuts = (*x.cuts[:axis], cut, *x.cuts[axis + 1 :])
@@ -70,7 +70,7 @@ def refine(terms: Terms, x: Value, axis: int, cut: Cut) -> Value:
 
 
 def align(terms: Terms, a: Value, b: Value, axes: Iterable[int]) -> tuple[Value, Value]:
-    """Two values cut into common segments along these axes, where neither has extent 1."""
+    """Return two values with common segments along these axes, where neither has extent 1."""
     for axis in axes:
         if a.shape[axis] != 1 and b.shape[axis] != 1:
             cut = common(a.cuts[axis], b.cuts[axis])
@@ -79,7 +79,7 @@ def align(terms: Terms, a: Value, b: Value, axes: Iterable[int]) -> tuple[Value,
 
 
 def paired(terms: Terms, left: Sequence[Value], right: Sequence[Value]) -> list[tuple[int, int]]:
-    """Terms of the same parts of values that should be equal."""
+    """Return the pairs of terms of corresponding pieces of values that should be equal."""
     need([x.shape for x in left] == [x.shape for x in right], "expected the shapes of the program's outputs")
     out: list[tuple[int, int]] = []
     for a, b in zip(left, right, strict=True):
@@ -93,7 +93,7 @@ def _broadcast(a: Sequence[Cut], b: Sequence[Cut]) -> tuple[Cut, ...]:
 
 
 def places(cuts: Sequence[Cut]) -> Iterator[Place]:
-    """The places of a grid of pieces."""
+    """Yield the places of a grid of pieces."""
     return product(*(range(len(cut)) for cut in cuts))
 
 
@@ -109,31 +109,31 @@ class Pieces:
         self.terms = terms
 
     def each(self, x: Value, axis: int, cut: Cut, make: Callable[[int], int]) -> Value:
-        """The value with ``make`` on every piece; the pieces along ``axis`` have the lengths of ``cut``."""
+        """Return the value with ``make`` on every piece; the pieces along ``axis`` have the lengths of ``cut``."""
         cuts = (*x.cuts[:axis], cut, *x.cuts[axis + 1 :])
         return Value(cuts, {place: make(term) for place, term in x.terms.items()})
 
     def paired(self, a: Value, b: Value, make: Callable[[int, int], int]) -> Value:
-        """Pieces of broadcast operands combined."""
+        """Return the pieces of broadcast operands, combined by ``make``."""
         a, b = self.fewer(a, b)
         a, b = align(self.terms, a, b, range(len(a.cuts)))
         cuts = _broadcast(a.cuts, b.cuts)
         return Value(cuts, {place: make(a.piece(place), b.piece(place)) for place in places(cuts)})
 
     def unary(self, kind: str, x: Value) -> Value:
-        """An elementwise operator."""
+        """Return an elementwise operator of a value."""
         return self.each(x, 0, x.cuts[0], lambda term: self.terms.unary(kind, term))
 
     def constant(self, kind: str, x: Value, q: Fraction) -> Value:
-        """scale or offset."""
+        """Return scale or offset of a value."""
         return self.each(x, 0, x.cuts[0], lambda term: self.terms.constant(kind, term, q))
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:
-        """An operator of two tensors."""
+        """Return an operator of two values."""
         return self.paired(a, b, lambda x, y: self.terms.binary(kind, x, y))
 
     def matmul(self, a: Value, b: Value) -> Value:
-        """The product over the last two axes, added up over the segments of the contracted one."""
+        """Return the product over the last two axes, summed over the segments of the contracted one."""
         a, b = self.fewer(a, b)
         rank = len(a.cuts)
         cut = common(a.cuts[-1], b.cuts[-2])
@@ -149,7 +149,7 @@ class Pieces:
         return Value(cuts, out)
 
     def joined(self, x: Value, *axes: int) -> Value:
-        """The value with one segment along each of these axes."""
+        """Return the value with one segment along each of these axes."""
         for axis in axes:
             count = range(len(x.cuts[axis]))
             firsts = (place for place in x.terms if place[axis] == 0)
@@ -158,13 +158,13 @@ class Pieces:
         return x
 
     def fewer(self, a: Value, b: Value) -> tuple[Value, Value]:
-        """Two operands, joined where their common cut could have too many pieces."""
+        """Return two operands, joined where their common cut could have too many pieces."""
         if len(a.terms) * (len(b.terms) if a.cuts != b.cuts else 2) <= MAX_PIECES:
             return a, b
         return self.joined(a, *range(len(a.cuts))), self.joined(b, *range(len(b.cuts)))
 
     def fold(self, kind: str, x: Value, axis: int, kept: int = 1) -> Value:
-        """An axis folded to ``kept`` elements by sum, or to one by max, over its segments too."""
+        """Reduce an axis to ``kept`` elements by sum, or to one by max, over its segments too."""
         x = x if kept == 1 else self.joined(x, axis)
         terms: dict[Place, int] = {}
         for place in sorted(x.terms):
@@ -174,15 +174,15 @@ class Pieces:
         return Value((*x.cuts[:axis], (kept,), *x.cuts[axis + 1 :]), terms)
 
     def sum(self, x: Value, axis: int, kept: int = 1) -> Value:
-        """An axis folded to ``kept`` elements by addition."""
+        """Reduce an axis to ``kept`` elements by addition."""
         return self.fold("sum", x, axis, kept)
 
     def repeat(self, x: Value, axis: int, times: int) -> Value:
-        """An axis of extent 1, ``times`` times."""
+        """Repeat an axis of extent 1 ``times`` times."""
         return self.each(x, axis, (times,), lambda term: self.terms.repeat(term, axis, times))
 
     def slice(self, x: Value, axis: int, start: int, stop: int) -> Value:
-        """The elements start .. stop - 1 of an axis: the segments between these two, once they are ends of segments."""
+        """Return elements start .. stop - 1 of an axis; segments are split at both ends first."""
         ends = sorted({0, start, stop, x.shape[axis]})
         cut = common(x.cuts[axis], tuple(b - a for a, b in pairwise(ends)))
         x = refine(self.terms, x, axis, cut)
@@ -192,12 +192,12 @@ class Pieces:
         return Value((*x.cuts[:axis], tuple(x.cuts[axis][i] for i in kept), *x.cuts[axis + 1 :]), terms)
 
     def transpose(self, x: Value, perm: tuple[int, ...]) -> Value:
-        """Axes permuted."""
+        """Return a value with permuted axes."""
         terms = {tuple(place[i] for i in perm): self.terms.transpose(term, perm) for place, term in x.terms.items()}
         return Value(tuple(x.cuts[i] for i in perm), terms)
 
     def reshape(self, x: Value, shape: Shape) -> Value:
-        """Row-major elements with other axes.
+        """Return the row-major elements with other axes.
 
         Sound: a segment of the outermost axis of a group of axes is a run of its elements, and so is a segment of the
         outermost new axis; other segments are joined.
@@ -224,7 +224,10 @@ class Pieces:
 
 
 def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
-    """Least runs of old and new axes with as many elements; the last run takes what is left, of extent 1."""
+    """Return the smallest runs of old and new axes with equal numbers of elements.
+
+    The last run takes the remaining axes, of extent 1.
+    """
     out: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(old) and j < len(new):

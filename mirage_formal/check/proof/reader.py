@@ -1,4 +1,4 @@
-"""Proof files: bounded, strictly typed JSON. Every integer is range-checked before it is used."""
+"""Parser of proof files: bounded, strictly typed JSON. Every integer is range-checked before it is used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RATIONAL: Final = re.compile(r"(-?[1-9][0-9]{0,3999})/([1-9][0-9]{0,3999})")
 
 
 def document(proof: bytes | str) -> dict[str, list[object]]:
-    """The tables of a proof.
+    """Return the tables of a proof.
 
     Raises:
         ProofError: It is not a JSON object with exactly these tables, or exceeds a bound.
@@ -55,28 +55,28 @@ def _no_number(text: str) -> NoReturn:
 
 
 def entries(raw: object, low: int = 0, high: int = MAX_TABLE) -> list[object]:
-    """A list whose length lies in low..high."""
+    """Return a list after checking that its length lies in low..high."""
     if type(raw) is not list or not low <= len(raw) <= high:
         raise ProofError(f"expected a list of {low}..{high} entries, got {str(raw)[:60]}")
     return raw
 
 
 def integer(raw: object, low: int, high: int) -> int:
-    """An integer in low..high; true and false are none."""
+    """Return an integer after checking that it lies in low..high; true and false are refused."""
     if type(raw) is not int or not low <= raw <= high:
         raise ProofError(f"expected an integer in {low}..{str(high)[:60]}, got {str(raw)[:60]}")
     return raw
 
 
 def word(raw: object, allowed: Iterable[str]) -> str:
-    """One of some words."""
+    """Return a string after checking that it is one of the allowed words."""
     if type(raw) is not str or raw not in allowed:
         raise ProofError(f"expected one of {', '.join(allowed)}, got {str(raw)[:60]}")
     return raw
 
 
 def rational(raw: object) -> Coef:
-    """An integer, or a text a/b in lowest terms with b > 1."""
+    """Return a number: an integer, or a text a/b in lowest terms with b > 1."""
     if type(raw) is str and (match := _RATIONAL.fullmatch(raw)) is not None:
         value = Fraction(int(match[1]), int(match[2]))
         if value.denominator > 1 and str(value) == raw:
@@ -87,14 +87,14 @@ def rational(raw: object) -> Coef:
 
 
 def pairs(raw: object) -> list[tuple[object, object]]:
-    """A flat list read two by two."""
+    """Return the entries of a flat list as pairs."""
     flat = entries(raw)
     need(len(flat) % 2 == 0, f"expected a flat list of pairs, got {len(flat)} entries")
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
 class Reader:
-    """Reads digits, indices, monomials and factors, and notes which of the tables' entries are named."""
+    """Parser of digits, indices, monomials and factors; records which table entries are named."""
 
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
@@ -105,19 +105,19 @@ class Reader:
         self._size = 0
 
     def digit(self, raw: object) -> int:
-        """The number of a digit."""
+        """Return the number of a digit."""
         number = integer(raw, 0, len(self.ring.extents) - 1)
         self.named_digits.add(number)
         return number
 
     def digits(self, raw: object) -> tuple[int, ...]:
-        """Distinct digits."""
+        """Return distinct digits."""
         found = tuple(self.digit(d) for d in entries(raw, high=64))
         need(len(set(found)) == len(found), f"expected distinct digits, got {found}")
         return found
 
     def index(self, raw: object) -> Index:
-        """offset, then stride and digit in turn."""
+        """Return an index: its offset, then stride and digit in turn."""
         flat = entries(raw, low=1, high=129)
         offset = integer(flat[0], 0, MAX_EXTENT)
         terms = {self.digit(digit): integer(stride, 1, MAX_EXTENT) for stride, digit in pairs(flat[1:])}
@@ -125,13 +125,13 @@ class Reader:
         return offset, tuple(sorted(terms.items()))
 
     def factor(self, raw: object) -> int:
-        """The number of a factor that was read before."""
+        """Return the number of a factor that was read before."""
         number = integer(raw, 0, self._size - 1)
         self.named_factors.add(number)
         return number
 
     def monomial(self, raw: object) -> Mono:
-        """factor and half exponent in turn."""
+        """Return a monomial: factor and half exponent in turn."""
         flat = pairs(raw)
         found = {self.factor(f): integer(e, -MAX_EXPONENT, MAX_EXPONENT) for f, e in flat}
         good = len(found) == len(flat) and 0 not in found.values()
@@ -139,7 +139,7 @@ class Reader:
         return tuple(sorted(found.items()))
 
     def polynomial(self, raw: object) -> Poly:
-        """Lists of a coefficient and a monomial."""
+        """Return a polynomial: lists of a coefficient and a monomial."""
         found: Poly = {}
         for term in entries(raw):
             first, *rest = entries(term, low=1)
@@ -149,13 +149,13 @@ class Reader:
         return found
 
     def chains(self, raw: object) -> list[tuple[int, tuple[int, ...]]]:
-        """Lists of a new digit and the digits that are folded into it."""
+        """Return folds: lists of a new digit and the digits that are folded into it."""
         flat = [entries(chain, low=2) for chain in entries(raw, high=64)]
         found = [self.digits(chain[1:]) for chain in flat]
         return [(self.digit(chain[0]), olds) for chain, olds in zip(flat, found, strict=True)]
 
     def needed_factors(self) -> set[int]:
-        """The factors named since the table was read, and all that they are made of."""
+        """Return the factors named since the table was read, and all factors in their payloads."""
         seen: set[int] = set()
         stack = list(self.named_factors)
         while stack:
@@ -166,7 +166,7 @@ class Reader:
         return seen
 
     def entry(self, raw: object, shapes: tuple[tuple[int, ...], ...]) -> None:
-        """Reads an entry of the factor table, which may name earlier factors only.
+        """Read an entry of the factor table, which may name earlier factors only.
 
         Sound: a factor is a name for a real function of its free digits, so reading one asserts nothing; and ``zero``
         of a polynomial is that of its negative.

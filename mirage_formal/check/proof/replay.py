@@ -1,4 +1,4 @@
-"""Replaying a proof that two µGraphs compute the same outputs over the reals."""
+"""Replay of a proof that two µGraphs compute the same outputs over the reals."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Theorem:
 
     Attributes:
         conditions: Divisors that must not be zero and radicands that must not be negative, by graph and operator.
-        steps: Tensor steps replayed.
-        lemmas: Lemmas replayed.
+        steps: Number of replayed tensor steps.
+        lemmas: Number of replayed lemmas.
         digit_facts: Extents of digits that were split or folded; digits.obligations states each as SMT-LIB.
-        closings: The identities at the outputs.
-        read: Both graphs, with the terms that their conditions are about, and the steps, with what terms are equal to.
+        closings: The closing identities at the outputs.
+        read: Both graphs with the terms of their conditions, and the steps with the polynomials of terms.
     """
 
     conditions: tuple[str, ...]
@@ -40,7 +40,7 @@ class Theorem:
 
 
 def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> Theorem:
-    """Checks a proof that a candidate computes what a program computes.
+    """Check a proof that a candidate and a program compute the same outputs.
 
     Sound: the two graphs are elaborated here; every step of the proof is a tensor with the meaning of its own operator
     term; the outputs' terms are those of the graphs; and the elements at equal positions are equal polynomials. So each
@@ -101,7 +101,7 @@ def _nothing_unused(what: str, count: int, used: set[int]) -> None:
 
 
 def _outputs(steps: Steps, program: list[Value], candidate: list[Value], raw: list[object]) -> tuple[Closing, ...]:
-    """Compares the outputs, piece by piece; nothing has to be said about one that both compute by the same term.
+    """Compare the outputs, piece by piece; a pair with equal terms needs no entry.
 
     Sound: equal terms name one tensor. A multiplier is a product of positive powers of divisors, or of what they are
     divided by themselves, which is not 0, so the difference is 0 if its product with the multiplier is.

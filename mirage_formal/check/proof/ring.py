@@ -1,4 +1,4 @@
-"""The ring engine: polynomials over interned factors with half exponents, in one normal form.
+"""Commutative ring normalizer: polynomials over interned factors with half exponents, in one normal form.
 
 A monomial maps factors to half exponents: f with e2 is f^(e2/2). Values: a half power of a factor is a power of one
 fixed root r(f) with r(f)^2 = f, the non-negative one for f >= 0 and i sqrt(-f) for f < 0; so exponents add for every f
@@ -28,21 +28,21 @@ MAX_EXPONENT: Final = 64
 MAX_MONOMIALS: Final = 20_000
 MAX_DEPTH: Final = 60
 MAX_BITS: Final = 26_000
-#: Products of monomials, factors substituted, bits of large numbers and so on: some seconds.
+#: Most work of a replay, in products of monomials, substituted factors, bits of large numbers and so on: some seconds.
 BUDGET: Final = 500_000
 NONE: Final[Digits] = frozenset()
 _ONE: Final = Fraction(1)
 
 
 class ProofError(MirageError):
-    """A proof that is refused; ``where`` names the lemma or step by number and law."""
+    """Error: a proof is refused; ``where`` names the lemma or step by number and law."""
 
     def __init__(self, what: str, where: str = "") -> None:
         super().__init__(what, where=where)
 
 
 def need(condition: object, what: str) -> None:
-    """Refuses a proof unless a condition holds."""
+    """Refuse a proof unless a condition holds."""
     if not condition:
         raise ProofError(what)
 
@@ -62,10 +62,10 @@ class Ring:
         extents: Extent of every digit.
         bases: Numbers whose squares are taken out of roots.
         kinds: Kind of every factor.
-        payloads: What it is made of: in (input or atom, indices); sum (digits, monomial); max (digits, polynomial);
-            pmax and carry (index, u, digits, polynomial); exp and pow polynomial; top polynomials; surd n; fn (name,
-            polynomial); keep (polynomial of a mask, polynomial).
-        free: Its free digits.
+        payloads: Payload of every factor: in (input or atom, indices); sum (digits, monomial); max (digits,
+            polynomial); pmax and carry (index, u, digits, polynomial); exp and pow polynomial; top polynomials; surd n;
+            fn (name, polynomial); keep (polynomial of a mask, polynomial).
+        free: Free digits of every factor.
         lemmas: Lemmas by law and key, as (lemma number, result).
         used: Numbers of the lemmas that were used.
         facts: Extents of the digits that were split or folded.
@@ -84,14 +84,14 @@ class Ring:
         self.used, self.facts = set[int](), set[tuple[int, ...]]()
 
     def charge(self, work: int = 1) -> None:
-        """Counts work, so that hostile proofs end soon."""
+        """Count work against the budget, so that hostile proofs end soon."""
         self._budget -= work
         need(self._budget >= 0, "expected a proof of moderate size, got one that takes too much work")
 
     # --- factors -----------------------------------------------------------------------------------------------
 
     def intern(self, kind: str, payload: Any) -> int:
-        """The number of a factor; equal factors have equal numbers."""
+        """Return the number of a factor; equal factors have equal numbers."""
         key = (kind, payload)
         number = self._ids.get(key)
         if number is None:
@@ -110,7 +110,7 @@ class Ring:
         return number
 
     def inside(self, factor: int) -> tuple[tuple[Index, ...], Digits, list[Mono]]:
-        """Indices, bound digits and monomials of a factor; the indices are outside what it binds."""
+        """Return the indices, bound digits and monomials of a factor; the indices are outside of its binder."""
         kind, payload = self.kinds[factor], self.payloads[factor]
         if kind in ("in", "surd"):
             return (payload[1] if kind == "in" else ()), NONE, []
@@ -124,17 +124,17 @@ class Ring:
         return (), (payload[0] if kind == "max" else NONE), [m for m, _ in body]
 
     def free_of(self, mono: Mono) -> Digits:
-        """Free digits of a monomial."""
+        """Return the free digits of a monomial."""
         if mono not in self._free_of:
             self._free_of[mono] = NONE.union(*(self.free[f] for f, _ in mono))
         return self._free_of[mono]
 
     def free_in(self, poly: Poly) -> Digits:
-        """Free digits of a polynomial."""
+        """Return the free digits of a polynomial."""
         return NONE.union(*map(self.free_of, poly))
 
     def partial(self, monos: Iterable[Mono]) -> Digits:
-        """Where values must be defined, at any depth: f for a negative exponent of f, ~f for a root of it."""
+        """Return the values that must be defined, at any depth: f for a negative exponent of f, ~f for a root of it."""
         out: set[int] = set()
         for f, e in (item for mono in monos for item in mono):
             out |= {f} if e < 0 else NONE
@@ -163,11 +163,11 @@ class Ring:
     # --- ring laws ---------------------------------------------------------------------------------------------
 
     def add(self, a: Poly, b: Poly, scale: Coef = 1) -> Poly:
-        """a + scale * b."""
+        """Return a + scale * b."""
         return self.combined(((a, 1), (b, scale)))
 
     def combined(self, parts: Iterable[tuple[Poly, Coef]]) -> Poly:
-        """The sum of polynomials times coefficients."""
+        """Return the sum of polynomials times coefficients."""
         out: Poly = {}
         for poly, scale in parts:
             self.charge(len(poly) // 8)
@@ -176,7 +176,7 @@ class Ring:
         return self._bounded({mono: coef for mono, coef in out.items() if coef})
 
     def mul(self, a: Poly, b: Poly) -> Poly:
-        """a * b, expanded."""
+        """Return a * b, expanded."""
         out: Poly = {}
         for m, c in a.items():
             for n, d in b.items():
@@ -201,7 +201,7 @@ class Ring:
         return self._products[m, n]
 
     def prod(self, items: Iterable[tuple[int, int]]) -> Poly:
-        """The product of factors to half exponents.
+        """Return the product of factors to half exponents.
 
         Sound: exponents of one factor add; exp(a)^(e/2) exp(b) = exp(e/2 a + b); surds multiply exactly; an even power
         of a polynomial is its expansion, and r(p)^e = p^(e // 2) r(p)^(e mod 2).
@@ -240,7 +240,7 @@ class Ring:
         return self._bounded(out)
 
     def _whole(self, poly: Poly, n: int) -> Poly:
-        """An integer power; a negative one only of one monomial."""
+        """Return an integer power; a negative one only of one monomial."""
         if len(poly) == 1:
             ((mono, coef),) = poly.items()
             return self.mul({(): _exact(Fraction(coef) ** n)}, self.prod((f, e * n) for f, e in mono))
@@ -250,7 +250,7 @@ class Ring:
         return out
 
     def power(self, poly: Poly, e: int) -> Poly:
-        """poly^(e / 2).
+        """Return poly^(e / 2).
 
         Sound: where e is negative the value is not 0 (side condition or occurrence in a divisor), so no factor of a
         product is; where e is odd it is not negative. A several-monomial base becomes one factor, after its content was
@@ -274,7 +274,7 @@ class Ring:
         return self.mul(self.power({mono: q}, e), self.prod([(self.intern("pow", frozenset(rest.items())), e)]))
 
     def function(self, name: str, poly: Poly) -> Poly:
-        """An opaque function of a polynomial.
+        """Return an opaque function of a polynomial.
 
         Sound: log(exp(q)^(e / 2) r) = e / 2 q + log(r) where it is defined, for then r is above 0 because exp is; and
         log(1) = 0. That the argument of a logarithm is above 0 is a side condition.
@@ -290,18 +290,18 @@ class Ring:
         return out if single and rest == {(): 1} else self.add(out, found)
 
     def even(self, name: str, poly: Poly) -> Poly:
-        """The argument of a function with the sign that it has in its one form.
+        """Return the argument of a function, with a canonical sign if the function is ``zero``.
 
         Sound: whether p is 0 is the same of -p; of other functions the argument stays.
         """
         return self.add({}, poly, -1) if name == "zero" and poly and poly[min(poly)] < 0 else poly
 
     def keep(self, mask: Poly, poly: Poly) -> Poly:
-        """A value where a mask is 1, and 0 elsewhere: equal ones of equal masks and values, and nothing else."""
+        """Return the factor of a value masked to 0; it is equal only for equal masks and values."""
         return {((self.intern("keep", (frozenset(mask.items()), frozenset(poly.items()))), 2),): 1}
 
     def _inverse(self, poly: Poly) -> Poly:
-        """1 / poly, and 0 where poly is 0.
+        """Return 1 / poly, and 0 where poly is 0.
 
         Sound: of c exp(a) r, with a number c that is not 0, it is exp(-a) / c times that of r, for both are 0 where r
         is; and that of 1 is 1. A content lemma for the power 0 takes nothing else out of several monomials.
@@ -320,7 +320,7 @@ class Ring:
         return self.mul(self._whole({outside: q}, -1), rest if rest in ({}, {(): 1}) else inverse)
 
     def _root(self, mono: Mono, coef: Coef, e: int) -> Poly:
-        """(coef * mono)^(e / 2) for odd e.
+        """Return (coef * mono)^(e / 2) for odd e.
 
         Sound: sqrt(a b) = sqrt(a) sqrt(b) for a >= 0. So a negative coef leaves its sign inside, and f^x may leave the
         root as f^(x / 2) only if f^(x / 4) is the non-negative root of f^(x / 2): if f is not negative, or x / 4 is
@@ -342,7 +342,7 @@ class Ring:
         return x % 8 == 0 or (x % 2 == 0 and self.nonnegative(factor))
 
     def squares(self, n: int) -> tuple[int, int]:
-        """(k, r) with n = k^2 r.
+        """Return (k, r) with n = k^2 r.
 
         Sound: whatever the bases are, n = k^2 r holds. That one square root is written in one way, which takes bases
         without common divisors, is no matter of what is true, but of what can be shown.
@@ -364,7 +364,7 @@ class Ring:
     # --- binders -----------------------------------------------------------------------------------------------
 
     def total(self, bound: Digits, poly: Poly) -> Poly:
-        """The sum of a polynomial over digits, term by term; a lemma gives its normal form.
+        """Return the sum of a polynomial over digits, term by term; a lemma gives its normal form.
 
         Sound: a sum is linear, and over a digit that does not occur it multiplies by the extent.
         """
@@ -382,7 +382,7 @@ class Ring:
         return self.combined(parts)
 
     def maximum(self, bound: Digits, poly: Poly) -> Poly:
-        """The largest value of a polynomial over digits; a digit that does not occur is dropped.
+        """Return the maximum of a polynomial over digits; a digit that does not occur is dropped.
 
         Sound: the largest value of what is the largest of some is the largest of their largest values.
         """
@@ -398,7 +398,7 @@ class Ring:
         return {((self.intern("max", key) if found is None else found[1], 2),): 1}
 
     def alone(self, poly: Poly, kind: str) -> int:
-        """The factor of this kind that a polynomial consists of, or -1."""
+        """Return the factor of this kind that a polynomial consists of, or -1."""
         f = next((f for mono in poly for f, _ in mono), -1)
         return f if poly == {((f, 2),): 1} and self.kinds[f] == kind else -1
 
@@ -407,7 +407,7 @@ class Ring:
         return frozenset({frozenset(poly.items())}) if f < 0 else self.payloads[f]
 
     def top(self, polys: Iterable[Poly]) -> Poly:
-        """The largest of some polynomials.
+        """Return the maximum of some polynomials.
 
         Sound: the largest of the largest of some is that of all, in any order, and however often each is among them.
         """
@@ -415,7 +415,7 @@ class Ring:
         return {((self.intern("top", keys), 2),): 1} if len(keys) > 1 else dict(*keys)
 
     def running_maximum(self, kind: str, index: Index, u: int, bound: Digits, poly: Poly) -> Poly:
-        """pmax or carry of a polynomial, its payload named as a lemma says.
+        """Return the pmax or carry of a polynomial, with its payload in the normal form of a lemma.
 
         Sound: a pmax lemma renames what is bound, so that the largest values are the same at every index, and a carry
         depends on them only. What is the same in every iteration is largest in the first.

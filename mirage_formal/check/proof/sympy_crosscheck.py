@@ -1,9 +1,9 @@
-"""A second opinion on closing identities: sympy decides them again, over its own polynomials.
+"""Second opinion of sympy on closing identities, decided over its own polynomials.
 
-Inputs, sums, largest values and functions are opaque: f is the square of a symbol, so that f^(e/2) is its power e.
-exp(c m) is a power of one symbol for each monomial m of arguments. A power of a polynomial is expanded over these; its
-odd half power is a symbol of its own. Square roots of integers are products of symbols for numbers without common
-divisors, which Euclid's algorithm finds: nothing is factored.
+Inputs, sums, maxima and functions are opaque: f is the square of a symbol, so that f^(e/2) is its power e. exp(c m) is
+a power of one symbol for each monomial m of arguments. A power of a polynomial is expanded over these; its odd half
+power is a symbol of its own. Square roots of integers are products of symbols for numbers without common divisors,
+which Euclid's algorithm finds: nothing is factored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.ring import Coef, Mono
 
 MAX_TERMS: Final = 5_000
-#: Products of terms in one opinion: some seconds.
+#: Most products of terms for one opinion: some seconds.
 MAX_WORK: Final = 2_000_000
 
 
@@ -37,7 +37,7 @@ class Answer(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """An answer, and why it is undecided."""
+    """Verdict of sympy on one identity, and the reason if it is undecided."""
 
     answer: Answer
     reason: str = ""
@@ -48,7 +48,7 @@ class _Undecided(Exception):
 
 
 class _Root(tuple[str, int]):
-    """The name of the root of a number."""
+    """Name of the root of a number."""
 
 
 def second_opinion(theorem: Theorem) -> tuple[Opinion, ...]:
@@ -73,7 +73,7 @@ _Quotients = dict[Any, Any]  # denominator -> numerator, both polynomials of sym
 
 
 class _Field:
-    """The factors of a closing identity as quotients of sympy's polynomials."""
+    """Factors of a closing identity as quotients of sympy's polynomials."""
 
     def __init__(self, closing: Closing) -> None:
         from sympy import QQ
@@ -165,7 +165,7 @@ class _Field:
         return self._reduced(poly)
 
     def _reduced(self, poly: Any) -> Any:
-        """The polynomial with squares of roots replaced."""
+        """Return a polynomial with the squares of roots replaced."""
         if not self._squares:
             return poly
         out = self._one * 0
@@ -178,7 +178,7 @@ class _Field:
 
 
 def _coprime(numbers: Iterable[int]) -> tuple[int, ...]:
-    """Numbers without common divisors, none a square, of which the given ones are products and squares."""
+    """Return pairwise coprime numbers, none a square, whose products and squares give the given numbers."""
     found: list[int] = []
     waiting = list(numbers)
     while waiting:
@@ -196,7 +196,7 @@ def _coprime(numbers: Iterable[int]) -> tuple[int, ...]:
 
 
 def _exponents(n: int, bases: Iterable[int]) -> Mapping[int, int]:
-    """How often each base divides a number."""
+    """Return the multiplicity of each base in a number."""
     out: dict[int, int] = {}
     for base in bases:
         while n % base == 0:

@@ -1,4 +1,4 @@
-"""Tensor steps: a tensor is an operator term, a string of digits per axis, and the polynomial of its element."""
+"""Tensor steps of a proof: a tensor is an operator term, a digit string per axis, and its element's polynomial."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Strings = tuple[tuple[int, ...], ...]
 RANK = MAX_RANK + LOOP + 1
 ONE: Poly = {(): 1}
 BINARY = ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no_nan")
-#: The steps, with the least and the greatest length of their entries.
+#: Steps, with the smallest and the largest length of their entries.
 LENGTHS = {
     "input": (3, 3), "split": (5, 5), "fold": (3, 3), "rename": (3, 3), "unary": (3, 3), "binary": (4, 4),
     "matmul": (3, 3), "scale": (3, 3), "offset": (3, 3), "sum": (4, 4), "max": (3, 3), "running_max": (3, 4),
@@ -28,7 +28,7 @@ LENGTHS = {
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """The element at the position that the strings stand for is the value of the polynomial."""
+    """A tensor: the polynomial is the value of the element at the position that the strings of digits denote."""
 
     term: int
     strings: Strings
@@ -36,7 +36,7 @@ class Tensor:
 
 
 class Steps:
-    """Replays tensor steps.
+    """Replay of tensor steps.
 
     Sound: each method computes, from tensors that are what their terms say, one that is what its term says; or it keeps
     the term and writes the same elements with other digits.
@@ -49,7 +49,7 @@ class Steps:
         self._laws: dict[str, Callable[..., Tensor]] = {name: getattr(self, f"_{name}") for name in LENGTHS}
 
     def step(self, raw: object) -> None:
-        """Replays the next step.
+        """Replay the next step.
 
         Raises:
             ProofError: Its law does not apply.
@@ -65,7 +65,7 @@ class Steps:
         self.tensors.append(found)
 
     def tensor(self, raw: object) -> Tensor:
-        """An earlier tensor."""
+        """Return an earlier tensor."""
         number = integer(raw, 0, len(self.tensors) - 1)
         self.used.add(number)
         return self.tensors[number]
@@ -77,7 +77,7 @@ class Steps:
         return integer(raw, 0, len(a.strings) - 1)
 
     def _input(self, raw: object, strings: object) -> Tensor:
-        """An input, or an atom, which is a tensor of a graph of which no more is said than that it has elements.
+        """Return an input, or an atom: a tensor of a graph that is kept opaque.
 
         Sound: an atom's elements are named by its operator term and their position, as an input's are by the input.
         """
@@ -106,7 +106,7 @@ class Steps:
         return self._fold(raw, [[new, old] for old, new in (entries(pair, 2, 2) for pair in entries(pairs))])
 
     def _replaced(self, a: Tensor, olds: Strings, news: Strings, move: Move) -> Tensor:
-        """Runs of digits, each side by side in one string, replaced in the strings and in the polynomial."""
+        """Replace runs of digits, each contiguous in one string, in the strings and in the polynomial."""
         table = {old[0]: (old, new) for old, new in zip(olds, news, strict=True)}
         strings = []
         for string in a.strings:
@@ -191,7 +191,7 @@ class Steps:
         return Tensor(self.terms.unary(name, a.term), a.strings, p)
 
     def _binary(self, kind: object, left: object, right: object) -> Tensor:
-        """An operator of two tensors.
+        """Return an operator of two tensors.
 
         Sound: a mask is 0 or 1, so of what always has a value the product with a mask is the selection. What is above 0
         has an inverse. a < b if a - b is negative, a <= b unless b - a is, a = b if a - b is zero.
@@ -217,7 +217,7 @@ class Steps:
         return Tensor(term, self._aligned(a.strings, b.strings), p)
 
     def _aligned(self, a: Strings, b: Strings, roles: dict[int, object] | None = None) -> Strings:
-        """Strings of broadcast axes: equal or one empty, each digit in one axis."""
+        """Return the strings of broadcast axes: equal or one empty, each digit in one axis."""
         roles = {} if roles is None else roles
         for axis, (x, y) in enumerate(zip(a, b, strict=True)):
             need(not x or not y or x == y, f"expected equal strings or an empty one in axis {axis}, got {x} and {y}")
@@ -261,7 +261,7 @@ class Steps:
         return Tensor(self.terms.reduce("max", a.term, at), _put(a.strings, at, ()), poly)
 
     def _running_max(self, raw: object, axis: object, *names: object, kind: str = "pmax") -> Tensor:
-        """The running maximum, or what it is carried by; u takes the place of the loop's digit inside.
+        """Return the running maximum, or its carry factor; u takes the place of the loop's digit inside.
 
         Sound: in a loop of one iteration nothing is carried, so the factor is 0.
         """
@@ -283,7 +283,7 @@ class Steps:
         return self._running_max(raw, axis, *names, kind="carry")
 
     def _rescaled(self, left: object, right: object) -> Tensor:
-        """The last state of s = s * f + x.
+        """Return the last state of s = s * f + x.
 
         Sound: s_T = sum over t of x_t times the product over t' > t of f_t'. With f_t' = exp(m_(t'-1) - m_t') the
         product telescopes to exp(m_t - m_T), for every t, if the m of all iterations are of one sequence: its payload

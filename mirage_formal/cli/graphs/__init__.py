@@ -1,1 +1,1 @@
-"""What paths on the command line stand for, and arrays that graphs are computed from."""
+"""Graphs for paths on the command line, and arrays for computing their outputs."""

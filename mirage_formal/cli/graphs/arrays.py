@@ -1,4 +1,4 @@
-"""Arrays of the command ``run``: read from a NumPy archive, computed with, written to one."""
+"""Arrays of the command ``run``: read from a NumPy archive, used as inputs, and written to an archive."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _SCALE = 1.0
 
 
 def read_arrays(graph: KernelGraph, path: Path | None, seed: int) -> list[Any]:
-    """The inputs of a graph, from a file, or drawn.
+    """Return the inputs of a graph, from a file or random.
 
     Args:
         graph: The graph.
         path: A NumPy archive; None draws normal numbers.
-        seed: Of what is drawn.
+        seed: Seed of the random numbers.
 
     Raises:
-        FormatError: It is no archive, or has not the graph's inputs.
+        FormatError: It is no archive, or does not have the graph's inputs.
     """
     if path is None:
         drawn = draw_all(graph, seed, _SCALE)
@@ -63,7 +63,7 @@ def read_arrays(graph: KernelGraph, path: Path | None, seed: int) -> list[Any]:
 
 
 def computed(one: Subject, arrays: Sequence[Any], on: str) -> tuple[str, list[Any]]:
-    """What computed the outputs, and the outputs.
+    """Compute the outputs of a graph; return the name of the device or semantics, and the outputs.
 
     Args:
         one: The graph.
@@ -87,7 +87,7 @@ def computed(one: Subject, arrays: Sequence[Any], on: str) -> tuple[str, list[An
 
 
 class _Reference(Optimized):
-    """A graph that is computed by the reference semantics wherever it is."""
+    """A graph as a callable that always uses the reference semantics."""
 
     def __init__(self, graph: KernelGraph) -> None:
         super().__init__(graph, _none)
@@ -126,7 +126,7 @@ def write_arrays(path: Path, results: Sequence[Any]) -> None:
 
 
 def summary(array: Any) -> dict[str, Any]:
-    """An output in a few values."""
+    """Return an output's type, shape and statistics."""
     values = _plain(array).astype(np.float64)
     return {
         "dtype": str(array.dtype),

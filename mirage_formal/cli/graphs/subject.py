@@ -1,4 +1,4 @@
-"""What a path on the command line stands for: graphs, with what their directory says about them."""
+"""Graphs that a path on the command line denotes, with the facts in their directory."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _HINT: Final = "give a directory that a search has written, one of its candidate
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A graph, and what is said about it where it was found.
+    """A graph, with the facts recorded where it was found.
 
     Attributes:
-        name: What it is called.
+        name: Name of the graph.
         graph: The graph.
-        program: What it computes; None where nothing says so, and of programs.
-        verdict: What the author says of their equality, which only ``check`` establishes; empty where nobody does.
+        program: Its program; None where none is recorded, and for programs.
+        verdict: Recorded verdict on their equality, which only ``check`` establishes; empty where there is none.
         proof: The file of the proof; None without one.
         kernels: The directory of its kernels, if it has any.
-        target: What kernels are planned for, where that is known.
+        target: Target that kernels are planned for, where known.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Subject:
 
 
 def subjects(path: Path, candidate: int | None = None) -> Sequence[Subject]:
-    """The graphs that a path stands for: all programs or graphs of a file; one candidate of a directory.
+    """Return the graphs that a path denotes: all programs or graphs of a file; one candidate of a directory.
 
     Args:
         path: A Python file of programs, a JSON file of graphs, or a directory of a run, a candidate or kernels.
@@ -75,7 +75,7 @@ def subjects(path: Path, candidate: int | None = None) -> Sequence[Subject]:
 
 
 def subject(path: Path, candidate: int | None = None) -> Subject:
-    """The graph that a directory, or a file with one graph, stands for; see ``subjects``.
+    """Return the graph that a directory, or a file with one graph, denotes; see ``subjects``.
 
     Raises:
         MirageError: There is none, or there are several.

@@ -1,1 +1,1 @@
-"""Levels of a µGraph as pictures: one layered layout, printed as SVG."""
+"""Drawings of µGraph levels: one layered layout, printed as SVG."""

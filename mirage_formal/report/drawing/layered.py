@@ -1,6 +1,6 @@
-"""A layered layout (Sugiyama): ranks by longest paths, crossings reduced by medians, then coordinates.
+"""Layered graph layout (Sugiyama): ranks by longest paths, crossings reduced by medians, then coordinates.
 
-The same coordinates serve every picture: they are computed once, here, and no picture lays anything out again.
+All pictures use the coordinates computed here.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
-#: Points between neighbours of a rank, between ranks, and around everything.
+#: Distances in points: between neighbours of a rank, between ranks, and around the drawing.
 GAP: Final = 22.0
 RANK_GAP: Final = 46.0
 MARGIN: Final = 14.0
 _SWEEPS: Final = 6
-#: Width that is kept free for an edge that passes a rank.
+#: Width reserved for an edge that passes a rank.
 _PASSING: Final = 10.0
 
 Size = tuple[float, float]
@@ -28,7 +28,7 @@ class Layout:
     """Layout of a drawing: positions of nodes and routes of edges.
 
     Attributes:
-        size: Of the whole.
+        size: Size of the drawing.
         nodes: Upper left corner of each node.
         edges: Points of each edge, from the lower side of its source to the upper side of its target.
     """
@@ -57,7 +57,7 @@ class _Drawing:
         self.sizes = list(sizes)
         self.edges = edges
         self.rank = self._ranks()
-        #: For each edge its nodes from source to target, with one that only passes in every rank between.
+        #: Nodes of each edge from source to target, with a dummy node in every rank between.
         self.chains = [self._chain(source, target) for source, target in edges]
         self.above: list[list[int]] = [[] for _ in self.sizes]
         self.below: list[list[int]] = [[] for _ in self.sizes]
@@ -121,7 +121,7 @@ class _Drawing:
                 self.place[node] = at
 
     def _order(self) -> None:
-        """Order each rank by the medians of its neighbours, down and up in turn; the best order met is kept."""
+        """Order each rank by the medians of its neighbours, down and up in turn; keep the best order found."""
         best, least = [list(row) for row in self.rows], self._crossings()
         for sweep in range(_SWEEPS):
             if not least:
@@ -152,7 +152,7 @@ class _Drawing:
         return total
 
     def _across(self) -> list[float]:
-        """Coordinates across: each rank is pulled to its neighbours' means, and its order and gaps are kept."""
+        """Return horizontal coordinates: each rank is moved towards its neighbours' means, with its order and gaps."""
         x = [0.0] * len(self.sizes)
         for row in self.rows:
             at = 0.0
@@ -170,7 +170,7 @@ class _Drawing:
         return x
 
     def _spread(self, row: Sequence[int], wanted: Sequence[float]) -> list[float]:
-        """The places nearest to those wanted, in order and with gaps: blocks of neighbours that touch move as one."""
+        """Return the positions nearest to the wanted ones, in order and with gaps; touching nodes move as one block."""
         offsets = [0.0]
         for a, b in pairwise(row):
             offsets.append(offsets[-1] + (self.sizes[a][0] + self.sizes[b][0]) / 2 + GAP)
@@ -185,7 +185,7 @@ class _Drawing:
         return [start + offset for start, offset in zip(starts, offsets, strict=True)]
 
     def _ports(self, x: Sequence[float]) -> list[tuple[float, float]]:
-        """Where each edge leaves its source and reaches its target: side by side, in the order of the other ends."""
+        """Return the horizontal start and end of each edge: side by side, in the order of the other ends."""
         leaving: dict[int, list[tuple[float, int]]] = {}
         reaching: dict[int, list[tuple[float, int]]] = {}
         for number, chain in enumerate(self.chains):
@@ -208,7 +208,7 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 
 
 def _inversions(values: list[int]) -> int:
-    """Pairs in the wrong order, counted by merging."""
+    """Count the pairs in the wrong order, by merge sort."""
     if len(values) < 2:
         return 0
     middle = len(values) // 2

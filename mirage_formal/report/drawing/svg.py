@@ -1,6 +1,6 @@
-"""Pictures of µGraphs as SVG.
+"""SVG pictures of µGraphs.
 
-Every node and edge carries what it stands for in ``data-`` attributes, from which the graph can be read back: a test
+Every node and edge has its graph element in ``data-`` attributes, from which the graph can be reconstructed: a test
 does so, and compares. ``<title>`` has the same in words, which browsers show on hover.
 """
 
@@ -21,14 +21,14 @@ from mirage_formal.terminal import plain
 _LINE: Final = 15.0
 _PAD: Final = 8.0
 _HEADER: Final = 44.0
-#: Points that a character takes: of labels, of figures, and of maps on edges.
+#: Width of a character in points: of labels, of figures, and of maps on edges.
 _LABEL: Final = 7.8
 _FIGURES: Final = 6.5
 _MAP: Final = 6.4
 _LEAST: Final = 74.0
 _LONGEST: Final = 44
 
-#: For pictures outside of a page, whose style sheet says the same.
+#: Style of pictures outside of a page, equal to the page's style sheet.
 STYLE: Final = """
 .mu{font-family:ui-sans-serif,system-ui,sans-serif;font-size:12.5px;--ink:#1b2430;--soft:#536072;--line:#7b8a9c;
 --paper:#fff;--in:#e8f1fb;--in-line:#3a78b5;--op:#f7f8fa;--op-line:#8b98a8;--kernel:#fdf3e1;--kernel-line:#b9770e;
@@ -56,20 +56,20 @@ _TITLES: Final = re.compile("<title>.*?</title>", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A part of a picture, and its size."""
+    """A fragment of SVG, and its size."""
 
     text: str
     size: Size
 
 
 def graph_svg(graph: KernelGraph, *, opened: bool = True, told: bool = True, title: str = "µGraph") -> str:
-    """A well-formed graph as an SVG document of its own, with its style.
+    """Return a well-formed graph as an SVG document of its own, with its style.
 
     Args:
         graph: The graph.
-        opened: Whether kernels and thread graphs are drawn with what is inside.
-        told: Whether what nodes and edges do is there in words, for hover.
-        title: What it is.
+        opened: Whether kernels and thread graphs are drawn with their contents.
+        told: Whether nodes and edges have descriptions for hover.
+        title: Title of the picture.
 
     Raises:
         GraphError: The graph is not well-formed.
@@ -80,7 +80,7 @@ def graph_svg(graph: KernelGraph, *, opened: bool = True, told: bool = True, tit
 
 
 def level_svg(level: Level, title: str, *, opened: bool = False) -> str:
-    """One level as an SVG element of a page; what is inside is drawn elsewhere, unless ``opened``."""
+    """Return one level as an SVG element of a page; inner levels are drawn elsewhere, unless ``opened``."""
     return _document(_picture(level, opened), title, "")
 
 
@@ -109,7 +109,7 @@ def _picture(level: Level, opened: bool) -> Picture:
 
 
 def _room(level: Level) -> dict[str, float]:
-    """The width at which the labels of a node's edges lie side by side."""
+    """Return the width of each node at which the labels of its edges fit side by side."""
     room: dict[str, list[float]] = {}
     for edge in level.edges:
         for end, label in ((f"{edge.target}<", edge.label), (f"{edge.source}>", edge.origin)):
@@ -122,7 +122,7 @@ def _room(level: Level) -> dict[str, float]:
 
 
 def _roomy(layout: Layout, level: Level) -> Size:
-    """The size, with room for labels of edges at the right."""
+    """Return the size of a drawing with room for edge labels at the right."""
     right = layout.size[0]
     for edge, points in zip(level.edges, layout.edges, strict=True):
         for label, (x, _) in ((edge.label, points[-1]), (edge.origin, points[0])):
@@ -181,7 +181,7 @@ def _node(node: Node, corner: tuple[float, float], size: Size, inside: Picture |
 
 
 def _told(node: Node) -> str:
-    """A node in words, for hover and for whoever hears the page."""
+    """Return the description of a node, for hover and screen readers."""
     head = [plain(node.label, 200)]
     head += [f"{one.name}: {one.dtype} {one.shape}, {one.bytes} bytes, {one.about}" for one in node.results]
     head += [f"abstract expression: {plain(one.expression, 300)}" for one in node.results if one.expression]
@@ -200,7 +200,7 @@ def _edge(edge: Edge, layout: Layout, number: int) -> str:
 
 
 def _edge_labels(edge: Edge, points: tuple[tuple[float, float], ...]) -> str:
-    """How the tensor was written beside the start of an edge, how it is read beside its end."""
+    """Return the labels of an edge: the write map at its start, the read map at its end."""
     (sx, sy), (ex, ey) = points[0], points[-1]
     out = f'<text class="m" x="{ex + 5:.1f}" y="{ey - 9:.1f}">{escape(edge.label)}</text>' if edge.label else ""
     return out + (
@@ -209,7 +209,7 @@ def _edge_labels(edge: Edge, points: tuple[tuple[float, float], ...]) -> str:
 
 
 def _path(points: tuple[tuple[float, float], ...]) -> str:
-    """A smooth line through the points, which leaves and arrives upright."""
+    """Return a smooth SVG path through points, vertical at both ends."""
     (x, y), *rest = points
     out = [f"M{x:.1f},{y:.1f}"]
     for nx, ny in rest:

@@ -1,1 +1,1 @@
-"""The page: one HTML file that needs nothing else."""
+"""Report page: one self-contained HTML file."""

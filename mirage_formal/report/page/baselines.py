@@ -1,4 +1,4 @@
-"""Section on the baselines that a candidate was timed beside, and the command that timed them."""
+"""Page section on the baselines that a candidate was timed beside, and the command that timed them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from mirage_formal.report.page.markup import Markup, element, joined, table
 
 
 def peers_section(found: Peers | None) -> Markup | None:
-    """A table of peers with the ratio of their times to the candidate's; above 1 the candidate is faster."""
+    """Return a table of baselines with the ratio of their times to the candidate's; above 1 the candidate is faster."""
     if found is None:
         return None
     rows = [(name, time, ratio, why or "-") for name, time, ratio, why in peer_rows(found)]
@@ -30,7 +30,7 @@ def measured_by(found: Peers) -> str:
 
 
 def peer_rows(found: Peers) -> list[tuple[str, str, str, str]]:
-    """Name, microseconds, ratio, and why there are none, of each peer."""
+    """Return name, microseconds, ratio, and reason for a missing time, of each baseline."""
     out = []
     for one in found.timed:
         us = "-" if one.us is None else f"{one.us:.2f}"

@@ -1,4 +1,4 @@
-"""The table of candidates, a chart of estimates, and each candidate in full."""
+"""Page sections on candidates: a table, a chart of estimates, and each candidate in full."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def badge(basis: Basis, *, short: bool = False) -> Markup:
 
 
 def candidates_table(report: Report) -> Markup:
-    """All candidates; the page's script makes it sortable and filterable."""
+    """Return the table of all candidates; the page's script makes it sortable and filterable."""
     heads = joined(element("th", {"scope": "col", "data-sort": kind}, name) for name, kind in _HEAD)
     rows = joined(_row(one) for one in report.candidates)
     made = element(
@@ -76,7 +76,7 @@ def _numerics(one: Candidate) -> str:
 
 
 def estimates(report: Report) -> Markup:
-    """Estimates against what was measured, or by rank where nothing was measured; the table above has the figures."""
+    """Return a chart of estimates against measured times, or by rank where nothing was measured."""
     timed = [(one, one.measured.us) for one in report.candidates if one.measured and one.measured.us is not None]
     if timed:
         title = "Estimated against measured microseconds"
@@ -166,6 +166,6 @@ def special_values(found: Special) -> str:
 
 
 def pack(fragment: str) -> str:
-    """A fragment as base64 of raw deflate, which the browser unpacks by itself."""
+    """Return a fragment as base64 of raw deflate, which browsers can decompress."""
     squeezed = zlib.compressobj(6, zlib.DEFLATED, -15)
     return base64.b64encode(squeezed.compress(fragment.encode()) + squeezed.flush()).decode()

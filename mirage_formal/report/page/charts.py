@@ -1,4 +1,4 @@
-"""Charts as SVG; each stands beside a table of the same figures."""
+"""SVG charts; each is shown next to a table of the same figures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RIGHT: Final = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Dot:
-    """A point of a chart: where, what it says, and which candidate it is."""
+    """A point of a chart: its position, description, and candidate."""
 
     x: float
     y: float
@@ -38,13 +38,13 @@ class Axis:
     logarithmic: bool = False
 
     def at(self, value: float) -> float:
-        """Where a value lies, from 0 to 1."""
+        """Return the position of a value on the axis, from 0 to 1."""
         if self.logarithmic:
             return (log10(value) - log10(self.low)) / (log10(self.high) - log10(self.low))
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
-        """Round values between the ends."""
+        """Return round values between the ends."""
         if self.logarithmic:
             low, high = floor(log10(self.low)), ceil(log10(self.high))
             steps = (1, 2, 5) if high - low < 4 else (1,)
@@ -57,25 +57,25 @@ class Axis:
 
 
 def linear(title: str, values: Sequence[float], *, zero: bool = True) -> Axis:
-    """An axis that holds the values, with some room."""
+    """Return an axis that holds the values, with a margin."""
     low, high = (0.0 if zero else min(values)), max(values)
     room = (high - low) * 0.06 or 1.0
     return Axis(title, low if zero else low - room, high + room)
 
 
 def logarithmic(title: str, values: Sequence[float]) -> Axis:
-    """A logarithmic axis that holds the values, which are above 0."""
+    """Return a logarithmic axis that holds the values, which are above 0."""
     low, high = min(values), max(values)
     return Axis(title, low / 1.6, high * 1.6, True)
 
 
 def figure(value: float) -> str:
-    """A number of a few digits."""
+    """Format a number with a few digits."""
     return f"{value:.3g}" if abs(value) < 1e3 else f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.2e}"
 
 
 def _tick(value: float) -> str:
-    """A number beside an axis, where five digits would not fit."""
+    """Format an axis label, shortened where five digits would not fit."""
     for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= max(factor, 1e4):
             return f"{value / factor:.4g}{letter}" if abs(value) < 1e12 else f"{value:.1e}"
@@ -85,7 +85,7 @@ def _tick(value: float) -> str:
 def scatter(
     title: str, x: Axis, y: Axis, dots: Sequence[Dot], lines: Sequence[tuple[str, Sequence[tuple[float, float]]]] = ()
 ) -> Markup:
-    """Points over two axes, with lines behind them that have names."""
+    """Return a scatter plot, with named lines behind the points."""
     parts = [_frame(x, y)]
     for name, points in lines:
         path = " ".join(f"{px:.1f},{py:.1f}" for px, py in (_place(x, y, *point) for point in points))
@@ -104,7 +104,7 @@ def scatter(
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A piece of a row, from a start on: what it says, and whether it is one of a kind that stands out."""
+    """A bar of a row: its start, length, description, and whether it is highlighted."""
 
     start: float
     length: float
@@ -113,7 +113,7 @@ class Bar:
 
 
 def bars(title: str, rows: Sequence[tuple[str, Sequence[Bar]]], unit: str) -> Markup:
-    """Rows with names one below another, each with bars: a Gantt chart where these do not start at 0."""
+    """Return a bar chart with one named row for each entry: a Gantt chart if bars do not start at 0."""
     high = max((bar.start + bar.length for _, row in rows for bar in row), default=0.0)
     step, left = 18.0, 200.0
     axis = Axis(unit, 0.0, max(high * 1.02, 1e-3))
@@ -141,7 +141,7 @@ def bars(title: str, rows: Sequence[tuple[str, Sequence[Bar]]], unit: str) -> Ma
 
 
 def curves(title: str, x: Axis, y: Axis, lines: Sequence[tuple[str, Sequence[tuple[float, float, str]]]]) -> Markup:
-    """Lines with names through points, each of which says something."""
+    """Return a line chart with named lines through points, each with a description."""
     parts = [_frame(x, y)]
     for number, (name, points) in enumerate(lines):
         placed = [(*_place(x, y, px, py), words) for px, py, words in points]

@@ -1,4 +1,4 @@
-"""Generated code with highlighting, tied to operators; obligations and what settled them."""
+"""Page sections on generated code, highlighted and linked to operators, and on obligations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOKEN: Final = re.compile(
     r"|(?P<n>\b(?:0x[0-9a-fA-F.p+-]+|[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?f?)\b)",
     re.MULTILINE | re.DOTALL,
 )
-#: Lines of a source, and obligations of a kernel, that are shown.
+#: Most lines of a source, and most obligations of a kernel, that are shown.
 _LINES: Final = 6000
 _OBLIGATIONS: Final = 400
 _NONE: Final[Mapping[int, tuple[str, Markup]]] = MappingProxyType({})
@@ -39,11 +39,11 @@ _PYTHON: Final = re.compile(
 
 
 def highlight(source: str, token: re.Pattern[str] = _TOKEN) -> Markup:
-    """Code with spans around what it is made of; a line at a time, so that spans never cross lines.
+    """Return code with highlighting spans; each span lies in one line.
 
     Args:
         source: The text.
-        token: What it is made of; CUDA C++ if left out.
+        token: Pattern of tokens; CUDA C++ if left out.
     """
     text = "\n".join(plain(line, 2000) for line in source.split("\n")[:_LINES])
     out, at = [], 0
@@ -57,12 +57,12 @@ def highlight(source: str, token: re.Pattern[str] = _TOKEN) -> Markup:
 
 
 def numbered(source: str, token: re.Pattern[str] = _TOKEN, marks: Mapping[int, tuple[str, Markup]] = _NONE) -> Markup:
-    """Highlighted code with a number for each line; see ``highlight``.
+    """Return highlighted code with line numbers; see ``highlight``.
 
     Args:
         source: The text.
-        token: What it is made of.
-        marks: By number of a line: a class of it, and what stands at its right.
+        token: Pattern of tokens.
+        marks: Class and margin note by line number.
     """
     shown = highlight(source, token).rstrip("\n").split("\n")
     rows = []
@@ -73,7 +73,7 @@ def numbered(source: str, token: re.Pattern[str] = _TOKEN, marks: Mapping[int, t
 
 
 def code_section(code: Code | None) -> Markup:
-    """Kernels of a candidate; where none were built, how to build them."""
+    """Return the section on a candidate's kernels; where none were built, it says how to build them."""
     if code is None:
         return element("p", None, "No kernels were built. mirage-formal build RUN makes them, with safety obligations.")
     other = (
@@ -88,11 +88,11 @@ def code_section(code: Code | None) -> Markup:
 
 
 def triton_section(found: TritonText | None, code: Code | None) -> Markup | None:
-    """The same candidate as a Triton file, where one lies beside the run.
+    """Return the section on a candidate's Triton file, where one lies beside the run.
 
     Args:
         found: The file.
-        code: The candidate's CUDA kernels, beside which the µGraph may be drawn that the file is of.
+        code: The candidate's CUDA kernels, whose drawing may show the µGraph of the file.
     """
     if found is None:
         return None
@@ -138,14 +138,14 @@ def _operator(one: Kernel, code: Code) -> Markup | str:
 
 
 def _drawn(code: Code) -> str:
-    """The name of the drawing of the µGraph that kernels compute; empty where it is not drawn."""
+    """Return the name of the drawing of the kernels' µGraph; empty where it is not drawn."""
     if code.own:
         return "candidate"
     return "" if code.form is None else "form"
 
 
 def _linked(node: str, shown: str, drawn: str) -> Markup | str:
-    """A name of a node, as a link to where it is drawn."""
+    """Return a node's name as a link to its drawing."""
     if not drawn:
         return shown
     return element("a", {"href": "#candidate", "class": "goto", "data-goto": f"{drawn}:{node}"}, shown)
@@ -167,7 +167,7 @@ def _parts(piece: Lines, drawn: str) -> Markup:
 
 
 def _by_lines(name: str, pieces: Sequence[Lines], drawn: str) -> Markup | None:
-    """The same as a table; None where it is not known."""
+    """Return the table of source lines by parts of the µGraph; None where these are not known."""
     rows = [
         (
             f"{piece.first}–{piece.last}",

@@ -1,4 +1,4 @@
-"""The whole page: one file, which asks for nothing and runs nothing but its own script."""
+"""Whole report page: one file that loads nothing and runs only its own script."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _asset(name: str) -> str:
 
 
 def shell(title: str, body: Markup) -> str:
-    """A page around its body, which must hold no script and no style of its own.
+    """Return a page around its body, which must hold no script and no style of its own.
 
     Sound: the policy allows the one script and the one style that stand here, by their digests, and nothing else: no
     other script, no handler, no address.
@@ -57,7 +57,7 @@ def _digest(text: str) -> str:
 
 
 def page(report: Report) -> str:
-    """A report as one HTML file."""
+    """Return a report as one HTML file."""
     sections = _sections(report)
     nav = [element("a", {"href": f"#{name}"}, name) for name, _, _ in sections]
     theme = element("button", {"id": "theme", "type": "button", "class": "js-only"}, "Theme")
@@ -82,7 +82,7 @@ def page(report: Report) -> str:
 
 
 def _sections(report: Report) -> list[tuple[str, str, Markup]]:
-    """Id, title and content of each section."""
+    """Return id, title and content of each section."""
     out: list[tuple[str, str, Markup]] = []
     if report.tables:
         out.append(("figures", "Figures that were measured", joined(map(_figures, report.tables))))
@@ -151,7 +151,7 @@ def _parts(report: Report) -> Markup:
 
 
 def _packed(report: Report) -> list[Markup]:
-    """Every candidate but the first, compressed; the script unpacks one when it is opened."""
+    """Return all candidates but the first, compressed; the script unpacks one when it is opened."""
     return [
         Markup(
             f'<script type="application/octet-stream" id="packed-{one.rank}">'

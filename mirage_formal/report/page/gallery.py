@@ -1,4 +1,4 @@
-"""Pages about several runs: an index of a directory, and two runs beside each other."""
+"""Pages on several runs: an index of a directory, and a comparison of two runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mirage_formal.report.views.levels import levels
 
 
 def index(title: str, reports: Sequence[tuple[Report, str]]) -> str:
-    """An index page: a card for each report, with a link to its page.
+    """Return an index page: a row for each report, with a link to its page.
 
     Args:
-        title: Of the page.
-        reports: Each with the address of its own page, relative to this one.
+        title: Title of the page.
+        reports: Each report with the address of its own page, relative to this one.
     """
     rows = [
         (
@@ -80,7 +80,7 @@ def _card(one: Report, address: str) -> Markup:
 
 
 def compared(left: Report, right: Report) -> str:
-    """Two runs beside each other: what was asked for, and which candidates they share."""
+    """Return a page that compares two runs: their options, and their common candidates."""
     title = f"{left.name} and {right.name}"
     body = joined(
         [

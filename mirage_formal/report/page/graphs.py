@@ -1,4 +1,4 @@
-"""A µGraph on the page: the kernel level, each kernel opened to its block and thread graphs, slabs, and a table."""
+"""Page section on a µGraph: the kernel level, the block and thread graphs of each kernel, tiles, and a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def graph_section(graph: KernelGraph, name: str, expressions: Mapping[str, str])
 
     Args:
         graph: A well-formed graph.
-        name: "program" or "candidate"; links of proofs lead to its nodes by it.
+        name: "program" or "candidate"; links from proofs use it.
         expressions: Abstract expressions of its tensors.
     """
     level = levels(graph, expressions)
@@ -39,7 +39,7 @@ def graph_section(graph: KernelGraph, name: str, expressions: Mapping[str, str])
 
 
 def _kernel(node: Node, graph: KernelGraph) -> Markup:
-    """A kernel opened: what it is in words, its block graph, thread graphs inside, slabs."""
+    """Return the details of a kernel: description, block graph, thread graphs and tiles."""
     assert node.inner is not None
     number = int(node.id.removeprefix("op"))
     op = graph.ops[number]
@@ -123,7 +123,7 @@ def _called(graph: KernelGraph, number: int) -> str:
 
 
 def _slab(shape: object, cut: object, extents: tuple[int, ...]) -> str:
-    """The ranges of the first slab of a tensor."""
+    """Return the index ranges of the first block tile of a tensor."""
     left = list(shape) if isinstance(shape, tuple) else []
     for axis, dim in enumerate(cut if isinstance(cut, list) else []):
         if dim is not None:

@@ -1,4 +1,4 @@
-"""The head of a report: the program as a formula, what is known in a sentence, under which conditions, and by whom."""
+"""Header of a report page: the program as a formula, the result in a sentence, its conditions, and its checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirage_formal.report.proofs.program import MOST, definitions
 
 
 def head(report: Report) -> Markup:
-    """The head of the page."""
+    """Return the header of the page."""
     return element(
         "header",
         None,
@@ -67,7 +67,7 @@ def verdict(report: Report) -> str:
 
 
 def conditions(report: Report) -> str:
-    """The conditions of the best candidate in words."""
+    """Return the side conditions of the best candidate in words."""
     best = report.best
     if report.kind == "reproduce":
         return "Figures are no claims: nothing here is proved, and no verdict rests on it."
@@ -89,7 +89,7 @@ def conditions(report: Report) -> str:
 
 
 def who(report: Report) -> str:
-    """Who checked it, and when."""
+    """Return sentences that say who checked the evidence, and when."""
     read = f"Read on {report.when} by mirage_formal {report.version}."
     if report.kind == "reproduce":
         return f"As the files of reproduce say; their searches can be made again by the same command. {read}"
@@ -119,7 +119,7 @@ def _check(report: Report) -> Markup:
 
 
 def made(report: Report) -> Markup:
-    """How the evidence was made, as it says itself."""
+    """Return the table of how the evidence was made, by its own statement."""
     facts = [("read from", report.place), ("program's file", report.source or "not named"), *report.made]
     rows = [element("div", None, element("dt", None, name), element("dd", None, value)) for name, value in facts]
     return joined([element("dl", {"class": "facts"}, *rows)])

@@ -1,7 +1,7 @@
-"""HTML and SVG text, in which nothing that comes from evidence is obeyed.
+"""HTML and SVG markup with escaping of all text from evidence.
 
-Texts from elsewhere pass ``terminal.plain`` first: what is not seen, or turns the reading direction, is written as an
-escape, and long texts are cut. Then the characters of markup are escaped. ``Markup`` is text that has been through it.
+Texts from elsewhere first pass ``terminal.plain``, which escapes invisible and bidirectional characters and cuts long
+texts. Then the characters of markup are escaped. ``Markup`` is the type of escaped text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mirage_formal.terminal import LONGEST, plain
 
 
 class Markup(str):
-    """Text of HTML that is safe to put in a page as it is."""
+    """HTML text that is safe to insert into a page."""
 
     __slots__ = ()
 
@@ -25,22 +25,22 @@ _EMPTY: Final = frozenset({"meta", "input", "br", "hr", "link"})
 
 
 def text(given: object, limit: int = LONGEST) -> Markup:
-    """A text from anywhere, on one line."""
+    """Return any text escaped, on one line."""
     return given if isinstance(given, Markup) else Markup(escape(plain(str(given), limit)))
 
 
 def lines(given: str, limit: int = 4000) -> Markup:
-    """A text of several lines, each as ``text`` shows it, for an element that keeps line breaks."""
+    """Return a multi-line text escaped as by ``text``, for an element that keeps line breaks."""
     return Markup("\n".join(text(line, limit) for line in given.split("\n")))
 
 
 def element(name: str, attributes: Mapping[str, object] | None = None, *content: Content) -> Markup:
-    """An element; an attribute that is None or False is left out, and one that is True has no value.
+    """Return an element; an attribute that is None or False is left out, and one that is True has no value.
 
     Args:
-        name: Of the element.
-        attributes: Their values are escaped, whatever they are.
-        content: Markup as it is; other texts are escaped; None is nothing.
+        name: Name of the element.
+        attributes: Attributes, whose values are escaped.
+        content: Contents: markup is kept, other texts are escaped, None is skipped.
     """
     written = "".join(_attribute(key, value) for key, value in (attributes or {}).items())
     if name in _EMPTY:
@@ -56,14 +56,14 @@ def _attribute(name: str, value: object) -> str:
 
 
 def joined(parts: Iterable[Content], between: str = "") -> Markup:
-    """Several contents, one after another."""
+    """Return the concatenation of several contents."""
     return Markup(str(text(between)).join(text(part) for part in parts if part is not None))
 
 
 def table(
     caption: str, head: Iterable[str], rows: Iterable[Iterable[Content]], attributes: Mapping[str, object] | None = None
 ) -> Markup:
-    """A table with a caption and a head for each column."""
+    """Return a table with a caption and column heads."""
     heads = joined(element("th", {"scope": "col"}, one) for one in head)
     body = joined(element("tr", None, *(element("td", None, cell) for cell in row)) for row in rows)
     inside = element("caption", None, caption), element("thead", None, element("tr", None, heads))

@@ -1,4 +1,4 @@
-"""Why a candidate is equal: sentences first, then every step by operator, lemmas, and what was compared at the end."""
+"""Page section on a candidate's proof: summary sentences, every step by operator, lemmas, and closing identities."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mirage_formal.report.proofs.values import Lemma, Place, Proof, ProofPart, S
 
 
 def proof_section(one: Candidate, anchor: str) -> Markup:
-    """The proof of a candidate.
+    """Return the section on the proof of a candidate.
 
     Args:
         one: The candidate.
-        anchor: With which ids of its steps begin.
+        anchor: Prefix of the ids of its steps.
     """
     if one.proof is None:
         if one.verdict != "equivalent":
@@ -33,7 +33,7 @@ def proof_section(one: Candidate, anchor: str) -> Markup:
 
 
 def summary_list(proof: Proof) -> Markup:
-    """How sums are split, in sentences."""
+    """Return the sentences on how sums are split."""
     sentences = [sentence for part in proof.parts for sentence in part.summary]
     if not sentences:
         sentences = ["Program and candidate sum over nothing, or over the same dims at once."]
@@ -53,7 +53,7 @@ def _about(one: Candidate, proof: Proof) -> Markup:
 
 
 def conditions(held: Sequence[str], added: Sequence[str]) -> Markup:
-    """Where the two are equal."""
+    """Return the list of side conditions of the equality."""
     if not held:
         return element("p", None, "It holds for all real inputs: there are no conditions.")
     items = [
@@ -104,7 +104,7 @@ def _part(part: ProofPart, anchor: str) -> Markup:
 
 
 def group(steps: Iterable[Step]) -> list[tuple[tuple[Place, ...], list[Step]]]:
-    """Steps by the operators that make them, in the order of their first steps."""
+    """Group steps by the operators that compute them, in the order of their first steps."""
     found: dict[tuple[Place, ...], list[Step]] = {}
     for step in steps:
         found.setdefault(step.places, []).append(step)
@@ -120,7 +120,7 @@ def _group_title(places: Sequence[Place], steps: Sequence[Step]) -> Markup:
 
 
 def _group_links(places: Sequence[Place]) -> Markup:
-    """To the nodes of the operators."""
+    """Return links to the nodes of the operators."""
     links = [
         element("a", {"href": "#candidate", "class": "goto", "data-goto": f"{one.graph}:{one.node}"},
                 f"{one.label} in the {one.graph} ({one.node})")

@@ -1,4 +1,4 @@
-"""Why not: graphs that were refuted or of which nothing is known, with their counterexamples as worked examples."""
+"""Page section on refuted and undecided graphs, with counterexamples as worked examples."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MEANING = {
 
 
 def judged_section(report: Report) -> Markup:
-    """Every graph that was judged, or rejected by a run."""
+    """Return the section on all graphs that were judged, or rejected by a run."""
     if not report.judged:
         return element("p", None, "No graph was refuted, and none was left undecided.")
     rows = [(one.name[:12], one.verdict, badge(one.basis, short=True), one.reason[:300]) for one in report.judged]
@@ -47,7 +47,7 @@ def _one(one: Judged) -> Markup:
 
 
 def worked(example: Example) -> Markup:
-    """A counterexample, step by step."""
+    """Return a counterexample, step by step."""
     where = f"output {example.output}[{', '.join(map(str, example.index))}]"
     given = element("ul", None, *(element("li", None, one) for one in example.inputs))
     gap = abs(example.expected - example.got)

@@ -1,1 +1,1 @@
-"""Proofs as formulas: what the checker's kernel has replayed, tied to the operators of both graphs."""
+"""Formulas of proofs that the checker's proof kernel has replayed, linked to the operators of both graphs."""

@@ -1,4 +1,4 @@
-"""Formulas as values, and their three ways to be written: text, LaTeX and MathML."""
+"""Formula values, and their printers for text, LaTeX and MathML."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Final, assert_never
 
 from mirage_formal.terminal import plain
 
-#: Characters of a name that are written.
+#: Most characters of a name that are written.
 _NAME: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Digit:
-    """A variable that runs through an index."""
+    """An index variable."""
 
     number: int
 
@@ -29,7 +29,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A tensor by name, or a step of a proof; with ``indices`` one element of it."""
+    """A named tensor, or a step of a proof; with ``indices``, one element of it."""
 
     text: str
     indices: tuple[Formula, ...] = ()
@@ -37,14 +37,14 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Terms added; a negative one has True."""
+    """Sum of terms; True marks a negative term."""
 
     terms: tuple[tuple[bool, Formula], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Factors; ``sign`` stands between them where it is not a product of numbers or matrices."""
+    """Product of factors; ``sign`` is the operator between them if it is not a product of numbers or matrices."""
 
     factors: tuple[Formula, ...]
     sign: str = ""
@@ -76,13 +76,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """A sum, a maximum or a carry over digits, each below its extent; a running one has the digit it runs up to."""
+    """A sum, maximum or carry over digits, each below its extent; a running one has the digit it runs up to."""
 
     head: str
     bound: tuple[tuple[Digit, int], ...]
     body: Formula
     until: tuple[Formula, Formula] | None = None
-    #: Between the two of ``until``.
+    #: Relation between the two formulas of ``until``.
     relation: str = "≤"
 
 
@@ -98,7 +98,7 @@ _RELATIONS: Final = {"≤": ("<=", r"\le"), "=": ("=", "=")}
 
 
 def _simple(formula: Formula) -> bool:
-    """Return whether it needs no parentheses as a factor."""
+    """Return whether a formula needs no parentheses as a factor."""
     match formula:
         case Sum(terms=terms):
             return len(terms) == 1 and not terms[0][0] and _simple(terms[0][1])
@@ -111,7 +111,7 @@ def _simple(formula: Formula) -> bool:
 
 
 def _tight(formula: Formula) -> bool:
-    """Return whether it needs no parentheses as the base of a power."""
+    """Return whether a formula needs no parentheses as the base of a power."""
     return isinstance(formula, Name | Digit | Call) or (isinstance(formula, Number) and formula.value >= 0)
 
 
@@ -219,7 +219,7 @@ def _latex_group(formula: Formula) -> str:
 
 
 def mathml(*formulas: Formula) -> str:
-    """As a MathML element, the formulas joined by equals signs; every name is escaped."""
+    """Write formulas as a MathML element, joined by equals signs; every name is escaped."""
     inside = "<mo>=</mo>".join(map(_row, formulas))
     return f"<math><mrow>{inside}</mrow></math>"
 

@@ -1,8 +1,8 @@
-"""Which operators of a µGraph make which operator terms of the checker's kernel.
+"""Map from the operator terms of the proof kernel to operators of the µGraphs.
 
-The kernel reads a graph as operator terms and forgets where they came from. Here it reads the graph once more, into the
-same table of terms, and is watched: equal terms have equal numbers, so each number leads to operators. Nothing is
-proved by it; it ties what is shown of a proof to the picture of the graph.
+The proof kernel elaborates a graph to operator terms without keeping their origin. This module elaborates the graph
+once more, into the same table of terms, and records the current operator: equal terms have equal numbers, so each
+number leads to operators. It proves nothing; it links the shown proof to the picture of the graph.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from mirage_formal.graph.ops import BlockContext
 from mirage_formal.report.proofs.values import Place
 
 _WHERE: Final = re.compile(r"kernel operator ([0-9]+)(?:, block operator ([0-9]+))?")
-#: Operators that are named for one term.
+#: Most operators that are named for one term.
 _MOST: Final = 4
 
 
 class _Listener(Terms):
-    """The same table of terms, which notes who asks for a term."""
+    """The same table of terms, with a record of the operators that request a term."""
 
     def __init__(self, terms: Terms) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _Listener(Terms):
 
 
 class _Watched(Elaboration):
-    """An elaboration that says which operator it is at."""
+    """An elaboration that tells the listener its current operator."""
 
     def __init__(self, terms: _Listener, graph: KernelGraph, name: str, whole: Collection[int]) -> None:
         self._listener, self._name = terms, name
@@ -87,11 +87,11 @@ class _Watched(Elaboration):
 
 
 def places_of(terms: Terms, graphs: Sequence[tuple[str, KernelGraph, Collection[int]]]) -> dict[int, list[Place]]:
-    """Operators by the number of a term that they make.
+    """Return the operators by the number of a term that they compute.
 
     Args:
         terms: The table of a replay.
-        graphs: Name and graph of each side, and which of its tensors the proof takes whole.
+        graphs: Name and graph of each side, and its tensors that the proof takes whole.
     """
     made: dict[int, list[Place]] = {}
     for name, graph, whole in graphs:

@@ -1,4 +1,4 @@
-"""Formulas of the values that the checker's kernel has computed: its polynomials, read out of its ring."""
+"""Formulas of the polynomials that the proof kernel has computed, read from its ring."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from mirage_formal.report.proofs.formulas import (
     Sum,
 )
 
-#: Factors of a formula that are written out.
+#: Most factors of a formula that are written.
 LONGEST: Final = 240
 _TWO: Final = Fraction(2)
 
 
 class Writer:
-    """Writes values of one ring; digits are numbered in the order in which they are met.
+    """Converter of one ring's values to formulas; digits are numbered in order of occurrence.
 
     Args:
         ring: The kernel's ring, after a replay.
-        names: Of the inputs, then of the atoms.
+        names: Names of the inputs, then of the atoms.
     """
 
     def __init__(self, ring: Ring, names: Sequence[str]) -> None:
@@ -42,7 +42,7 @@ class Writer:
         self._left = LONGEST
 
     def digit(self, number: int) -> Digit:
-        """The name of a digit."""
+        """Return the variable of a digit."""
         return self._digits.setdefault(number, Digit(len(self._digits)))
 
     def bound(self, digits: Iterable[int]) -> tuple[tuple[Digit, int], ...]:
@@ -50,7 +50,7 @@ class Writer:
         return tuple((self.digit(d), self._ring.extents[d]) for d in sorted(digits))
 
     def index(self, index: Index) -> Formula:
-        """offset + sum of stride * digit."""
+        """Return the formula of an index: offset + sum of stride * digit."""
         offset, terms = index
         parts: list[tuple[bool, Formula]] = []
         for d, stride in sorted(terms, key=lambda term: -term[1]):
@@ -61,17 +61,17 @@ class Writer:
         return parts[0][1] if len(parts) == 1 else Sum(tuple(parts))
 
     def string(self, string: Sequence[int]) -> Formula:
-        """The position along an axis that a string of digits stands for."""
+        """Return the formula of the position along an axis that a string of digits denotes."""
         below = [prod(self._ring.extents[d] for d in string[at + 1 :]) for at in range(len(string))]
         return self.index((0, tuple(zip(string, below, strict=True))))
 
     def whole(self, poly: Iterable[tuple[Mono, Coef]]) -> Formula:
-        """A polynomial as a formula of its own, cut off where it is very long."""
+        """Return a polynomial as a formula of its own, truncated where it is very long."""
         self._left = LONGEST
         return self.polynomial(poly)
 
     def polynomial(self, poly: Iterable[tuple[Mono, Coef]]) -> Formula:
-        """A polynomial as a part of a formula."""
+        """Return a polynomial as a part of a formula."""
         out: list[tuple[bool, Formula]] = []
         for mono, coef in poly:
             if self._left <= 0:
@@ -83,7 +83,7 @@ class Writer:
         return Sum(tuple(out)) if out else Number(Fraction(0))
 
     def term(self, mono: Mono, coef: Fraction) -> Formula:
-        """A monomial with its coefficient, as a quotient where exponents are negative."""
+        """Return a monomial with its coefficient, as a quotient where exponents are negative."""
         above = [self.factor(f, e) for f, e in mono if e > 0]
         below = [self.factor(f, -e) for f, e in mono if e < 0]
         if coef.numerator != 1 or not above:

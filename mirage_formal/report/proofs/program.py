@@ -1,4 +1,4 @@
-"""A program as formulas over whole tensors, from its operators: what the user wrote, for the head of a report."""
+"""Formulas of a program over whole tensors, from its operators, for the head of a report."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mirage_formal.report.proofs.formulas import (
     Sum,
 )
 
-#: Operators of a program that is written out, and parts of a formula that is not given a name.
+#: Most operators of a program that is written, and most parts of a formula without a name.
 MOST: Final = 40
 _INLINE: Final = 14
 
 
 def definitions(graph: KernelGraph) -> tuple[tuple[str, Formula], ...]:
-    """Names with what they stand for, outputs last; empty where the program is too large or has block graphs."""
+    """Return names with their formulas, outputs last; empty where the program is too large or has block graphs."""
     if len(graph.ops) > MOST or not all(isinstance(op, Op) for op in graph.ops):
         return ()
     uses = Counter(n for op in graph.ops for n in op.operands)

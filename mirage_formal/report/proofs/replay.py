@@ -1,4 +1,4 @@
-"""Proofs replayed by the checker's kernel, and written out: every formula is one of values that the kernel computed."""
+"""Replay of proofs by the checker's proof kernel, and their formulas, made of values that the kernel computed."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _AXES: Final = ("grid axis x", "grid axis y", "grid axis z", "the loop's iterati
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A replayed proof object, as the parts of this module read it.
+    """A replayed proof object, with the data for its explanation.
 
     Attributes:
-        theorem: What the kernel says.
-        raw: The steps as the proof object has them.
-        names: Of inputs and atoms.
+        theorem: Theorem of the proof kernel.
+        raw: The steps as in the proof object.
+        names: Names of inputs and atoms.
         places: Operators by term.
-        candidate: None where the proof is a half.
+        candidate: The candidate; None where the proof is a half.
     """
 
     theorem: Theorem
@@ -59,13 +59,13 @@ class Replay:
 
 
 def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes, *, formulas: bool = True) -> Proof:
-    """Have the checker's kernel replay a proof, and write it out.
+    """Replay a proof in the checker's proof kernel, and convert it to formulas.
 
     Args:
         program: The program.
         candidate: The candidate.
         proof: The proof object of docs/proof.md.
-        formulas: Whether steps, lemmas and identities are written out.
+        formulas: Whether steps, lemmas and identities are converted to formulas.
 
     Raises:
         ProofError: The kernel refuses it; names the step.
@@ -156,7 +156,7 @@ def _sides(law: str, key: Any, result: Any, writer: Writer) -> tuple[Formula, Fo
 
 
 class _Explained:
-    """The steps of a replayed proof, one after another."""
+    """Converter of the steps of a replayed proof to formulas, one after another."""
 
     def __init__(self, found: Replay, writer: Writer) -> None:
         self._found, self._writer = found, writer
@@ -239,14 +239,14 @@ def _binary(kind: str, a: Formula, b: Formula) -> Formula:
 
 
 def _axis(axis: int, inside: bool) -> str:
-    """An axis in words; inside a block the first four are the grid's and the loop's."""
+    """Return the name of an axis; inside a block the first four are the grid's and the loop's."""
     if not inside:
         return f"dim {axis}"
     return _AXES[axis] if axis <= LOOP else f"dim {axis - LOOP - 1} of the tile"
 
 
 def _summed(steps: Steps, operand: int, axis: int, kept: int) -> tuple[int, ...]:
-    """The digits of an axis that a reduction sums over."""
+    """Return the digits of an axis that a reduction sums over."""
     string = steps.tensors[operand].strings[axis]
     cut = len(string)
     while cut and prod(steps.ring.extents[d] for d in string[cut:]) < kept:

@@ -1,8 +1,7 @@
-"""How a candidate splits the sums of its program, in sentences, from the split and sum steps of a replayed proof.
+"""Sentences on how a candidate splits the sums of its program, from the split and sum steps of a replayed proof.
 
-A step that sums runs over digits. The elements of the inputs that occur in what it sums say which dim of which input a
-digit is a part of, and with which stride: so a sum of the program and the sums of the candidate that make it up are
-told apart by the dims that they run over.
+A sum step runs over digits. The input elements in its summand show the input dim of each digit, and its stride there.
+So a sum of the program is matched with the sums of the candidate that compose it by the dims that they run over.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from mirage_formal.report.proofs.values import Place
 
 #: A dim of an input.
 Dim = tuple[int, int]
-#: Sum or maximum, and the dims of inputs that its digits are parts of.
+#: Sum or maximum, and the input dims of its digits.
 _Key = tuple[str, frozenset[Dim]]
 _MOST_SUMS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Digits over which one step sums: number of elements, stride in the dim, and place."""
+    """Digits over which one step sums: number of elements, stride in the dim, and operator."""
 
     extent: int
     stride: int
@@ -40,11 +39,11 @@ class Told:
     """Data from which the sentences are made.
 
     Attributes:
-        steps: Of a replay.
-        raw: The same as the proof object has them.
-        names: Of inputs and atoms.
+        steps: Steps of a replay.
+        raw: The steps as in the proof object.
+        names: Names of inputs and atoms.
         places: Operators by term.
-        candidate: The candidate's graph, which says what the grid's axes cut; None where the proof is of a part of it.
+        candidate: The candidate's graph, whose grid axes are named; None where the proof is of a part of it.
     """
 
     steps: Steps
@@ -55,7 +54,7 @@ class Told:
 
 
 def summary(told: Told) -> tuple[str, ...]:
-    """Sentences on every sum and maximum of the program over a dim of an input: how the candidate splits it."""
+    """Return sentences on how the candidate splits each sum and maximum of the program over a dim of an input."""
     steps = told.steps
     mine: dict[_Key, int] = {}
     theirs: dict[_Key, dict[Dim, list[_Piece]]] = {}
@@ -78,7 +77,7 @@ def summary(told: Told) -> tuple[str, ...]:
 
 
 def _told(told: Told, mine: Mapping[_Key, int], theirs: Mapping[_Key, Mapping[Dim, list[_Piece]]]) -> Iterator[str]:
-    """The sentences; sums that are split alike share theirs."""
+    """Yield the sentences; sums that are split in the same way share one."""
     alike: dict[tuple[str, int, tuple[object, ...]], list[tuple[_Key, list[_Piece]]]] = {}
     for key, total in [one for one in mine.items() if one[0][1]][:_MOST_SUMS]:
         pieces = _chosen(list(theirs.get(key, {}).values()), total)
@@ -93,7 +92,7 @@ def _told(told: Told, mine: Mapping[_Key, int], theirs: Mapping[_Key, Mapping[Di
 
 
 def _chosen(each: Sequence[list[_Piece]], total: int) -> list[_Piece]:
-    """The candidate's pieces of a sum, from the dim that shows all of it, outermost first."""
+    """Return the candidate's pieces of a sum, from the dim that covers all of it, outermost first."""
     for pieces in each:
         distinct: dict[tuple[int, int], _Piece] = {}
         for piece in pieces:
@@ -104,7 +103,7 @@ def _chosen(each: Sequence[list[_Piece]], total: int) -> list[_Piece]:
 
 
 def _axes(graph: KernelGraph | None, dims: frozenset[Dim]) -> tuple[str, int]:
-    """The grid axes along which blocks of the first kernel that reads such a dim have different parts, and how many."""
+    """Return the grid axes that split such a dim in the first kernel that reads it, and the number of blocks."""
     for op in graph.ops if graph is not None else ():
         if isinstance(op, GraphDefined):
             for number, how in zip(op.operands, op.graph.inputs, strict=True):
@@ -165,7 +164,7 @@ def _when(piece: _Piece) -> str:
 
 
 def _summed(steps: Steps, entry: tuple[Any, ...]) -> tuple[str, tuple[int, ...], int, tuple[int, ...]] | None:
-    """Of a step that sums: the word for it, its digits, its axis, and the steps whose product it sums."""
+    """Return the word of a sum step, its digits, its axis, and the steps whose product it sums; None for others."""
     match entry:
         case ("sum", a, axis, kept):
             string = steps.tensors[a].strings[axis]
@@ -183,7 +182,7 @@ def _summed(steps: Steps, entry: tuple[Any, ...]) -> tuple[str, tuple[int, ...],
 
 
 def _dims(steps: Steps, operands: Iterable[int], digit: int) -> dict[Dim, int]:
-    """The dims of inputs in whose indices a digit stands, with its stride there."""
+    """Return the input dims whose indices contain a digit, with its stride there."""
     found: dict[Dim, int] = {}
     for operand in operands:
         for mono in steps.tensors[operand].poly:

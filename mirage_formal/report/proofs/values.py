@@ -1,4 +1,4 @@
-"""A proof as it is shown: frozen values."""
+"""Values of a shown proof."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Step:
 
     Attributes:
         number: Its number in the proof object.
-        law: What was done, in words.
-        minor: Whether only digits were renamed, cut or joined, or elements moved.
+        law: Description of the step.
+        minor: Whether it only renames, splits or folds digits, or moves elements.
         head: The tensor's element at its position.
         left: The operator applied to the elements of earlier steps.
         right: The normal form of its element.
@@ -49,7 +49,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Lemma:
-    """A use of a law with a choice in it: both sides, equal for all values of their free digits."""
+    """A checked lemma of a law: both sides, equal for all values of their free digits."""
 
     number: int
     law: str
@@ -71,9 +71,9 @@ class ProofPart:
     """Steps, lemmas and closing identities of one proof object.
 
     Attributes:
-        name: Of the part, or empty where there is one.
-        summary: How sums are split, in sentences.
-        shown: Whether formulas were written out; else ``steps``, ``lemmas`` and ``identities`` are empty.
+        name: Name of the part, or empty where there is only one.
+        summary: Sentences on how sums are split.
+        shown: Whether formulas were made; else ``steps``, ``lemmas`` and ``identities`` are empty.
     """
 
     name: str
@@ -86,14 +86,14 @@ class ProofPart:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A proof object that the checker's kernel has replayed while the report was made.
+    """A proof object that the checker's proof kernel has replayed while the report was made.
 
     Attributes:
         parts: Its halves by name, mostly one.
-        conditions: What program and candidate need to be defined.
-        added: Those of the candidate that the program has not.
+        conditions: Side conditions of program and candidate.
+        added: Those of the candidate that the program does not have.
         bytes: Size of the proof object.
-        lemmas_open: Halves of the mixed-radix lemma, which solvers refute when ``check`` asks them.
+        lemmas_open: Number of halves of the mixed-radix lemma, which ``check`` has solvers refute.
     """
 
     parts: tuple[ProofPart, ...]

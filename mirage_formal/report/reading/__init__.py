@@ -1,4 +1,4 @@
-"""From files of evidence to the values that are shown."""
+"""Readers of evidence files, which return the values of a report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mirage_formal.report.reading.wholes import read_whole
 
 
 def is_shown(path: Path) -> bool:
-    """Return whether a directory can be shown: evidence, or what ``reproduce`` wrote."""
+    """Return whether a directory can be shown: it is evidence, or output of ``reproduce``."""
     return is_evidence(path) or _is_reproduced(path)
 
 
@@ -41,16 +41,16 @@ def is_evidence(path: Path) -> bool:
 
 
 def read_report(path: Path, *, check: bool = False, shown: Shown | None = None) -> Report:
-    """All that is shown of a directory: of a run, a whole program, a candidate, verdicts, or what reproduce wrote.
+    """Read the report of a directory: a run, a whole program, a candidate, verdicts, or output of ``reproduce``.
 
     Args:
         path: The directory.
-        check: Whether ``check`` is asked, in a process of its own, to establish all of it.
-        shown: How much of a run is read.
+        check: Whether ``check`` is run on all of it, in a process of its own.
+        shown: Options that limit how much of a run is read.
 
     Returns:
-        Its faults name whatever does not hold or cannot be read; nothing of a directory that can be told for one of
-        these makes it raise.
+        The report. Its faults name everything that does not hold or cannot be read; no content of a recognised
+        directory raises an error.
 
     Raises:
         RunError: The directory is none of these, or one that ``check`` does not take.
@@ -89,7 +89,7 @@ def _version() -> str:
 
 
 def _with_check(report: Report, path: Path) -> Report:
-    """The report with what ``check`` said: it establishes all of a directory, or nothing is taken to be."""
+    """Run ``check`` on a directory and add its result to the report: all claims are established, or none."""
     said = checked(path)
 
     def judged(one: Candidate) -> Candidate:

@@ -1,7 +1,7 @@
-"""Files beside a run that are not part of its evidence: Triton files of its candidates, and times of their peers.
+"""Reader of files beside a run that are not part of its evidence: Triton files, and times of baselines.
 
-Nothing lists these files, so they can be of anything: what is shown of them is said to be so, and a file that cannot
-be read is left out with a remark.
+No manifest lists these files, so their origin is unknown. The report says so, and a file that cannot be read is left
+out with a remark.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mirage_formal.report.reading.lines import triton_lines
 from mirage_formal.report.reading.source import Source
 from mirage_formal.strict_json import load
 
-#: What benchmarks/gpu_bench.py writes into the directory of its runs.
+#: File that benchmarks/gpu_bench.py writes into the directory of its runs.
 BENCH_FILE: Final = "gpu_bench.json"
-#: Names of peers in it, and what they are called.
+#: Labels of the baselines in it, by field name.
 _PEERS: Final = {
     "eager": "torch eager",
     "compile": "torch.compile, default mode",
@@ -30,7 +30,7 @@ _PEERS: Final = {
     "cudnn": "SDPA cuDNN",
     "read_only": READ_ONLY,
 }
-#: Bytes of a Triton file that is shown.
+#: Most bytes of a Triton file that is shown.
 _MOST: Final = 1 << 19
 
 
@@ -63,9 +63,9 @@ class Asked:
     """Request from which a Triton file is generated again.
 
     Attributes:
-        program: None where it cannot be read.
+        program: The program; None where it cannot be read.
         target: Name of the target.
-        lines: For how many candidates lines are tied to operators.
+        lines: Number of candidates whose lines are linked to operators.
     """
 
     program: KernelGraph | None
@@ -74,12 +74,12 @@ class Asked:
 
 
 def with_beside(root: Path, found: Sequence[Candidate], asked: Asked) -> tuple[Candidate, ...]:
-    """The candidates of a run, each with what lies beside the run and has its name.
+    """Return the candidates of a run, each with the files beside the run that have its name.
 
     Args:
         root: The directory of the run, or of a whole program.
         found: The candidates, best first.
-        asked: What was asked for.
+        asked: The request.
     """
     folder = triton_of(root)
     times = _times(root) if found else {}
@@ -108,7 +108,7 @@ def _with_triton(one: Candidate, folder: Path, file: str, asked: Asked | None) -
 
 
 def _times(root: Path) -> dict[str, Peers]:
-    """Times of peers, by the name of the candidate that was timed beside them."""
+    """Return the times of baselines, by the name of the candidate that was timed beside them."""
     folder = root.absolute().parent
     if not (folder / BENCH_FILE).is_file():
         return {}

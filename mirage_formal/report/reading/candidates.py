@@ -1,4 +1,4 @@
-"""A candidate's directory: its graph, its proof, its abstract expressions."""
+"""Reader of a candidate's directory: its graph, its proof, its abstract expressions."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Wanted:
     """Options that select how much of a candidate is read.
 
     Attributes:
-        replay: Whether its proof is replayed; else it is only named, as recorded.
-        formulas: Whether a replayed proof is written out.
+        replay: Whether its proof is replayed; else only its recorded size is read.
+        formulas: Whether a replayed proof is converted to formulas.
     """
 
     replay: bool = True
@@ -54,7 +54,7 @@ class _Log:
 
 
 def read_candidate(source: Source, program: KernelGraph | None, about: CandidateRecord, wanted: Wanted) -> Candidate:
-    """Everything of a candidate's directory but its kernels; what does not hold is in its faults."""
+    """Read a candidate's directory without its kernels; errors become its faults."""
     graph = None
     if (text := source.value(GRAPH_FILE, bytes)) is not None:
         graph = source.graph(GRAPH_FILE, text)
@@ -95,7 +95,7 @@ def read_candidate(source: Source, program: KernelGraph | None, about: Candidate
 
 
 def _special(source: Source) -> Special | None:
-    """Return what the verification log records about special values; None where it records nothing."""
+    """Return the record of special values in the verification log; None where there is none."""
     with source.reading(VERIFICATION_FILE):
         found = decode(source.data(VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE).special
         if found is not None:
@@ -111,7 +111,7 @@ def _size(source: Source) -> int:
 
 
 def _digests(source: Source, digest: str) -> None:
-    """The files have the digests of the manifest, and the manifest its seal."""
+    """Check that the files have the digests of the manifest, and the manifest its seal."""
     with source.reading(MANIFEST_FILE):
         manifest = unsealed(source.data(MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
         if manifest.candidate != digest:

@@ -1,4 +1,4 @@
-"""Asking ``check``, in a process of its own: the report itself loads no solver."""
+"""Run of ``check`` in a process of its own, so that the report loads no solver."""
 
 from __future__ import annotations
 

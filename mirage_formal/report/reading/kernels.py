@@ -1,4 +1,4 @@
-"""A directory of kernels: launches, sources, what the compiler and a device said, obligations."""
+"""Reader of a directory of kernels: launches, sources, compiler and GPU records, obligations."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from mirage_formal.report.model import Code, Kernel, Measured, Obligation
 from mirage_formal.report.reading.lines import lines_of
 from mirage_formal.report.reading.source import Source
 
-#: Obligations that are listed; all are counted.
+#: Most obligations that are listed; all are counted.
 MOST: Final = 20_000
-#: Threads of a warp, and registers that are handed out at once to one.
+#: Threads of a warp, and allocation unit of registers for one.
 _WARP: Final = 32
 _UNIT: Final = 256
 
@@ -48,8 +48,8 @@ class Built:
     Attributes:
         code: Kernels and their texts.
         graph: The µGraph that they compute.
-        measured: None where no device has run them.
-        target: What they are planned for.
+        measured: GPU records; None where there are none.
+        target: Target that they are planned for.
     """
 
     code: Code
@@ -59,12 +59,12 @@ class Built:
 
 
 def read_kernels(source: Source, digest: str, *, lines: bool = True) -> Built | None:
-    """The kernels of a candidate; None where nothing of them can be read. Faults are the source's.
+    """Read the kernels of a candidate; return None where nothing can be read. Errors become faults of ``source``.
 
     Args:
         source: Their directory.
-        digest: Of the candidate.
-        lines: Whether to find which lines of code belong to which operators.
+        digest: Digest of the candidate.
+        lines: Whether lines of code are linked to operators.
     """
     with source.reading(MANIFEST_FILE):
         manifest = unsealed(source.data(MANIFEST_FILE), KernelManifestRecord, MANIFEST_FILE)
@@ -124,7 +124,10 @@ def _kernel(one: object, planned: dict[str, KernelPlanRecord], texts: dict[str, 
 
 
 def _occupancy(one: KernelLaunch, registers: int, target: TargetRecord) -> float:
-    """Share of a multiprocessor's threads that blocks keep resident, by registers, shared memory and threads."""
+    """Return the occupancy: the share of a multiprocessor's threads that resident blocks use.
+
+    Registers, shared memory and threads limit the number of resident blocks.
+    """
     limits = target.limits
     warps = -(-one.threads // _WARP)
     held = -(-registers * _WARP // _UNIT) * _UNIT * warps
@@ -139,7 +142,7 @@ def _occupancy(one: KernelLaunch, registers: int, target: TargetRecord) -> float
 
 
 def _lines(text: str, name: str) -> tuple[int, int]:
-    """First and last line of a kernel's definition; 0, 0 where it is not found."""
+    """Return first and last line of a kernel's definition; 0, 0 where it is not found."""
     found = re.search(rf'^extern "C" __global__ .*\b{re.escape(name)}\($', text, re.MULTILINE)
     if found is None:
         return 0, 0

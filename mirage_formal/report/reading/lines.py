@@ -1,8 +1,8 @@
-"""Which lines of sources belong to which node of the µGraph that they compute.
+"""Map from lines of sources to nodes of the µGraph that they compute.
 
-The files don't say it. So kernels are made of the µGraph once more, as the plans say, and where that gives the very
-text that is recorded, its lines are known. Where it gives another one, or none, nothing is said: that is for ``check``.
-Likewise for Triton files, which have no plans.
+The files do not have this map. So kernels are generated from the µGraph once more by their plans; if the text is
+exactly the recorded one, its lines are known. If it differs, or generation fails, no lines are shown; ``check`` reports
+that. The same is done for Triton files, which have no plans.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mirage_formal.records import PlanRecord, TargetRecord
 from mirage_formal.report.model import Lines
 from mirage_formal.report.views.levels import all_nodes, levels
 
-#: Characters of all sources of a candidate, and operators of its µGraph, up to which kernels are made once more.
+#: Most characters of a candidate's sources, and most operators of its µGraph, for which kernels are regenerated.
 _TEXT: Final = 1 << 20
 _OPERATORS: Final = 200
 
@@ -36,12 +36,12 @@ _OPERATORS: Final = 200
 def lines_of(
     graph: KernelGraph, target: TargetRecord, plans: PlanRecord, texts: Mapping[str, str]
 ) -> dict[tuple[str, int], tuple[Lines, ...]]:
-    """Lines by file and operator; what is not known is not there.
+    """Return lines by file and operator; unknown ones are left out.
 
     Args:
         graph: The µGraph that the kernels compute.
-        target: What they are planned for.
-        plans: How.
+        target: Target that they are planned for.
+        plans: Their plans.
         texts: The recorded sources.
     """
     if sum(map(len, texts.values())) > _TEXT or len(graph.ops) > _OPERATORS:
@@ -73,13 +73,13 @@ def _lines_of(
 def triton_lines(
     graph: KernelGraph, known: KernelGraph | None, program: KernelGraph, target: str, text: str
 ) -> tuple[tuple[Lines, ...], KernelGraph | None]:
-    """Lines of a Triton file, and the form of the candidate that they are of; no lines where they are not known.
+    """Return the lines of a Triton file, and the form of the candidate that it computes; no lines if unknown.
 
     Args:
         graph: The candidate.
         known: The form of it that its CUDA kernels compute, if they compute another one.
         program: Its program.
-        target: Name of what the file was written for.
+        target: Name of the file's target.
         text: The file.
     """
     if len(text) > _TEXT or len(graph.ops) > _OPERATORS:
@@ -108,7 +108,7 @@ def _forms(graph: KernelGraph, known: KernelGraph | None) -> Iterator[KernelGrap
 
 
 def _named(lines: Sequence[Piece], graph: KernelGraph) -> tuple[Lines, ...]:
-    """Lines with what their nodes are called."""
+    """Return the lines with the labels of their nodes."""
     names = {node.id: node.label for node in all_nodes(levels(graph))}
     return tuple(
         Lines(item.first, item.last, tuple((node, names[node]) for node in item.nodes), item.does) for item in lines

@@ -22,7 +22,7 @@ FILES: Final = (TABLE5_FILE, WORKLOADS_FILE, ORACLE_FILE)
 
 
 def read_reproduced(source: Source) -> Report:
-    """The tables of a directory of ``reproduce``; a file that cannot be read is a fault."""
+    """Read the tables of a directory of ``reproduce``; a file that cannot be read is a fault."""
     tables = [
         *_tables(source, TABLE5_FILE, Table5, _table5),
         *_tables(source, WORKLOADS_FILE, Workloads, _workloads),

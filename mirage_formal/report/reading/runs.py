@@ -1,4 +1,4 @@
-"""A run's directory: what was asked for, what was found, how the search went."""
+"""Reader of a run's directory: its options, its candidates, and the course of its search."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from mirage_formal.report.reading.units import course, unit_of
 from mirage_formal.report.search_view import Search, Unit
 from mirage_formal.search.engine import added, by_reason
 
-#: Bytes of a journal that is read.
+#: Most bytes of a journal that are read.
 _JOURNAL: Final = 32 << 20
-#: Rejected candidates that are listed.
+#: Most rejected candidates that are listed.
 _REJECTED: Final = 200
 
 
@@ -51,9 +51,9 @@ class Shown:
     """Options that select how much of a run is read.
 
     Attributes:
-        candidates: How many candidates are read; the others are counted.
-        proofs: How many of them have their proofs replayed and written out, and the lines of their code tied to
-            operators.
+        candidates: Number of candidates that are read; the others are counted.
+        proofs: Number of candidates whose proofs are replayed and converted to formulas, and whose lines of code are
+            linked to operators.
     """
 
     candidates: int = 1000
@@ -61,7 +61,7 @@ class Shown:
 
 
 def read_run(source: Source, shown: Shown) -> Report:
-    """Everything of a run; what does not hold is in its faults, and what cannot be read is left out."""
+    """Read a run; errors become its faults, and unreadable parts are left out."""
     record = source.value(RUN_FILE, lambda data: decode(data, RunRecord, RUN_FILE))
     program = source.graph(RUN_FILE, record.program) if record else None
     if record is not None and program is not None:
@@ -100,7 +100,7 @@ def _host(record: RunRecord) -> tuple[tuple[str, str], ...]:
 
 
 def _manifest(source: Source, summary: SummaryRecord) -> None:
-    """The files beside the candidates, and the candidates' own manifests, have the digests of the summary."""
+    """Check that the files beside the candidates, and the candidates' manifests, have the summary's digests."""
     wanted = [RUN_FILE, SEARCH_FILE, *(f"{one.directory}/{MANIFEST_FILE}" for one in summary.candidates)]
     for name in wanted:
         with source.reading(name):
@@ -128,12 +128,12 @@ def _candidates(
 
 
 def with_kernels(source: Source, one: Candidate, *, lines: bool = True) -> tuple[Candidate, TargetRecord | None]:
-    """A candidate with its kernels, where they were built, and what they were built for.
+    """Return a candidate with its kernels, where they were built, and their target.
 
     Args:
         source: The directory of its run.
         one: The candidate.
-        lines: Whether to find which lines of code belong to which operators.
+        lines: Whether lines of code are linked to operators.
     """
     name = f"{KERNELS}/{PurePosixPath(one.directory).name}"
     if not (source.root / name).is_dir():
@@ -152,7 +152,7 @@ def _rejected(summary: SummaryRecord | None) -> tuple[Judged, ...]:
 
 
 def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None) -> Search:
-    """How the search of a run went; what of its journal cannot be read is a fault."""
+    """Read the course of a run's search; unreadable parts of the journal are faults."""
     units: list[Unit] = []
     stats: Counter[str] = Counter()
     pruned: Counter[str] = Counter()
@@ -226,7 +226,7 @@ def floor(program: KernelGraph | None, target: TargetRecord | None, who: Identit
 
 
 def alone(source: Source, program: KernelGraph | None, verdict: str, digest: str) -> Candidate:
-    """A candidate's directory that was given by itself: what only a run's summary knows is left at nothing."""
+    """Read a candidate's directory without its run; the figures of the run's summary are left empty."""
     about = CandidateRecord(
         id=digest[:12],
         digest=digest,

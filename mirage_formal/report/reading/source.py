@@ -1,4 +1,4 @@
-"""Reading evidence that may be anything: what cannot be read is a fault with the file's name, and never a traceback."""
+"""Reader of untrusted evidence: an error becomes a fault with the file's name, and never a traceback."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ R = TypeVar("R")
 
 
 class Source:
-    """A directory that is read, with the faults that were met below it.
+    """Reader of a directory, with the faults that it found.
 
     Args:
         root: The directory.
-        name: What faults call it; empty for the one that was given.
+        name: Prefix of file names in faults; empty for the reported directory.
     """
 
     def __init__(self, root: Path, name: str = "") -> None:
@@ -55,11 +55,11 @@ class Source:
             self.fault(file, f"cannot be read: {str(error)[:300] or type(error).__name__}")
 
     def fault(self, file: str, what: str) -> None:
-        """Note something that does not hold."""
+        """Add a fault of a file."""
         self.faults.append(Fault(f"{self.name}{file}", what))
 
     def there(self, file: str) -> bool:
-        """Return whether there is such a file."""
+        """Return whether a file exists."""
         return (self.root / file).is_file()
 
     def data(self, file: str) -> bytes:
@@ -77,7 +77,7 @@ class Source:
         return None
 
     def graph(self, file: str, text: bytes | msgspec.Raw) -> KernelGraph | None:
-        """A well-formed µGraph; None where it is none, which is a fault."""
+        """Return a well-formed µGraph; None with a fault if the text is none."""
         with self.reading(file):
             graph = from_json(bytes(text), file)
             kernel_types(graph)
@@ -85,7 +85,7 @@ class Source:
         return None
 
     def same_digest(self, file: str, graph: KernelGraph, wanted: str) -> bool:
-        """Return whether a graph has the digest that the evidence names; a fault where it has not."""
+        """Return whether a graph has the digest that the evidence names; add a fault if not."""
         with self.reading(file):
             if (found := digest(graph)) != wanted:
                 raise FormatError(f"digest of the graph: expected {wanted}, got {found}")

@@ -1,4 +1,4 @@
-"""Units of a search, when each was searched, and how many states and classes there were by when."""
+"""Reader of a search's units, their times, and the growth of states and classes over time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mirage_formal.records import SEARCH_FILE, TimesRecord, UnitRecord
 from mirage_formal.report.reading.source import Source
 from mirage_formal.report.search_view import Span, Unit
 
-#: Points of the course of a search.
+#: Number of points of a search's course.
 POINTS: Final = 100
 
 
 def unit_of(source: Source, record: UnitRecord) -> Unit:
-    """A unit; times that contradict each other are a fault of the journal, and are left out."""
+    """Return a unit; contradictory times are left out and become a fault of the journal."""
     stats, times, span = record.stats, record.times, None
     states, classes = stats.get("states", 0), stats.get("classes", 0)
     if times is not None:
@@ -39,10 +39,10 @@ def _contradiction(times: TimesRecord, states: int, classes: int) -> str:
 
 
 def course(units: Iterable[Unit]) -> tuple[tuple[float, int, int], ...]:
-    """States and classes of all units together by seconds: the last figures in each of ``POINTS`` pieces of time.
+    """Return the states and classes of all units together over time, at ``POINTS`` points.
 
     Args:
-        units: Those without times are left out.
+        units: The units; those without times are left out.
     """
     more: list[tuple[float, int, int]] = []
     for unit in units:

@@ -1,4 +1,4 @@
-"""Reader of the output of ``verify --out``: a program, graphs, and for each a proof, a counterexample or neither."""
+"""Reader of the output of ``verify --out``: a program, and graphs with a proof, a counterexample or neither."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Verdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_verdicts(source: Source) -> Report:
-    """Everything of a directory of verdicts; what does not hold is in its faults."""
+    """Read a directory of verdicts; errors become its faults."""
     found = source.value(VERDICTS_FILE, _decoded)
     program = None
     if source.there(PROGRAM_FILE) and (text := source.value(PROGRAM_FILE, bytes)) is not None:

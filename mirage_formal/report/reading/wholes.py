@@ -1,4 +1,4 @@
-"""A whole program's directory: covers, and the runs of their parts."""
+"""Reader of a whole program's directory: covers, and the runs of their subgraphs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from mirage_formal.report.reading.runs import floor, read_search, with_kernels
 from mirage_formal.report.reading.source import Source
 from mirage_formal.report.search_view import PartSearch, Search
 
-#: Searches of parts that are read.
+#: Most searches of subgraphs that are read.
 _SEARCHES: Final = 256
-#: Covers whose lines of code are tied to operators.
+#: Most covers whose lines of code are linked to operators.
 _LINES: Final = 24
 
 
 def read_whole(source: Source) -> Report:
-    """Everything of a whole program; what does not hold is in its faults."""
+    """Read a whole program; errors become its faults."""
     whole = source.value(WHOLE_FILE, lambda data: unsealed(data, WholeRecord, WHOLE_FILE))
     if whole is None:
         return Report("whole", source.root.name, "", str(source.root), None, faults=tuple(source.faults))

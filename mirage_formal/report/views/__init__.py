@@ -1,1 +1,1 @@
-"""µGraphs as levels of nodes and edges, with what stands on them in words."""
+"""µGraphs as levels of nodes and edges, with descriptions in words."""

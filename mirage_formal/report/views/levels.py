@@ -26,11 +26,11 @@ class Tensor:
     """A tensor as it is shown.
 
     Attributes:
-        number: In its own graph.
-        name: As in d3, s5 or r1, or an input's name.
-        shape: In words.
+        number: Number in its own graph.
+        name: Name, as d3, s5 or r1, or an input's name.
+        shape: Shape in words.
         dtype: Element type.
-        bytes: Of one block's copy inside a block.
+        bytes: Its bytes; inside a block, of one block's copy.
         about: Layout, stage and place in words.
         expression: Its abstract expression, where the evidence has one.
     """
@@ -49,12 +49,12 @@ class Node:
     """A node of a level.
 
     Attributes:
-        id: Names its operator, see the module.
-        kind: What it is.
-        label: What stands in it.
+        id: Id of its operator, see the module.
+        kind: Kind of the node.
+        label: Text in the node.
         results: Tensors that it makes.
         attributes: Names and values, as the text of a µGraph has them.
-        words: What it does, in sentences.
+        words: Description in sentences.
         inner: The level inside.
     """
 
@@ -74,7 +74,7 @@ class Edge:
     Attributes:
         source, target: Ids of nodes.
         tensor: Number in the level's graph.
-        slot: Which operand of the target it is.
+        slot: Number of the operand of the target.
         label: The map by which its target reads it, short; empty where there is none.
         origin: The map by which its source wrote it, likewise.
         words: The map in sentences.
@@ -108,7 +108,7 @@ class Level:
 
 
 def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> Level:
-    """The kernel level of a well-formed graph, with the block and thread levels inside.
+    """Return the kernel level of a well-formed graph, with the block and thread levels inside.
 
     Args:
         graph: The graph.
@@ -159,7 +159,7 @@ def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> 
 
 
 def _savers(graph: KernelGraph) -> dict[int, tuple[str, tuple[str, ...]]]:
-    """For each result of a block graph, its omap short and in sentences."""
+    """Return the omap of each result of a block graph, short and in sentences."""
     return {
         first + n: (words.write_map(saver), words.writes(saver, op.graph))
         for first, op in numbered(len(graph.inputs), graph.ops)
@@ -169,7 +169,7 @@ def _savers(graph: KernelGraph) -> dict[int, tuple[str, tuple[str, ...]]]:
 
 
 def _with_saver(edge: Edge, savers: Mapping[int, tuple[str, tuple[str, ...]]]) -> Edge:
-    """An edge that also says how its tensor is put together from what blocks write."""
+    """Return an edge with the omap by which blocks wrote its tensor."""
     if edge.tensor not in savers:
         return edge
     short, told = savers[edge.tensor]
@@ -273,7 +273,7 @@ def _register(number: int, tensor: RTensor) -> Tensor:
 
 
 def all_nodes(level: Level) -> Iterable[Node]:
-    """The nodes of a level and of all levels inside."""
+    """Yield the nodes of a level and of all levels inside."""
     for node in level.nodes:
         yield node
         if node.inner is not None:

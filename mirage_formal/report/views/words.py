@@ -1,4 +1,4 @@
-"""Maps and attributes in words."""
+"""Descriptions of maps and attributes in words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def shape(extents: Shape) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes, in the largest unit that keeps them readable."""
+    """Format bytes in the largest readable unit."""
     for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= factor:
             return f"{count / factor:.4g} {unit}"
@@ -34,7 +34,7 @@ def layout(extents: Shape, strides: tuple[int, ...]) -> str:
 
 
 def value(given: object) -> str:
-    """The value of an attribute, as the text of a µGraph has it."""
+    """Return the value of an attribute as in the text of a µGraph."""
     if isinstance(given, tuple):
         return "[" + ",".join("-" if item is None else str(item) for item in given) + "]"
     if isinstance(given, Fraction):
@@ -43,13 +43,13 @@ def value(given: object) -> str:
 
 
 def attributes(attrs: Attrs) -> tuple[tuple[str, str], ...]:
-    """The attributes that an operator has."""
+    """Return the set attributes of an operator."""
     found = ((field.name, getattr(attrs, field.name)) for field in fields(attrs))
     return tuple((name, value(given)) for name, given in found if given is not None)
 
 
 def reads(how: InputIterator, block: BlockGraph, name: str, tensor: DTensor) -> tuple[str, ...]:
-    """Return sentences that say what imap and fmap of an input iterator do."""
+    """Return sentences that describe imap and fmap of an input iterator."""
     left, out = list(tensor.shape), []
     for axis, extent, dim in zip(AXES, block.grid, how.imap, strict=True):
         if dim is None:
@@ -69,7 +69,7 @@ def reads(how: InputIterator, block: BlockGraph, name: str, tensor: DTensor) -> 
 
 
 def writes(how: OutputSaver, block: BlockGraph) -> tuple[str, ...]:
-    """Return sentences that say what omap of an output saver does."""
+    """Return sentences that describe omap of an output saver."""
     out = [
         f"grid axis {axis}: results of its {extent} blocks lie side by side along dim {dim}"
         for axis, extent, dim in zip(AXES, block.grid, how.omap, strict=True)

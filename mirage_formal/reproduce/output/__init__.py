@@ -1,1 +1,1 @@
-"""Tables and plots of our measurements, beside published ones."""
+"""Tables and plots of measurements, beside published ones."""

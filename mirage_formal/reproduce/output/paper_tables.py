@@ -1,4 +1,4 @@
-"""Numbers that others have published, to stand beside ours. They were measured on other hardware than ours."""
+"""Published numbers for comparison; they were measured on other hardware than ours."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 SOURCE: Final = "Wu et al., Mirage, OSDI 2025, Table 5"
 HARDWARE: Final = "the paper's hardware"
 
-#: Search seconds for RMSNorm by the most block operators, inputs and accumulators counted. The
-#: run without abstract expressions at 7 is given as more than 10 hours.
+#: Search seconds for RMSNorm by the limit of block operators, inputs and accumulators counted. The run without abstract
+#: expressions at 7 is given as more than 10 hours.
 THREADS_8: Final[dict[int, float]] = {5: 11, 6: 16, 7: 22, 8: 24, 9: 26, 10: 26, 11: 28}
 THREADS_1: Final[dict[int, float]] = {5: 58, 6: 93, 7: 150, 8: 152, 9: 166, 10: 166, 11: 183}
 NO_EXPRESSIONS: Final[dict[int, float]] = {5: 768, 6: 19_934}

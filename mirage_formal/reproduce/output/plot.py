@@ -1,4 +1,4 @@
-"""The plot of the table: seconds, logarithmic, against the most block operators."""
+"""Plot of Table 5: seconds, logarithmic, against the limit of block operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mirage_formal.reproduce.output.paper_tables import HARDWARE
 
 
 def plotting() -> Any:
-    """matplotlib's figures, without a display.
+    """Return matplotlib's figures, without a display.
 
     Raises:
         UnsupportedError: matplotlib is not installed.
@@ -26,7 +26,7 @@ def plotting() -> Any:
 
 
 def draw(result: Table5, path: Path) -> None:
-    """Draw our arms with solid lines and the paper's with broken ones; hollow marks were stopped."""
+    """Draw our arms with solid lines and the paper's with dashed ones; hollow marks are stopped searches."""
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "table5", "svg.fonttype": "none"}):

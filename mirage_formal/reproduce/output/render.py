@@ -24,14 +24,14 @@ _CSV: Final = tuple(name for name in Row.__struct_fields__ if name not in {"grap
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is text, the others are numbers."""
+    """Return a Markdown table; the first column is text, the others are numbers."""
     lines = ["| " + " | ".join(header) + " |", "|---" + "|--:" * (len(header) - 1) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
 def number(value: float | None) -> str:
-    """A count or a large number, readable; a dash for none."""
+    """Format a count or a large number; None is a dash."""
     if value is None:
         return "-"
     return f"{value:.1e}" if value >= 1e10 else f"{value:,.0f}"
@@ -68,7 +68,7 @@ def csv_text(rows: Iterable[Row]) -> str:
 
 
 def table5_markdown(result: Table5) -> str:
-    """Seconds by limit and arm beside the paper's, then the counts of each arm, then the comparisons."""
+    """Return Markdown with seconds by limit and arm beside the paper's, the counts of each arm, and comparisons."""
     by = {(row.arm, row.paper_ops): row for row in result.rows}
     arms = [name for name in ARMS if any(row.arm == name for row in result.rows)]
     limits = sorted({row.paper_ops for row in result.rows})
@@ -191,7 +191,7 @@ def workloads_markdown(result: Workloads) -> str:
 
 
 def oracle_markdown(result: Answers) -> str:
-    """The questions by source, then the answers by source and arm."""
+    """Return Markdown with the queries by source, and the answers by source and arm."""
     sources = [
         [s.name, s.space, number(s.queries), number(s.sampled), "yes" if s.saturated else "no"] for s in result.sources
     ]

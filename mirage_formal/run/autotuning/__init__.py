@@ -1,1 +1,1 @@
-"""Tuning: from the candidates of a run to the kernels that are fastest on one GPU."""
+"""Autotuning: choice of the fastest kernels on one GPU for the candidates of a run."""

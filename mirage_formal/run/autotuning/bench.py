@@ -14,23 +14,23 @@ from mirage_formal.workers.dispatch import Executor
 if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.values import Built
 
-#: Kernels of a run that are made and timed, and candidates that are built and compared, if nobody says otherwise.
+#: Default numbers of kernels that are built and timed, and of candidates that are built and compared.
 MOST_KERNELS: Final = 128
 FINALISTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Timing of one autotuning finalist: measured and estimated microseconds, model rank, error message.
+    """Result of one autotuning finalist: measured and estimated microseconds, model rank, error message.
 
     Attributes:
-        name: Its directory.
-        form: The form of the candidate.
+        name: Directory of the candidate.
+        form: Name of the candidate's form.
         us: Measured microseconds; None if it was not measured, or failed.
-        composed_us: Sum of the times of its kernels.
-        estimated_us: The cost model's estimate.
-        model_rank: By this estimate.
-        said: What went wrong, or empty.
+        composed_us: Sum of the separately measured times of its kernels.
+        estimated_us: Estimate of the cost model.
+        model_rank: Rank by this estimate.
+        said: Error message, or empty.
     """
 
     name: str
@@ -47,12 +47,12 @@ class Tuned:
     """Result of autotuning one run.
 
     Attributes:
-        kernels: Distinct kernels that were considered.
-        ready: Of these, how many may run.
-        timed: Of these, how many have a time.
+        kernels: Number of distinct kernels that were considered.
+        ready: Number of these that may run.
+        timed: Number of these that have a time.
         rows: The finalists, fastest first; empty before kernels were timed.
-        added: Kernels that were considered beyond the limit, so that whole candidates can be put together.
-        left: What is to be done on another machine, or empty.
+        added: Number of kernels considered beyond the limit, so that whole candidates can be composed.
+        left: Work that is left for another machine, or empty.
         built: The finalists' kernels by name.
     """
 
@@ -71,9 +71,9 @@ class Limits:
     """Limits of autotuning.
 
     Attributes:
-        kernels: Kernels that are made and timed.
-        finalists: Candidates that are built and compared.
-        seconds: For everything; None is no limit.
+        kernels: Number of kernels that are built and timed.
+        finalists: Number of candidates that are built and compared.
+        seconds: Seconds for the whole of autotuning; None is no limit.
     """
 
     kernels: int = MOST_KERNELS
@@ -88,10 +88,10 @@ class Bench:
     Attributes:
         place: The tuning directory.
         device: The GPU; or the name of a file of times in ``place``; None if there is neither.
-        executor: Workers that make kernels.
-        watch: Told of progress.
-        arch: What kernels are compiled for.
-        limits: How much is tried.
+        executor: Workers that build kernels.
+        watch: Callback for progress.
+        arch: Architecture that kernels are compiled for.
+        limits: Limits of autotuning.
         backend: "cuda"; or "auto" or "triton", with which Triton files of the fastest candidates are timed as well.
     """
 

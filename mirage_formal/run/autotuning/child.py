@@ -1,4 +1,4 @@
-"""The process that runs kernels on a GPU: it reads orders, a line each, and answers each of their jobs with a line.
+"""Subprocess that runs kernels on a GPU: it reads one order per line and answers each job with one line.
 
     python -m mirage_formal.run.autotuning.child
 
@@ -23,20 +23,20 @@ from mirage_formal.run.autotuning.plans import Origin, PiecePlan, Place, Timed, 
 if TYPE_CHECKING:
     from mirage_formal.run.autotuning.triton.runs import Files
 
-#: Exit code when the device does not answer any more.
+#: Exit code when the device has stopped responding.
 BROKEN: Final = 3
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kernel to be timed, or one candidate to be compared with float64 and timed, or one Triton file of it.
+    """Job of the subprocess: time a kernel, or compare a candidate or a Triton file with float64 and time it.
 
     Attributes:
-        piece, variant: The kernel; -1 for a candidate.
-        replays: Timed replays of a kernel or a Triton file; of a file, 0 is to compare it with float64.
-        directory: The candidate's kernels; empty for a kernel.
-        tuning: What is written into the candidate's measurement.
-        triton: The Triton file; empty for CUDA kernels.
-        cuda: CUDA kernels of the same program that are timed in turns with the file; empty for none.
+        piece, variant: Positions of the kernel and its schedule in the plan; -1 for a candidate.
+        replays: Timed replays of a kernel or a Triton file; 0 compares a Triton file with float64.
+        directory: Directory of the candidate's kernels; empty for a kernel.
+        tuning: Tuning record that is written into the candidate's measurement.
+        triton: Path of the Triton file; empty for CUDA kernels.
+        cuda: Directory of CUDA kernels of the same program whose timing is interleaved with the file's; empty for none.
     """
 
     piece: int
@@ -67,11 +67,11 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         us, low: Median and least microseconds of a call; 0 if it failed.
-        failed: What went wrong, or empty.
-        answer: Of a candidate's numerics: "within", "outside" or "undecided".
-        cuda_us: What the CUDA kernels took that a Triton file was timed in turns with.
-        numerics: Of a Triton file that was compared with float64.
-        broken: Whether the device does not answer any more, so that this process ends.
+        failed: Error message, or empty.
+        answer: Verdict on a candidate's numerics: "within", "outside" or "undecided".
+        cuda_us: Time of the CUDA kernels whose timing was interleaved with a Triton file's.
+        numerics: Numerics of a Triton file that was compared with float64.
+        broken: Whether the device has stopped responding, so that this process ends.
     """
 
     us: float = 0.0
@@ -87,11 +87,11 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """First line of the timing process: its GPU, and its versions of driver, torch and Triton.
 
     Attributes:
-        device: The GPU.
-        arch: Its architecture.
+        device: Name of the GPU.
+        arch: Architecture of the GPU.
         driver: Version of its driver.
         triton: Versions of torch and Triton; empty if it cannot run Triton files.
-        lacks: Then, why not.
+        lacks: Reason why it cannot run Triton files.
     """
 
     device: str
@@ -102,7 +102,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Kernels:
-    """Kernels of one plan; inputs are drawn once for all schedules of a kernel."""
+    """Runner of the kernels of one plan; inputs are drawn once for all schedules of a kernel."""
 
     def __init__(self, plan: TuningPlan, place: Place) -> None:
         self._plan, self._place = plan, place
@@ -127,7 +127,7 @@ class _Kernels:
 
 
 def assess(directory: Path, tuning: TuningRecord | None) -> Answer:
-    """Compare a candidate with float64, and time it if it is within tolerance; write both beside its kernels."""
+    """Compare a candidate with float64, time it if it is within tolerance, and write both records to its directory."""
     from mirage_formal.claims.numerics.numerics import where_computed
     from mirage_formal.device.runs import DeviceRuns
     from mirage_formal.device.sealed_records import manifest_digest
@@ -135,7 +135,7 @@ def assess(directory: Path, tuning: TuningRecord | None) -> Answer:
     from mirage_formal.run.kernel_build.device_records import record_numerics, record_time
 
     executable = load(directory)
-    manifest_digest(directory)  # what is measured is what the manifest lists
+    manifest_digest(directory)  # measure exactly the files that the manifest lists
     runs = DeviceRuns(executable)
     record = record_numerics(runs, directory)
     if where_computed(record) != "within":
@@ -149,7 +149,7 @@ def machine() -> Machine:
     """Return the GPU of this process, with the versions of its driver and of Triton.
 
     Raises:
-        UnsupportedError: There is none.
+        UnsupportedError: This process has no GPU.
     """
     from mirage_formal.device.runtime import arch_of, current_device, device_name
 
@@ -168,7 +168,7 @@ def _triton() -> tuple[str, str]:
 
 
 def _version(*names: str) -> str:
-    """The version of a package, which may have several names."""
+    """Return the version of an installed package, which may have several names."""
     for name in names:
         try:
             return metadata.version(name)
@@ -178,7 +178,7 @@ def _version(*names: str) -> str:
 
 
 def in_triton(files: Files, job: Job) -> Answer:
-    """A Triton file: its numerics, its time, or its time in turns with that of CUDA kernels."""
+    """Return the numerics of a Triton file, its time, or its time interleaved with that of CUDA kernels."""
     directory, file = Path(job.directory), Path(job.triton)
     if not job.replays:
         from mirage_formal.claims.numerics.numerics import where_computed
@@ -193,7 +193,7 @@ def in_triton(files: Files, job: Job) -> Answer:
 
 
 def main() -> int:
-    """Read orders from standard input, and do their jobs."""
+    """Read orders from standard input and run their jobs, until the input ends or the device breaks."""
     _say(machine())
     kernels: dict[str, _Kernels] = {}
     files: Files | None = None
@@ -207,10 +207,10 @@ def main() -> int:
                     files = files or _files()
                     done = in_triton(files, job)
                 else:
-                    files = None  # inputs that it holds
+                    files = None  # frees its inputs
                     place = Path(job.directory)
                     done = assess(place, job.tuning) if job.directory else kernels[order.plan].time(job)
-            except Exception as error:  # whatever fails is this job's failure
+            except Exception as error:  # any error is this job's failure
                 lines = str(error).strip().splitlines()
                 done = Answer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
             broken = bool(done.failed) and not _healthy()
@@ -228,7 +228,7 @@ def _files() -> Files:
 
 
 def timed(key: str, job: Job, answer: Answer, driver: int, of: Origin) -> Timed:
-    """An answer as it is kept."""
+    """Return the record of a timing job that is kept in the tuning directory."""
     parts = of.compiler, of.text, of.code
     return Timed(key, answer.us, answer.low, job.replays, driver, answer.failed, *parts, settled=True)
 

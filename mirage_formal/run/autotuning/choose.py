@@ -1,4 +1,4 @@
-"""Choice of the kernels that are made, timed and combined: arithmetic over plans and times, without a device."""
+"""Choice of the kernels that are built, timed and combined; computed from plans and times, without a device."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.autotuning.plans import At, CandidatePlan, TuningPlan
 from mirage_formal.run.kernel_build.values import MIXED
 
-#: What one place further back in the order of schedules counts, beside the ratio of two estimates.
+#: Penalty of one place in the order of schedules, added to the ratio of two estimates.
 _PLACE: Final = 0.06
-#: How far behind the best candidate the best one of another number of kernels may be to count as good.
+#: Largest slowdown at which the best candidate of another number of kernels counts as equal to the best.
 _BEHIND: Final = 1.5
-#: Microseconds below which no estimate counts.
+#: Smallest estimate in microseconds.
 _LEAST: Final = 1e-3
-#: Of the time of the best form the share below which one that is put together of several is expected to pay.
+#: Largest ratio to the best form's time at which a mixed form is expected to pay.
 _GAIN: Final = 0.99
-#: How far behind the fastest the best form with factors behind its products may be to be measured as a whole.
+#: Largest slowdown at which the best form with factors behind its products is measured as a whole.
 _FACTORS: Final = 1.1
-#: Finalists that have their longest kernel in common, and how far behind the fastest one others may be to be preferred.
+#: Most finalists with a common longest kernel, and largest slowdown at which others are preferred to more of them.
 _ALIKE: Final = 2
 _FAR: Final = 1.25
-#: How much longer than a candidate's kernel one of other threads may take alone to be tried beside its other kernels,
+#: Largest slowdown alone of a schedule with other threads that is tried next to the candidate's other kernels.
 _BESIDE: Final = 1.1
-#: and how many such are tried.
+#: Most such schedules.
 _MOST_BESIDE: Final = 8
-#: How much longer than a candidate's kernel one may take that leaves room for the launches around it.
+#: Largest slowdown alone of a schedule that leaves room for the neighbouring launches.
 _LIGHTER: Final = 1.15
 _NONE: Final[Mapping[str, float | None]] = MappingProxyType({})
-#: Candidates of which the best is always measured as a whole, whatever is estimated of others.
+#: Kinds of candidates whose best is always measured as a whole, whatever the estimates of others.
 _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
     lambda one: True,
     lambda one: one.library,
@@ -46,14 +46,14 @@ _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A candidate whose kernels were all timed, with the fastest schedule of each.
+    """A candidate whose kernels all have a time, with the fastest schedule of each.
 
     Attributes:
         candidate: Position in the plan.
-        variants: For each of its kernels the position of the schedule.
-        us: The sum of their times.
-        early: Operators whose kernels let the launch behind start as soon as they begin.
-        longest: Piece and schedule of the kernel that takes the longest; None where nobody asks.
+        variants: Position of the schedule, for each kernel.
+        us: Sum of the kernels' times.
+        early: Operators whose kernels trigger the dependent launch as soon as they begin.
+        longest: Piece and schedule of the slowest kernel; None where it is not needed.
     """
 
     candidate: int
@@ -66,21 +66,23 @@ class Composed:
 def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _NONE) -> list[At]:
     """Return about ``most`` kernels in the order in which to try them, as positions of piece and schedule.
 
-    Those that were tried come first, as they count among them, then those of the best candidate, of which there may be
-    more than ``most``. What other whole candidates need comes last, and does not count, see ``needed``.
+    Tried kernels come first and count among them. Then come the kernels of the best candidate, of which there may be
+    more than ``most``. The kernels that other whole candidates need come last and do not count, see ``needed``.
 
-    A further kernel is as good as the best candidate that has it: by the ratio of this one's time to the least of as
-    many kernels, then by the place of the schedule. The cost model tells candidates of different numbers of kernels
-    apart less well, so the best of each number count as good, unless they are behind by more than half. A candidate's
-    time is the sum of its kernels' where all have one, and otherwise the cost model's estimate, scaled by what the
-    model is off by in the median for candidates of the same form and number of kernels; where there are none, by the
-    least of these factors, so that every form gets its turn. Without times, the first schedules of the best candidates'
-    kernels come first, so that there is always something to put together; with times, further schedules of the
-    candidates that are the fastest so far.
+    The priority of another kernel is that of the best candidate that contains it: the ratio of the candidate's time to
+    the least time among candidates with as many kernels, then the place of the schedule. The cost model compares
+    candidates of different numbers of kernels less well, so the best of each number count as equal, unless they are
+    slower by more than half.
+
+    A candidate's time is the sum of its kernels' times where all are known. Otherwise it is the cost model's estimate
+    times the median error of the model for candidates of the same form and number of kernels. Where there are none, the
+    least of these factors is used, so that every form is tried. Without times, the first schedules of the best
+    candidates' kernels come first, so that a whole candidate can be composed. With times, further schedules of the
+    fastest candidates come first.
 
     Args:
         plan: The plan.
-        most: How many, those that were tried included.
+        most: Number of kernels, tried ones included.
         tried: Microseconds of kernels by key; None of those that may not run, or failed.
     """
     if not plan.candidates:
@@ -110,7 +112,7 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
 
 
 def _expected(plan: TuningPlan, times: Mapping[str, float]) -> list[float]:
-    """Return, for each candidate, the sum of its kernels' known or expected times; see ``in_order``."""
+    """Return the known or expected time of each candidate, see ``in_order``."""
     sums = {one.candidate: one.us for one in composed(plan, times)}
     factors: dict[tuple[str, int], list[float]] = {}
     for at, us in sums.items():
@@ -125,15 +127,15 @@ def _kind(one: CandidatePlan) -> tuple[str, int]:
 
 
 def needed(plan: TuningPlan, tried: Mapping[str, float | None] = _NONE) -> list[At]:
-    """Kernels that were not tried, and without which there is no whole candidate, or none of a kind.
+    """Return untried kernels without which no whole candidate, or none of some kind, can be composed.
 
-    Of the best candidate by the model, of the best whose products are all a library's and of the best with own ones,
-    and of the operators one by one: estimates misjudge generated products, so that times decide between these. A
-    candidate with a kernel that may not run gives way to the next.
+    The kinds are: the best candidate of the cost model; the best with library products alone; the best with generated
+    products; the unfused program. Estimates of generated products are inaccurate, so measured times decide between
+    these kinds. A candidate with a kernel that may not run is replaced by the next of its kind.
 
     Args:
         plan: The plan.
-        tried: See ``in_order``.
+        tried: Microseconds of kernels by key, as in ``in_order``.
     """
     found = dict.fromkeys(at for kind in _KINDS for at in _whole(plan, kind, tried))
     return [at for at in found if plan.key(at) not in tried]
@@ -142,7 +144,7 @@ def needed(plan: TuningPlan, tried: Mapping[str, float | None] = _NONE) -> list[
 def _whole(
     plan: TuningPlan, kind: Callable[[CandidatePlan], bool], tried: Mapping[str, float | None]
 ) -> dict[At, None]:
-    """A schedule for each kernel of the best candidate of a kind that may run: one with a time, or an untried one."""
+    """Return a schedule for each kernel of the best runnable candidate of a kind, preferring schedules with a time."""
     for one in filter(kind, plan.candidates):
         chosen: list[At] = []
         for piece in dict.fromkeys(one.pieces):
@@ -155,7 +157,7 @@ def _whole(
 
 
 def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
-    """Candidates whose kernels all have a time, fastest first.
+    """Return the candidates whose kernels all have a time, fastest first.
 
     Args:
         plan: The plan.
@@ -179,8 +181,9 @@ def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
 def lighter(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict[int, int]:
     """Return schedules of a candidate's kernels that leave room on a multiprocessor for another launch.
 
-    By position among its kernels: the fastest schedule that has fewer bytes of tiles in flight than the chosen one and
-    no more threads, if it alone takes little longer. Kernels without such a one are left out.
+    The keys are positions among the candidate's kernels. The schedule is the fastest one with fewer bytes of tiles in
+    flight than the chosen one and no more threads, if it is little slower alone. Kernels without such a schedule are
+    left out.
 
     Args:
         plan: The plan.
@@ -201,11 +204,12 @@ def lighter(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict
 
 
 def beside(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> list[tuple[int, int]]:
-    """Return schedules of a candidate's kernels that may be faster beside its other kernels, though not alone.
+    """Return schedules of a candidate's kernels that may be faster next to its other kernels, though not alone.
 
-    Of each kernel the fastest schedule with each other number of threads, if it alone takes little longer: how many
-    threads wait beside those that work differs with it, and what they leave. Positions among the candidate's kernels,
-    and of schedules; those that cost least come first, at most ``_MOST_BESIDE``.
+    For each kernel and each other number of threads, this is the fastest schedule, if it is little slower alone. The
+    number of threads changes how a waiting kernel disturbs a running one. Each entry is a position among the
+    candidate's kernels and a position of a schedule. The least slowdown comes first; there are at most
+    ``_MOST_BESIDE``.
 
     Args:
         plan: The plan.
@@ -225,9 +229,10 @@ def beside(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> list[
 def _schedules(
     plan: TuningPlan, times: Mapping[str, float], one: Composed
 ) -> Iterator[tuple[int, ScheduleRecord, float, list[tuple[float, int, ScheduleRecord]]]]:
-    """Kernels of a candidate that have a schedule, and which others were timed.
+    """Yield, for each kernel of a candidate that has a schedule, the timed alternatives.
 
-    Of each its place, its schedule, what it takes alone, and the time, position and schedule of all that have a time.
+    Each item is the kernel's place, its schedule, its time alone, and the time, position and schedule of every timed
+    alternative.
     """
     for place, (piece, chosen) in enumerate(zip(plan.candidates[one.candidate].pieces, one.variants, strict=True)):
         variants = plan.pieces[piece].variants
@@ -238,10 +243,10 @@ def _schedules(
 
 
 def mixed(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:
-    """Combine forms: for each operator of a candidate, take the fastest kernel among all forms.
+    """Return mixed forms: for each operator of a candidate, the fastest kernel among all forms.
 
-    Those alone that are expected to be faster than each form by itself. Nothing rests on it: a form that is put
-    together is proved equal to its candidate as all are (``run.kernel_build.forms.mixed``).
+    Only mixed forms that are expected to be faster than each form by itself are returned. Correctness does not depend
+    on this: a mixed form is proved equal to its candidate like any other (``run.kernel_build.forms.mixed``).
 
     Args:
         plan: The plan.
@@ -266,14 +271,14 @@ def mixed(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:
 
 
 def _us_of(form: CandidatePlan, number: int, timed: Sequence[float | None]) -> float:
-    """The sum of the times of a form's kernels that come from an operator; infinite if one has none."""
+    """Return the summed time of a form's kernels that come from one operator; infinite if one has no time."""
     own = (piece for piece, at in zip(form.pieces, form.operators, strict=True) if form.sources[at] == number)
     known = [timed[piece] for piece in own]
     return sum(us for us in known if us is not None) if None not in known else float("inf")
 
 
 def _put_together(own: CandidatePlan, chosen: Mapping[int, CandidatePlan]) -> CandidatePlan:
-    """The form whose operators come from those of other forms."""
+    """Return the mixed form that takes each operator from the chosen form."""
     pieces: list[int] = []
     operators: list[int] = []
     sources: list[int] = []
@@ -289,7 +294,7 @@ def _put_together(own: CandidatePlan, chosen: Mapping[int, CandidatePlan]) -> Ca
 
 
 def whole_key(plan: TuningPlan, one: Composed) -> str:
-    """The key under which the time of a whole candidate is kept: its µGraph, form, kernels, and which are early."""
+    """Return the cache key of a whole candidate's time: its µGraph, form, kernels and early launches."""
     candidate = plan.candidates[one.candidate]
     kernels = [plan.key(at) for at in zip(candidate.pieces, one.variants, strict=True)]
     parts = ["whole", candidate.name.split("-")[-1], candidate.form, *kernels, *map(str, sorted(one.early))]
@@ -297,13 +302,13 @@ def whole_key(plan: TuningPlan, one: Composed) -> str:
 
 
 def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within: float) -> list[At]:
-    """Kernels that are worth timing again: of the best candidates, those within a factor of the piece's fastest.
+    """Return the kernels to time again: of the best candidates, the schedules close to the fastest of each piece.
 
     Args:
         plan: The plan.
         times: Microseconds of kernels by key.
-        candidates: How many of the best candidates.
-        within: The factor.
+        candidates: Number of best candidates.
+        within: Largest ratio to the time of the piece's fastest schedule.
     """
     wanted: dict[At, None] = {}
     for one in composed(plan, times)[:candidates]:
@@ -323,21 +328,20 @@ def batches(
     fewer: bool = False,
     measured: Container[str] | None = None,
 ) -> Iterator[list[Composed]]:
-    """The best forms of candidates, fastest first, so many candidates at a time.
+    """Yield the best forms of candidates, fastest first, in batches of ``size`` candidates.
 
-    Each candidate is there once, but the first time with those of ``plain``, which are never left out, and with the
-    best one that has factors behind its products, if none of the others has and it is not far behind: what it
-    multiplies is not rounded after a division first, so its results are more exact. Two at most have their longest
-    kernel in common, as long as there are others that are not far behind: whole candidates, and their Triton files, are
-    told apart by measurement, and those of one kernel hardly differ.
+    Each candidate appears once. The first batch also has the candidates of ``plain``. If none of these moves factors
+    behind its products, it has the fastest form that does, if that is not far behind: such a form rounds less, because
+    its operands are not rounded after a division. At most two candidates share their longest kernel while others are
+    not far behind, because candidates with one common kernel hardly differ when they are measured.
 
     Args:
         plan: The plan.
         found: Candidates whose kernels were timed, fastest first.
-        size: How many at a time.
-        fewer: Whether the best of those is among the first that have fewer kernels than all the others of the first.
-        measured: Where nothing can be measured, keys of wholes whose times are known: these come first, whatever they
-            have in common.
+        size: Candidates in a batch.
+        fewer: Whether the first batch also has the best candidate with fewer kernels than all others of the batch.
+        measured: Keys of whole candidates with known times, where nothing can be measured: these come first, even if
+            they share kernels.
     """
     if measured is not None:
         found = sorted(found, key=lambda one: whole_key(plan, one) not in measured)
@@ -364,7 +368,10 @@ def batches(
 
 
 def _apart(chosen: Sequence[Composed]) -> list[Composed]:
-    """Candidates in their order, but behind those that are not far behind what has too much in common with others."""
+    """Return candidates in order, with those that share their longest kernel with too many others moved back.
+
+    A candidate far behind the first one is moved back as well.
+    """
     shared: Counter[At | None] = Counter()
     front, rest = list[Composed](), list[Composed]()
     for one in chosen:
@@ -375,7 +382,7 @@ def _apart(chosen: Sequence[Composed]) -> list[Composed]:
 
 
 def _more_exact(plan: TuningPlan, found: Sequence[Composed], first: Sequence[Composed]) -> Iterator[Composed]:
-    """Candidates beside the first, fastest first, in forms that move factors; none if one of the first has such."""
+    """Yield further candidates, fastest first, in forms that move factors; none if one of the first does."""
     if not first or any(moves_factors(plan.candidates[one.candidate]) for one in first):
         return
     used = {plan.candidates[one.candidate].name for one in first}
@@ -387,16 +394,15 @@ def _more_exact(plan: TuningPlan, found: Sequence[Composed], first: Sequence[Com
 
 
 def moves_factors(one: CandidatePlan) -> bool:
-    """Return whether a form, or one of those that it is put together of, moves factors."""
+    """Return whether a form, or a part of a mixed form, moves factors behind its products."""
     return not {factors.value for factors in Factors if factors.value}.isdisjoint(one.form.replace(",", " ").split())
 
 
 def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
-    """The best candidate whose products are all a library's, the operators one by one, and the best with own products.
+    """Return the best timed candidates with library products alone, without fusion, and with generated products.
 
-    Those that were timed, each once.
-
-    The sum of the times of kernels that were timed alone says little about how these take turns.
+    Each is returned once. They are always measured as wholes, because a sum of separate kernel times predicts a
+    sequence of launches poorly.
     """
     best = (next((one for one in found if kind(plan.candidates[one.candidate])), None) for kind in _KINDS[1:])
     return list(dict.fromkeys(one for one in best if one is not None))

@@ -1,9 +1,9 @@
-"""Choice of kernels that let the next launch start as soon as they begin: by measured times of all launches.
+"""Choice of the kernels that trigger their dependent launch early, by measured times of whole candidates.
 
-A kernel that is started early has its first copies of inputs on their way while the launch before still runs, but its
-threads wait beside those that work. Whether that pays depends on both kernels and on what the multiprocessors have
-left, and no kernel shows it alone, so a finalist is measured with either, as a whole (docs/kernels.md). So it is with
-kernels that would be a little faster alone with more bytes in flight, but leave no room for the next one with them.
+A kernel that is launched early copies its first input tiles while the previous launch still runs, but its waiting
+threads occupy the multiprocessors. The benefit depends on both kernels and on free resources, and cannot be measured on
+one kernel. So each finalist is measured as a whole with both choices (docs/kernels.md). The same holds for a kernel
+whose fastest schedule keeps more bytes in flight, but leaves no room for the next kernel.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 
 from mirage_formal.kernels.executable import Executable, KernelLaunch
 
-#: Kernels that are tried differently from all others.
+#: Most kernels that are flipped one by one.
 _MOST_SINGLE: Final = 8
 
 
 def dependent_producers(executable: Executable) -> tuple[int, ...]:
-    """Operators whose kernels are followed by a dependent launch, in the order of their launches."""
+    """Return the operators whose kernels are followed by a dependent launch, in launch order."""
     pairs = zip(executable.launches, executable.launches[1:], strict=False)
     return tuple(
         before.operator
@@ -28,11 +28,11 @@ def dependent_producers(executable: Executable) -> tuple[int, ...]:
 
 
 def overlapped(operators: tuple[int, ...], faster: Callable[[frozenset[int]], bool]) -> frozenset[int]:
-    """The operators whose kernels are early: all of them or none, whichever is faster, then one by one the other way.
+    """Return the operators with early kernels: all or none, whichever is faster, then with single ones flipped.
 
     Args:
-        operators: Those that may be early (``dependent_producers``); likewise those that may leave room.
-        faster: Measures the candidate so; whether it is faster than whatever was the fastest before.
+        operators: Operators that can be early (``dependent_producers``), or whose kernels can leave room.
+        faster: Function that measures a choice and returns whether it beats the fastest one so far.
     """
     every = frozenset(operators)
     best = every if every and faster(every) else frozenset()

@@ -1,7 +1,7 @@
-"""Finalists of a run: candidates that times of kernels chose, built, compared with float64 and timed as wholes.
+"""Finalists of a run: candidates chosen by kernel times, then built, compared with float64 and timed as wholes.
 
-What a whole took is kept with the times of kernels, so another machine comes to the same decisions from the times
-alone: which of two forms of a candidate stays, and whose launches overlap.
+The times of whole candidates are kept with the times of kernels. Another machine therefore makes the same decisions
+from the files alone: which of two forms of a candidate to keep, and which launches overlap.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from mirage_formal.run.autotuning.prepare import Source
     from mirage_formal.run.kernel_build.values import Built
 
-#: Seconds that building finalists has at least, and that comparing and timing them has.
+#: Least seconds for building finalists, and for comparing and timing them.
 _BUILT_S: Final = 10.0
 JUDGED_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Facts about tuning that a measurement is recorded with.
+    """Statistics of tuning that are written into a measurement.
 
     Attributes:
         source: The run.
         plan: The plan.
-        kernels: How many kernels were considered.
-        refused: Of these, how many may not run.
-        timed: Of these, how many have a time.
+        kernels: Number of kernels considered.
+        refused: Number of these that may not run.
+        timed: Number of these that have a time.
     """
 
     source: Source
@@ -70,18 +70,18 @@ class Facts:
 
 @dataclass(slots=True)
 class Finalists:
-    """Some candidates of a run, each in its fastest form so far.
+    """Finalists of a run, each in its fastest form so far.
 
     Sound: kernels come from ``run.autotuning.prepare.built``, which refuses what is not proved or may not run; times
     decide only between those.
 
     Attributes:
         root: The run's directory; kernels are written to its ``kernels``.
-        facts: What was tried.
-        bench: What they are measured with: a GPU, or the name of one whose times of wholes are known.
+        facts: Statistics of tuning.
+        bench: Resources for measurement: a GPU, or the name of one whose times of wholes are known.
         deadline: Value of time.monotonic() at which to stop measuring.
-        rows: What is known of each, by name; those that failed among them.
-        built: Their kernels.
+        rows: Result of each finalist by name, failed ones included.
+        built: Kernels of each finalist by name.
     """
 
     root: Path
@@ -93,10 +93,10 @@ class Finalists:
     _chosen: dict[str, Composed] = field(default_factory=dict)
 
     def build(self, chosen: Sequence[Composed], deadline: float) -> None:
-        """Write kernels of candidates, side by side: of the first one at least, of others until the deadline."""
+        """Build and write the kernels of candidates in parallel: the first one always, others until the deadline."""
         from mirage_formal.run.kernel_build.save import save_built
 
-        # At a deadline what is not finished is lost, so there is time for each to be, on as many processors.
+        # Unfinished builds are lost at a deadline, so each gets time to finish, on as many processors.
         made = dict(self._made(chosen, max(deadline, time.monotonic() + _BUILT_S)))
         if chosen and 0 not in made:
             made |= dict(self._made(chosen[:1]))
@@ -115,7 +115,7 @@ class Finalists:
             self._chosen[candidate.name] = one
 
     def _made(self, chosen: Sequence[Composed], deadline: float = float("inf")) -> Iterator[tuple[int, Built | str]]:
-        """Kernels of candidates by position, or why there are none, as they come."""
+        """Yield the kernels of candidates by position, or the reason why there are none, as they complete."""
         from mirage_formal.run.autotuning.prepare import FINALIST_S, built, finalist
 
         tasks, done = [finalist(self.facts.source, self.facts.plan, one) for one in chosen], 0
@@ -153,13 +153,13 @@ class Finalists:
             self.bench.watch("measured", number, len(jobs))
 
     def instead(self, one: Composed) -> bool:
-        """Take another form of a candidate, if the whole is faster than in the form that it has.
+        """Replace the form of a candidate if another one is faster as a whole.
 
-        It is built and measured beside the run, for a candidate has one directory there. What is known to be slower is
-        not built, and where nothing can be measured, nothing that is not known to be faster.
+        The other form is built and measured in a temporary directory, because a candidate has one directory in the run.
+        A form that is known to be slower is not built. Without a GPU, only a form known to be faster is built.
 
         Returns:
-            Whether it was taken.
+            Whether the form was replaced.
         """
         from mirage_formal.run.kernel_build.save import move_built
 
@@ -180,17 +180,17 @@ class Finalists:
             row = other.rows[name]
             if row.us is None or row.us >= least:
                 return False
-            move_built(other._directory(name), self._directory(name))  # with what was measured of it
+            move_built(other._directory(name), self._directory(name))  # with its measurements
         self.rows[name], self.built[name], self._chosen[name] = row, other.built[name], one
         return True
 
     def overlap(self, times: Mapping[str, float], deadline: float) -> None:
-        """Let the launches of the fastest one overlap as is fastest, as far as is known by the deadline.
+        """Choose the early launches of the fastest finalist by measurement, until the deadline.
 
-        Then with kernels that leave room for each other, and all of them early; then with kernels that have other
-        numbers of threads and are little slower alone, one after the other. If that is faster, which of them are early
-        is asked once more. Likewise of the fastest one that moves factors behind products, if that is another: it
-        rounds less, and is what is left to somebody to whom the fastest one rounds too much.
+        Then it is measured with kernels that leave room for each other, all of them early. Then kernels get other
+        numbers of threads that are little slower alone, one after the other. If one of these is faster, the early
+        launches are chosen once more. The same is done for the fastest finalist that moves factors behind products, if
+        it is another one: it rounds less, and serves users for whom the fastest rounds too much.
 
         Args:
             times: Microseconds of kernels by key.
@@ -230,7 +230,7 @@ class Finalists:
         if best:
             singly(operators, every, lambda early: taken(replace(roomy(best), early=early)))
         others = beside(plan, times, self._chosen[name])
-        # All of them are tried, each instead of a kernel of what was taken before it.
+        # All of them are tried, each as a change of the best choice so far.
         if any([taken(changed(self._chosen[name], {place: at})) for place, at in others]):
             now = self._chosen[name]
             singly(operators, now.early, lambda early: taken(replace(now, early=early)))
@@ -255,7 +255,7 @@ class Finalists:
         return found if found is None or found.code == code() or self._same(found, one) else None
 
     def _same(self, found: Timed, one: Composed) -> bool:
-        """Return whether a whole that other code has made was what this code would make."""
+        """Return whether the code of this version would write the same text for a whole that another version timed."""
         from mirage_formal.run.autotuning.prepare import FINALIST_S, finalist, written
 
         task = finalist(self.facts.source, self.facts.plan, one)
@@ -264,7 +264,7 @@ class Finalists:
 
 
 def job_of(directory: Path, place: Place) -> Job:
-    """A candidate's kernels, to be compared with float64 and timed."""
+    """Return the job that compares a candidate's kernels with float64 and times them."""
     return Job(-1, -1, directory=str(directory), tuning=place.final(manifest_digest(directory)))
 
 

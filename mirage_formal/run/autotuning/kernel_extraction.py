@@ -1,4 +1,4 @@
-"""The kernels of a µGraph, each as a µGraph of its own that is launched and timed by itself."""
+"""Extraction of each kernel of a µGraph as a µGraph of its own that is launched and timed by itself."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mirage_formal.graph.views import Place, launched_operators, places
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One launched operator with the views that it reads and is read through.
+    """One launched operator with the views of its inputs and outputs.
 
     Attributes:
-        graph: The µGraph; its inputs are what is read.
-        position: Of the launched operator in it.
-        operator: Of the launched operator in the µGraph that it was taken from.
+        graph: The extracted µGraph; its inputs are the tensors in memory that the kernel reads.
+        position: Position of the launched operator in ``graph``.
+        operator: Position of the launched operator in the original µGraph.
         warm: For each input, whether an earlier kernel writes it.
     """
 
@@ -28,7 +28,7 @@ class Piece:
 
 
 def pieces(graph: KernelGraph) -> list[Piece]:
-    """The launched operators of a well-formed µGraph, in order."""
+    """Return the launched operators of a well-formed µGraph as µGraphs of their own, in order."""
     known = places(graph)
     return [_piece(graph, position, known) for position in launched_operators(graph)]
 
@@ -58,7 +58,10 @@ def _piece(graph: KernelGraph, position: int, known: Sequence[Place]) -> Piece:
 
 
 def _end(graph: KernelGraph, tensor: int, known: Sequence[Place], makers: dict[int, int], inside: set[int]) -> int:
-    """The tensor in whose memory a result lies: a slice or a shape of it, whose operators are added to those inside."""
+    """Return the tensor whose memory holds a result, and add the operators of the views between them to ``inside``.
+
+    A result of a fused kernel may be a slice or reshape of that tensor.
+    """
     end = known[tensor].base
     if end == tensor or not isinstance(graph.ops[makers[tensor]], GraphDefined):
         return tensor

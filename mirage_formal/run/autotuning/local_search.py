@@ -1,8 +1,7 @@
-"""Local search over schedules: those next to the fastest of the kernels that a run's fastest candidates have.
+"""Hill climbing over schedules, from the fastest kernels of a run's fastest candidates.
 
-The cost model orders schedules before anything runs. Times say more: what is fastest so far is changed in one respect
-at a time, its pipeline or the warps that share its work, until nothing next to it is faster (hill climbing). Nothing
-rests on it but which kernels are timed.
+The cost model orders schedules before any kernel runs. With times, one property of the fastest schedule is changed at a
+time, its pipeline or its warps, until no neighbour is faster. This affects only which kernels are timed.
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from mirage_formal.records import ScheduleRecord
 from mirage_formal.run.autotuning.choose import Composed, composed, moves_factors
 from mirage_formal.run.autotuning.plans import At, CandidatePlan, TuningPlan
 
-#: Kernels of one step, after which times say what is fastest: some for each of several processors.
+#: Kernels in one step, after which times are compared: some for each of several processors.
 STEP: Final = 16
-#: Of a candidate's time the share below which a kernel's other schedules are not worth a step.
+#: Share of its candidate's time below which a kernel's schedules are not searched.
 _SHARE: Final = 0.1
-#: How far behind the fastest candidate the others may be whose kernels are searched.
+#: Largest slowdown of candidates whose kernels are searched.
 _BEHIND: Final = 1.25
-#: Candidates whose kernels are searched in turns: of the kinds that are measured as wholes whatever is the fastest.
+#: Kinds of candidates whose kernels are searched in turns; all are measured as wholes in any case.
 _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
     lambda one: True,
     lambda one: not one.library,
@@ -30,16 +29,16 @@ _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
 
 
 def nearby(plan: TuningPlan, tried: Mapping[str, float | None], most: int = STEP) -> list[At]:
-    """Untried schedules next to the fastest, as positions of piece and schedule: the fastest candidates' first.
+    """Return untried neighbours of the fastest schedules, as positions of piece and schedule.
 
-    Kernels of the fastest candidates, of the fastest with products of their own and of the fastest that move factors
-    behind their products take turns. Schedules of one kernel come in the order of the cost model. A kernel counts if it
-    takes a tenth of its candidate's time or more. There are none without times.
+    Three kinds of candidates take turns: the fastest, the fastest with generated products, and the fastest that move
+    factors behind their products. Schedules of one kernel come in the order of the cost model. A kernel counts if it
+    takes at least a tenth of its candidate's time. Without times there are none.
 
     Args:
         plan: The plan.
         tried: Microseconds of kernels by key; None of those that may not run, or failed.
-        most: How many.
+        most: Most schedules to return.
     """
     fastest = composed(plan, {key: us for key, us in tried.items() if us is not None})
     near = [one for one in fastest if one.us <= _BEHIND * fastest[0].us]
@@ -56,7 +55,7 @@ def nearby(plan: TuningPlan, tried: Mapping[str, float | None], most: int = STEP
 def _of_kind(
     plan: TuningPlan, near: Iterable[Composed], tried: Mapping[str, float | None], kind: Callable[[CandidatePlan], bool]
 ) -> Iterator[At]:
-    """The same of the candidates of one kind."""
+    """Yield untried neighbours of the schedules of candidates of one kind."""
     for one in near:
         candidate = plan.candidates[one.candidate]
         for piece, variant in zip(candidate.pieces, one.variants, strict=True):
@@ -65,7 +64,7 @@ def _of_kind(
 
 
 def _beside(plan: TuningPlan, piece: int, variant: int, tried: Mapping[str, float | None]) -> Iterator[At]:
-    """Untried schedules of a kernel that differ from one of them in one respect."""
+    """Yield the untried schedules of a kernel that differ from one of them in one property."""
     variants = plan.pieces[piece].variants
     own = variants[variant].schedule
     for at, other in enumerate(variants):

@@ -1,4 +1,4 @@
-"""Measured order: the candidates of a search whose kernels, tuned, ran within tolerance on this GPU, fastest first."""
+"""Measured order of a search's candidates whose tuned kernels are within tolerance on this GPU, fastest first."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from mirage_formal.run.kernel_build.build import KernelWarning
 from mirage_formal.run.results.result import Result
 from mirage_formal.workers.pool import Pool, default_workers
 
-#: Kernels that are timed for each candidate that is asked for, and each kernel that the first one has.
+#: Kernels that are timed for each requested candidate and each kernel of the first candidate.
 _KERNELS: Final = 4
-#: At most so many, unless the candidates that are asked for have more at one kernel each.
+#: Most timed kernels, unless the requested candidates need more at one kernel each.
 _MOST: Final = 512
 
 
@@ -31,11 +31,11 @@ class Wanted:
     """Limits and back end of measurements on the GPU.
 
     Attributes:
-        count: How many candidates are measured at most; four times as many kernels are timed for each kernel that the
-            first one has.
-        seconds: For all of it. If no candidate was measured by then, all are returned as they are, with a warning.
+        count: Most candidates that are measured; four times as many kernels are timed for each kernel of the first one.
+        seconds: Seconds for all measurements. If no candidate was measured by then, all are returned in their order,
+            with a warning.
         backend: "cuda"; "auto", with which the first result runs its Triton file if that is faster than all CUDA
-            kernels; or "triton", with which all results run Triton files. What came of them is said by a warning.
+            kernels; or "triton", with which all results run Triton files. A warning gives the outcome.
     """
 
     count: int
@@ -46,18 +46,17 @@ class Wanted:
 def fastest(
     results: Sequence[Result], root: Path, wanted: Wanted, device: Device, place: Place | None = None
 ) -> list[Result]:
-    """The candidates whose kernels ran within tolerance on this GPU, fastest first.
+    """Return the candidates whose kernels are within tolerance on this GPU, fastest first.
 
     Kernels, numerics and times are written to ``kernels`` in the run's directory. A candidate that is refused, fails or
-    is outside of its tolerance is left out, with a warning. Their calls run the kernels that were measured, and no
-    others.
+    is outside its tolerance is left out, with a warning. Calls of the results run the measured kernels and no others.
 
     Args:
         results: Best first by the cost model.
         root: The run's directory.
-        wanted: What is asked.
+        wanted: Limits and back end.
         device: The GPU.
-        place: Where kernels and times are kept; the user's cache, if left out.
+        place: Directory of kernels and times; the user's cache, if left out.
 
     Raises:
         UnsupportedError: None of them runs within tolerance.
@@ -96,7 +95,10 @@ def fastest(
 
 
 def _in_triton(results: Sequence[Result], beside: Beside, *, asked: bool) -> list[Result]:
-    """The results with their Triton files, fastest first: those that have one if it was asked for, else the fastest.
+    """Return the results with their Triton files, fastest first.
+
+    If Triton was asked for, only results with a measured file are returned; otherwise at most the fastest one gets its
+    file.
 
     Raises:
         UnsupportedError: Triton files were asked for, and none was measured within tolerance.
@@ -117,7 +119,7 @@ def _in_triton(results: Sequence[Result], beside: Beside, *, asked: bool) -> lis
 
 
 def _estimated(results: Sequence[Result], why: str, seconds: float) -> list[Result]:
-    """The results as they are, with a warning: there was not enough time."""
+    """Return the results unmeasured, with a warning that there was not enough time."""
     text = f"in the order of estimates: nothing was measured within {seconds:.0f} s: {why}; give time_limit more"
     warnings.warn(text, KernelWarning, stacklevel=4)
     return list(results)

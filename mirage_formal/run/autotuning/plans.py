@@ -1,16 +1,16 @@
-"""Files of the autotuner: plans, prepared kernels and times; read where there are no solvers.
+"""Files of the autotuner: plans, prepared kernels and times; readable on machines without solvers.
 
 A tuning directory (the user's cache, if no other is given) holds
 
-- ``plans/<id>.json``: the kernels of a run's candidates, each once, with the schedules that they can have;
-- ``kernels/<key>``: machine code of one kernel, or why there is none;
-- ``times/<device>.jsonl``: what one GPU took for each, a line for each measurement; the last one counts. Above them a
-  line says of which GPU they are;
+- ``plans/<id>.json``: the distinct kernels of a run's candidates, with their possible schedules;
+- ``kernels/<key>``: machine code of one kernel, or the reason why there is none;
+- ``times/<device>.jsonl``: measured times of kernels on one GPU, one line for each measurement; the last one counts.
+  The first line names the GPU;
 - ``finals/<digest>.json``: how the kernels of a directory were chosen, by the digest of its manifest;
-- ``triton/<digest>.py`` and ``triton/<key>.json``: Triton files, and what one GPU said of each.
+- ``triton/<digest>.py`` and ``triton/<key>.json``: Triton files, and their results on one GPU.
 
-A file of kernels, times, finals or answers holds its own key too: one that was put in the place of another counts as
-none.
+A file of kernels, times, finals or answers contains its own key. A file that was put in the place of another is
+ignored.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.executable import Executable
 from mirage_formal.records import Launch, ScheduleRecord, TuningRecord, read, sha256
 
-#: Bytes of a kernel's file, unpacked.
+#: Most bytes of a kernel's file after decompression.
 _MOST_UNPACKED: Final = 1 << 26
 _SEAL: Final = 32
 _SLUG: Final = re.compile(r"[^a-z0-9]+")
 
 
-#: A kernel of a plan: positions of piece and schedule.
+#: A kernel of a plan: positions of its piece and schedule.
 At = tuple[int, int]
-#: Told what is done, of how much: "forms", "kernels", "timed", "again", "built", "measured" or "triton".
+#: Callback with the phase ("forms", "kernels", "timed", "again", "built", "measured" or "triton"), finished and all.
 Watch = Callable[[str, int, int], None]
 
 
@@ -59,13 +59,13 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PiecePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kernel of some candidates, as a µGraph of its own.
+    """A distinct kernel of one or more candidates, as a µGraph of its own, with its schedules.
 
     Attributes:
         graph: The µGraph.
-        position: Of the operator that is launched.
+        position: Position of the launched operator.
         warm: For each input, whether an earlier kernel of the candidate has just written it.
-        variants: Its schedules, the likeliest first.
+        variants: Its schedules, the best estimate first.
     """
 
     graph: msgspec.Raw
@@ -75,17 +75,18 @@ class PiecePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CandidatePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A candidate, or another form of one.
+    """A form of a candidate, with the kernels that it consists of.
 
     Attributes:
         name: Its directory in the run.
-        form: What was rewritten; empty for the candidate as it was found.
-        us: The cost model's estimate.
+        form: Name of the rewriting; empty for the candidate's own form.
+        us: Estimate of the cost model in microseconds.
         pieces: Its kernels in order, as positions in ``TuningPlan.pieces``.
-        operators: For each piece the operator of the form's µGraph.
-        library: Whether no kernel of it but those of predefined products computes a product.
+        operators: For each piece, the operator of the form's µGraph.
+        library: Whether all its products are library kernels.
         unfused: Whether every kernel of it is that of one predefined operator.
-        sources: For each operator of the form's µGraph, the candidate's that it comes from; empty where not known.
+        sources: For each operator of the form's µGraph, the candidate's operator that it comes from; empty where not
+            known.
     """
 
     name: str
@@ -102,8 +103,8 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tuning plan of a run: its candidates, and the distinct kernels to time.
 
     Attributes:
-        run: Digest of what was read of the run.
-        arch: What kernels are compiled for.
+        run: Digest of the run's program, target and candidates, and of our code.
+        arch: Architecture that kernels are compiled for.
         candidates: Best first by the cost model.
         pieces: The distinct kernels of all of them.
     """
@@ -114,7 +115,7 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pieces: tuple[PiecePlan, ...]
 
     def key(self, at: At) -> str:
-        """The key of a kernel, by the positions of its piece and schedule."""
+        """Return the key of a kernel, given by the positions of its piece and schedule."""
         piece, variant = at
         return self.pieces[piece].variants[variant].key
 
@@ -122,9 +123,11 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inputs that determine how a kernel of some µGraph, schedule and target runs.
 
-    Attributes: text: Digest of its CUDA C++ and launch; of a whole candidate, of all of them
-        (``run.kernel_build.code_digest``). compiler: Version of the compiler that made its machine code. code: Digest
-        of our code that wrote the text; the same code writes the same text.
+    Attributes:
+        text: Digest of its CUDA C++ and launch; for a whole candidate, of all its kernels'
+            (``run.kernel_build.code_digest``).
+        compiler: Version of the compiler that made its machine code.
+        code: Digest of our code that wrote the text; the same code writes the same text.
     """
 
     text: str = ""
@@ -133,14 +136,14 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A kernel that may run, or why there is none.
+    """A built kernel that may run, or the reason why there is none.
 
     Attributes:
-        refused: The obligation that does not hold, or what the compiler said; empty if it may run.
-        launch: How it is launched.
+        refused: The obligation that does not hold, or the compiler's message; empty if it may run.
+        launch: Launch of the kernel.
         outputs: Numbers of the values that it writes.
         files: Its source and its machine code.
-        origin: What made it.
+        origin: Inputs that determine its text and machine code.
     """
 
     refused: str
@@ -154,13 +157,13 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Measured time of one kernel or whole candidate.
 
     Attributes:
-        key: The kernel.
-        us: Microseconds of a call, median; 0 if it failed.
-        low: Fastest replay.
-        replays: Timed replays.
+        key: Key of the kernel.
+        us: Median microseconds of a call; 0 if it failed.
+        low: Microseconds of the fastest replay.
+        replays: Number of timed replays.
         driver: Version of the CUDA driver.
-        failed: What went wrong, or empty.
-        text, compiler, code: See ``Origin``.
+        failed: Error message, or empty.
+        text, compiler, code: As in ``Origin``.
         settled: Whether the process had settled (see ``device.measure``); times of earlier versions may be less than
             later ones.
     """
@@ -191,8 +194,8 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Record of how the kernels of a directory were chosen.
 
     Attributes:
-        manifest: Digest of its manifest.
-        tuning: How.
+        manifest: Digest of the directory's manifest.
+        tuning: Record of the tuning that chose them.
     """
 
     manifest: str
@@ -200,7 +203,7 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def holds(one: Timed, of: Origin) -> bool:
-    """Return whether a time is that of a kernel: of the same text, by the same compiler."""
+    """Return whether a time applies to a kernel: same text, same compiler."""
     return bool(one.text) and (one.text, one.compiler) == (of.text, of.compiler)
 
 
@@ -223,7 +226,7 @@ class Place:
         return self.root / "plans" / f"{sha256(f'{run} {arch}'.encode())[:32]}.json"
 
     def plan(self, run: str, arch: str) -> TuningPlan | None:
-        """The plan of a run, if it is there and whole."""
+        """Return the plan of a run, or None if there is no file of it."""
         path = self.plan_path(run, arch)
         return read_plan(path) if path.is_file() else None
 
@@ -234,7 +237,7 @@ class Place:
     # --- kernels
 
     def prepared(self, key: str) -> Prepared | None:
-        """A kernel; None if it was not made yet, or its file is damaged or that of another key."""
+        """Return a built kernel; None if it is missing, or its file is damaged or that of another key."""
         try:
             data = (self.root / "kernels" / key).read_bytes()
         except OSError:
@@ -259,7 +262,7 @@ class Place:
         return Origin() if found is None else found.origin
 
     def usable(self, plan: TuningPlan, wanted: Sequence[At]) -> list[At]:
-        """Return those kernels, by positions of piece and schedule, that were made and may run."""
+        """Return the kernels, by positions of piece and schedule, that were built and may run."""
         found = []
         for at in wanted:
             one = self.prepared(plan.key(at))
@@ -270,11 +273,11 @@ class Place:
     # --- what was chosen
 
     def keep_final(self, manifest: str, tuning: TuningRecord) -> None:
-        """Write how the kernels of a directory were chosen."""
+        """Write the record of how the kernels of a directory were chosen."""
         replace_file(self.root / "finals" / f"{manifest}.json", msgspec.json.encode(Chosen(manifest, tuning)))
 
     def final(self, manifest: str) -> TuningRecord | None:
-        """Return how the kernels of a directory were chosen, if tuning chose them."""
+        """Return the record of how the kernels of a directory were chosen, if tuning chose them."""
         path = self.root / "finals" / f"{manifest}.json"
         if not path.is_file():
             return None
@@ -296,10 +299,10 @@ class Place:
         Sound: a line counts only below one that names this GPU, so a file that was written for another has no times.
 
         Args:
-            device: Its name.
-            driver: Version with which is measured now: what was measured with others does not count then, nor what was
-                measured before the process had settled. Everything counts, if left out.
-            compiler: Likewise; of the compiler.
+            device: Name of the GPU.
+            driver: Required version of the driver; measurements with other versions, and those before the process had
+                settled, are left out. All measurements count, if left out.
+            compiler: Required version of the compiler; any, if empty.
         """
         found: dict[str, Timed] = {}
         path, whose = self.times_path(device), ""
@@ -314,7 +317,7 @@ class Place:
         return found
 
     def devices(self) -> list[str]:
-        """Names of the files of times, without their ending."""
+        """Return the names of the files of times, without their suffix."""
         return sorted(path.stem for path in (self.root / "times").glob("*.jsonl"))
 
     def keep_times(self, device: str, times: Iterable[Timed]) -> None:
@@ -327,7 +330,7 @@ class Place:
 
 
 def _line(text: bytes) -> Timed | TimesOf | None:
-    """A line of times; None if it was cut off."""
+    """Parse a line of a file of times; return None if it is truncated."""
     with contextlib.suppress(msgspec.DecodeError):
         return msgspec.json.decode(text, type=Timed)
     with contextlib.suppress(msgspec.DecodeError):
@@ -336,7 +339,7 @@ def _line(text: bytes) -> Timed | TimesOf | None:
 
 
 def _slug(device: str) -> str:
-    """The name of a GPU, as it names files."""
+    """Return the name of a GPU as a file name."""
     return _SLUG.sub("-", device.lower()).strip("-")
 
 
@@ -349,7 +352,7 @@ def read_plan(path: Path) -> TuningPlan:
     """Read a tuning plan.
 
     Raises:
-        FormatError: It is none.
+        FormatError: The file is not a tuning plan.
     """
     data = read(path)
     strict_json.load(data, str(path), hint="remove it; it is made again")
@@ -360,12 +363,12 @@ def read_plan(path: Path) -> TuningPlan:
 
 
 def graph_of(piece: PiecePlan) -> KernelGraph:
-    """The µGraph of a kernel."""
+    """Return the µGraph of a kernel of the plan."""
     return from_json(bytes(piece.graph), "tuning plan")
 
 
 def executable_of(piece: PiecePlan, made: Prepared) -> Executable:
-    """A kernel, ready to be loaded.
+    """Return a built kernel as an executable.
 
     Raises:
         RunError: It may not run.

@@ -1,4 +1,4 @@
-"""From the candidates of a run to kernels that may run: what needs solvers and a compiler, and no GPU."""
+"""Preparation of kernels for tuning: forms, schedules and built kernels; needs solvers and a compiler, and no GPU."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.forms import Form
     from mirage_formal.run.kernel_build.values import Built
 
-#: What workers load once.
+#: Modules that workers load once.
 PRELOAD: Final = ("mirage_formal.run.autotuning.prepare", "mirage_formal.claims.safety.safety")
-#: Schedules of one kernel.
+#: Most schedules of one kernel.
 MOST_SCHEDULES: Final = 64
-#: Forms of one candidate, its own included, those that are the same kernels on other grids left out.
+#: Most forms of one candidate, its own included, without those that differ in grids only.
 MOST_FORMS: Final = 4
-#: Beside them, forms on other grids.
+#: Most additional forms on other grids.
 MOST_GRIDS: Final = 3
-#: Of those in which kernels with products have other grids.
+#: Most additional forms on other grids for kernels with products.
 MOST_TILES: Final = 5
 #: Seconds for the forms of one candidate, and for one kernel.
 _FORM_S: Final = 300.0
 _KERNEL_S: Final = 120.0
-#: For the kernels of one finalist.
+#: Seconds for the kernels of one finalist.
 FINALIST_S: Final = 300.0
 
 
@@ -66,7 +66,7 @@ class Source:
         program: The encoded program.
         target: Name of the target.
         candidates: Name and encoded µGraph of each, best first.
-        digest: Of all of these, and of our code.
+        digest: Digest of all of these, and of our code.
     """
 
     program: bytes
@@ -76,21 +76,21 @@ class Source:
 
 
 def source_of(root: Path) -> Source:
-    """The candidates of a finished run, or the covers of a whole program.
+    """Return the candidates of a finished run, or the covers of a whole program.
 
     Raises:
-        RunError: There is none.
+        RunError: There is no finished run.
     """
     program, target, found = candidates_of(root)
     candidates = tuple((name, encode(graph())) for name, graph in found)
-    # What the candidates' forms and schedules are may change with any of our code.
+    # Any change of our code may change the candidates' forms and schedules.
     read = (sorted(environment().items()), sha256(encode(program)), target, [(n, sha256(g)) for n, g in candidates])
     return Source(encode(program), target, candidates, sha256(msgspec.json.encode(read)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A form of a candidate whose kernels are described."""
+    """Task that lists the kernels of all forms of a candidate."""
 
     name: str
     graph: bytes
@@ -99,16 +99,16 @@ class _Named:
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """The kernels of one form: µGraph, position, operator of the form, warm inputs, schedules.
+    """Kernels of one form, each with µGraph, position, operator of the form, warm inputs and schedules.
 
     Attributes:
-        form: Its name.
-        us: The cost model's estimate.
-        stable: Whether every sum of exponentials that is divided by has its running maximum.
+        form: Name of the form.
+        us: Estimate of the cost model.
+        stable: Whether every sum of exponentials that is a divisor has its running maximum.
         kernels: The kernels.
-        library: See ``CandidatePlan.library``.
-        unfused: See ``CandidatePlan.unfused``.
-        sources: See ``CandidatePlan.sources``.
+        library: As ``CandidatePlan.library``.
+        unfused: As ``CandidatePlan.unfused``.
+        sources: As ``CandidatePlan.sources``.
     """
 
     form: str
@@ -121,7 +121,7 @@ class _Described:
 
 
 def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Form]]:
-    """The forms of a candidate that are tuned, each proved equal to it: by name, its own without one.
+    """Return the names and forms of a candidate to tune, each proved equal to it; its own form has an empty name.
 
     Raises:
         MirageError: Its own form is not proved.
@@ -140,16 +140,16 @@ def _of_kind(found: Sequence[Form], grids: bool, tiles: bool) -> list[Form]:
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """A form of a candidate whose kernels are to be built, with what a worker needs for it.
+    """Task that builds the kernels of a candidate's form.
 
     Attributes:
         graph, program: The candidate and its program, encoded.
         target: Name of the target.
-        arch: What kernels are compiled for.
+        arch: Architecture that kernels are compiled for.
         form: Name of the form.
         kernels: The µGraph of each kernel, and its operator in the form.
-        schedules: Of some of these operators.
-        early: See ``Composed``.
+        schedules: Chosen schedules of some of these operators.
+        early: As in ``Composed``.
     """
 
     graph: bytes
@@ -163,7 +163,7 @@ class Finalist:
 
 
 def finalist(source: Source, plan: TuningPlan, one: Composed) -> Finalist:
-    """A candidate that times have chosen."""
+    """Return the task that builds a candidate chosen by times."""
     candidate = plan.candidates[one.candidate]
     pieces = [plan.pieces[piece] for piece in candidate.pieces]
     chosen = zip(candidate.operators, pieces, one.variants, strict=True)
@@ -181,10 +181,10 @@ def finalist(source: Source, plan: TuningPlan, one: Composed) -> Finalist:
 
 
 def form_of(task: Finalist) -> Form:
-    """The form of a candidate that a plan has, or that was put together of those it has.
+    """Return the form of a finalist, which is one of the plan's or a mixed one.
 
     Raises:
-        KernelRefused: There is none, or its kernels are not those of the plan.
+        KernelRefused: The form is not proved, or its kernels are not those of the plan.
     """
     from mirage_formal.run.autotuning.kernel_extraction import pieces
 
@@ -200,7 +200,7 @@ def form_of(task: Finalist) -> Form:
 
 
 def proved(task: Finalist) -> bool:
-    """Return whether there is the form of a finalist."""
+    """Return whether the form of a finalist has a proof."""
     try:
         form_of(task)
     except KernelRefused:
@@ -209,7 +209,7 @@ def proved(task: Finalist) -> bool:
 
 
 def built(task: Finalist) -> Built | str:
-    """The kernels of a finalist, or why there are none.
+    """Build the kernels of a finalist, or return the reason why there are none.
 
     Sound: ``build_form`` makes them, which refuses what may not run, of a form that ``form_of`` has proved.
     """
@@ -223,7 +223,7 @@ def built(task: Finalist) -> Built | str:
 
 
 def written(task: Finalist) -> str:
-    """The digest of what the kernels of a finalist are, none of which is proved or made; empty if there are none."""
+    """Return the digest of the text of a finalist's kernels, without proving or compiling; empty if there are none."""
     from mirage_formal.run.kernel_build.code_digest import launch_digest
 
     schedules = {operator: schedule_of(record) for operator, record in task.schedules}
@@ -235,7 +235,7 @@ def written(task: Finalist) -> str:
 
 @lru_cache(maxsize=32)
 def _made(graph: KernelGraph, target: Target, name: str) -> Form:
-    """A form by its name, or as it was put together; finalists are often several of few forms."""
+    """Return a form by its name, own or mixed; cached, because many finalists have few forms."""
     from mirage_formal.run.kernel_build import forms
 
     if name.startswith(MIXED):
@@ -244,7 +244,7 @@ def _made(graph: KernelGraph, target: Target, name: str) -> Form:
 
 
 def described(task: _Named) -> list[_Described]:
-    """The kernels of all forms of a candidate; none where it has no form that may run."""
+    """List the kernels of all forms of a candidate; none where no form of it may run."""
     from mirage_formal.kernels.cost import estimate
     from mirage_formal.run.autotuning.kernel_extraction import pieces
     from mirage_formal.run.ranking import library_products, one_by_one
@@ -274,7 +274,7 @@ def described(task: _Named) -> list[_Described]:
 
 
 def _schedules(piece: Any, target: Any) -> tuple[ScheduleRecord, ...]:
-    """Schedules of a kernel; none if it cannot be planned."""
+    """Return the schedules of a kernel; none if it cannot be planned."""
     from itertools import islice
 
     from mirage_formal.kernels.planning.planner import schedules
@@ -287,12 +287,14 @@ def _schedules(piece: Any, target: Any) -> tuple[ScheduleRecord, ...]:
 
 
 def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
-    """The kernels of a run's candidates, each once; of stable ones alone, if there are such.
+    """Return the tuning plan of a run: its candidates and their distinct kernels.
+
+    If some candidates are stable (running maxima under their softmax sums), only these are kept.
 
     Args:
         source: The run.
-        arch: What kernels are compiled for.
-        maker: Who describes them.
+        arch: Architecture that kernels are compiled for.
+        maker: Builder whose workers list the kernels.
     """
     tasks = [_Named(name, graph, source.target) for name, graph in source.candidates]
     answers: dict[int, list[_Described]] = {}
@@ -309,7 +311,7 @@ def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
     stable = any(one.stable for found in answers.values() for one in found)
     for number, task in enumerate(tasks):
         for one in answers.get(number, ()):
-            if stable and not one.stable:  # it would be outside of its tolerance
+            if stable and not one.stable:  # it would exceed its tolerance
                 continue
             own = []
             for graph, position, _, warm, schedules in one.kernels:
@@ -330,7 +332,7 @@ def _key(graph: bytes, position: int, schedule: ScheduleRecord | None, target: s
 
 
 def made(task: tuple[Asked, str]) -> Prepared:
-    """A kernel, for an architecture, with its obligations discharged and machine code, or why there is none.
+    """Build a kernel for an architecture, with its obligations discharged, or return the reason why there is none.
 
     Sound: it is made by ``build_form``, which refuses a kernel with an obligation that does not hold.
     """
@@ -353,12 +355,12 @@ def made(task: tuple[Asked, str]) -> Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Who makes kernels, where they are kept, and who is told.
+    """Builder of kernels: workers, the tuning directory and a progress callback.
 
     Attributes:
         place: The tuning directory.
         executor: Workers.
-        watch: Told of progress.
+        watch: Callback for progress.
     """
 
     place: Place
@@ -368,7 +370,7 @@ class Maker:
     def prepare(
         self, plan: TuningPlan, target: str, wanted: Sequence[At], deadline: float = float("inf")
     ) -> dict[At, Prepared]:
-        """Make kernels that are not there yet, or by other code or compiler; each is kept as soon as it is made.
+        """Build the kernels that are missing or were made by other code or another compiler; keep each as it completes.
 
         Args:
             plan: The plan.
@@ -377,7 +379,7 @@ class Maker:
             deadline: Value of time.monotonic() at which to stop.
 
         Returns:
-            Those that are there now, those that may not run included; fewer than asked for if the deadline came first.
+            The kernels that exist now, refused ones included; fewer than asked for if the deadline came first.
         """
         keys = [plan.key(at) for at in wanted]
         found = ((at, self.place.prepared(key)) for at, key in zip(wanted, keys, strict=True))
@@ -390,7 +392,7 @@ class Maker:
             if isinstance(event, Done):
                 one = event.value
             elif isinstance(event, Failed):
-                if event.overdue and limit < _KERNEL_S:  # it may yet be made another time
+                if event.overdue and limit < _KERNEL_S:  # it may succeed another time
                     continue
                 one = Prepared(f"it could not be made: {event.reason}"[:500])
             else:
@@ -403,7 +405,7 @@ class Maker:
 
 
 def _current(one: Prepared) -> bool:
-    """Return whether a kernel is what would be made now."""
+    """Return whether this code and compiler would build the same kernel."""
     return one.origin.code == code() and (bool(one.refused) or one.origin.compiler == compiler())
 
 

@@ -1,4 +1,4 @@
-"""Times of kernels on a GPU, by a process that may break: short runs of many, longer ones of those that are close."""
+"""Measurement of kernel times in a subprocess that may crash: short runs of all kernels, longer ones of the fastest."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from mirage_formal.run.autotuning.plans import At, Place, TuningPlan, Watch, hol
 #: Timed replays of a kernel in the first round, and in the second.
 FIRST: Final = 4
 SECOND: Final = 15
-#: Candidates whose kernels are in the second round, and how far behind the fastest schedule of a kernel others may be.
+#: Candidates whose kernels are in the second round, and largest slowdown of a schedule in it.
 AGAIN: Final = 32
 WITHIN: Final = 1.08
-#: Seconds without a word after which a process counts as hung.
+#: Seconds without output after which a process counts as hung.
 SILENCE_S: Final = 60.0
 
 
@@ -38,16 +38,16 @@ class Device(Protocol):
         """Return the GPU's name, architecture and driver."""
 
     def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
-        """Jobs with what became of them, in order; fewer if the deadline comes first."""
+        """Run jobs and yield each with its answer, in order; fewer if the deadline comes first."""
 
 
 @dataclass(slots=True)
 class Child:
-    """A GPU that is used by a process of its own; another one takes its place when it breaks or hangs.
+    """A GPU behind a subprocess, which is restarted when it crashes or hangs.
 
     Attributes:
-        command: Starts one.
-        silence_s: Seconds without a word after which it is killed.
+        command: Command that starts the subprocess.
+        silence_s: Seconds without output after which it is killed.
     """
 
     command: tuple[str, ...] = (sys.executable, "-m", "mirage_formal.run.autotuning.child")
@@ -61,7 +61,7 @@ class Child:
         """Implement ``Device.machine``.
 
         Raises:
-            UnsupportedError: There is none that CuPy can use.
+            UnsupportedError: There is no GPU that CuPy can use.
         """
         if self._machine is None and not self._start(time.monotonic() + self.silence_s):
             hint = "install CuPy with one of the extras cuda12 or cuda13, on a machine with a GPU"
@@ -90,14 +90,14 @@ class Child:
                             return
                         yield left.pop(0), Answer(failed=line)
                         break
-                    with contextlib.suppress(msgspec.DecodeError):  # what a library prints is no answer
+                    with contextlib.suppress(msgspec.DecodeError):  # output of a library is no answer
                         answer = msgspec.json.decode(line, type=Answer)
                         yield left.pop(0), answer
-                        if answer.broken:  # its process ends; that is not the next job's fault
+                        if answer.broken:  # its process ends, which is not the next job's fault
                             self.close()
                             break
         finally:
-            if left:  # what it was asked beyond that is of no use any more
+            if left:  # the rest of its order is not needed any more
                 self.close()
 
     def __enter__(self) -> Child:
@@ -118,7 +118,7 @@ class Child:
             process.wait()
 
     def _start(self, deadline: float) -> bool:
-        """Start a process; whether it has a GPU."""
+        """Start the subprocess, and return whether it has a GPU."""
         self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lines = queue.Queue()
         assert self._process.stdout is not None
@@ -131,7 +131,7 @@ class Child:
         return False
 
     def _line(self, deadline: float) -> bytes | str:
-        """The next line, or why there is none."""
+        """Return the next line of the subprocess, or a message why there is none."""
         try:
             line = self._lines.get(timeout=max(0.0, min(self.silence_s, deadline - time.monotonic())))
         except queue.Empty:
@@ -155,16 +155,16 @@ def time_kernels(
     watch: Watch,
     deadline: float = float("inf"),
 ) -> None:
-    """Time kernels that were not timed on this GPU yet: all in short, and those of the best candidates at length.
+    """Time the kernels without a time on this GPU: all in short runs, those of the best candidates in longer ones.
 
-    What is measured is kept at once, so an interrupt loses one kernel.
+    Each measurement is written at once, so an interrupt loses one kernel.
 
     Args:
         plan: The plan.
         kernels: Positions of piece and schedule.
-        place: Where kernels are, and times are kept.
+        place: Directory of kernels and times.
         device: The GPU.
-        watch: Told of each.
+        watch: Callback for progress.
         deadline: Value of time.monotonic() at which to stop.
     """
     machine = device.machine
@@ -173,7 +173,7 @@ def time_kernels(
     known = {name: one for name, one in times.items() if name in made and holds(one, made[name])}
 
     def measure(what: str, wanted: Sequence[At], replays: int) -> None:
-        # One piece after another: its schedules share inputs. A kernel may stand in several pieces.
+        # One piece after another, because its schedules share inputs. A kernel may occur in several pieces.
         first = {plan.key(at): at for at in sorted(wanted, reverse=True)}
         missing = sorted(at for name, at in first.items() if name not in known or known[name].replays < replays)
         jobs = [Job(piece, variant, replays) for piece, variant in missing]

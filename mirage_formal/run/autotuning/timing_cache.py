@@ -1,9 +1,9 @@
-"""Kept times that are those of the kernels that this code makes.
+"""Cache of kernel times: selection of the times that are valid for the kernels of this code.
 
-A time is kept with the digest of the code that wrote its kernel and with that of what was written (``plans.Origin``).
-The same code writes the same. Of other code, such as another version of this package, a kernel's time still counts
-where its text is the same: of kernels that were made the text is known, and others are written once more for it, which
-neither proves nor compiles anything.
+A time is kept with two digests: of the code that wrote its kernel, and of the kernel's text (``plans.Origin``). The
+same code writes the same text. With other code, such as another version of this package, a time is valid if the
+kernel's text is the same. The text of a built kernel is known; that of another kernel is generated again, without proof
+or compilation.
 
 Sound: times decide which kernels are built, and nothing about whether one may run.
 """
@@ -20,13 +20,13 @@ from mirage_formal.records import ScheduleRecord
 from mirage_formal.run.autotuning.plans import At, Place, Timed, TuningPlan
 from mirage_formal.workers.dispatch import Done, Executor
 
-#: Seconds for writing one kernel.
+#: Seconds for generating the text of one kernel.
 _WRITTEN_S: Final = 60.0
 
 
 @lru_cache(maxsize=1)
 def code() -> str:
-    """The digest of the code that writes kernels here."""
+    """Return the digest of the code of this package that writes kernels."""
     from mirage_formal.run.settings import kernel_code
 
     return kernel_code()
@@ -34,7 +34,7 @@ def code() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A kernel whose text is asked for, or that is to be made."""
+    """A kernel to build, or to generate the text of."""
 
     graph: bytes
     position: int
@@ -43,13 +43,13 @@ class Asked:
 
 
 def asked_of(plan: TuningPlan, target: str, at: At) -> Asked:
-    """A kernel of a plan, by the positions of its piece and schedule."""
+    """Return a kernel of a plan, given by the positions of its piece and schedule."""
     one, variant = plan.pieces[at[0]], at[1]
     return Asked(bytes(one.graph), one.position, one.variants[variant].schedule, target)
 
 
 def text_of(asked: Asked) -> str:
-    """The digest of a kernel's text; empty if it has none."""
+    """Return the digest of a kernel's text; empty if no kernel can be generated."""
     from mirage_formal.graph.formats.json import from_json
     from mirage_formal.kernels.generate import schedule_of
     from mirage_formal.kernels.target import load_target
@@ -65,13 +65,13 @@ def text_of(asked: Asked) -> str:
 def elsewhere(
     plan: TuningPlan, times: Mapping[str, Timed], target: str, executor: Executor[Any]
 ) -> dict[str, float | None]:
-    """Return microseconds of a plan's kernels that were measured elsewhere; None for those that failed.
+    """Return microseconds of a plan's kernels that were measured on another machine; None for those that failed.
 
     Args:
         plan: The plan.
-        times: By kernel.
+        times: Measurements by key of the kernel.
         target: Name of the target.
-        executor: Workers, which write kernels that other code has made.
+        executor: Workers, which generate the text of kernels that other code has made.
     """
     first: dict[str, At] = {}
     for at in ((p, v) for p, piece in enumerate(plan.pieces) for v in range(len(piece.variants))):
@@ -88,7 +88,7 @@ def elsewhere(
 
 
 def _texts(plan: TuningPlan, wanted: Sequence[At], target: str, executor: Executor[Any]) -> list[str]:
-    """Digests of the kernels' texts, in order."""
+    """Return the digests of the kernels' texts, in order."""
     found = [""] * len(wanted)
     tasks = [asked_of(plan, target, at) for at in wanted]
     for event in executor.run(text_of, tasks, limit_s=_WRITTEN_S, once=True):
@@ -100,12 +100,12 @@ def _texts(plan: TuningPlan, wanted: Sequence[At], target: str, executor: Execut
 def here(plan: TuningPlan, times: Mapping[str, Timed], place: Place) -> dict[str, float | None]:
     """Return known microseconds of a plan's kernels on this machine; None for those that failed or may not run.
 
-    A kernel that was not made by this code yet is not known, for its text is not.
+    A kernel that this code has not built yet is left out, because its text is not known.
 
     Args:
         plan: The plan.
-        times: By kernel.
-        place: Where kernels are.
+        times: Measurements by key of the kernel.
+        place: Directory of the kernels.
     """
     found: dict[str, float | None] = {}
     for key in {variant.key for piece in plan.pieces for variant in piece.variants}:

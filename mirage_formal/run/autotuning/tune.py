@@ -1,7 +1,7 @@
-"""From a run to its fastest kernels on one GPU: what this machine can do of it, and what is left.
+"""Autotuning of a run: the steps that this machine can do, and the steps that are left for another.
 
-Where there are solvers and no GPU, kernels are made; where there is a GPU and no solver, they are timed
-(``on_device``). A tuning directory that is carried from one to the other holds everything in between.
+A machine with solvers and no GPU builds kernels. A machine with a GPU and no solvers times them (``on_device``). The
+tuning directory, carried from one to the other, holds all intermediate results.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from mirage_formal.workers.dispatch import Done
 if TYPE_CHECKING:
     from mirage_formal.run.autotuning.prepare import Source
 
-#: Of a limit of time, by when the kernels of each round are made and timed, by when finalists are built, and by when
-#: their launches overlap as is best.
+#: Shares of a time limit at the end of each round of building and timing, of building finalists, and of choosing
+#: overlapping launches.
 _MADE: Final = (0.3, 0.52)
 _TIMED: Final = (0.42, 0.65)
 _BUILT: Final = 0.72
@@ -54,7 +54,7 @@ def tune(root: Path, bench: Bench) -> Tuned:
 
     Args:
         root: The run's directory.
-        bench: What it is tuned with.
+        bench: GPU, workers, directory and limits.
 
     Raises:
         RunError: There is no finished run, or no candidate has kernels that may run.
@@ -74,7 +74,7 @@ def tune(root: Path, bench: Bench) -> Tuned:
 
 
 def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
-    """The same with CUDA kernels alone, since a value of time.monotonic()."""
+    """Tune a run with CUDA kernels alone; ``begin`` is the value of time.monotonic() at its start."""
     from mirage_formal.run.autotuning.prepare import Maker, plan_of
 
     place, device, watch, limits = bench.place, bench.device, bench.watch, bench.limits
@@ -93,7 +93,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     for number, wanted in enumerate(_rounds(plan, limits.kernels, tried, device)):
         late = number > 0 or bool(tried) or device is None
         if isinstance(device, str):
-            # What was timed elsewhere may run, and finalists are made anew: machine code of the others is of no use.
+            # Kernels timed on another machine may run, and finalists are rebuilt: no other machine code is needed.
             ready = [at for at in wanted if tried.get(plan.key(at)) is not None]
             refused = sum(plan.key(at) in tried for at in wanted) - len(ready)
         else:
@@ -134,7 +134,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
             if isinstance(device, str):
                 return replace(tuned, left="measure the candidates on the machine with the GPU")
             if any(row.us is not None for row in finalists.rows.values()) or time.monotonic() >= deadline:
-                break  # while all are refused, or outside of their tolerance, further ones are tried
+                break  # try further ones while all are refused or outside tolerance
     return tuned
 
 
@@ -149,7 +149,7 @@ def _none_ready(root: Path, device: Device | str | None, why: str) -> NoTimes:
 
 
 def _with_mixed(plan: TuningPlan, times: Mapping[str, float], source: Source, bench: Bench) -> TuningPlan:
-    """The plan with forms that are put together of others, as many as there may be finalists, if they are proved."""
+    """Return the plan with proved mixed forms added, at most as many as there may be finalists."""
     from mirage_formal.run.autotuning.prepare import FINALIST_S, finalist, proved
 
     whole = msgspec.structs.replace(plan, candidates=(*plan.candidates, *mixed(plan, times)))
@@ -165,17 +165,17 @@ def _with_mixed(plan: TuningPlan, times: Mapping[str, float], source: Source, be
 def _rounds(
     plan: TuningPlan, kernels: int, tried: Mapping[str, float | None], device: Device | str | None
 ) -> Iterator[list[At]]:
-    """The kernels of each round; of the last ones those before count among them.
+    """Yield the kernels of each round; the last ones include those of earlier rounds.
 
-    On a GPU three eighths are chosen by the model, as many by the times of these; of the last quarter a few at a time,
-    next to what is the fastest so far (``local_search``). Further rounds try what is still needed, as long as
-    they bring something: where kernels are refused or fail, those of the next candidate are.
+    On a GPU, three eighths of the kernels are chosen by the cost model, and three eighths by the times of these. The
+    last quarter are a few at a time, next to the fastest so far (``local_search``). Further rounds try kernels that are
+    still needed, as long as they make progress: where kernels are refused or fail, the next candidate's are tried.
 
     Args:
         plan: The plan.
-        kernels: How many are asked for.
-        tried: What is known, which grows from round to round.
-        device: What times kernels, if there is something.
+        kernels: Number of kernels asked for.
+        tried: Known times, to which every round adds.
+        device: The GPU, the name of a file of times, or None.
     """
 
     def left(some: int) -> int:
@@ -202,10 +202,10 @@ def _tried(plan: TuningPlan, target: str, bench: Bench) -> dict[str, float | Non
     Args:
         plan: The plan.
         target: Name of the target.
-        bench: Whose GPU's times count: without one, those of the directory's only GPU, if it has just one.
+        bench: Bench whose GPU's times count; without a GPU, the times of the directory's only GPU, if it has just one.
 
     Raises:
-        RunError: There are none of the GPU that is named.
+        RunError: The directory has no times of the named GPU.
     """
     place, device = bench.place, bench.device
     known = place.devices()
@@ -227,13 +227,13 @@ def on_device(
 
     Args:
         place: The tuning directory.
-        roots: Runs whose directories ``kernels`` are compared with float64 and timed.
+        roots: Runs whose ``kernels`` directories are compared with float64 and timed.
         device: The GPU.
-        watch: Told of progress.
-        seconds: For everything; None is no limit.
+        watch: Callback for progress.
+        seconds: Seconds for all of it; None is no limit.
 
     Returns:
-        Directories of kernels with what became of them.
+        Directories of kernels with their results.
     """
     deadline = float("inf") if seconds is None else time.monotonic() + seconds
     for path in sorted((place.root / "plans").glob("*.json")):

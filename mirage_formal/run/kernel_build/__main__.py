@@ -1,4 +1,4 @@
-"""``python -m mirage_formal.run.kernel_build RUN_DIR``: the kernels of a run's best candidates."""
+"""Command ``python -m mirage_formal.run.kernel_build RUN_DIR``, which builds the kernels of a run's best candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Candidates of a search as users hold them: the first of which there are kernels, or a Triton file, is run."""
+"""Candidates of a search result in order of preference; a call runs the first one that has kernels or a Triton file."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from mirage_formal.run.kernel_build.values import Built, KernelRefused
 if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.triton.program import TritonProgram
 
-#: Name of the program itself behind the candidates.
+#: Name of the unfused program, the last alternative.
 UNFUSED: Final = "unfused"
 
 
 class Alternatives:
-    """Candidates, the preferred one first, of which the first that has kernels is run.
+    """Candidates in order of preference; a call runs the first that has kernels that may run.
 
-    Behind them stands the program itself, a kernel for each of its operators: what cannot be fused is still computed.
+    The last alternative is the program itself, with one kernel for each operator, so that a program without fused
+    kernels still runs.
 
     Args:
         candidates: Name and encoded µGraph (graph/formats/json) of each.
         program: The program.
-        target: What kernels are planned for.
+        target: Target that kernels are planned for.
     """
 
     def __init__(self, candidates: Sequence[tuple[str, bytes]], program: KernelGraph, target: Target) -> None:
@@ -42,53 +43,53 @@ class Alternatives:
         self._built: dict[tuple[str, tuple[str, ...]], Built] = {}
         self._file: str | None = None
         self._lock = threading.RLock()
-        #: The program as the first of them that has kernels computes it.
+        #: The program as a callable that runs the first candidate with kernels.
         self.optimized: Final = Optimized(program, lambda arch: self.built((arch,)).executable)
 
     @cached_property
     def in_triton(self) -> Optimized:
-        """The program as the Triton file computes it."""
+        """The program as a callable that runs the Triton file."""
         from mirage_formal.run.kernel_build.triton.calls import TritonOptimized
 
         otherwise = None if self._file is None else self.optimized
         return TritonOptimized(self._program, self.triton_source, otherwise)
 
     def triton_source(self) -> str:
-        """The text of the Triton file that was measured, or else of the first candidate that has one."""
+        """Return the text of the measured Triton file, or else of the first candidate's that has one."""
         return self.triton().code if self._file is None else self._file
 
     def triton(self) -> TritonProgram:
-        """The Triton file of the first candidate that has one; see ``run.kernel_build.triton.first_program``."""
+        """Return the Triton file of the first candidate that has one; see ``run.kernel_build.triton.first_program``."""
         from mirage_formal.run.kernel_build.triton.program import first_program
 
         return first_program([(n, graph_of(data)) for n, data in self._candidates], self._program, self._target)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """µGraphs are copied and pickled; kernels are built again where they are wanted."""
+        """Return the state for copy and pickle: µGraphs without kernels, which are built again on demand."""
         return _these, (self._candidates, self._program, self._target, self._file)
 
     def first(self) -> Alternatives:
-        """The first candidate without the others, and what is built of it."""
+        """Return the first candidate alone, with the kernels that are built for it."""
         found = _these(self._candidates[:1], self._program, self._target, self._file)
         with self._lock:
             found._built |= {key: made for key, made in self._built.items() if key[0] == self._candidates[0][0]}
         return found
 
     def holding(self, built: Built, archs: tuple[str, ...]) -> Alternatives:
-        """The first candidate without the others, with these kernels."""
+        """Return the first candidate alone, with these kernels."""
         found = self.first()
         with found._lock:
             found._built = {(found._candidates[0][0], archs): built, (found._candidates[0][0], ()): built}
         return found
 
     def in_file(self, text: str) -> Alternatives:
-        """The first candidate without the others, with the Triton file that was measured of it."""
+        """Return the first candidate alone, with its measured Triton file."""
         found = self.first()
         found._file = text
         return found
 
     def own(self, archs: tuple[str, ...] = (), position: int = 0) -> Built:
-        """The kernels of one candidate, built once.
+        """Return the kernels of one candidate, built at the first call.
 
         Raises:
             KernelRefused: It has none that may run.
@@ -102,10 +103,10 @@ class Alternatives:
             return self._built[name, archs]
 
     def built(self, archs: tuple[str, ...] = ()) -> Built:
-        """The kernels of the first candidate that has any; warns about those that it passes over.
+        """Return the kernels of the first candidate that has any; warn about the candidates before it.
 
         Raises:
-            UnsupportedError: None has.
+            UnsupportedError: No candidate has kernels.
         """
         reasons: list[str] = []
         for position, (name, _) in enumerate(self._candidates):
@@ -122,7 +123,7 @@ class Alternatives:
 def _these(
     candidates: tuple[tuple[str, bytes], ...], program: KernelGraph, target: Target, file: str | None = None
 ) -> Alternatives:
-    """Exactly these candidates, without the program itself behind them, and the Triton file of the first, if any."""
+    """Return exactly these candidates, without the program as the last one, with the first one's Triton file."""
     found = Alternatives((), program, target)
     found._candidates, found._file = candidates, file
     return found

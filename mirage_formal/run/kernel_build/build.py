@@ -1,7 +1,7 @@
-"""From proved µGraphs to kernels: stabilise, plan, lower, discharge, print, compile; and the kernels of candidates.
+"""Build of kernels from proved µGraphs: stabilise, plan, lower, discharge, print, compile.
 
-A kernel with an obligation that is broken or undecided is never returned: building its µGraph raises KernelRefused, and
-whoever has a list of candidates takes the next one.
+A kernel with a broken or undecided obligation is never returned: building its µGraph raises KernelRefused, and a caller
+with a list of candidates tries the next one.
 
     python -m mirage_formal.run.kernel_build RUN_DIR     writes RUN_DIR/kernels, which mirage_formal.device runs
     anywhere
@@ -54,17 +54,17 @@ if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.stable import Stable
 
 ARCHS: Final = ("sm_80", "sm_90a")
-#: How many candidates get kernels if nobody says otherwise.
+#: Default number of candidates that get kernels.
 COUNT: Final = 4
 
 
 class KernelWarning(UserWarning):
-    """A candidate is passed over because its kernels are refused, or runs without a running maximum."""
+    """Warning: a candidate is skipped because its kernels are refused, or runs without a running maximum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Obligations of a kernel that all hold, and the texts that they name by digest."""
+    """Obligations of a kernel that all hold, and the SMT-LIB texts that they name by digest."""
 
     records: tuple[ObligationRecord, ...]
     texts: dict[str, str]
@@ -77,7 +77,7 @@ def build(
     archs: Sequence[str] = (),
     form: Stable | None = None,
 ) -> Built:
-    """The kernels of a µGraph, with running maxima under the exponentials that it sums (run.kernel_build.stable).
+    """Build the kernels of a µGraph, with running maxima under the exponentials that it sums (run.kernel_build.stable).
 
     Sound: the form that kernels are made of is proved equal to the µGraph, which the checker replays; every generated
     kernel, those of predefined operators included, is discharged by claims.safety.safety; only if all its obligations
@@ -86,9 +86,9 @@ def build(
     Args:
         graph: The µGraph, proved equal to the program.
         program: The program.
-        target: What kernels are planned for.
-        archs: Architectures to compile for; what is missing is compiled when the executable is loaded.
-        form: Another form of the µGraph (run.kernel_build.forms), with its proof; its own, if left out.
+        target: Target that kernels are planned for.
+        archs: Architectures to compile for; others are compiled when the executable is loaded.
+        form: Another form of the µGraph (run.kernel_build.forms), with its proof; its stable form, if left out.
 
     Raises:
         KernelRefused: It has no kernel that may run.
@@ -110,7 +110,7 @@ def build_form(
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
     early: Set[int] = NONE_EARLY,
 ) -> Built:
-    """The kernels of a form, as ``kernels.generate`` is asked for them, without its candidate; see ``build``.
+    """Build the kernels of a form with given schedules and early launches; see ``build``.
 
     Raises:
         KernelRefused: It has no kernel that may run.
@@ -165,7 +165,7 @@ def _compiled(
 
 
 def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compiled]:
-    """A kernel compiled for each architecture; nothing where there is no compiler."""
+    """Compile a kernel for each architecture; return nothing where there is no compiler."""
     if not archs:
         return {}
     from mirage_formal.device.compile import available, compile
@@ -181,14 +181,14 @@ def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compi
 
 @lru_cache(maxsize=64)
 def discharge(program: Program) -> Settled:
-    """The obligations of a kernel, all of which hold.
+    """Return the obligations of a kernel after they are all discharged.
 
-    Tuning builds a candidate again and again with one kernel changed, and asks solvers about that one alone.
+    Results are cached, because tuning builds a candidate many times with one kernel changed.
 
     Sound: a Program is a value, and equal ones have the same obligations; what does not hold raises, and is not kept.
 
     Raises:
-        KernelRefused: One is broken or undecided; names it.
+        KernelRefused: An obligation is broken or undecided; names it.
     """
     from mirage_formal.claims.safety import safety  # loads solvers
 
@@ -243,20 +243,24 @@ def build_run(
 ) -> list[tuple[str, str]]:
     """Write the kernels of a run's best candidates, or of a whole program's best covers, to its directory ``kernels``.
 
-    Candidates that are refused don't count. Earlier kernels are replaced; results of a device only with ``force``.
+    Refused candidates do not count. Earlier kernels are replaced; those with GPU results only with ``force``.
 
-    Args: root: The run's directory. count: How many candidates get kernels. archs: Architectures to compile for. force:
-        Whether kernels are replaced that have results of a device. other_forms: Whether kernels are those of the form
-        with the best estimate (run.kernel_build.forms), not of the own one. step: Told how many candidates have
-        kernels, after each that was tried.
+    Args:
+        root: The run's directory.
+        count: Number of candidates that get kernels.
+        archs: Architectures to compile for.
+        force: Whether kernels with GPU results are replaced.
+        other_forms: Whether kernels are those of the form with the best estimate (run.kernel_build.forms), not of the
+            own one.
+        step: Callback with the number of candidates that have kernels, after each that was tried.
 
     Returns:
-        For each candidate that was tried, its directory's name and what became of it: "built", with the name of a form
-        other than its own, and after a semicolon a note if exponentials are summed without a running maximum; or why
-        not.
+        For each candidate that was tried, its directory's name and the outcome: "built", with the name of a form other
+        than its own, and after a semicolon a note if exponentials are summed without a running maximum; or the reason
+        why not.
 
     Raises:
-        RunError: There is no run, or something in ``kernels`` is not ours or may not be replaced.
+        RunError: There is no run, or a file in ``kernels`` is not ours or may not be replaced.
     """
     with orderly("what is finished stays; the same command builds the rest"), writing(root):
         tell = step or (lambda what, done, total: None)
@@ -300,10 +304,10 @@ def _build_run(
 
 
 def _best(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str]) -> tuple[Built, str]:
-    """The kernels of the form with the best estimate that has any, and its name if it is not the own one.
+    """Return the kernels of the form with the best estimate that has any, and its name if it is not the own one.
 
     Raises:
-        KernelRefused: The own form has none.
+        KernelRefused: The own form is not proved.
     """
     from mirage_formal.run.kernel_build.forms import OWN, forms  # loads numerical packages
 
@@ -322,7 +326,7 @@ def _best(graph: KernelGraph, program: KernelGraph, target: Target, archs: Seque
 
 
 def candidates_of(root: Path) -> tuple[KernelGraph, str, list[tuple[str, Callable[[], KernelGraph]]]]:
-    """The program of a finished run, its target's name, and its candidates or covers, best first: name and graph."""
+    """Return a finished run's program, its target's name, and its candidates or covers, best first, by name."""
     if (root / WHOLE_FILE).is_file():
         whole = decode(read(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE))
         if not whole.covers:

@@ -16,7 +16,7 @@ from mirage_formal.records import KernelLaunch, Launch, ProductLaunch, sha256
 
 
 def text_digest(launches: Sequence[Launch], sources: Iterable[str]) -> str:
-    """The digest of launches, which have those of their sources, and of what these are compiled with."""
+    """Return a digest of launches, of their sources, and of the headers that these are compiled with."""
     bare = [msgspec.structs.replace(one, cubins={}) if isinstance(one, KernelLaunch) else one for one in launches]
     return sha256(msgspec.json.encode([surroundings(sources), bare]))
 
@@ -27,7 +27,7 @@ def launch_digest(
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
     early: Set[int] = NONE_EARLY,
 ) -> str:
-    """The digest of the launches that ``run.kernel_build.build`` makes, without proving or compiling anything.
+    """Return the digest of the launches that ``run.kernel_build.build`` makes, without proofs or compilation.
 
     Raises:
         UnsupportedError: It has no kernels.

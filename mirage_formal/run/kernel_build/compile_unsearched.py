@@ -1,4 +1,4 @@
-"""A graph as its user wrote it: called on tensors, and printed as CUDA C++. No search comes in between."""
+"""Compilation of a user's graph without a search: as a callable on tensors, and as CUDA C++ text."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.kernel_build.build import KernelWarning, build
 from mirage_formal.run.kernel_build.values import Built
 
-#: The target that kernels are planned for, by the architecture that they are compiled for. A device with less shared
-#: memory than its target's refuses a kernel that needs more when it is loaded.
+#: Target that kernels are planned for, by architecture. A device with less shared memory than its target refuses a
+#: kernel that needs more when it is loaded.
 _TARGETS: Final = {"sm_90a": "h200", "sm_80": "a100"}
-#: For all others: the one with the least shared memory.
+#: Target of all other architectures: the one with the least shared memory.
 _SMALLEST: Final = "rtx4090"
 
 
 def optimized(graph: KernelGraph) -> Optimized:
-    """A graph that can be called; its kernels are built at the first call on a GPU.
+    """Return a graph as a callable; its kernels are built at the first call on a GPU.
 
     Sound: the kernels are of the graph itself, or of its running-maximum form, which is proved equal to it; their
     obligations are discharged, see ``run.kernel_build.build.build``.
@@ -35,7 +35,7 @@ def optimized(graph: KernelGraph) -> Optimized:
         graph: A program or a µGraph.
 
     Returns:
-        What a result of a search is called by, for this graph. It warns where exponentials are summed without a
+        The callable, of the same class as that of a search result. It warns where exponentials are summed without a
         running maximum.
     """
 
@@ -55,14 +55,14 @@ def target_of(arch: str) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class CudaProgram:
-    """The kernels of a graph as text, with what the reference system's dictionary has; ``program["code"]`` works too.
+    """CUDA C++ of a graph's kernels; ``program["code"]`` works too, as with the reference system's dictionary.
 
     Attributes:
-        code: CUDA C++ of all generated kernels; products outside of block graphs are cuBLAS, and have none.
+        code: CUDA C++ of all generated kernels; products outside of block graphs are cuBLAS calls, and have none.
         buf_size: Bytes of the tensors between kernels.
-        max_smem_size: Most bytes of shared memory that a block of one kernel has.
-        profiler_buf_size: 0: nothing is profiled.
-        output_directives: For each output its elements, its shape and its strides.
+        max_smem_size: Most bytes of shared memory of a block of one kernel.
+        profiler_buf_size: Always 0: there is no profiling.
+        output_directives: Number of elements, shape and strides of each output.
         built: The kernels, with their obligations.
     """
 
@@ -74,23 +74,23 @@ class CudaProgram:
     built: Built
 
     def __getitem__(self, name: str) -> Any:
-        """A field by its name."""
+        """Return a field by its name."""
         if name not in self.keys():
             raise KeyError(name)
         return getattr(self, name)
 
     def keys(self) -> tuple[str, ...]:
-        """The names of the reference system's dictionary."""
+        """Return the keys of the reference system's dictionary."""
         return ("code", "buf_size", "max_smem_size", "profiler_buf_size", "output_directives")
 
 
 def cuda_program(graph: KernelGraph, arch: str, input_strides: Sequence[Sequence[int]] | None) -> CudaProgram:
-    """The kernels of a graph for an architecture.
+    """Build the kernels of a graph for an architecture, and return their text.
 
     Args:
         graph: A program or a µGraph.
-        arch: As in "sm_80".
-        input_strides: The inputs' strides, which must be the graph's; None for those.
+        arch: Architecture, as in "sm_80".
+        input_strides: Strides of the inputs, which must be the graph's; None for the graph's own.
 
     Raises:
         KernelRefused: It has no kernel that may run; says why.

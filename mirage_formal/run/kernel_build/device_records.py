@@ -1,4 +1,4 @@
-"""Records of a candidate's kernels on a GPU: measured there, and written beside the kernels.
+"""GPU records of a candidate's kernels: numerics and times, measured and written to the kernels' directory.
 
 Needs CuPy, NumPy and msgspec: the machine with the GPU has no solver.
 """
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def compared(runs: DeviceRuns, seed: int = 0) -> NumericsRecord:
-    """Numerics of kernels: their results on seeded inputs, compared with float64 at every scale.
+    """Compare the results of kernels on seeded inputs with float64 at every scale.
 
     Args:
-        runs: The loaded kernels; what the comparison has allocated is freed afterwards.
+        runs: The loaded kernels; memory that the comparison allocates is freed afterwards.
         seed: Seed of the inputs.
     """
     from mirage_formal.claims.numerics.numerics import Inputs, check  # needs NumPy
@@ -36,7 +36,7 @@ def compared(runs: DeviceRuns, seed: int = 0) -> NumericsRecord:
 
 
 def record_numerics(runs: DeviceRuns, directory: Path, seed: int = 0) -> NumericsRecord:
-    """Compare with float64, and write numerics.json.
+    """Compare kernels with float64, and write numerics.json.
 
     Args:
         runs: The loaded kernels.
@@ -45,7 +45,7 @@ def record_numerics(runs: DeviceRuns, directory: Path, seed: int = 0) -> Numeric
 
     Raises:
         RunError: The directory has no manifest.
-        FormatError: A file is not what the manifest lists.
+        FormatError: A file is not the one that the manifest lists.
     """
     record = compared(runs, seed)
     write_numerics(directory, record)
@@ -56,13 +56,13 @@ def record_time(runs: DeviceRuns, directory: Path, tuning: TuningRecord | None =
     """Time the kernels, and write measure.json.
 
     Args:
-        runs: The loaded kernels; what the measurement has allocated is freed afterwards.
+        runs: The loaded kernels; memory that the measurement allocates is freed afterwards.
         directory: Their directory.
-        tuning: How the kernels were chosen, if they were tuned.
+        tuning: Record of how the kernels were chosen, if they were tuned.
 
     Raises:
         RunError: The directory has no manifest.
-        FormatError: A file is not what the manifest lists.
+        FormatError: A file is not the one that the manifest lists.
     """
     try:
         found = runs.measure()

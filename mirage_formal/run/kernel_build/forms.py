@@ -1,8 +1,8 @@
-"""The forms of a candidate: its own, and others that may be faster, each proved equal to it.
+"""Forms of a candidate: its own, and rewritten variants that may be faster, each proved equal to it.
 
 A search ranks a candidate by its µGraph. Later rewrites of single kernels are compared by measurement: factors behind
-products, loops dealt to more blocks, and kernels for predefined products (``kernels.post_search_rewrites``). A caller
-that measures takes all forms of a candidate; any other takes the first, or the one with the best estimate.
+products, split-K loops, and kernels for predefined products (``kernels.post_search_rewrites``). A caller that measures
+takes all forms of a candidate; any other takes the first, or the one with the best estimate.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mirage_formal.search.thread import fuse_threads
 
 #: The name of a candidate's own form.
 OWN: Final = Change().name
-#: By how much the estimate of a form may exceed that of the candidate's own form; the model does not see registers.
+#: Largest ratio of a form's estimate to that of the candidate's own form; the model does not count registers.
 SLACK: Final = 1.15
 
 
@@ -33,11 +33,11 @@ class Form(Stable):
     """A form of a candidate; ``run.kernel_build.build.build_form`` makes its kernels.
 
     Attributes:
-        name: What was done to its kernels: "own", or as ``kernels.post_search_rewrites.rewrite.Change`` says.
+        name: Name of the rewriting: "own", or as in ``kernels.post_search_rewrites.rewrite.Change``.
         us: Estimated microseconds.
         grids: Whether its kernels are the candidate's own on other grids.
         tiles: Whether these are kernels with products.
-        sources: For each operator of its µGraph, the candidate's that it comes from; empty where that is not known.
+        sources: For each operator of its µGraph, the candidate's operator that it comes from; empty where not known.
     """
 
     name: str
@@ -48,17 +48,17 @@ class Form(Stable):
 
 
 def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> list[Form]:
-    """The forms of a candidate, its own first, the others by their estimates.
+    """Return the forms of a candidate, its own first, the others by their estimates.
 
-    The same for the same arguments. Forms that are equal are listed once; one without a proof is left out.
+    The result is deterministic. Equal forms are listed once; a form without a proof is left out.
 
     Sound: each has a proof, see ``run.kernel_build.stable.stable``.
 
     Args:
         candidate: A µGraph.
         target: The GPU that estimates are for.
-        slack: Forms are listed whose estimate is at most this times that of the candidate's own, and the one in which
-            factors only go behind products.
+        slack: Largest ratio of a form's estimate to that of the candidate's own. The form that only moves factors
+            behind products is listed in any case.
 
     Raises:
         NotProved: Its own form has no proof.
@@ -72,7 +72,7 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
             continue  # a search has candidates of one kernel on other grids
         rewriting = _rewriting(change, target, slack)
         before = rewritten(candidate, rewriting)
-        # What was there, or is estimated slow already, need not be proved.
+        # Known or slow forms need no proof.
         if before.graph in known or _slow(change, _us(before.graph, target), slack * _us(candidate, target)):
             continue
         known.add(before.graph)
@@ -117,14 +117,14 @@ def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SL
 
 
 def mixed(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, slack: float = SLACK) -> Form:
-    """The form in which operators are each rewritten in a way of their own.
+    """Return the form in which operators are rewritten each in its own way.
 
     Sound: it has a proof, see ``run.kernel_build.stable.stable``.
 
     Args:
         candidate: A µGraph.
         target: The GPU that estimates are for.
-        names: By operator the name of the form that it has there; the others stay. Operators that are alike have one.
+        names: Name of the form of each operator; the others stay. Equal operators have the same one.
         slack: As for ``forms``.
 
     Raises:
@@ -145,7 +145,7 @@ def mixed(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, s
 
 
 def parse(name: str) -> dict[int, str]:
-    """The forms of operators that a mixed form's name says."""
+    """Return the form of each operator from the name of a mixed form."""
     words = (part.split(" ", 1) for part in name.removeprefix(MIXED).split(", "))
     return {int(number): what for number, what in words}
 
@@ -167,7 +167,7 @@ def _own(candidate: KernelGraph, target: Target) -> Form:
 
 
 def _changed(candidate: KernelGraph, change: Change, rewriting: Rewriting, before: Rewritten, target: Target) -> Form:
-    """The form of a change; ``before`` is the candidate rewritten, without running maxima."""
+    """Return the form of a change; ``before`` is the rewritten candidate without running maxima."""
     return replace(
         _form(change.name, stable(candidate, rewriting), target, before), grids=change.grids, tiles=change.tiles > 0
     )

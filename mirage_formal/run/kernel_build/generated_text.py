@@ -1,4 +1,4 @@
-"""Graphs as text: CUDA C++, Triton, and files."""
+"""Text of graphs: CUDA C++, Triton, and files of these."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def generate_cuda_program(
     input_strides: Sequence[Sequence[int]] | None = None,
     **more: Any,
 ) -> CudaProgram:
-    """The CUDA C++ of a graph's own kernels; no search comes before.
+    """Return the CUDA C++ of a graph's own kernels, without a search.
 
     Args:
         graph: The graph.
@@ -55,7 +55,7 @@ def generate_cuda_program(
 
 
 def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: int = 90) -> TritonProgram:
-    """The Triton file of a graph's own kernels; no search comes before. Neither torch nor Triton has to be installed.
+    """Return the Triton file of a graph's own kernels, without a search; torch and Triton need not be installed.
 
     Args:
         graph: The graph, or a candidate's (``result.graph``).
@@ -80,15 +80,15 @@ def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: in
 
 
 def code_options(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuse or ignore what the reference system's code generator is told.
+    """Check the options of the reference system's code generator: refuse some, warn about others.
 
     Args:
-        where: What is called.
-        given: Its options.
-        known: Names of those that are taken.
+        where: Name of the called function, for messages.
+        given: Options of the call.
+        known: Names of options that have an effect.
 
     Raises:
-        UnsupportedError: One is refused, or there is none of its name.
+        UnsupportedError: An option is refused or unknown.
     """
     for name, value in given.items():
         if name == "profiling" and value:
@@ -107,7 +107,7 @@ def written(file_name: str | PathLike[str], ending: str, text: str) -> None:
 
     Args:
         file_name: The file.
-        ending: What is appended to a name without an ending.
+        ending: Suffix appended to a name without one.
         text: The text.
 
     Raises:

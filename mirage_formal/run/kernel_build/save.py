@@ -1,7 +1,7 @@
-"""The directory of a candidate's kernels: sources, machine code, plans, obligations, and a manifest over all of them.
+"""Directory of a candidate's kernels: sources, machine code, plans, obligations, and a manifest of all files.
 
-docs/run-directory.md describes every file. The directory is written beside its place and renamed, so it is there wholly
-or not at all.
+docs/run-directory.md describes every file. The directory is written under a temporary name and then renamed, so that it
+is never incomplete.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from mirage_formal.run.run_directory.directory import KERNELS_OF_ONE, remove, su
 
 
 def save_built(built: Built, directory: Path) -> None:
-    """Write kernels with everything that is known about them; kernels that were there go, results of a device too.
+    """Write kernels to a directory; earlier kernels there are removed, with their GPU results.
 
     Raises:
-        RunError: Something lies there that is not ours.
+        RunError: The directory has a file that this package does not write.
     """
 
     def make(building: Path) -> None:
@@ -54,10 +54,10 @@ def save_built(built: Built, directory: Path) -> None:
 
 
 def move_built(source: Path, directory: Path) -> None:
-    """Put kernels that were written elsewhere in the place of others, with what a device has said about them.
+    """Move kernels to another directory in place of the earlier ones, with their GPU results.
 
     Raises:
-        RunError: Something lies there, or among them, that is not ours.
+        RunError: One of the directories has a file that this package does not write.
     """
     survey(source, KERNELS_OF_ONE).refuse_foreign()
     _replace(directory, lambda building: shutil.copytree(source, building))

@@ -1,4 +1,4 @@
-"""The form of a candidate that its kernels compute: each part that changes is believed only with a proof of its own."""
+"""Stable forms of candidates (online softmax and other rewritings): each rewritten part needs a proof of its own."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from mirage_formal.kernels.online_softmax.rewrite_groups import Together, runs
 from mirage_formal.kernels.online_softmax.stabilize import NotStable
 from mirage_formal.records import FormPartRecord, FormRecord, ProvedRecord, line
 
-#: Another graph of the same interface for a graph of one operator; the given one where there is none.
+#: Rewriting of a graph of one operator to another one of the same interface, or to itself.
 Rewriting = Callable[[KernelGraph], KernelGraph]
 
 
-#: Operators of a µGraph, and what takes their place; None if they stay.
+#: Operators of a µGraph, and their replacement; None if they stay.
 _Part = tuple[tuple[int, ...], Other | None]
 
 
 class NotProved(MirageError):
-    """The form of a µGraph is not known to be equal to it."""
+    """Error: a form of a µGraph is not proved equal to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Stable:
     """Form of a µGraph that kernels are generated from, with the proof that it equals the given µGraph.
 
     Attributes:
-        graph: The µGraph's form; the given one if nothing is to be changed or can be.
-        proof: That it equals the given one, part by part, as FormRecord; None if it is the given one.
-        conditions: Where the proofs of parts hold.
-        added: Those of the form that the given one has not.
-        note: Why a µGraph that sums exponentials has no running maxima, or "".
+        graph: The form; the given µGraph itself if no rewriting applies.
+        proof: Proof that it equals the given µGraph, part by part, as FormRecord; None if it is the given one.
+        conditions: Side conditions of the proofs.
+        added: Side conditions of the form that the given µGraph does not have.
+        note: Reason why a µGraph with sums of exponentials has no running maxima, or "".
     """
 
     graph: KernelGraph
@@ -50,20 +50,20 @@ class Stable:
 
 
 def as_it_is(graph: KernelGraph) -> KernelGraph:
-    """The rewriting that changes nothing."""
+    """Return the graph unchanged; the identity rewriting."""
     return graph
 
 
 def stable(graph: KernelGraph, rewriting: Rewriting = as_it_is) -> Stable:
-    """The form of a µGraph of which no summed exponential overflows, if there is one.
+    """Return the form of a µGraph in which no summed exponential overflows, if there is one.
 
-    Sound: a µGraph other than the given one is returned only if it is the given one with others in the places of
-    parts, each with a proof that it equals its part; the checker's kernel has replayed them, z3 and cvc5 refute what
-    they leave to them, and some input meets their conditions. Nothing rests on the rewriting.
+    Sound: a µGraph other than the given one is returned only if it is the given one with others in the places of parts,
+    each with a proof that it equals its part; the checker's kernel has replayed them, z3 and cvc5 refute what they
+    leave to them, and some input meets their conditions. Nothing rests on the rewriting.
 
     Args:
         graph: A µGraph.
-        rewriting: What operators are replaced by before.
+        rewriting: Rewriting of single operators that is applied first.
 
     Raises:
         NotProved: There is such a form, but no such proof.
@@ -75,14 +75,14 @@ def stable(graph: KernelGraph, rewriting: Rewriting = as_it_is) -> Stable:
 
 
 def assemble(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stable:
-    """The form of a µGraph that has others in the places of parts.
+    """Return the form of a µGraph in which some parts are replaced, with its proof.
 
     Sound: see ``stable``; nothing rests on where the parts come from.
 
     Args:
         graph: The µGraph.
-        parts: Its parts, in an order in which they can be computed, with what takes their places.
-        note: See ``Stable``.
+        parts: Its parts in topological order, each with its replacement.
+        note: As ``Stable.note``.
 
     Raises:
         NotProved: A proof is refused, or says too little.
@@ -105,10 +105,10 @@ def assemble(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stab
 
 
 def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
-    """The parts of a µGraph with a proved form in the place of each that changes, and why there is no maximum, or "".
+    """Return the parts of a µGraph with proved replacements, and a note if there is no running maximum, else "".
 
     Raises:
-        NotProved: One has a form, but no proof.
+        NotProved: A part has a form, but no proof.
     """
     from mirage_formal.kernels.online_softmax.stabilize import stabilize, stabilized
 
@@ -131,7 +131,7 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
         if not stabilizing.isdisjoint(run.operators):
             after = stabilize(before)
             if isinstance(after, NotStable) or after == before:
-                # Of what a part reads less is known inside of it than in the µGraph, which is taken as one part then.
+                # Less is known of a part's inputs inside the part, so the whole µGraph is tried as one part.
                 return _whole(graph, rewriting)
             form = after
         parts.append((run.operators, proved(piece, form)))
@@ -139,25 +139,25 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
 
 
 def _whole(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
-    """Do the same as ``_parts``, with the µGraph as one part."""
+    """Return the same as ``_parts``, with the µGraph as one part."""
     from mirage_formal.kernels.online_softmax.stabilize import stabilize
 
     whole = taken_out(graph, range(len(graph.ops)))
     before = rewritten(whole.program, rewriting).graph
     form = stabilize(before)
     if isinstance(form, NotStable):
-        # Parts of the rewritten µGraph would need others: its caller has the µGraph itself.
+        # Parts of the rewritten µGraph would need other inputs; the caller has the µGraph itself.
         return [], f"no running maximum: {form.reason}"
     return [(tuple(range(len(graph.ops))), proved(whole, form))], ""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A µGraph some of whose operators are rewritten.
+    """A µGraph in which some operators are rewritten.
 
     Attributes:
-        graph: It.
-        sources: For each of its operators, the one of the given µGraph that it comes from.
+        graph: The rewritten µGraph.
+        sources: For each of its operators, the operator of the given µGraph that it comes from.
         changed: The operators of the given µGraph that are rewritten.
     """
 
@@ -167,7 +167,7 @@ class Rewritten:
 
 
 def rewritten(graph: KernelGraph, rewriting: Rewriting) -> Rewritten:
-    """A µGraph each of whose operators is rewritten by itself.
+    """Rewrite each operator of a µGraph by itself.
 
     Sound: nothing rests on it, see ``stable``.
     """
@@ -187,10 +187,10 @@ def singly(graph: KernelGraph) -> tuple[Piece, ...]:
 
 
 def proved(piece: Piece, form: KernelGraph) -> Other:
-    """The form of a part, with its proof.
+    """Return the form of a part with its proof.
 
     Raises:
-        NotProved: There is none.
+        NotProved: The prover finds none.
     """
     from mirage_formal.claims.equality.prove import prove  # loads numerical packages
 
@@ -201,7 +201,7 @@ def proved(piece: Piece, form: KernelGraph) -> Other:
 
 
 def _record(graph: KernelGraph, parts: Sequence[_Part]) -> bytes:
-    """The evidence, as a file."""
+    """Return the evidence of a form as the bytes of a file."""
     return line(
         FormRecord(
             candidate=embed(graph),

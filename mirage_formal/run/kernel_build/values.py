@@ -1,4 +1,4 @@
-"""Kernels of a candidate as values, before they are written to files."""
+"""Built kernels of a candidate as values, before they are written to files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from mirage_formal.records import KernelPlanRecord, ObligationRecord
 if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.stable import Stable  # loads the checker, which searches do not need
 
-#: How the names of forms begin whose operators have forms of their own each.
+#: Name prefix of mixed forms, in which operators have forms of their own.
 MIXED: Final = "mixed: "
 
 
 class KernelRefused(MirageError):
-    """A µGraph has no kernel that may run.
+    """Error: a µGraph has no kernel that may run.
 
     Its running-maximum form is not proved, it cannot be planned or compiled, or an obligation does not hold.
     """
@@ -27,17 +27,17 @@ class KernelRefused(MirageError):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The kernels of a candidate.
+    """The built kernels of a candidate.
 
     Attributes:
-        executable: What is launched.
+        executable: Launches of the kernels in order.
         programs: The generated kernels' Programs by name.
         obligations: Their safety obligations, all of which hold.
-        questions: What the obligations ask of solvers, as SMT-LIB texts; obligations name them by digest.
-        plans: The plans of the generated kernels, with what the compiler made of them.
+        questions: SMT-LIB texts of the obligations, which name them by digest.
+        plans: Plans of the generated kernels, with the compiler's figures.
         stable: The µGraph that they compute.
-        candidate: Digest of the µGraph that they are of.
-        target: What they are planned for.
+        candidate: Digest of the candidate's µGraph.
+        target: Target that they are planned for.
     """
 
     executable: Executable

@@ -26,7 +26,7 @@ JOINED: Final = "joined"
 
 
 def joined(graph: KernelGraph, target: Target) -> Stable | None:
-    """The µGraph with kernels joined where that is estimated to be faster; None if none is, or one has no proof.
+    """Return the µGraph with kernels fused where that is estimated to be faster; None if none is, or one has no proof.
 
     Sound: each part that changes has a proof that it equals what it was, see ``run.kernel_build.stable.assemble``.
 
@@ -52,7 +52,7 @@ def joined(graph: KernelGraph, target: Target) -> Stable | None:
 
 
 def _groups(graph: KernelGraph, target: Target) -> Iterator[tuple[int, ...]]:
-    """Kernels that can be joined, each in one group: one that reads, and those that only it reads."""
+    """Yield disjoint groups of kernels that can be fused: a consumer, and the producers that only it reads."""
     firsts = [first for first, _ in numbered(len(graph.inputs), graph.ops)]
     readers: dict[int, set[int]] = {}
     for at, op in enumerate(graph.ops):
@@ -75,7 +75,7 @@ def _groups(graph: KernelGraph, target: Target) -> Iterator[tuple[int, ...]]:
 
 
 def _one(graph: KernelGraph, target: Target) -> KernelGraph | None:
-    """A graph of kernels, the last of which reads all others', as one kernel; None if that is none, or not faster."""
+    """Return a graph whose last kernel reads all others as one kernel; None if that is impossible or not faster."""
     count = len(graph.inputs)
     pieces = [
         Piece(op.operands, inline_blocks(op.graph), count + at, 0.0)

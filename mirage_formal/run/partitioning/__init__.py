@@ -1,1 +1,1 @@
-"""Programs larger than a search takes: cut into parts and put together again."""
+"""Graph partitioning for programs larger than one search takes: cut into subgraphs, searched, and stitched again."""

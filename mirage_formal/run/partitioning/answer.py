@@ -1,4 +1,4 @@
-"""An answer for every program: one search, or a cover by parts where that is better."""
+"""Choice between one search of a whole program and a cover by subgraphs, so that every program gets a result."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from mirage_formal.run.run_directory.lock import writing
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
 
-#: Of what the operators take one by one, the share from which on a candidate is clearly better.
+#: Ratio to the unfused estimate below which a candidate is clearly better.
 _CLEARLY: Final = 0.75
-#: States of a unit of several kernels where these are expected to be no better than parts one by one: little is left.
+#: Most states of a unit with several kernels, where these are expected to be no better than subgraphs.
 _BESIDE: Final = 200_000
-#: Of a time limit the share for one search of the program; the rest is for covers, if that brings little.
+#: Share of a time limit for one search of the whole program; the rest is for covers, if its result is poor.
 _AS_ONE: Final = 2 / 3
 
 
 def is_whole(program: KernelGraph, settings: Settings) -> bool:
-    """Return whether a program has more operators than any candidate of its space, so that it is searched part by part.
+    """Return whether a program has more operators than any candidate of its space, so that it is searched in subgraphs.
 
-    Where the user named no space, a kernel may have all operators of a program without products.
+    If the user named no space, a program without products may still be one kernel, and is then searched as one.
 
     Raises:
         MirageError: The program or the settings are at fault.
@@ -44,12 +44,12 @@ def is_whole(program: KernelGraph, settings: Settings) -> bool:
 
 
 def run_any(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report | WholeReport:
-    """Search a program as one, or cover it by parts; or recall from the store what that has found before.
+    """Search a program as one or cover it by subgraphs; on a cache hit, return the stored result.
 
-    A program that is larger than its space is searched part by part. Any other is searched as one. If the user named no
-    space and no limits, there is always an answer. Covered by parts is then a program that no search takes as one, one
-    that has several outputs, unless a kernel can have all of its operators, a program for which nothing was found, or
-    of which the best candidate is estimated above the operators one by one.
+    A program that is larger than its space is searched in subgraphs. Any other is searched as one. If the user named no
+    space and no limits, there is always a result. In that case these programs are covered by subgraphs: one that no
+    search takes as one; one with several outputs, unless a kernel can have all of its operators; one for which nothing
+    was found; one whose best candidate is estimated above the unfused program.
 
     Raises:
         MirageError: A mistake in the program, the settings or the directory.
@@ -90,10 +90,10 @@ def _searched_any(program: KernelGraph, settings: Settings, out: Path, **about: 
         # Views and maxima in between are where a cover may cut better.
         good = _good(report, 1.0 if job.sought.program == program else _CLEARLY)
         if report.summary.status == "interrupted" or good or (out / KERNELS).exists():
-            return report  # kernels of a run that is resumed are not removed unasked
+            return report  # kernels of a resumed run are not removed without a request
         # What lies there is the run that was just made. If it was of some use, the program may be a part of its cover.
         settings = replace(settings, resume=False, force=True, time_limit_s=_left(settings.time_limit_s, begin))
-        done = report.summary.status == "complete" or not report.summary.found  # what was found may be left to verify
+        done = report.summary.status == "complete" or not report.summary.found  # candidates may be left to verify
         tried = done and not _good(report, 1.0)
         return run_whole(program, settings, out, tried=tried, **about)
 
@@ -104,7 +104,7 @@ def _good(report: Report, share: float) -> bool:
 
 
 def _left(limit: float | None, begin: float) -> float | None:
-    """Seconds of a time limit that are left."""
+    """Return the seconds that are left of a time limit."""
     return None if limit is None else max(limit - (time.monotonic() - begin), NO_TIME_S)
 
 

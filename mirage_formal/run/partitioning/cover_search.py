@@ -1,8 +1,7 @@
-"""Covers of a program: it is cut into parts, each distinct part is searched once, and all is put together again.
+"""Search of covers: a program is cut into subgraphs, each distinct one is searched once, and the results are stitched.
 
-Every search is an ordinary run with its own directory; whole.json ties them together (docs/whole-models.md). A part of
-one operator may stay as it is, so every program has a cover, and none is kept that is estimated above the operators
-one by one.
+Every search is an ordinary run with its own directory; whole.json lists them (docs/whole-models.md). A subgraph of one
+operator may stay as it is, so every program has a cover. No cover is kept that is estimated above the unfused program.
 """
 
 from __future__ import annotations
@@ -52,21 +51,20 @@ from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirro
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.workers.dispatch import Executor
 
-#: Candidates that the run of a part reports, if the user does not say, beside the best of each number of kernels: these
-#: are what covers are made of.
+#: Default number of candidates that a subgraph's run reports, besides the best of each number of kernels; covers are
+#: made of these.
 KEEP: Final = 1
-#: How often the program is cut, each time with what the searches of all parts so far have found.
+#: Most partitions of the program, each with the costs found by all searches so far.
 _ROUNDS: Final = 16
-#: Time limit of an earlier session's search when there is no time left: what it found is verified.
+#: Time limit for resuming a search when no time is left: its earlier results are verified.
 NO_TIME_S: Final = 1e-6
-#: Of a time limit the share for searches of parts; the rest is for covers and files.
+#: Share of a time limit for searches of subgraphs; the rest is for covers and files.
 _SEARCHES: Final = 0.9
-#: Of a time limit the share that is left when no further part's search is begun.
+#: Share of a time limit below which no further search is started.
 _TOO_LITTLE: Final = 0.05
-#: Of the time that is left the share that the search of one part may take: one that ends at it leaves some for others.
+#: Largest share of the remaining time for one search, so that some is left for others.
 _PART: Final = 1 / 2
-#: Microseconds that each kernel counts for beside its estimate where parts are merged: by the estimates, and as if a
-#: launch took longer than they say.
+#: Microseconds added to the estimate of each kernel when subgraphs are merged: none, and a slower launch.
 _KERNEL_US: Final = (0.0, 10.0)
 
 Status = Literal["complete", "interrupted", "time-limit"]
@@ -74,17 +72,16 @@ Status = Literal["complete", "interrupted", "time-limit"]
 
 @dataclass(frozen=True, slots=True)
 class WholeReport:
-    """Result of searching a program of many parts.
+    """Result of searching a program of many subgraphs.
 
     Attributes:
-        record: whole.json as written.
+        record: Record of whole.json.
         results: The covers as candidates, best first; none if the run was interrupted.
-        covers: Them, in the same order.
-        parts: The parts of the first one, in the order in which they are computed; those that an interrupted run came
-            to.
-        directory: Where everything is.
-        searches: Every run, in order, also those of which nothing is used.
-        limited: Operators below which the partition did not look at all sets, see ``Partition``.
+        covers: The covers as values, in the same order.
+        parts: Subgraphs of the first cover in topological order; for an interrupted run, of the last partition.
+        directory: Directory of the whole program.
+        searches: Reports of all searches, in order, also of those that no cover uses.
+        limited: Number of operators whose sets the partition did not enumerate completely, see ``Partition``.
     """
 
     record: WholeRecord
@@ -102,7 +99,7 @@ class WholeReport:
 
     @property
     def summary(self) -> WholeRecord:
-        """The record, under the name that a single run's has."""
+        """The record of the run, under the same attribute name as in ``Report``."""
         return self.record
 
     @property
@@ -112,25 +109,25 @@ class WholeReport:
 
     @property
     def failed(self) -> tuple[UnitRecord, ...]:
-        """Units of work of all searches that were given up."""
+        """Failed units of all searches."""
         return tuple(unit for report in self.searches for unit in report.failed)
 
 
 def run_whole(
     program: KernelGraph, settings: Settings, out: Path, *, tried: bool = False, **about: Unpack[About]
 ) -> WholeReport:
-    """Cut a program into parts, search each distinct one, and write covers of the program to ``out``.
+    """Cut a program into subgraphs, search each distinct one, and write covers of the program to ``out``.
 
-    A part takes a candidate that is proved, whatever the policy of the settings, or keeps its operators where that is
-    estimated to be faster or nothing was found. Several covers are reported, none of which is estimated above the
-    operators one by one, which are a cover themselves. Ctrl-C ends the search of a part as in ``run`` and then the
-    whole; with ``resume`` it is continued.
+    A subgraph is replaced by a proved candidate, whatever the policy of the settings. It keeps its own operators where
+    these are estimated to be faster or no candidate was found. Several covers are reported. None is estimated above the
+    unfused program, which is a cover itself. Ctrl-C ends the search of a subgraph as in ``run``, and then the whole;
+    with ``resume`` it is continued.
 
     Args:
         program: The program.
-        settings: What was asked for.
+        settings: Settings of the user.
         out: The directory.
-        tried: Whether one search of the whole program was made, so that it is no part.
+        tried: Whether the whole program was searched as one before, so that it is no subgraph.
         about: Name, source, progress and workers.
 
     Sound: the whole is equivalent because every part is, see ``stitched``; nothing that is only probable goes in.
@@ -167,11 +164,11 @@ class _Whole:
         self.job = job
         self.target = job.target
         self.identity = identity(job)
-        self.reports: dict[KernelGraph, Report] = {}  # programs, for a candidate's conditions name their operators
-        self.known: dict[KernelGraph, Offers] = {}  # what the searches have brought parts to
-        self.alike: dict[KernelGraph, Offers] = {}  # likewise, for what is sought in them, views apart
-        self.sought: dict[KernelGraph, KernelGraph] = {}  # of parts that were looked at
-        # The least that searches of other parts could find.
+        self.reports: dict[KernelGraph, Report] = {}  # by exact program, because conditions name its operators
+        self.known: dict[KernelGraph, Offers] = {}  # offers found by the searches
+        self.alike: dict[KernelGraph, Offers] = {}  # offers by sought graph, which has no views
+        self.sought: dict[KernelGraph, KernelGraph] = {}  # sought graphs of parts
+        # Lower bounds of the costs that searches of other parts could find.
         self.floors: dict[tuple[KernelGraph, bool], float | None] = {}
         self.limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
         self.merger = Merger(self.program, self.target, self.limits)
@@ -184,14 +181,14 @@ class _Whole:
         self.watch = about.get("watch", silent)
         self.workers = workers
         self.tried = tried
-        if tried:  # nor is a part that differs from the program in views alone
+        if tried:  # a part that differs from it in views only is not searched either
             self.alike[self._look(job.program)] = ()
         self.begin = time.monotonic()
         self.status: Status = "complete"
         self.over = False  # whether there is no time for the search of a further part
 
     def report(self) -> WholeReport:
-        self._write((), "interrupted")  # what is here is ours, if we do not come to the end
+        self._write((), "interrupted")  # marks the directory as ours, in case of an interruption
         if (stopped := self._searched()) is not None:
             record = self._write((), "interrupted")
             return WholeReport(record, (), (), self._filled(stopped), self.root, self._searches(), self.limited)
@@ -203,7 +200,10 @@ class _Whole:
         return WholeReport(record, results, covers, covers[0].parts, self.root, self._searches(), self.limited)
 
     def _searched(self) -> Partition | None:
-        """Search the parts of partitions, then merged parts, then those of covers of few kernels; see ``_explore``."""
+        """Search the subgraphs of partitions, then merged subgraphs, then those of covers with few kernels.
+
+        Return the partition at which the user interrupted the search, or None; see ``_explore``.
+        """
         stopped = self._explore(lambda: self._cut(self._expected))
         if self.job.engine != "guided":
             return stopped
@@ -213,7 +213,7 @@ class _Whole:
         for us in _KERNEL_US:
             if stopped is None:
                 stopped = self._explore(partial(self._merged, us))
-        if stopped is not None or self.settings.narrowed:  # in a space that the user named single kernels are no limit
+        if stopped is not None or self.settings.narrowed:  # a user's space is not restricted to single kernels
             return stopped
         return self._explore(lambda: self._cut(self._few, _KERNEL_US[-1]))
 
@@ -221,10 +221,10 @@ class _Whole:
         return self.merger.merged(self._cut(self._least), self._expected_offers, kernel_us)
 
     def _explore(self, cutting: Callable[[], Partition]) -> Partition | None:
-        """Cut the program and search what is new among the parts, and again with what was found.
+        """Cut the program and search its new subgraphs; repeat with the costs found, until there are no new ones.
 
         Returns:
-            The partition at which the user interrupted it, if that was so.
+            The partition at which the user interrupted the search, or None.
         """
         for _ in range(_ROUNDS):
             if self.over:
@@ -244,15 +244,14 @@ class _Whole:
         return None
 
     def _gain(self, part: Part) -> float:
-        """Microseconds that the search of a part could save at most, as far as floors tell: what comes first."""
+        """Return the most microseconds that a search could save for a subgraph; 0 where no lower bound is known."""
         us = self._floor(part.program, cuts=not self.single)
         return 0.0 if us is None else estimate(part.program, self.target).us - us
 
     def _covers(self) -> Iterator[tuple[WholePart, ...]]:
-        """Covers by what was found: partitions with and without merged parts, and the operators one by one.
+        """Yield covers from the costs found: with and without merges, with library products, and the unfused program.
 
-        A partition is cheap part by part, and a merging saves by its parts' estimates; what the whole is estimated at
-        is seen when it is put together.
+        The costs of subgraphs are independent estimates; the estimate of a whole cover is computed after stitching.
         """
         front = partitions(self.program, self.target, self.limits, self._found)
         # What one kernel leaves in the L2 the next one reads for less, which prices of parts of one kernel do not know.
@@ -297,7 +296,7 @@ class _Whole:
 
     def _floor(self, part: KernelGraph, *, cuts: bool) -> float | None:
         """Return ``floor_us`` of a part, or the cost that a search for the same graph found; None without either."""
-        if (part, cuts) not in self.floors:  # the same sets of operators are looked at in every round
+        if (part, cuts) not in self.floors:  # every round asks for the same sets of operators
             whole = self.tried and len(part.ops) == len(self.program.ops)
             most = self.job.space.max_block_inputs
             searched = not whole and takes(part, self.job, self.settings) and not self._too_wide(part, most)
@@ -308,7 +307,7 @@ class _Whole:
         return min((us for _, us in found), default=None)
 
     def _too_wide(self, part: KernelGraph, most: int) -> bool:
-        """Return whether single kernels are searched for a part, none of which reads as many tensors.
+        """Return whether a subgraph has more inputs than one kernel reads, and only single kernels are searched for it.
 
         Sound: such a search finds nothing. Kernels that are put together read more, see ``part_kernels``.
         """
@@ -341,7 +340,7 @@ class _Whole:
         return tuple(self.reports.values())
 
     def _search(self, part: Part) -> Report | None:
-        """The run of a part; equal parts share one. None if there is no time left."""
+        """Return the run of a subgraph, which equal subgraphs share; None if there is no time left."""
         program = part.program
         if program not in self.reports:
             code, left = digest(program), self._left()
@@ -370,7 +369,7 @@ class _Whole:
     def _own_settings(self, part: Part, left: float | None, *, resume: bool) -> Settings:
         limit = None if left is None else max(_PART * left, NO_TIME_S)
         config = part_config(part.program, self.settings)
-        # What lies in a part's directory is this whole's own, see open_whole.
+        # A part's directory belongs to this whole program, see open_whole.
         return replace(
             self.settings,
             config=config,
@@ -386,11 +385,11 @@ class _Whole:
         )
 
     def _runs(self) -> list[str]:
-        """Directories of all searches, relative to the root."""
+        """Return the directories of all searches, relative to the root."""
         return sorted(report.directory.relative_to(self.root).as_posix() for report in self.reports.values())
 
     def _watched(self, number: int) -> Watch:
-        """Progress that says which part is searched."""
+        """Return a progress callback that adds the number of the subgraph that is searched."""
         return lambda progress: self.watch(replace(progress, remark=progress.remark or f"part {number}"))
 
     # --- records -----------------------------------------------------------------------------------------------
@@ -435,7 +434,7 @@ class _Whole:
 
 
 def _multiplies(part: KernelGraph) -> bool:
-    """Return whether a part computes a product."""
+    """Return whether a subgraph has a matrix product."""
     return any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in part.ops)
 
 

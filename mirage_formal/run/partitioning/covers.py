@@ -1,4 +1,4 @@
-"""Covers as values and as records, and which of them are reported."""
+"""Covers of a program, as values and as records, and the selection of those that are reported."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from mirage_formal.run.ranking import library_products, one_by_one
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
 
-#: Covers that are reported at most, and as many as are, if there are so many that differ.
+#: Number of covers that are reported, if there are so many distinct ones.
 _MOST: Final = 4
 _FEW: Final = 3
-#: A sum of estimates is rounded; one that is above another by no more than this is not above it.
+#: Relative tolerance when sums of estimates are compared.
 _ROUNDING: Final = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class WholePart:
-    """A part, what takes its place, and the run that found it.
+    """A subgraph with its replacement, and the run that found it.
 
     Attributes:
-        part: The part.
-        graph: What takes its place: a candidate, or the part's own operators.
+        part: The subgraph.
+        graph: The replacement: a candidate, or the subgraph's own operators.
         chosen: The candidate; None if the operators stay.
-        report: The run; None if no search takes the part, or there was no time.
+        report: The run; None if no search takes the subgraph, or there was no time.
         view: Whether it is an operator whose result is a view in the program, for which no kernel is launched.
     """
 
@@ -50,13 +50,13 @@ class WholePart:
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """A program in parts, put together again.
+    """A cover: a partition of a program with a replacement for each subgraph, stitched to one graph.
 
     Attributes:
-        parts: In the order in which they are computed.
-        graph: The whole.
-        us: Its estimated microseconds: less than its parts' where a kernel's result stays in the L2.
-        kernels: Its kernels.
+        parts: The subgraphs in topological order.
+        graph: The stitched graph.
+        us: Its estimated microseconds; less than the sum of its parts' where a kernel's result stays in the L2 cache.
+        kernels: Number of its kernels.
     """
 
     parts: tuple[WholePart, ...]
@@ -66,7 +66,7 @@ class Cover:
 
 
 def cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Target) -> Cover:
-    """The parts of a program with what takes their places, put together.
+    """Stitch the replacements of a program's subgraphs to a cover.
 
     Sound: see ``stitched``.
     """
@@ -75,10 +75,11 @@ def cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Target) ->
 
 
 def offers(part: KernelGraph, report: Report, target: Target) -> Offers:
-    """Return, for each number of kernels, the least cost of a proved candidate that the search found for a part.
+    """Return, for each number of kernels, the least cost of a proved candidate that the search found for a subgraph.
 
-    A part of one operator may keep its own operators. So may a part whose search failed in a unit or ran out of time:
-    nobody knows what it would have found. Any other part without a proved candidate has no offer, and is no part.
+    A subgraph of one operator may keep it. So may a subgraph whose search had a failed unit or ran out of time, because
+    better candidates may exist. Any other subgraph without a proved candidate has no offer and is excluded from
+    partitions.
     """
     found: dict[int, float] = {}
     for result in proved(report):
@@ -91,19 +92,19 @@ def offers(part: KernelGraph, report: Report, target: Target) -> Offers:
 
 
 def proved(report: Report) -> list[Result]:
-    """The candidates of a run that are proved."""
+    """Return the proved candidates of a run."""
     return [result for result in report.results if isinstance(result.verdict, Equivalent)]
 
 
 def replace_part(program: KernelGraph, part: Part, report: Report | None, target: Target) -> WholePart:
-    """A part with what takes its place: the cheapest candidate that is proved, or its operators where they cost less.
+    """Return a subgraph with its replacement: the cheapest proved candidate, or its operators where they cost less.
 
-    Where the part is to have a number of kernels, the cheapest of those that have it, if any has.
+    If the subgraph has a required number of kernels, only replacements with that number count, if there are any.
     """
     choices: list[tuple[float, int, Result | None, int]] = [
         (result.cost, result.rank, result, kernel_count(result.graph)) for result in (proved(report) if report else ())
     ]
-    last = 1 + len(choices)  # of equal ones a candidate is taken
+    last = 1 + len(choices)  # among equals a candidate wins
     choices.append((estimate(part.program, target).us, last, None, kernel_count(part.program)))
     fitting = [choice for choice in choices if choice[3] == part.kernels] or choices
     _, _, chosen, _ = min(fitting, key=lambda choice: choice[:2])
@@ -113,22 +114,22 @@ def replace_part(program: KernelGraph, part: Part, report: Report | None, target
 
 
 def reported(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
-    """The covers that are worth reporting, cheapest first; none that is estimated above the operators one by one.
+    """Return the covers to report, cheapest first; none is estimated above the unfused program.
 
-    For each number of kernels the cheapest, if those with fewer kernels cost more; if these are few, the cheapest of
-    the others as well. Estimates are estimates: launches may cost more than they say, or a fused kernel may. So the
-    cheapest cover that leaves all products to a library is always there, and so are the operators one by one.
+    These are the Pareto front of cost and number of kernels and, if that is small, the cheapest of the others.
+    Estimates can be wrong about launches or about a fused kernel. So the cheapest cover with all products left to a
+    library is always reported, and so is the unfused program.
 
     Sound: it chooses among covers that all are equivalent.
 
     Args:
-        covers: All that were found; of equal ones the first is taken.
+        covers: All covers found; of equal ones the first is taken.
         unfused_us: Estimated microseconds of the program's own operators, a kernel for each.
     """
     distinct: dict[str, Cover] = {}
     for one in covers:
         if one.us <= unfused_us * _ROUNDING:
-            distinct.setdefault(digest(one.graph), one)  # those that differ only in the order of operators are one
+            distinct.setdefault(digest(one.graph), one)  # covers that differ only in operator order are equal
     ranked = sorted(distinct.values(), key=lambda one: (one.us, one.kernels))
     front: list[Cover] = []
     for one in ranked:
@@ -147,7 +148,7 @@ def reported(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
 
 
 def cover_record(one: Cover, root: Path, target: Target) -> CoverRecord:
-    """A cover as whole.json has it."""
+    """Return a cover as its record in whole.json."""
     parts = tuple(_part_record(part, root, target) for part in one.parts)
     return CoverRecord(
         parts=parts,
@@ -186,7 +187,7 @@ def _part_record(one: WholePart, root: Path, target: Target) -> PartRecord:
 
 
 def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """The conditions of all parts, each with its part's number."""
+    """Return the side conditions of all subgraphs, each prefixed with its subgraph's number."""
     return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
 
 

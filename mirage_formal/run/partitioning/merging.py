@@ -1,15 +1,18 @@
-"""Merging parts of a partition to parts with several results.
+"""Horizontal merging of subgraphs of a partition to subgraphs with several results.
 
-The dynamic programming of ``partition`` is exact because a part has one result: what lies below each root is a problem
-of its own. A part with several results (three projections of one tensor; a residual sum and its norm) belongs to no one
-root, and with such parts the problems below the roots hang together. So they are made by a pass over a partition that
-was found: of all sets of parts that read one tensor, with or without the part that computes it, the one whose merging
-saves most is merged, until none saves anything. It is greedy: a merging that saves now may be in the way of others.
-As the searches tell more, the pass is made again from the partition's own parts, so a merging that has failed is
-replaced by the next one, and the partition without any stays among those that are compared.
+The dynamic programming of ``partition`` is exact because each subgraph has one result, so that the operators below each
+root are an independent problem. A subgraph with several results (three projections of one tensor; a residual sum and
+its norm) has several roots and couples these problems. Such subgraphs are therefore made by a later pass over a
+partition.
 
-Views stay as they are. A set of parts can be merged if no part outside of it lies between two of them, and if each of
-its results can be computed by a search alone, from the tensors that the part reads or with other results for inputs.
+The pass looks at all sets of subgraphs that read one tensor, with or without the subgraph that computes it. It merges
+the set that saves the most, until none saves anything. It is greedy: one merge may prevent a better one. It is repeated
+from the original partition as searches return costs, so that a failed merge is replaced by the next one. The partition
+without merges is always among those compared.
+
+Views stay as they are. A set can be merged under two conditions. No subgraph outside of it lies between two members.
+Each of its results can be computed by a search alone, from the tensors that the merged subgraph reads or with other
+results as inputs.
 """
 
 from __future__ import annotations
@@ -28,23 +31,23 @@ from mirage_formal.search.horizontal_fusion.slices import slices
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
 from mirage_formal.search.preprocess import preprocess
 
-#: Results that one part has at most.
+#: Most results of one subgraph.
 _RESULTS: Final = 8
-#: Operators of a part, as a multiple of those that one kernel may have.
+#: Most operators of a subgraph, as a multiple of those of one kernel.
 _LONGEST: Final = 4
-#: Readers of one tensor of which all pairs are looked at.
+#: Most readers of one tensor for which all pairs are tried.
 _READERS: Final = 8
-#: Microseconds that a merging has to save.
+#: Least microseconds that a merge must save.
 _LEAST: Final = 1e-6
 
 
 class Merger:
-    """Merger of parts in partitions of one program; it caches the subgraphs that it has extracted.
+    """Merger of subgraphs in partitions of one program; it caches the subgraphs that it has extracted.
 
     Args:
         program: A program of predefined operators.
-        target: The GPU whose figures the costs are made of.
-        limits: What one search can take.
+        target: The GPU of the cost model.
+        limits: Size limits of one search.
     """
 
     def __init__(self, program: KernelGraph, target: Target, limits: PartLimits) -> None:
@@ -55,15 +58,15 @@ class Merger:
         self._proposed: dict[frozenset[int], None] = {}  # merged parts of earlier partitions, reached step by step
 
     def merged(self, cut: Partition, prices: Prices, kernel_us: float = 0.0) -> Partition:
-        """A partition with parts merged as far as that saves.
+        """Return a partition with subgraphs merged as long as that reduces the cost.
 
         Sound: each operator stays in exactly one part, and an order is found in which each part reads only what earlier
         ones computed.
 
         Args:
             cut: The partition.
-            prices: What may take the place of a part.
-            kernel_us: Microseconds that each kernel counts for beside its estimate.
+            prices: Function that returns the replacements of a subgraph with their costs.
+            kernel_us: Microseconds that each kernel costs in addition to its estimate.
         """
         parts = {frozenset(part.operators): part for part in cut.parts}
         costs = {key: self._cost(part, prices, kernel_us) for key, part in parts.items()}
@@ -97,9 +100,10 @@ class Merger:
         return len(part.operators) == 1 and is_view(self._program, part.results[0])
 
     def _groups(self, parts: Sequence[Part]) -> Iterator[frozenset[frozenset[int]]]:
-        """Sets of parts that share a tensor or were merged before, each once, as sets of their operators.
+        """Yield the sets of subgraphs that share a tensor or were merged before, each once, as sets of operator sets.
 
-        What was merged in steps before may have been searched without the steps between, and is then reached at once.
+        A set that was merged in several steps before may have been searched without the intermediate sets; it is
+        yielded directly.
         """
         readers: dict[int, list[frozenset[int]]] = {}
         writer: dict[int, frozenset[int]] = {}
@@ -128,7 +132,7 @@ class Merger:
                 yield found
 
     def _part(self, operators: frozenset[int]) -> Part | None:
-        """Operators as one part, if it has not too many results and each is within the limits of one search."""
+        """Return operators as one subgraph; None if it has too many results or one exceeds the limits of a search."""
         if operators not in self._taken:
             numbers = tuple(sorted(operators))
             graph, reads, results = extract(self._program, numbers)
@@ -147,12 +151,12 @@ class Merger:
 
 
 def _least(offers: Offers, kernel_us: float) -> tuple[int, float]:
-    """The kernels of the cheapest offer, and its cost."""
+    """Return the number of kernels and the cost of the cheapest offer."""
     return min(((kernels, us + kernels * kernel_us) for kernels, us in offers), key=lambda offer: (offer[1], offer[0]))
 
 
 def _convex(parts: Sequence[Part], group: Collection[frozenset[int]]) -> bool:
-    """Return whether nothing outside of a group of parts needs one of them and is needed by one of them."""
+    """Return whether a group is convex: no subgraph outside both depends on a member and is needed by one."""
     inside = [frozenset(part.operators) in group for part in parts]
     behind = {tensor for part, own in zip(parts, inside, strict=True) if own for tensor in part.results}
     todo = [part for part, own in zip(parts, inside, strict=True) if not own]
@@ -166,7 +170,7 @@ def _convex(parts: Sequence[Part], group: Collection[frozenset[int]]) -> bool:
 
 
 def _ordered(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Parts in an order in which they can be computed, of those that can be next the one with the first result."""
+    """Return subgraphs in topological order; of those that are ready, the one with the smallest result is first."""
     left = sorted(parts, key=lambda part: part.results)
     missing = {tensor for part in parts for tensor in part.results}
     found: list[Part] = []

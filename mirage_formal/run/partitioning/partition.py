@@ -1,20 +1,20 @@
-"""Cutting a program into parts that can be searched and proved one by one.
+"""Partition of a program into subgraphs that can be searched and proved one by one.
 
-A part is a set of operators of which one result, its root's, is used outside. Such a set is connected and convex, and
-any choice of them has an order in which each reads only what earlier ones computed: a root's number is larger than
-those of the roots that its part reads.
+A subgraph (part) is a set of operators with one result that is used outside, that of its root. Such a set is connected
+and convex. Any choice of such sets has a topological order, because a root's number is larger than those of the roots
+that its part reads.
 
-The cut points are found by dynamic programming. An operator ends at the one operator that every path from it to an
-output goes through next (its immediate post-dominator). Once a root's part is chosen, the operators that end in it and
-do not belong to it are roots themselves, whatever else is chosen, and what lies below each is a problem of its own; so
-the best cost below a root is the least, over its parts, of the part's cost and of the best costs below those.
+The cut points are found by dynamic programming over immediate post-dominators: an operator ends at the one operator
+that every path from it to an output passes next. Once a root's part is chosen, the operators that end in it and do not
+belong to it are roots themselves. The operators below each root are an independent problem. So the least cost below a
+root is the minimum, over its parts, of the part's cost plus the least costs below these roots.
 
-An operator whose result is a view stays as it is and costs nothing. What any other part costs is asked for: a floor
-(``floor_us``) for one that was not searched yet, what was found for one that was. Cuts cost launches and traffic, so
-the fewest bytes and kernels win; of equal costs, more and smaller parts do, which are easier to search.
+An operator whose result is a view stays as it is and costs nothing. The cost of any other part comes from a callback: a
+lower bound (``floor_us``) before its search, the found cost after it. Cuts cost launches and memory traffic, so the
+fewest bytes and kernels win. Among equal costs more and smaller parts win, which are easier to search.
 
-The least is taken over all parts of a root, unless it has more than about 4096: then over so many, smaller ones first,
-and ``Partition.limited`` counts such roots.
+The minimum is taken over all parts of a root, unless it has more than about 4096: then over that number, smaller ones
+first, and ``Partition.limited`` counts such roots.
 """
 
 from __future__ import annotations
@@ -36,21 +36,20 @@ from mirage_formal.search.horizontal_fusion.slices import taken_out
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
 from mirage_formal.search.preprocess import shifts
 
-#: Sets of operators that are looked at for one root, smaller ones first: wide programs have very many.
+#: Most sets of operators enumerated for one root, smaller ones first; wide programs have very many.
 _MOST_SETS: Final = 4096
 _NANOS: Final = 1000.0
-#: Rows of a product's result that one block computes at least: those of one instruction of the tensor cores.
+#: Least rows of a product's result that one block computes: those of one tensor-core instruction.
 _ROWS: Final = 16
-#: Operators that a product may pass: what is linear, and moves.
+#: Operators that commute with a product: linear ones, and data movement.
 _PASSED: Final = frozenset(
     {OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV, OpKind.DIV_NO_NAN, OpKind.SCALE, OpKind.SUM, OpKind.MEAN}
     | {OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.REPEAT, OpKind.SLICE, OpKind.PAD}
 )
 
-#: Microseconds of operators, as a program of their own, if one search takes them all; None if none does, so that they
-#: are no part together, and one alone stays as it is.
+#: Cost in microseconds of operators as a program of their own; None if no search takes them together.
 Price = Callable[[KernelGraph], float | None]
-#: What may take the place of operators: kernels and microseconds of each; nothing if no search takes them.
+#: Replacements of operators: number of kernels and microseconds of each; empty if no search takes them.
 Offers = tuple[tuple[int, float], ...]
 Prices = Callable[[KernelGraph], Offers]
 
@@ -70,15 +69,15 @@ class PartLimits:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Operators of a program that are searched together, or one operator that is kept.
+    """Subgraph of a program that is searched as one, or a single operator that is kept.
 
     Attributes:
-        operators: Their numbers in the program, ascending.
-        program: They alone, as a program; inputs are named x0, x1, ... in the order of their first use.
+        operators: Numbers of its operators in the program, ascending.
+        program: The subgraph as a program; inputs are named x0, x1, ... in the order of their first use.
         reads: For each of its inputs, the number of the program's tensor.
-        results: Likewise for each of its outputs: those of its operators' results that are used outside.
+        results: For each of its outputs, the number of the program's tensor that is used outside.
         searched: Whether a search takes it; else it is one predefined operator that is kept.
-        kernels: Kernels of what is to take its place; None for whatever costs least.
+        kernels: Number of kernels of its replacement; None for the cheapest replacement.
     """
 
     operators: tuple[int, ...]
@@ -91,11 +90,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Partition of a program into parts.
+    """Partition of a program into subgraphs.
 
     Attributes:
-        parts: In an order in which they can be computed.
-        limited: Operators below which there are more sets than were looked at; if 0, no partition costs less.
+        parts: The subgraphs in topological order.
+        limited: Number of roots whose sets of operators were not enumerated completely; if 0, the partition is optimal.
     """
 
     parts: tuple[Part, ...]
@@ -103,9 +102,9 @@ class Partition:
 
 
 def extract(program: KernelGraph, operators: Sequence[int]) -> tuple[KernelGraph, tuple[int, ...], tuple[int, ...]]:
-    """Some operators of a program as a program of their own, whose outputs are those results that are used outside.
+    """Extract operators of a program as a program whose outputs are their results that are used outside.
 
-    Where none is used, it is the last one's.
+    If none is used outside, the output is the last operator's result.
 
     Returns:
         The program, for each of its inputs the number of the given program's tensor, and likewise for its outputs.
@@ -121,14 +120,14 @@ def extract(program: KernelGraph, operators: Sequence[int]) -> tuple[KernelGraph
 def partition(
     program: KernelGraph, target: Target, limits: PartLimits, price: Price, kernel_us: float = 0.0
 ) -> Partition:
-    """The cheapest partition of a program, as far as the sets of operators that are looked at tell.
+    """Return the cheapest partition of a program, among the enumerated sets of operators.
 
     Args:
         program: A program of predefined operators.
-        target: The GPU whose figures the costs are made of.
-        limits: What one search can take.
-        price: What a part costs; asked about parts within the limits.
-        kernel_us: Microseconds that each part counts for beside its price, views apart.
+        target: The GPU of the cost model.
+        limits: Size limits of one search.
+        price: Function that returns the cost of a subgraph within the limits.
+        kernel_us: Microseconds that each subgraph costs in addition to its price, except views.
 
     Raises:
         ProgramError: An operator is graph-defined.
@@ -144,13 +143,13 @@ def partition(
 
 
 def partitions(program: KernelGraph, target: Target, limits: PartLimits, prices: Prices) -> tuple[Partition, ...]:
-    """The front of the partitions: of each number of kernels the cheapest, if those with fewer kernels cost more.
+    """Return the Pareto front of partitions: of each number of kernels the cheapest, if those with fewer cost more.
 
     Args:
         program: A program of predefined operators.
-        target: The GPU whose figures the costs are made of.
-        limits: What one search can take.
-        prices: What may take the place of a part; asked about parts within the limits.
+        target: The GPU of the cost model.
+        limits: Size limits of one search.
+        prices: Function that returns the replacements of a subgraph within the limits, with their costs.
 
     Returns:
         Partitions by ascending cost and descending number of kernels.
@@ -168,13 +167,13 @@ def _partitions(cutter: _Cutter) -> tuple[Partition, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """A part of a root, and the choices for the roots below it: all operators below the root.
+    """A subgraph with a given root, and the choices for the roots below it: a cover of all operators below the root.
 
     Attributes:
-        key: Their cost in nanoseconds, less for more parts at equal costs.
-        kernels: Their kernels.
-        part: The part.
-        below: The choices.
+        key: Cost in nanoseconds, then minus the number of subgraphs, so that more subgraphs win at equal costs.
+        kernels: Number of kernels.
+        part: The subgraph.
+        below: The choices for the roots below it.
     """
 
     key: tuple[int, int]
@@ -185,7 +184,7 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """Choices for several roots; the attributes are as those of ``_Choice``."""
+    """Choices for several roots, with their summed cost and kernels; the attributes are as in ``_Choice``."""
 
     key: tuple[int, int]
     kernels: int
@@ -231,7 +230,7 @@ class _Cutter:
         self._judged: dict[KernelGraph, tuple[bool, Offers]] = {}
 
     def partitions(self) -> Iterator[tuple[Part, ...]]:
-        """The cheapest, or the front: for each number of kernels that costs less than fewer ones the cheapest."""
+        """Yield the cheapest partition, or the Pareto front of cost and number of kernels."""
         for root in range(len(self._program.ops)):  # the roots below a root have smaller numbers
             self._best[root] = self._kept(self._choices(root))
         roots = [number for number, end in enumerate(self._ends) if end == self._end]
@@ -245,7 +244,7 @@ class _Cutter:
             yield tuple(sorted(found, key=lambda part: part.results))
 
     def _kept(self, choices: Iterable[_C]) -> list[_C]:
-        """The cheapest choice, or the front of all, fewest kernels last."""
+        """Return the cheapest choice, or the Pareto front of all choices, fewest kernels last."""
         if not self._front:
             return [min(choices, key=lambda choice: choice.key)]
         found: list[_C] = []
@@ -255,7 +254,7 @@ class _Cutter:
         return found
 
     def _together(self, roots: Sequence[int]) -> list[_Sum]:
-        """The ways to compute all of some roots that are worth keeping."""
+        """Return the combined choices for all of several roots, reduced by ``_kept``."""
         sums = [_Sum((0, 0), 0, ())]
         for root in roots:
             sums = self._kept(
@@ -272,7 +271,7 @@ class _Cutter:
     def _post_dominators(self) -> list[int]:
         """Return, for each operator, its immediate post-dominator, or ``_end``.
 
-        A result that nobody reads counts as read by the caller.
+        A result without readers counts as read by the caller.
         """
         ends = [self._end] * len(self._program.ops)
         for number in reversed(range(len(self._program.ops))):
@@ -304,7 +303,7 @@ class _Cutter:
                     yield _Choice(key, one.kernels + kernels, own, one.below)
 
     def _sets(self, root: int) -> list[tuple[int, ...]]:
-        """Sets of operators of which only the root's result is used outside, within the limit, smaller ones first."""
+        """Return the sets of operators whose only result used outside is the root's; smaller sets come first."""
         found: dict[frozenset[int], None] = {frozenset({root}): None}
         layer = list(found)
         for _ in range(1, self._limits.operators + len(self._shifts)):
@@ -321,7 +320,7 @@ class _Cutter:
         return [tuple(sorted(inside)) for inside in found]
 
     def _addable(self, inside: frozenset[int]) -> list[int]:
-        """Operators that only members of the set read."""
+        """Return the operators whose readers are all in the set."""
         near = {i - self._base for number in inside for i in self._program.ops[number].operands if i >= self._base}
         fit = [n for n in near - inside if n not in self._shown and inside.issuperset(self._readers[n])]
         return sorted(fit, reverse=True)
@@ -338,13 +337,13 @@ class _Cutter:
 
 
 def floor_us(part: KernelGraph, target: Target, most_inputs: int, *, cuts: bool = True) -> float:
-    """Microseconds that the best fused form of a part needs at least, as far as the figures of the target tell.
+    """Return a lower bound in microseconds for the best fused form of a subgraph, by the figures of the target.
 
-    One kernel that reads every input once and writes every output once, or does the arithmetic at peak rate, whichever
-    takes longer. There are more kernels where there are more inputs than one reads, and for a product of a product
-    whose rows make too few blocks: then blocks compute partial sums, which cross device memory. Where it would be
-    cheaper to let the inner product cross, it is one kernel of few blocks, with the bandwidth and the arithmetic of as
-    many SMs; without ``cuts`` it is one kernel at the rate of the device.
+    The bound is that of one kernel that reads every input once and writes every output once, or does the arithmetic at
+    peak rate, whichever takes longer. More kernels are counted in two cases: more inputs than one kernel reads, and
+    chained products whose rows give too few blocks. In the second case blocks compute partial sums, which go through
+    device memory. If it is cheaper to send the inner product through memory, the bound is that of one kernel with few
+    blocks, with the bandwidth and arithmetic of as many SMs; without ``cuts``, of one kernel at the rate of the device.
     """
     types, model = kernel_types(part), target.model
     extra, crossing, fewest = _chained(part, types, target)
@@ -363,12 +362,12 @@ def floor_us(part: KernelGraph, target: Target, most_inputs: int, *, cuts: bool 
 
 
 def one_by_one(part: KernelGraph, target: Target) -> bool:
-    """Return whether candidates of several kernels for a part are expected to be no better than its parts, one by one.
+    """Return whether candidates with several kernels for a subgraph are no better than its own subgraphs, as expected.
 
-    They are where there is something to gain between kernels: partial sums, where rows are too few to fill the device
-    and these cost less traffic than the inner product, or another order of products, where an operand of a product is
-    made of another product by operators that a product may pass. Without products there are partial sums of few long
-    rows, and several kernels may be better.
+    Several kernels can be better in three cases. The first is split-K partial sums, where few rows do not fill the
+    device and the partial sums are smaller than the inner product. The second is another order of products, where an
+    operand of a product comes from another product through operators that commute with a product. The third, without
+    products, is partial sums of few long rows.
 
     Sound: it decides which kernels are searched for a part, whose own parts are searched as well.
     """
@@ -377,7 +376,7 @@ def one_by_one(part: KernelGraph, target: Target) -> bool:
         return False
     if not any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in part.ops):
         return is_mirrored(part) and not _few_rows(part, target)
-    passed: set[int] = set()  # products, and what such operators make of them
+    passed: set[int] = set()  # products, and results of such operators on them
     for number, op in enumerate(part.ops, len(part.inputs)):
         behind = not passed.isdisjoint(op.operands)
         if isinstance(op, Op) and op.kind is OpKind.MATMUL:
@@ -388,13 +387,13 @@ def one_by_one(part: KernelGraph, target: Target) -> bool:
             full = all(1 not in types[i].shape[-2:] for i in op.operands)
             if (
                 op.kind not in (OpKind.MUL, OpKind.DIV, OpKind.DIV_NO_NAN) or not full
-            ):  # a factor for each element lets nothing pass
+            ):  # an elementwise factor does not commute with a product
                 passed.add(number)
     return True
 
 
 def _few_rows(part: KernelGraph, target: Target) -> bool:
-    """Return whether an operator works along rows that are too few to fill the device."""
+    """Return whether an operator reduces or normalizes rows that are too few to fill the device."""
     types, base = kernel_types(part), len(part.inputs)
     for number, op in enumerate(part.ops, base):
         dim = op.attrs.dim if isinstance(op, Op) else None
@@ -404,11 +403,11 @@ def _few_rows(part: KernelGraph, target: Target) -> bool:
 
 
 def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tuple[int, int, int | None]:
-    """Return the costs of a part with chained matrix products (a product as operand of a product).
+    """Return the costs of a subgraph with chained matrix products (a product as operand of a product).
 
     Returns:
-        Further kernels for partial sums, the bytes of these, and the blocks that can be active at once where partial
-        sums are not worth it; None where they are, or there are blocks enough.
+        Number of extra kernels for partial sums, bytes of these, and number of blocks that can be active at once where
+        partial sums do not pay; None where they do, or there are enough blocks.
     """
     inner: list[int] = [0] * len(part.inputs)  # bytes of the smallest product below each tensor, 0 if there is none
     extra = crossing = 0
@@ -421,7 +420,7 @@ def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tup
         inner[number] = types[number].bytes
         shape = types[number].shape
         blocks = prod(shape[:-2]) * -(-shape[-2] // _ROWS)
-        if not below or 2 * blocks >= target.sms:  # as many SMs have most of the device's bandwidth
+        if not below or 2 * blocks >= target.sms:  # that many SMs reach most of the device's bandwidth
             continue
         partial = 2 * types[number].bytes * -(-target.sms // blocks)
         if 2 * below <= partial:

@@ -1,4 +1,4 @@
-"""Answers that the store has: written to a directory, and as the reports that a search would have made."""
+"""Stored results of whole programs: written to a directory, and returned as the reports of a search."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def recall_any(
     found: Recalled, job: Job, settings: Settings, out: Path, **about: Unpack[About]
 ) -> Report | WholeReport:
-    """Write an answer of the store to ``out``, under the name that is asked for.
+    """Write a stored result to the directory ``out``, under the program name that the caller asks for.
 
     Raises:
         RunError: The directory may not be used.
@@ -54,11 +54,11 @@ def recall_any(
 
 
 def whole_report(found: Replayed, record: WholeRecord, root: Path, target: Target) -> WholeReport:
-    """The report of a whole program that was recalled.
+    """Return the report of a whole program that was read from the store.
 
     Args:
-        found: What was replayed, of ``root``.
-        record: whole.json there.
+        found: Replayed evidence of ``root``.
+        record: Record of whole.json there.
         root: Its directory.
         target: The target.
     """
@@ -102,15 +102,15 @@ def _cover(
 
 
 def keep_any(claim: Claim, report: Report | WholeReport) -> None:
-    """Keep an answer, if the same call would make no other one.
+    """Write a result to the store, if the same call would return the same one.
 
-    Not kept is what was interrupted, or lost a worker or a task; nor an answer without a candidate.
+    A result is not kept if it was interrupted, lost a worker or a task, or has no candidate.
     """
     status = report.summary.status
     if status == "interrupted" or report.failed or report.lost or not report.results:
         return
     if isinstance(report, WholeReport) and not any(part.candidate for part in report.record.best.parts):
-        return  # whether its searches have found anything is not told by what is replayed
+        return  # a replay does not show if its searches found candidates
     claim.keep(report.directory, report.results, status)
 
 

@@ -1,4 +1,4 @@
-"""Terminal output of a whole program's search: its parts in a table, then the whole."""
+"""Terminal output of a whole program's search: a table of its subgraphs, then the covers."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from mirage_formal.run.settings import display_path
 from mirage_formal.run.show import CONDITIONS, form, print_nothing, print_report, warnings
 from mirage_formal.terminal import plain
 
-#: Characters of a line under the table.
+#: Most characters of a line under the table.
 _LONG: Final = 1200
 
 
 def print_any(report: Report | WholeReport, console: Console, nothing: NothingFoundError | None = None) -> None:
-    """The report of a search, or of a whole program's searches; ``nothing`` says why it found nothing, if it did."""
+    """Print the report of a search, or of a whole program's searches; ``nothing`` is the reason if it found nothing."""
     if isinstance(report, Report):
         print_report(report, console, nothing)
     else:
@@ -38,7 +38,7 @@ def print_any(report: Report | WholeReport, console: Console, nothing: NothingFo
 
 
 def print_whole(report: WholeReport, console: Console) -> None:
-    """The best cover part by part, all covers beside the program as it was, and whatever went wrong, loudly."""
+    """Print the best cover by subgraph, all covers, and warnings in bold red."""
     if report.covers:
         title = Text(plain(f"{report.record.program}: {len(report.parts)} parts"))
         parts = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
@@ -118,9 +118,9 @@ def _only_moves(one: WholePart) -> bool:
 
 
 def reports_values(reports: Sequence[tuple[Report | WholeReport, NothingFoundError | None]]) -> list[dict[str, Any]]:
-    """Runs as a list of {directory, summary, nothing_found}; of a whole program, the summary is whole.json.
+    """Return runs as a list of {directory, summary, nothing_found}; the summary of a whole program is whole.json.
 
-    ``nothing_found`` is null, or a list of {cause, where, what, hint}: why there is no candidate.
+    ``nothing_found`` is null, or a list of {cause, where, what, hint} that says why there is no candidate.
     """
     return [
         {

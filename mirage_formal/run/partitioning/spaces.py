@@ -1,4 +1,4 @@
-"""Search spaces of a program's parts: whether a search takes a part, and which space it gets."""
+"""Search spaces of a program's subgraphs: whether a search takes a subgraph, and which space it gets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
 
 
 def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
-    """Return whether a search takes a part: its engine does, and its digest can be computed.
+    """Return whether a search takes a subgraph: its engine supports it, and its digest can be computed.
 
     Sound: a part that is refused stays as it is.
     """
@@ -51,10 +51,10 @@ def _has_digest(part: KernelGraph) -> bool:
 
 
 def part_config(part: KernelGraph, settings: Settings) -> str:
-    """The search space of a part.
+    """Return the search space of a subgraph.
 
-    The default one has two graph-defined kernels and more: parts that are no attention gain little by it, so they get
-    the smaller one, unless that lacks an operator of theirs.
+    The default space has two graph-defined kernels and more, which only attention needs. Other subgraphs get the
+    smaller "mlp" space, unless it lacks one of their operators.
     """
     config = settings.config or choose_config(preprocess(part).program)
     if config != "default" or settings.config is not None:
@@ -63,16 +63,15 @@ def part_config(part: KernelGraph, settings: Settings) -> str:
 
 
 def part_kernels(part: KernelGraph, settings: Settings, *, single: bool) -> int | None:
-    """Most kernels of a part's candidates; None leaves its space's own.
+    """Return the most kernels of a subgraph's candidates; None leaves the number of its space.
 
-    A merged part is one kernel, or it is no part; so is one for a cover of few kernels, and one that is larger than
-    what a kernel may be and is put together (search/horizontal_fusion). Candidates of several kernels for these take
-    long to find and are no better than the parts that they consist of. Where the user named a space or a number, that
-    holds.
+    The result is 1 for a merged subgraph, for a cover with few kernels, and for a subgraph larger than a kernel's
+    limits that is fused by search/horizontal_fusion. For these, candidates with several kernels take long to find and
+    are no better than the smaller subgraphs. A space or a number that the user named is kept.
 
     Args:
-        part: The part.
-        settings: What was asked for.
+        part: The subgraph.
+        settings: Settings of the user.
         single: Whether it was made by merging, or for a cover of few kernels.
     """
     one = single or is_long(part, settings)
@@ -80,7 +79,7 @@ def part_kernels(part: KernelGraph, settings: Settings, *, single: bool) -> int 
 
 
 def is_long(part: KernelGraph, settings: Settings) -> bool:
-    """Return whether a part is too large for one kernel of its space, and its own operators can be one."""
+    """Return whether a subgraph is too large for one kernel of its space, but its own operators can form one."""
     plain = preprocess(part).program
     most = settings.max_block_ops or load_space(part_config(part, settings)).max_block_ops
     return len(plain.ops) + len(plain.outputs) > most and is_mirrored(plain)
@@ -96,7 +95,7 @@ def _operators(space: SearchSpace) -> frozenset[OpKind]:
 
 @lru_cache(maxsize=64)
 def _listed(preset: str) -> frozenset[OpKind]:
-    """Operators that a preset lists."""
+    """Return the operators that a preset lists."""
     return _operators(load_space(preset))
 
 

@@ -1,4 +1,4 @@
-"""A whole put together from what takes the place of its parts."""
+"""Stitching of the replacements of a program's subgraphs to one graph."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mirage_formal.run.partitioning.partition import Part
 
 
 def stitch(program: KernelGraph, pieces: Sequence[tuple[Part, KernelGraph]]) -> KernelGraph:
-    """The graphs of all parts one after another, over the program's inputs.
+    """Concatenate the graphs of all subgraphs over the program's inputs.
 
     Args:
         program: The program.
-        pieces: Its parts in the order in which they are computed, and for each a graph over the part's inputs.
+        pieces: Its subgraphs in topological order, each with a graph over the subgraph's inputs.
 
     Sound: every graph reads what stands for the tensors that its part reads, and its outputs stand for the part's
     results. If each graph computes what its part does, every tensor that a part hands on is the program's, part by

@@ -1,6 +1,6 @@
-"""The directory of a whole program's search: started, continued, and left with what whole.json names.
+"""Directory of a whole program's search: creation, resumption, and removal of files that whole.json no longer names.
 
-Only what a search has written is ever removed; anything else that lies there is refused or left alone.
+Only files that a search has written are ever removed; anything else is refused or left alone.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from mirage_formal.run.run_directory.overwrite import make_way, refuse_foreign
 
 
 def open_whole(root: Path, config: str | None, identity: Identity, *, resume: bool, force: bool = False) -> None:
-    """Start a whole in ``root``, or see that the one that is there is continued.
+    """Start a whole program's search in ``root``, or check that the one there can be resumed.
 
-    With ``resume``, searches without a run.json, which a crash may have left, are removed and made anew.
+    With ``resume``, searches without a run.json, which a crash may have left, are removed and repeated.
 
     Args:
         root: The directory.
-        config: The space that the user named; None if each part gets the one for its operators.
-        identity: What decides what is found.
-        resume: Whether the whole that is there is continued.
-        force: Whether what an earlier search has left is replaced.
+        config: The space that the user named; None if each subgraph gets the one for its operators.
+        identity: Digests and options that determine the result.
+        resume: Whether the search that is there is continued.
+        force: Whether files of an earlier search are replaced.
 
     Raises:
-        RunError: The directory is not empty and may not be used; see ``make_way``. With ``resume``, another whole.
+        RunError: The directory is not empty and may not be used; see ``make_way``. With ``resume``, another program or
+            other options.
     """
     if not resume:
         make_way(root, force=force)
@@ -59,7 +60,7 @@ def open_whole(root: Path, config: str | None, identity: Identity, *, resume: bo
 def drop_others(root: Path, named: Collection[str], covers: Sequence[str]) -> None:
     """Remove searches that whole.json does not name and kernels of covers that it does not have.
 
-    Earlier sessions have left them.
+    Earlier sessions have left these files.
 
     Args:
         root: The directory.
@@ -79,12 +80,12 @@ def drop_others(root: Path, named: Collection[str], covers: Sequence[str]) -> No
 
 
 def number_of(search: Path) -> int:
-    """Number in the name of a part's directory."""
+    """Return the number in the name of a subgraph's directory."""
     return int(search.name.partition("-")[0])
 
 
 def earlier_search(root: Path, code: str, program: KernelGraph) -> Path | None:
-    """The directory of an earlier search for a part, given the digest of its program and the program."""
+    """Return the directory of an earlier search for a subgraph, given its program and the program's digest."""
     for path in sorted((root / PARTS).glob(f"*-{code[:12]}")):
         if (path / RUN_FILE).is_file():
             record = decode(read(path / RUN_FILE), RunRecord, str(path / RUN_FILE))
@@ -94,7 +95,7 @@ def earlier_search(root: Path, code: str, program: KernelGraph) -> Path | None:
 
 
 def _same(root: Path, config: str | None, identity: Identity) -> None:
-    """Refuse to resume what was asked for differently: its parts would be searched in another way."""
+    """Refuse to resume a search with another program or other options."""
     path = root / WHOLE_FILE
     if not path.is_file():
         hint = "leave --resume out to start a new run"
@@ -111,7 +112,7 @@ def _same(root: Path, config: str | None, identity: Identity) -> None:
 
 
 def _searches(root: Path) -> list[Path]:
-    """Directories of the searches for parts."""
+    """Return the directories of the subgraphs' searches."""
     place = root / PARTS
     return [path for path in survey(place, PART_SET).folders if path.parent == place]
 

@@ -23,20 +23,20 @@ class Progress:
     """Snapshot of a run's progress.
 
     Attributes:
-        phase: What it is doing.
+        phase: Current phase.
         done: Units of work of this phase that are finished.
-        total: All of them; 0 while unknown.
-        states: States visited so far, those of units that are being searched among them.
+        total: All units of work of this phase; 0 while unknown.
+        states: States visited so far, including units that are being searched.
         pruned: Branches cut so far.
         candidates: Distinct candidates of the units that are finished.
         elapsed_s: Seconds since the start.
-        remark: The latest about units that take much longer than the others, or empty.
+        remark: Latest remark about units that take much longer than the others, or empty.
         recent_states_per_s: States per second over the last seconds; 0 where none were visited.
         pruned_by: Branches cut so far, by the reason.
         best_us: Least estimated microseconds of a candidate so far; None before there is one.
-        proved: Candidates whose verification has succeeded so far.
-        refused: Candidates that were refused so far.
-        left_s: Seconds that this phase is expected to take; None while nobody knows.
+        proved: Candidates verified so far.
+        refused: Candidates refused so far.
+        left_s: Expected seconds left in this phase; None while unknown.
     """
 
     phase: Phase
@@ -60,9 +60,9 @@ class Progress:
         return self.states / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
-#: Receives progress; called in the thread that runs the search, and expected to return at once.
+#: Callback for progress; called in the thread that runs the search, and must return quickly.
 Watch = Callable[[Progress], None]
 
 
 def silent(progress: Progress) -> None:
-    """A watch that shows nothing."""
+    """Ignore a progress event."""

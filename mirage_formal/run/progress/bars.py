@@ -1,4 +1,4 @@
-"""Progress on a terminal: a bar for each phase, and below them what a search has seen so far."""
+"""Progress bars on a terminal: one for each phase, with the counters of a search below them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.progress.display import Display, facts
 from mirage_formal.terminal import plain
 
-#: Bars that are shown; earlier phases make room.
+#: Most bars shown at once; earlier phases are removed.
 _BARS: Final = 6
 _NAME: Final = 24
 _WIDTH: Final = 60
 
 
 class Bars(Display):
-    """Bars, redrawn in place, and gone at the end.
+    """Progress bars, redrawn in place, and removed at the end.
 
     Args:
         command: Name of the command.
-        console: Where to draw; standard error by default.
+        console: Console to draw on; standard error by default.
     """
 
     def __init__(self, command: str, console: Console | None = None) -> None:
@@ -41,7 +41,7 @@ class Bars(Display):
         self._drawn.stop()
 
     def show(self, event: ProgressEvent) -> None:
-        """Draw where a task stands."""
+        """Draw the progress of a task."""
         key = (event.task, event.phase)
         if key not in self._tasks:
             while len(self._tasks) >= _BARS:
@@ -55,7 +55,7 @@ class Bars(Display):
 
 
 class _Left(ProgressColumn):
-    """The time that is left where it is known, and what has passed where it is not."""
+    """Column with the time left where it is known, and the elapsed time elsewhere."""
 
     def render(self, task: Task) -> Text:
         left = task.fields.get("left")
@@ -72,7 +72,7 @@ def _clock(seconds: float) -> str:
 
 
 class _Drawn(Progress):
-    """The bars, with lines of text below them."""
+    """Progress bars with lines of text below them."""
 
     def __init__(self, console: Console) -> None:
         self.facts: list[str] = []
@@ -82,7 +82,7 @@ class _Drawn(Progress):
         super().__init__(name, BarColumn(12), done, _Left(), console=console, transient=True, refresh_per_second=4)
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """The bars, and the text."""
+        """Yield the bars and the lines of text."""
         yield from super().get_renderables()
         for text in self.facts:
             if text:

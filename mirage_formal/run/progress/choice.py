@@ -1,4 +1,4 @@
-"""Choice of a command's progress display, by what the user says and by where standard error goes."""
+"""Choice of a command's progress display, by its --progress option and the type of standard error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from mirage_formal import options
 from mirage_formal.run.progress.display import Display, JsonLines, Lines
 
-#: What --progress may be; "auto" is bars on a terminal, and nothing elsewhere.
+#: Values of --progress; "auto" is bars on a terminal, and nothing elsewhere.
 MODES: Final = ("auto", "bars", "json", "none")
 
 
@@ -37,7 +37,7 @@ def display(mode: str, command: str) -> Display:
 
 
 def in_notebook() -> bool:
-    """Return whether this process computes cells of a notebook: its IPython shell has a kernel (none in a terminal)."""
+    """Return whether this process runs cells of a notebook: its IPython shell has a kernel (none in a terminal)."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 

@@ -1,4 +1,4 @@
-"""Counters of a run's progress, from finished units and from reports of units that are being searched."""
+"""Counters of a run's progress, summed over finished units and units that are being searched."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from mirage_formal.records import UnitRecord
 from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.work import Standing
 
-#: Seconds of which the speed is shown.
+#: Seconds over which the speed is averaged.
 RECENT_S: Final = 5.0
 
 
 class Forecast:
     """Forecast of a phase's remaining time, from the work that is done.
 
-    Nothing is foreseen before a tenth of it, and two pieces, are done: the first say little about the others.
+    There is no forecast before a tenth of the work and two pieces are done, because the first pieces are not typical.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Forecast:
         self._since = self._before = 0.0
 
     def left_s(self, phase: object, done: int, total: int) -> float | None:
-        """Seconds that are left of a phase, of whose ``total`` pieces ``done`` are finished; None while unknown."""
+        """Return the seconds left of a phase with ``done`` of ``total`` pieces finished; None while unknown."""
         now = time.monotonic()
         if phase != self._phase:
             self._phase, self._since, self._before = phase, now, done
@@ -37,10 +37,10 @@ class Forecast:
 
 
 class Counts:
-    """The totals of a run so far.
+    """Total counters of a run so far.
 
     Attributes:
-        digests: The distinct candidates.
+        digests: Digests of the distinct candidates.
     """
 
     def __init__(self, records: Iterable[UnitRecord]) -> None:
@@ -53,10 +53,10 @@ class Counts:
         self._forecast = Forecast()
         for record in records:
             self.add(record)
-        self._earlier = self._states  # of a run that is resumed: they were not visited now
+        self._earlier = self._states  # states of earlier sessions, not visited in this one
 
     def add(self, record: UnitRecord) -> None:
-        """Count a unit that is finished."""
+        """Add the counters of a finished unit."""
         self._states += record.stats.get("states", 0)
         self._pruned.update(record.pruned)
         for found in record.candidates:
@@ -67,9 +67,9 @@ class Counts:
         """Return a snapshot of the run's progress.
 
         Args:
-            stage: The phase, what is done of it, and all of it.
-            live: Where each unit stands that is being searched.
-            verified: Candidates that were proved, and that were refused.
+            stage: The phase, its finished pieces, and all of its pieces.
+            live: Progress of each unit that is being searched.
+            verified: Number of candidates that were proved, and number that were refused.
         """
         phase, done, total = stage
         now = time.monotonic()
@@ -94,7 +94,7 @@ class Counts:
         )
 
     def _recent(self, now: float, states: int) -> float:
-        """States per second of the last seconds."""
+        """Return the states per second over the last seconds."""
         if not self._seen:
             self._seen.append((self._begin, self._earlier))
         self._seen.append((now, states))

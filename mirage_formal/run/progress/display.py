@@ -1,7 +1,7 @@
 """Progress displays: bars on a terminal, lines of JSON for programs, or none.
 
-Whoever has something to show gives it to a ``Display``, and does not know which one it is. All of them write to
-standard error; standard output has results alone.
+Callers send events to a ``Display`` without knowing its kind. All displays write to standard error; standard output has
+results alone.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from mirage_formal.terminal import json_text, plain
 
 _LINE_EVERY_S: Final = 10.0
 _JSON_EVERY_S: Final = 0.5
-#: Characters of a line.
+#: Most characters of a line.
 _LONG: Final = 1200
 
-#: Told a phase, the pieces of it that are done, and all of them.
+#: Callback with a phase, its finished pieces, and all of its pieces.
 Step = Callable[[str, int, int], None]
 
 
 class Display:
-    """Shows progress; this one shows nothing.
+    """Base class of progress displays; this one shows nothing.
 
     Args:
         command: Name of the command.
@@ -46,10 +46,10 @@ class Display:
         return None
 
     def show(self, event: ProgressEvent) -> None:
-        """Show where a task stands."""
+        """Show the progress of a task."""
 
     def step(self, phase: str, done: int, total: int, task: str = "") -> None:
-        """Show that so much of a phase is done."""
+        """Show the number of finished pieces of a phase."""
         left = self._forecast.left_s((task, phase), done, total)
         elapsed = round(time.monotonic() - self._begin, 3)
         self.show(
@@ -65,11 +65,11 @@ class Display:
         )
 
     def steps(self, task: str) -> Step:
-        """The same, of one task."""
+        """Return a callback that calls ``step`` for one task."""
         return lambda phase, done, total: self.step(phase, done, total, task)
 
     def watch(self, task: str) -> Watch:
-        """Receives the progress of a search."""
+        """Return a callback for the progress of a search."""
         return lambda progress: self.show(_event(self._command, task, progress))
 
 
@@ -94,7 +94,7 @@ def _event(command: str, task: str, progress: Progress) -> ProgressEvent:
 
 
 class JsonLines(Display):
-    """A JSON object a line: at the beginning and the end of each phase, and twice a second in between."""
+    """Progress as JSON, one object per line: at the start and end of each phase, and twice a second in between."""
 
     def __init__(self, command: str, file: TextIO) -> None:
         super().__init__(command)
@@ -103,7 +103,7 @@ class JsonLines(Display):
         self._next = 0.0
 
     def show(self, event: ProgressEvent) -> None:
-        """Print where a task stands."""
+        """Print the progress of a task as JSON."""
         now, seen = time.monotonic(), (event.task, event.phase, 0 < event.total <= event.done)
         if seen != self._seen or now >= self._next:
             self._seen, self._next = seen, now + _JSON_EVERY_S
@@ -111,7 +111,7 @@ class JsonLines(Display):
 
 
 class Lines(Display):
-    """A line for each phase, and one every ten seconds: bars where there is no terminal that could show them."""
+    """Progress as text lines, one for each phase and one every ten seconds; used where no terminal can show bars."""
 
     def __init__(self, command: str, file: TextIO) -> None:
         super().__init__(command)
@@ -120,7 +120,7 @@ class Lines(Display):
         self._next = 0.0
 
     def show(self, event: ProgressEvent) -> None:
-        """Print where a task stands, if that is news."""
+        """Print the progress of a task, if the phase is new or ten seconds have passed."""
         now, phase = time.monotonic(), (event.task, event.phase)
         if phase != self._phase or now >= self._next:
             self._phase, self._next = phase, now + _LINE_EVERY_S

@@ -1,4 +1,4 @@
-"""Progress in a notebook: the bars of a terminal as one output of the cell, drawn again in place."""
+"""Progress in a notebook: the bars of a terminal as one output of the cell, redrawn in place."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _EVERY_S: Final = 0.25
 
 
 class NotebookBars(Bars):
-    """Bars in the output of a cell, which stay there at the end.
+    """Progress bars in the output of a cell, which stay there at the end.
 
     They are values of rich that Jupyter, VS Code and Colab show as text in HTML (``rich.jupyter``); no widgets have to
     be installed.
 
     Args:
-        command: Name of what is called.
+        command: Name of the called function.
     """
 
     def __init__(self, command: str) -> None:
@@ -39,7 +39,7 @@ class NotebookBars(Bars):
         return None
 
     def show(self, event: ProgressEvent) -> None:
-        """Draw where a task stands; what comes soon behind the last drawing is left out unless a phase ends with it."""
+        """Draw the progress of a task; skip events soon after the last drawing, unless one ends a phase."""
         super().show(event)
         now = time.monotonic()
         if self._shown is None:

@@ -1,4 +1,4 @@
-"""Start and end times of units, taken by the process that hands them out whenever it hears of one."""
+"""Start and end times of units, recorded by the process that dispatches them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from mirage_formal.records import SAMPLES, TimesRecord, UnitRecord
 from mirage_formal.run.work import Standing
 from mirage_formal.workers.dispatch import Done, Failed
 
-#: Digits behind the point of a second.
+#: Decimal places of seconds.
 _DIGITS: Final = 3
 
 
 class Samples:
-    """States and classes of one unit by seconds; as time goes on fewer of them are kept, evenly spaced.
+    """Samples of states and classes of one unit over time, thinned out as time goes on.
 
     Attributes:
-        kept: Seconds, states and classes, which grow; at most ``SAMPLES``.
+        kept: Increasing samples of seconds, states and classes; at most ``SAMPLES``.
     """
 
     def __init__(self) -> None:
@@ -26,9 +26,9 @@ class Samples:
         self._apart = 0.0
 
     def add(self, at: float, states: int, classes: int) -> None:
-        """Note how many states there are; nothing new, and what comes soon behind the last sample, is left out.
+        """Add a sample, unless the states have not changed or the last sample is too recent.
 
-        Fewer than before are those of another try, which begins again.
+        A smaller number of states comes from a retry of the unit, and starts the samples again.
         """
         if self.kept and states < self.kept[-1][1]:
             self.kept, self._apart = [], 0.0
@@ -43,7 +43,7 @@ class Samples:
 
 
 class Times:
-    """The clock of a search, which stands still between its sessions, and samples of the units that are searched.
+    """Clock of a search, which stops between its sessions, and samples of the units that are searched.
 
     Args:
         earlier: Units of earlier sessions.
@@ -55,25 +55,25 @@ class Times:
         self._seen: dict[int, Samples] = {}
 
     def start(self) -> None:
-        """The clock goes from here on."""
+        """Start the clock."""
         self._origin = time.monotonic()
 
     def look(self, standing: Mapping[int, Standing]) -> None:
-        """Note where units stand that are being searched.
+        """Record the progress of the units that are being searched.
 
         Args:
-            standing: By the unit's position among the tasks.
+            standing: Progress by the unit's position among the tasks.
         """
         now = time.monotonic()
         for index, one in standing.items():
             self._seen.setdefault(index, Samples()).add(now, one.states, one.classes)
 
     def of(self, outcome: Done[Any] | Failed, stats: Mapping[str, int]) -> TimesRecord | None:
-        """Return when a unit that has just ended was searched; None if its start is not known.
+        """Return the times of a unit that has just ended; None if its start is not known.
 
         Args:
-            outcome: What came of it.
-            stats: Its counters in the end, which no sample exceeds; those of a unit that failed are empty.
+            outcome: Outcome of the unit.
+            stats: Its final counters, which no sample exceeds; empty for a unit that failed.
         """
         samples = self._seen.pop(outcome.index, Samples()).kept
         if outcome.since is None:

@@ -1,4 +1,4 @@
-"""Entries judged by themselves: what they show, whether they can be used here, and strangers' entries taken in."""
+"""Checks of single store entries: their evidence, their validity for this version, and import of foreign entries."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Judged:
     Attributes:
         path: Its directory, or the file that it came in.
         record: Its record; None if that cannot be read.
-        replayed: What its evidence shows; None if it does not hold.
-        why: Why it cannot be used here; empty if it can.
+        replayed: Replayed evidence; None if it does not hold.
+        why: Reason why it cannot be used here; empty if it can.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class Judged:
 
 
 def found_entry(place: Place, name: str) -> Path:
-    """The directory of the entry whose key begins with a name, or whose directory is named.
+    """Return the directory of the entry whose key begins with a name, or whose directory is named.
 
     Raises:
         RunError: There is none, or there are several.
@@ -55,7 +55,7 @@ def found_entry(place: Place, name: str) -> Path:
 
 
 def listed(path: Path) -> Judged:
-    """An entry by its record alone."""
+    """Check an entry by its record alone, without a replay."""
     try:
         record = read_record(path)
         return Judged(path, record, None, _other(record.key))
@@ -64,7 +64,7 @@ def listed(path: Path) -> Judged:
 
 
 def assess(path: Path) -> Judged:
-    """An entry with its evidence replayed."""
+    """Check an entry, and replay its evidence."""
     record = None
     try:
         entry = read_entry(path)
@@ -86,18 +86,18 @@ def _shown(entry: Entry) -> Replayed:
 
 
 def taken_in(place: Place, file: Path, *, migrate: bool) -> tuple[Path, Replayed]:
-    """Take an entry from elsewhere into the store.
+    """Import an entry from elsewhere into the store.
 
     Sound: see ``established``: nothing is put into the store whose proofs were not replayed here.
 
     Args:
         place: The store.
         file: An exported entry, or the directory of one.
-        migrate: Whether one of other code is taken as this code's: its candidates are proved, and are ranked by the
-            same estimates; that a search by this code finds no better ones is not known.
+        migrate: Whether an entry of other code is imported as this code's. Its candidates are proved and have the same
+            estimates; a search by this code might find better ones.
 
     Returns:
-        Its directory, and what it shows.
+        Its directory, and the replayed evidence.
 
     Raises:
         MirageError: It is refused; says why.
@@ -116,7 +116,7 @@ def taken_in(place: Place, file: Path, *, migrate: bool) -> tuple[Path, Replayed
 
 
 def _other(key: EntryKey) -> str:
-    """Return why a key is not one that is looked up here."""
+    """Return the reason why a key of another version or other code is not looked up here, or empty."""
     package, code = installed_code()
     if key.package != package:
         return f"one of version {key.package}, not {package}"

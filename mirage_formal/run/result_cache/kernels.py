@@ -1,7 +1,7 @@
-"""Kernels that lie in a directory, before any of them is launched: derived again, and those of their candidate.
+"""Check of stored kernels before any of them is launched: code generation is repeated, and the candidate is replayed.
 
-A digest says that a file is the one that another file names, and whoever changes both has changed nothing that could be
-seen. So what a directory says is launched only where it is what ``check`` would accept.
+A digest shows only that a file is the one that another file names; an attacker can change both. So the kernels of a
+directory are launched only if ``check`` would accept them.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class StoredKernels:
     """Kernels of a directory that may be launched.
 
     Attributes:
-        executable: What is launched.
-        about: What was established about them.
-        bound: Whether the candidate that they compute lies beside them, and was proved again to compute their program.
+        executable: Launches of the kernels.
+        about: Results of the checks.
+        bound: Whether their candidate lies in the run around them, and was proved again to compute its program.
     """
 
     executable: Executable
@@ -38,7 +38,7 @@ class StoredKernels:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Return remarks on what was not established and is taken as the author wrote it; empty if all was."""
+        """Return remarks on the facts that were not checked and are taken from the files; empty if all were checked."""
         found = [f"{count} obligations as recorded: {why}" for why, count in sorted(self.about.recorded.items())]
         found += [
             f"{count} files of machine code as written by the author: {why}"
@@ -49,7 +49,7 @@ class StoredKernels:
 
 
 def stored_kernels(directory: Path, arch: str = "") -> StoredKernels:
-    """Read the kernels of a directory, and establish them.
+    """Read the kernels of a directory, and check them.
 
     Sound: see ``derive.rederive.derive_kernels``: the CUDA C++ is what code generation makes of the µGraph here, every
     safety obligation is settled here, or, without solvers, is compared with the one that is derived here, and machine
@@ -58,11 +58,11 @@ def stored_kernels(directory: Path, arch: str = "") -> StoredKernels:
 
     Args:
         directory: The directory of kernels.
-        arch: The architecture that is launched on; machine code for others is not made again. All, if left out.
+        arch: The architecture that is launched on; machine code for others is not compiled again. All, if left out.
 
     Raises:
         RunError: There are no kernels.
-        FormatError: Something does not hold; names the file and what was being established.
+        FormatError: A check fails; names the file and the check.
     """
     executable = load(directory)
     try:
@@ -80,7 +80,7 @@ def _solvers() -> bool:
 
 
 def _of_candidate(directory: Path, about: EstablishedKernels) -> bool:
-    """Return whether a candidate lies beside kernels; then it is theirs, and its evidence holds."""
+    """Return whether the kernels' candidate lies in the run around them; then replay its evidence."""
     place = directory.resolve()
     root = place.parent.parent
     if place.parent.name != KERNELS:

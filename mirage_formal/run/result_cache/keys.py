@@ -1,4 +1,4 @@
-"""Keys of store entries, by which an entry answers a request."""
+"""Keys of store entries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Kind = Literal["answer", "search"]
 
 
 def entry_key(kind: Kind, job: Job, settings: Settings) -> EntryKey | None:
-    """The key of what a job finds; None where nothing is kept: the user said so, or it is an engine of their own.
+    """Return the store key of a job; None where nothing is kept: ``cache`` is off, or the engine is a user's own.
 
     Args:
-        kind: Of the entry.
+        kind: Kind of the entry.
         job: The job.
-        settings: What it was made of.
+        settings: Settings of the job.
     """
     if not settings.cache or switched_off() or job.engine not in ENGINES:
         return None
@@ -42,9 +42,9 @@ def entry_key(kind: Kind, job: Job, settings: Settings) -> EntryKey | None:
 
 @lru_cache(maxsize=1)
 def installed_code() -> tuple[str, str]:
-    """Version of this package, and a digest of all of its code and data: whatever can change a candidate or kernel.
+    """Return the version of this package, and a digest of its code and data that can change a candidate or kernel.
 
-    Other packages are not part of it. Solvers decide whether a proof is accepted, and what was accepted is replayed.
+    Other packages are not part of it. Solvers decide whether a proof is accepted, and accepted proofs are replayed.
     """
     found = environment()
     names = ("code of mirage_formal", "data files")

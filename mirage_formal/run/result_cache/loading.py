@@ -1,4 +1,4 @@
-"""Results of earlier calls, from the directories that hold their evidence: nothing is searched, no solver is loaded."""
+"""Results of earlier calls, loaded from the directories of their evidence without a search or a solver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mirage_formal.store.replay import replay
 
 
 def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None) -> list[Result]:
-    """The results in a directory: of a run, of a candidate, of a whole program, or of an entry of the store.
+    """Return the results in a directory of a run, a candidate, a whole program, or an entry of the store.
 
     Nothing is searched. The checker replays the proof of every result; no solver is needed for that. Nothing that a
     file says about kernels is used: they are made of the µGraphs at the first call on a GPU, as those of a search are.
@@ -60,7 +60,7 @@ def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None
 
 
 def _target_of(identity: Identity, root: Path) -> Target:
-    """The target of a search, which must be what it was then: candidates are ranked for it."""
+    """Return the target of a search; its figures must be unchanged, because candidates are ranked for them."""
     target = load_target(identity.target)
     if sha256(msgspec.json.encode(target)) != identity.target_digest:
         what = f"expected the figures of {identity.target} as they were at the search, got others"

@@ -1,4 +1,4 @@
-"""Recall of a job from the store: found, established again, copied; and storage of a finished job."""
+"""Cache lookup of a job in the store, with replay of its evidence, and storage of a finished job."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class StoreWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """Entry of the store whose evidence holds.
+    """Entry of the store whose evidence was replayed.
 
     Attributes:
-        entry: It.
-        replayed: What its evidence shows.
+        entry: The entry.
+        replayed: The replayed evidence.
     """
 
     entry: Entry
@@ -51,13 +51,13 @@ class Recalled:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim of a job on its store entry: the found entry, or the right to make it.
+    """Cache lookup of a job: the found entry, or the lock under which it is made.
 
     Attributes:
         job: The job.
-        limit_s: Its time limit.
-        key: Its key; None if nothing is kept.
-        found: What is there; None if it is to be made.
+        limit_s: Time limit of the job.
+        key: Key of the entry; None if nothing is kept.
+        found: The found entry; None if it is to be made.
     """
 
     job: Job
@@ -66,14 +66,12 @@ class Claim:
     found: Recalled | None
 
     def keep(self, evidence: Path, results: Sequence[Result], status: Literal["complete", "time-limit"]) -> None:
-        """Keep what was found; a store that cannot be written is left as it is.
-
-        Nothing is kept that is not proved.
+        """Write a finished run to the store; do nothing if the store cannot be written or a result is not proved.
 
         Args:
             evidence: Directory of the finished run or whole program.
-            results: What it reports.
-            status: Whether it came to its end.
+            results: Its reported results.
+            status: Whether it is complete, or ended at its time limit.
         """
         if self.key is None or not all(isinstance(one.verdict, Equivalent) for one in results):
             return
@@ -94,14 +92,14 @@ class Claim:
 
 @contextmanager
 def claimed(kind: Kind, job: Job, settings: Settings) -> Iterator[Claim]:
-    """Yield the store's entry for a job; if there is none, be the only process that makes it, as long as this lasts.
+    """Yield the store's entry for a job; if there is none, hold its lock so that no other process makes it.
 
-    Whoever else asks for it meanwhile waits for it, but not longer than their time limit, and then makes it as well.
+    Other processes that ask for the entry wait for it, but not longer than their time limit; then they make it as well.
 
     Args:
-        kind: Of the entry.
+        kind: Kind of the entry.
         job: The job.
-        settings: What it was made of. A run that is resumed is not recalled.
+        settings: Settings of the job. A resumed run is not looked up.
     """
     limit = settings.time_limit_s
     key = entry_key(kind, job, settings)
@@ -114,21 +112,21 @@ def claimed(kind: Kind, job: Job, settings: Settings) -> Iterator[Claim]:
     if (found := recall(key, job, limit)) is not None:
         yield Claim(job, limit, key, found)
         return
-    with Place().making(key, limit):  # whoever had it may have left what is asked for
+    with Place().making(key, limit):  # the previous holder may have written the entry
         yield Claim(job, limit, key, recall(key, job, limit, last=True))
 
 
 def recall(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False) -> Recalled | None:
-    """The entry of a key, established again; None if there is none of use.
+    """Return the entry of a key with its evidence replayed; None if there is none or it is not valid.
 
-    Sound: every file is as it was written; the program is the one that is asked for; the checker has replayed the
-    proof of every candidate in this process. An entry of which this is not so is never used.
+    Sound: every file is as it was written; the program is the one that is asked for; the checker has replayed the proof
+    of every candidate in this process. An entry of which this is not so is never used.
 
     Args:
         key: The key.
         job: The job of that key.
-        limit_s: Its time limit: what the clock cut short counts for no longer one.
-        last: Whether an entry that is refused is removed, with a warning: what it should hold is made next.
+        limit_s: Its time limit; an entry that ended at a shorter time limit does not count.
+        last: Whether a refused entry is removed, with a warning, because it is made again next.
     """
     try:
         place = Place()
@@ -144,7 +142,7 @@ def recall(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False
         if entry.record.seal not in _replayed:
             _replayed[entry.record.seal] = _asked(entry, key, job)
         expect_key(path, entry.record, key)
-    except FileNotFoundError:  # somebody is removing it
+    except FileNotFoundError:  # another process is removing it
         return None
     except (CheckFailed, MirageError, OSError) as error:
         if last:
@@ -164,7 +162,7 @@ _replayed: Final[dict[str, Replayed]] = {}
 
 
 def _asked(entry: Entry, key: EntryKey, job: Job) -> Replayed:
-    """Establish an entry again, and check that it has the key and program that are asked for; see ``recall``."""
+    """Replay the evidence of an entry, and check that it has the expected key and program; see ``recall``."""
     expect_key(entry.path, entry.record, key)
     found = established(entry, job.target)
     if found.program != job.program:
@@ -180,7 +178,7 @@ def established(entry: Entry, target: Target) -> Replayed:
 
     Args:
         entry: The entry.
-        target: That of its key.
+        target: Target of its key.
 
     Raises:
         CheckFailed: Something in the evidence does not hold.
@@ -217,7 +215,7 @@ def _long_enough(record: EntryRecord, limit_s: float | None) -> bool:
 
 
 def reason(error: Exception) -> str:
-    """Return why something was refused, in one line."""
+    """Return the reason of an error as one line."""
     from mirage_formal.check.report import CheckFailed
 
     if isinstance(error, CheckFailed):

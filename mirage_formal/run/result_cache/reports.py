@@ -1,4 +1,4 @@
-"""Results and reports of what was found earlier, from directories whose evidence was replayed."""
+"""Results and reports of earlier runs, made from directories whose evidence was replayed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 def results_of(found: Replayed, target: Target) -> tuple[Result, ...]:
-    """Return the candidates of a replayed directory as results; their kernels are made of the µGraphs here.
+    """Return the candidates of a replayed directory as results; their kernels are generated from the µGraphs here.
 
     Args:
-        found: What was replayed.
-        target: What kernels are planned for.
+        found: The replayed evidence.
+        target: Target that kernels are planned for.
     """
     from mirage_formal.run.kernel_build.alternatives import Alternatives
     from mirage_formal.run.kernel_build.build import COUNT
@@ -58,14 +58,14 @@ def _moved(one: Shown, old: Path, new: Path) -> Shown:
 def report_of(
     found: Replayed, summary: SummaryRecord, root: Path, target: Target, remarks: Sequence[str] = ()
 ) -> Report:
-    """The report of a run that was recalled.
+    """Return the report of a run that was read from the store.
 
     Args:
-        found: What was replayed, of ``root``.
+        found: Replayed evidence of ``root``.
         summary: The summary there.
         root: The run's directory.
         target: The target.
-        remarks: What the user should know.
+        remarks: Remarks for the user.
     """
     unfused = estimate(found.program, target).us
     return Report(summary, results_of(found, target), root, (), unfused, tuple(remarks))

@@ -1,4 +1,4 @@
-"""Results whose evidence lies in the store: for callers that name no directory of their own."""
+"""Results with evidence in the store, for callers that name no directory of their own."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _RUNS: Final = Path("runs")
 
 
 def stored(program: KernelGraph, settings: Settings) -> list[Result] | None:
-    """Return the store's results for a call of ``superoptimize``, without a search; None if it has none of use.
+    """Return the store's results for a call of ``superoptimize``, without a search; None if it has none that is valid.
 
     Sound: see ``recall.recall``.
 
     Args:
         program: The program.
-        settings: What was asked for.
+        settings: Settings of the user.
 
     Raises:
         MirageError: The program or the settings are at fault.
@@ -48,7 +48,7 @@ def _found(job: Job, settings: Settings) -> Recalled | None:
 
 @contextmanager
 def scratch(settings: Settings | None) -> Iterator[Path | None]:
-    """A directory for a run whose evidence is to lie in the store; None where there is no store to write to."""
+    """Yield a temporary directory for a run whose evidence goes to the store; None where there is no writable store."""
     with ExitStack() as stack:
         place = None
         if settings is not None and settings.cache and not settings.resume and not switched_off():
@@ -60,12 +60,12 @@ def scratch(settings: Settings | None) -> Iterator[Path | None]:
 
 
 def in_store(program: KernelGraph, settings: Settings, results: Sequence[Result], place: Path) -> list[Result]:
-    """The results of a run in a directory that is about to go, with the evidence that stays.
+    """Return the results of a run in a temporary directory, with the evidence directories that remain.
 
     Args:
         program: The program.
-        settings: What was asked for.
-        results: What the run has found.
+        settings: Settings of the user.
+        results: Results of the run.
         place: Its directory.
     """
     found = _found(make_job(program, settings), settings)

@@ -14,13 +14,13 @@ class Report:
     """Report of a run: its summary, the reported candidates, failures and remarks.
 
     Attributes:
-        summary: Its summary as written.
+        summary: Summary record of the run.
         results: The reported candidates, best first.
-        directory: Where everything is.
-        failed: Units that were given up.
+        directory: Directory of the run.
+        failed: Units that failed.
         unfused_us: Estimated microseconds of the program's own operators, a kernel for each.
-        remarks: What the user should know about its workers and about units that took much longer than the others.
-        lost: Whether a task of verification was given up, so that the same run might find more.
+        remarks: Remarks about workers and about units that took much longer than the others.
+        lost: Whether a task of verification failed, so that the same run might find more.
     """
 
     summary: SummaryRecord

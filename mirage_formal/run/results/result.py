@@ -1,4 +1,4 @@
-"""A reported candidate, as users hold it."""
+"""Reported candidate of a search, as a value for the user."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Result:
         graph: The µGraph, with thread graphs.
         digest: Its digest.
         rank: 1 is the best.
-        verdict: What is known about its equality with the program: a proof and its side conditions, or, only in a run
-            that accepts it, that fingerprints agree.
+        verdict: Its equality with the program: a proof and its side conditions, or, only in a run that accepts it,
+            agreement of fingerprints.
         cost: Estimated microseconds.
-        directory: Where its evidence is.
-        alternatives: The candidates from this one on, of which the first that has kernels is run.
-        backend: What calls run: "cuda", or "triton".
+        directory: Directory of its evidence.
+        alternatives: This candidate and the following ones, of which the first that has kernels is run.
+        backend: Back end of calls: "cuda", or "triton".
     """
 
     graph: KernelGraph
@@ -50,7 +50,7 @@ class Result:
 
     @property
     def optimized(self) -> Optimized:
-        """The program as this candidate computes it."""
+        """The program as a callable that runs this candidate."""
         return self._made.in_triton if self.backend == "triton" else self._made.optimized
 
     @property
@@ -73,17 +73,17 @@ class Result:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Names of the reference system's graphs, of which results have none: refused by their row."""
+            """Refuse the attributes of the reference system's graphs that results do not have."""
             from mirage_formal.frontend.mirage_api.table import missing
 
             raise missing("KNGraph", name, type(self).__name__)
 
     def prepare(self, device: int | None = None) -> None:
-        """Do what the first call on a GPU does: build, compile, load and allocate."""
+        """Do the work of the first call on a GPU: build, compile, load and allocate."""
         self.optimized.prepare(device)
 
     def triton_source(self) -> str:
-        """The text of its Triton file, which imports torch and Triton only and checks itself when it is run.
+        """Return the text of its Triton file, which imports torch and Triton only and checks itself when it is run.
 
         Where Triton files were timed it is the one that was chosen, with its launch options.
 
@@ -93,7 +93,7 @@ class Result:
         return self._made.triton_source()
 
     def kernel(self) -> str:
-        """The CUDA C++ of its kernels, or with the back end triton its Triton file.
+        """Return the CUDA C++ of its kernels, or with the back end triton its Triton file.
 
         Raises:
             UnsupportedError: Neither this candidate nor one behind it has kernels that may run.
@@ -149,7 +149,7 @@ class Result:
 
     @property
     def row(self) -> tuple[str, str, str, str, str]:
-        """Rank, digest, verdict, kernels and estimate, as a table has them."""
+        """Return rank, digest, verdict, kernels and estimate as the cells of a table row."""
         known = type(self.verdict).__name__.lower()
         return str(self.rank), self.digest[:12], known, self._kernels, f"{self.cost:.1f}"
 

@@ -18,11 +18,11 @@ RUNS: Final = Path("runs")
 
 
 def default_place(program: KernelGraph, settings: Settings, name: str) -> tuple[Path, Settings]:
-    """The directory of a search that names none, and the settings with which it is opened.
+    """Return the directory of a search that names none, and the settings with which it is opened.
 
-    It is runs/<name>. Where another search lies there, of another program or with other options, the key's first digits
-    come behind the name: nothing that is there is touched, and a script may be changed and started again. A search of
-    the same program and options is continued, so that starting a script twice searches once.
+    It is runs/<name>. If that holds a search of another program or with other options, the first digits of the key are
+    appended to the name, and nothing there is changed. A search of the same program and options is resumed, so that
+    running a script twice searches once.
     """
     root = RUNS / name
     if settings.resume or settings.force:

@@ -1,8 +1,9 @@
-"""File names of a run's directory, and the only code that removes anything from a directory that a user named.
+"""File names of a run's directory, and the only code that removes files from a user's directory.
 
-A directory is ours if the record that a run puts there decodes and everything else in it, at every level, has a name
-and a kind (file or directory) that we write. Only then is anything removed: files one by one, and directories when they
-are empty. A symbolic link is never followed and is nothing that we write. docs/run-directory.md says it for users.
+A directory is ours under two conditions: the record that a run puts there decodes, and every other entry, at every
+level, has a name and a kind (file or directory) that this package writes. Only then are files removed, one by one, and
+directories once they are empty. Symbolic links are never followed and never count as ours. docs/run-directory.md
+describes this for users.
 """
 
 from __future__ import annotations
@@ -39,25 +40,25 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.partition import PARTS, WHOLE_FILE
 
-#: Where candidates are written before they take the place of earlier ones.
+#: Directory in which candidates are written before they replace earlier ones.
 BUILDING: Final = f".{CANDIDATES}"
-#: Foreign files that a message names.
+#: Most foreign files that a message names.
 _NAMED: Final = 3
 
 
 class DirectoryWarning(UserWarning):
-    """Warning: a file that cannot be made again without a device was removed, because that was asked for."""
+    """Warning: results of a GPU were removed on request, which this machine cannot produce again."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Names that this package writes into one directory.
+    """File and directory names that this package writes into one directory.
 
     Attributes:
-        files: Names of its files, with those that ``records.write_atomic`` writes before it renames them.
-        temporary: The latter alone.
-        folders: Names of its directories, and what is in them.
-        last: The file that is removed last: while it is there, what is left is still known to be ours.
+        files: Names of its files, including the temporary files of ``records.write_atomic``.
+        temporary: Names of the temporary files alone.
+        folders: Names of its subdirectories, each with its own ``Folder``.
+        last: File that is removed last, so that a partly removed directory still counts as ours.
     """
 
     files: re.Pattern[str]
@@ -95,7 +96,7 @@ _OF_KERNELS: Final = (
 
 PROOFS: Final = _folder(r"\d{3,}\.smt2", r"digits-\d{3,}\.smt2", r"equivalence\.json")
 CANDIDATE_SET: Final = _folder(candidate=_folder(*_ESCAPED, proof=PROOFS))
-#: The kernels of one candidate.
+#: Names in the directory of one candidate's kernels.
 KERNELS_OF_ONE: Final = _folder(
     *map(re.escape, (*_OF_KERNELS, *DEVICE_FILES, MANIFEST_FILE)),
     r"kernel\d*\.cu",
@@ -111,14 +112,14 @@ WHOLE: Final = _folder(last=WHOLE_FILE, parts=PART_SET, kernels=KERNEL_SET)
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Contents of a directory: what this package writes, and everything else.
+    """Contents of a directory: entries that this package writes, and foreign entries.
 
     Attributes:
         root: The directory.
-        files: Files that we write, in the order in which they may be removed.
-        folders: Directories that we write, those inside before the one that they are in.
-        foreign: Everything else; what is in a foreign directory is not listed.
-        names: Names of the entries of ``root`` that are more than temporary files.
+        files: Files of ours, in the order in which they may be removed.
+        folders: Directories of ours, inner directories first.
+        foreign: Foreign entries; the contents of a foreign directory are not listed.
+        names: Names of the entries of ``root``, without temporary files.
     """
 
     root: Path
@@ -128,10 +129,10 @@ class Survey:
     names: tuple[str, ...]
 
     def refuse_foreign(self) -> None:
-        """Refuse a directory with anything in it that is not ours.
+        """Refuse a directory that has foreign entries.
 
         Raises:
-            RunError: Names what is foreign.
+            RunError: Names the foreign entries.
         """
         if self.foreign:
             shown = ", ".join(path.relative_to(self.root).as_posix() for path in self.foreign[:_NAMED])
@@ -146,7 +147,7 @@ class Survey:
 
 
 def survey(root: Path, kind: Folder) -> Survey:
-    """Look through a directory; one that is not there is empty.
+    """List the contents of a directory; a missing directory is empty.
 
     Raises:
         RunError: It is no directory.
@@ -179,10 +180,10 @@ def _walk(root: Path, kind: Folder) -> Iterator[tuple[Path, str]]:
 
 
 def clear(root: Path, kind: Folder) -> None:
-    """Empty a directory in which everything is ours.
+    """Empty a directory that has only files of ours.
 
     Raises:
-        RunError: Something is not; nothing is removed then.
+        RunError: It has a foreign entry; nothing is removed then.
     """
     found = survey(root, kind)
     found.refuse_foreign()
@@ -193,16 +194,16 @@ def clear(root: Path, kind: Folder) -> None:
             path.rmdir()
         except FileNotFoundError:
             pass
-        except OSError:  # somebody has put something there in the meantime: it stays
+        except OSError:  # a foreign file was added in the meantime: it stays
             survey(root, kind).refuse_foreign()
             raise
 
 
 def remove(root: Path, kind: Folder) -> None:
-    """Remove a directory in which everything is ours, itself included; one that is not there is no mistake.
+    """Remove a directory that has only files of ours; do nothing if it is missing.
 
     Raises:
-        RunError: Something in it is not ours, or it is a symbolic link; nothing is removed then.
+        RunError: It has a foreign entry, or is a symbolic link; nothing is removed then.
     """
     if root.is_symlink():
         raise RunError("expected a directory, got a symbolic link", where=str(root), hint="move it away yourself")
@@ -212,7 +213,7 @@ def remove(root: Path, kind: Folder) -> None:
 
 
 def drop_file(path: Path) -> None:
-    """Remove one file of ours; one that is not there is no mistake.
+    """Remove one file of ours; do nothing if it is missing.
 
     Raises:
         RunError: It is a directory or a symbolic link.
@@ -224,7 +225,7 @@ def drop_file(path: Path) -> None:
 
 
 def drop_temporary(root: Path, kind: Folder) -> None:
-    """Remove the files that a killed session was writing directly into a directory; checks refuse them."""
+    """Remove the temporary files that a killed session left directly in a directory, because checks refuse them."""
     with os.scandir(root) as entries:
         names = [e.name for e in entries if kind.temporary.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
     for name in names:
@@ -232,7 +233,7 @@ def drop_temporary(root: Path, kind: Folder) -> None:
 
 
 def tell_measured(found: Survey, why: str) -> None:
-    """Say that what a device said is removed: nothing on this machine can make it again."""
+    """Warn that GPU results of kernels are removed, which this machine cannot produce again."""
     if found.measured:
         names = ", ".join(path.relative_to(found.root).as_posix() for path in found.measured[:_NAMED])
         more = f" and {len(found.measured) - _NAMED} more" if len(found.measured) > _NAMED else ""
@@ -241,10 +242,10 @@ def tell_measured(found: Survey, why: str) -> None:
 
 
 def replaceable_kernels(where: Path, *, force: bool) -> None:
-    """Refuse a run's kernels that may not be replaced, before the first is built.
+    """Refuse to replace a run's kernels, before the first is built, unless that is allowed.
 
     Raises:
-        RunError: Something is not ours, or a device has said something about them and ``force`` is not set.
+        RunError: An entry is foreign, or the kernels have GPU results and ``force`` is not set.
     """
     if where.is_symlink():
         raise RunError("expected a directory, got a symbolic link", where=str(where), hint="move it away yourself")

@@ -1,7 +1,7 @@
-"""Lock of an output directory: one writer at a time; a second one is told who the first one is.
+"""Lock of an output directory for one writer at a time; an error names the holder.
 
-The lock is the operating system's, on a file beside the directory (``.NAME.lock``), so that nothing foreign lies among
-the evidence and a killed process holds nothing. The file says who has it, and goes when its holder ends.
+The lock is the operating system's, on a file beside the directory (``.NAME.lock``), so that the directory has only
+evidence and a killed process holds no lock. The file names the holder, and is removed when it ends.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from mirage_formal.errors import RunError
 from mirage_formal.records import naming
 
 _HELD: ContextVar[tuple[Path, ...]] = ContextVar("held", default=())
-#: The file system has no locks, or the directory beside cannot be written.
+#: Errors of a file system without locks, or of a parent directory that cannot be written.
 _NO_LOCK: Final = frozenset(
     {errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.EACCES, errno.EPERM, errno.EROFS}
 )
-#: Tries while the file of a holder that is just ending, or just beginning, is gone or empty; seconds between them.
+#: Attempts while the lock file of a starting or ending holder is missing or empty; seconds between them.
 _TRIES: Final = 40
 _PAUSE_S: Final = 0.025
 _MAX_BYTES: Final = 4096
 
 
 class LockWarning(UserWarning):
-    """Only searches on this machine are kept out of a directory."""
+    """Warning: the lock excludes only searches on this machine."""
 
 
 class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who writes to a directory.
+    """Holder of the lock of a directory.
 
     Attributes:
         mirage_formal: Always "lock": the file is ours.
-        directory: What is written.
-        pid, host: The process.
+        directory: Locked directory.
+        pid, host: Process and host of the holder.
         since: Local time at which it began, with its offset.
-        command: What was started.
+        command: Command line of the holder.
     """
 
     mirage_formal: str
@@ -63,12 +63,12 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @contextmanager
 def writing(root: Path) -> Iterator[None]:
-    """Be the only one who writes to a directory, which need not exist, or to anything below it.
+    """Hold the lock of a directory, which need not exist, and of everything below it.
 
-    Whoever has a directory has what is in it: nested uses for it are free.
+    The lock is reentrant: a nested use for the same directory, or one below it, takes no lock.
 
     Raises:
-        RunError: Another process or thread writes to it; says who, where, and since when.
+        RunError: Another process or thread holds it; says who, where, and since when.
     """
     place = Path(os.path.realpath(root))
     held = _HELD.get()
@@ -95,7 +95,7 @@ def _acquired(place: Path) -> tuple[FileLock, Path]:
         if error.errno not in _NO_LOCK:
             raise
         why = error.strerror
-    # Whether the directory itself can be written is not known yet, and not said here.
+    # A directory that cannot be written is reported later.
     code = hashlib.sha256(os.fsencode(place)).hexdigest()[:24]
     own = Path(tempfile.gettempdir()) / f"mirage_formal-{os.getuid() if hasattr(os, 'getuid') else 0}-{code}.lock"
     lock = _locked(own, place)
@@ -105,7 +105,7 @@ def _acquired(place: Path) -> tuple[FileLock, Path]:
 
 
 def _locked(path: Path, place: Path) -> FileLock:
-    """The lock at a path, or who has it."""
+    """Return the lock at a path, or raise the error that names its holder."""
     for left in reversed(range(_TRIES)):
         _refuse_foreign(path)
         lock = FileLock(path, timeout=0, fallback_to_soft=False)
@@ -156,7 +156,7 @@ def _holder(path: Path) -> Holder | None:
 
 
 def _gone(holder: Holder) -> bool:
-    """Return whether a holder was killed: its successor is about to write its own name."""
+    """Return whether a holder was killed, so that the lock file is stale."""
     if holder.host != socket.gethostname():
         return False
     try:
@@ -169,7 +169,7 @@ def _gone(holder: Holder) -> bool:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """A file of that name that is not a lock of ours is somebody's: it is neither written nor removed."""
+    """Refuse a file of the lock's name that is not a lock of ours; it is neither written nor removed."""
     if path.is_symlink() or (path.exists() and not path.is_file()):
         ours = False
     else:

@@ -14,11 +14,11 @@ from mirage_formal.run.run_directory.directory import RUN, WHOLE, Survey, clear,
 
 
 def make_way(root: Path, *, force: bool) -> None:
-    """Make ``root`` an empty directory; a run or a whole program that is there goes only with ``force``.
+    """Make ``root`` an empty directory; an earlier run or whole program is removed only with ``force``.
 
     Raises:
-        RunError: Not a directory; or it holds something that no search has written, which always stays; or it holds an
-            earlier search and nobody has said that it may go.
+        RunError: Not a directory; or it holds a file that no search has written, which always stays; or it holds an
+            earlier search and ``force`` is not set.
     """
     kind = WHOLE if os.path.lexists(root / WHOLE_FILE) else RUN
     found = survey(root, kind)
@@ -33,10 +33,10 @@ def make_way(root: Path, *, force: bool) -> None:
 
 
 def known(root: Path) -> RunRecord | WholeRecord:
-    """The record of the search that is in a directory.
+    """Return the record of the search that is in a directory.
 
     Raises:
-        RunError: There is none, but something else; or the record is not ours.
+        RunError: There is no record, or it is not one of ours.
     """
     hint = "choose another --out, or empty it yourself"
     file = WHOLE_FILE if os.path.lexists(root / WHOLE_FILE) else RUN_FILE
@@ -51,10 +51,10 @@ def known(root: Path) -> RunRecord | WholeRecord:
 
 
 def refuse_foreign(found: Survey) -> None:
-    """Refuse a directory with anything in it that no search has written; of a whole, in each part's directory too.
+    """Refuse a directory with any file that no search has written, in a subgraph's directory too.
 
     Raises:
-        RunError: Names what is foreign.
+        RunError: Names the foreign files.
     """
     found.refuse_foreign()
     for path in found.files:

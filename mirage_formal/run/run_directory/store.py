@@ -1,8 +1,8 @@
-"""A run's directory: created, resumed, appended to, and finished in one step.
+"""Directory of a run: created, resumed, appended to, and finished in one step.
 
-docs/run-directory.md describes every file. Only search.jsonl grows while a search runs; everything else is written
-whole and renamed into place, and summary.json comes last, so a directory with a summary is complete. What is removed,
-and what never is, is said in ``directory``.
+docs/run-directory.md describes every file. Only search.jsonl grows while a search runs; every other file is written
+completely and renamed. summary.json comes last, so a directory with a summary is complete. The rules of removal are in
+``directory``.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Store:
 
     Attributes:
         root: The directory.
-        units: The newest record of every unit that is in the journal.
+        units: The newest record of every unit in the journal.
     """
 
     def __init__(self, root: Path, run: RunRecord, units: dict[int, UnitRecord]) -> None:
@@ -65,10 +65,10 @@ class Store:
 
     @classmethod
     def open(cls, root: Path, run: RunRecord, *, resume: bool = False, force: bool = False) -> Store:
-        """Start a run in ``root``, continue the one that is there, or take its place.
+        """Start a run in ``root``, resume the one that is there, or replace it.
 
-        A run that is there already is continued with ``resume``, replaced with ``force``, and otherwise left alone,
-        like a directory with anything that no search has written.
+        An earlier run is resumed with ``resume`` and replaced with ``force``. Otherwise it is left alone, like a
+        directory with any file that no search has written.
 
         Raises:
             RunError: The directory is not empty and may not be used; see ``make_way``. With ``resume``, another run.
@@ -89,7 +89,7 @@ class Store:
         earlier = decode(read(path), RunRecord, str(path))
         if earlier.key != run.key:
             raise RunError(_differences(earlier, run), where=str(path), hint="resume with the same program and options")
-        if earlier.versions != run.versions:  # the record would be untrue of what is found now
+        if earlier.versions != run.versions:  # the record would not describe this session's results
             others = dict(sorted(earlier.versions.items() - run.versions.items()))
             what = f"expected the packages that the run was started with, {others or 'and no more'}, got others"
             raise RunError(what, where=str(path), hint="install those versions, or start a new run")
@@ -97,13 +97,13 @@ class Store:
         drop_temporary(root, RUN)
         journal = root / SEARCH_FILE
         units = {record.unit: record for record in _journal(journal, run.key)}
-        if journal.is_file():  # drop the part of a line that a kill may have left behind; a full disk allows this much
+        if journal.is_file():  # drop a partial line after a kill; works on a full disk
             data = journal.read_bytes()
             os.truncate(journal, data.rfind(b"\n") + 1)
         return cls(root, earlier, units)
 
     def append(self, record: UnitRecord) -> None:
-        """Add one finished unit to the journal: the whole line or, if the disk is full, nothing of it."""
+        """Append one finished unit to the journal; on a full disk, no part of the line stays."""
         path = self.root / SEARCH_FILE
         with naming(path), path.open("ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
@@ -160,7 +160,7 @@ class Store:
 
 
 def _journal(path: Path, key: str) -> Iterator[UnitRecord]:
-    """The complete lines of a journal; one that belongs to another run is refused."""
+    """Yield the records of a journal's complete lines; refuse a line that belongs to another run."""
     if not path.is_file():
         return
     with path.open("rb") as file:

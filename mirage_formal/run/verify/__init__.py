@@ -1,1 +1,1 @@
-"""Verdicts: which candidates may be returned, and verdicts for graphs from anywhere."""
+"""Verification: the policy for candidates of a search, and verdicts for graphs from files."""

@@ -1,4 +1,4 @@
-"""Policy: which verdicts make a candidate one that may be returned, and in which order they are sought."""
+"""Acceptance policy of candidates: the verdicts that suffice, and the order in which they are computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mirage_formal.run.verify.policy import Policy
 
 
 class Replayed(Protocol):
-    """Interface of the checker kernel's answer to a proof that it accepts."""
+    """Interface of the proof checker's result for a proof that it accepts."""
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -29,7 +29,7 @@ class Replayed(Protocol):
 
     @property
     def doubtful(self) -> bool:
-        """Return whether a condition does not show by its form that it always holds."""
+        """Return whether some condition is not always true by its form."""
 
 
 T = TypeVar("T", bound=Replayed)
@@ -37,7 +37,7 @@ T = TypeVar("T", bound=Replayed)
 #: Rounds of the search for a counterexample; most are found in the first.
 _ATTEMPTS: Final = 2
 
-#: Replays a proof of (program, candidate); Unknown if it is refused, which is a bug of the prover or of the kernel.
+#: Replay of a proof of (program, candidate); Unknown if it is refused, which is a bug of prover or kernel.
 Replay = Callable[[KernelGraph, KernelGraph, bytes], T | Unknown]
 
 
@@ -47,9 +47,9 @@ class Verified(Generic[T]):
 
     Attributes:
         graph: The candidate.
-        verdict: Why.
-        theorem: Of an equivalent one, what the kernel said.
-        record: The fingerprint's log; of an equivalent one it is no part of the verdict.
+        verdict: Its verdict.
+        theorem: The checker's result for the proof of an equivalent candidate.
+        record: Log of the fingerprint; no part of the verdict of an equivalent candidate.
     """
 
     graph: KernelGraph
@@ -65,11 +65,12 @@ class Refused:
     Attributes:
         graph: The candidate.
         kind: "different" and "unknown" are the fingerprint's verdict, "unproved" is the prover's Unknown where the
-            policy asks for a proof, "proof-refused" is a proof that the kernel does not accept. "different" is also
-            what is not proved and has a counterexample, "unknown" a proof whose conditions no input is known to meet.
-        verdict: The verdict that was not enough.
-        reason: Why there is no better one.
-        record: The fingerprint's log.
+            policy asks for a proof, "proof-refused" is a proof that the kernel does not accept. "different" is also a
+            candidate without a proof that has a counterexample, "unknown" a proof whose conditions no known input
+            meets.
+        verdict: The verdict that does not suffice.
+        reason: Reason why there is no better one.
+        record: Log of the fingerprint.
     """
 
     graph: KernelGraph
@@ -86,7 +87,7 @@ def certify(
     replay: Replay[T],
     via: Sequence[KernelGraph] = (),
 ) -> Verified[T] | Refused:
-    """Judge a candidate for the session's program: the fingerprint, which is cheap and refutes, then the proof.
+    """Verify a candidate for the session's program: first the fingerprint, which is cheap and refutes, then the proof.
 
     Sound: Equivalent rests on a proof that ``replay`` accepts and on nothing else: no number of a finite field and no
     floating-point number is a part of it. A fingerprint alone is accepted only where the policy says so, as Probable;
@@ -95,10 +96,10 @@ def certify(
 
     Args:
         session: Fingerprints of the program.
-        candidate: What is judged.
-        policy: What is accepted.
+        candidate: The candidate.
+        policy: The acceptance policy.
         replay: The checker's replay of a proof.
-        via: What the search looked for, which may be nearer to the candidate than the program is; see ``prove``.
+        via: Graphs that the search looked for, which may be closer to the candidate than the program; see ``prove``.
 
     Raises:
         GraphError: The candidate is not well-formed or has other inputs or outputs than the program.

@@ -1,4 +1,4 @@
-"""Equal, different or unknown: the prover first, then the search for a counterexample."""
+"""Decision of equality: the prover first, then the search for a counterexample."""
 
 from __future__ import annotations
 

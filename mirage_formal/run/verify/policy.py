@@ -1,4 +1,4 @@
-"""The policies of accepting candidates, by name; what they mean is ``certify``'s to say."""
+"""Acceptance policies of candidates, by name; ``certify`` implements them."""
 
 from __future__ import annotations
 

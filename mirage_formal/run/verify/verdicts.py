@@ -1,4 +1,4 @@
-"""Verdicts for graphs from anywhere: our own files, checkpoints of Mirage, graphs built by hand."""
+"""Verdicts for graphs from outside a search: our own files, checkpoints of Mirage, graphs built by hand."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from mirage_formal.terminal import json_text, plain
 
 VERDICTS_FILE: Final = "verdicts.json"
 PROGRAM_FILE: Final = "program.json"
-#: Seconds that a process may take to start.
+#: Time limit in seconds for the start of a process.
 _START_S: Final = 120.0
 _CELL: Final = 400  # characters of a reason in a table
 
@@ -41,14 +41,14 @@ class GraphVerdict(msgspec.Struct, frozen=True):
     """Verdict about one graph of a file.
 
     Attributes:
-        index: Its place in the file.
+        index: Its position in the file.
         verdict: equivalent, probable, different or unknown.
-        reason: The conditions under which it is equivalent; inputs and the first difference; why nothing is known; or
-            "ill-formed" and what is wrong.
-        conditions: Of an equivalent one: what program and graph need to be defined.
+        reason: The conditions of an equivalence; inputs and the first difference; the reason of an unknown verdict; or
+            "ill-formed" and the fault.
+        conditions: Side conditions of program and graph, for an equivalent graph.
         added: Those of the graph that the program does not have.
         counterexample: For different: inputs and the values in which the outputs differ; null otherwise.
-        seconds: Time that deciding took.
+        seconds: Time of the decision.
     """
 
     index: int
@@ -72,10 +72,10 @@ class Judged:
     """A graph with its verdict; a graph that is ill-formed or does not fit the program has the error instead.
 
     Attributes:
-        index: Its place in the file.
+        index: Position in the file.
         graph: The graph; None if it could not be read.
-        verdict: What is said about it.
-        seconds: Time that deciding took.
+        verdict: Verdict, or the error.
+        seconds: Time that the decision took.
         names: The program's names for its inputs.
     """
 
@@ -87,10 +87,10 @@ class Judged:
 
 
 def verify(program: Any, graph: Any, *, seed: int = 0, time_limit: float | None = None) -> Verdict:
-    """The verdict on one graph; see ``mirage_formal.equivalence``.
+    """Return the verdict on one graph; see ``mirage_formal.equivalence``.
 
     Raises:
-        MirageError: See there.
+        MirageError: As in ``mirage_formal.equivalence``.
     """
     wanted = as_program(program)
     if not isinstance(graph, str | Path):
@@ -109,12 +109,12 @@ def _one(program: KernelGraph, graph: KernelGraph | MirageError, seed: int, wher
 
 
 class Deciding:
-    """Decides graphs, each within a time limit in a process that is killed when the limit is over.
+    """Decision procedure with a time limit for each graph, in a process that is killed at the limit.
 
     Sound: what took too long is Unknown.
 
     Args:
-        limit_s: Seconds for each graph; None decides here, without a limit.
+        limit_s: Seconds for each graph; None decides in this process, without a limit.
     """
 
     def __init__(self, limit_s: float | None) -> None:
@@ -132,10 +132,10 @@ class Deciding:
             self._pool.close()
 
     def verdict(self, program: KernelGraph, graph: KernelGraph | MirageError, seed: int, where: str) -> Verdict:
-        """The verdict on one graph.
+        """Return the verdict on one graph.
 
         Raises:
-            MirageError: The graph is one, is ill-formed or does not fit the program.
+            MirageError: The graph is an error, is ill-formed or does not fit the program.
         """
         if isinstance(graph, MirageError):
             raise graph
@@ -143,10 +143,10 @@ class Deciding:
         return verdict
 
     def call(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
-        """Call a function of a module; return its value, or Unknown if it takes too long.
+        """Call a module-level function; return its value, or Unknown if it exceeds the time limit.
 
         Raises:
-            MirageError: The function does.
+            MirageError: The function raises it.
         """
         if self._limit_s is None:
             return function(*task)
@@ -154,7 +154,7 @@ class Deciding:
             from mirage_formal.workers.pool import Pool
 
             self._pool = Pool(1, ("mirage_formal.run.verify.verdicts", "mirage_formal.run.verify.decide"))
-            for _ in self._pool.run(_ready, [None], limit_s=_START_S):  # its start is no part of the limit
+            for _ in self._pool.run(_ready, [None], limit_s=_START_S):  # the limit excludes its start
                 pass
         from mirage_formal.workers.dispatch import Done, Failed
 
@@ -186,11 +186,11 @@ def judge(
     seed: int = 0,
     time_limit: float | None = None,
 ) -> Iterator[Judged]:
-    """Graph after graph with its verdict, in order.
+    """Yield each graph with its verdict, in order.
 
     Args:
         program: The program.
-        graphs: Graphs, or why they could not be read.
+        graphs: Graphs, or errors of those that could not be read.
         where: Name of their file, for messages.
         seed: Seed of the search for counterexamples.
         time_limit: Seconds for each graph; None is no limit.
@@ -214,10 +214,10 @@ def judge(
 
 
 def load_graphs(path: Path, program: KernelGraph) -> list[KernelGraph | MirageError]:
-    """The graphs of a file: one of ours or a list of such, or a checkpoint of Mirage.
+    """Return the graphs of a file: one of ours, a list of these, or a checkpoint of Mirage.
 
-    A graph of several that cannot be read is given as the error that says why. Where a checkpoint leaves open which
-    16-bit type it has, it is the program's.
+    In a list, a graph that cannot be read is returned as its error. If a checkpoint does not tell its 16-bit element
+    type, the program's is used.
 
     Raises:
         FormatError: There is no such file, or it is neither.
@@ -238,7 +238,7 @@ def load_graphs(path: Path, program: KernelGraph) -> list[KernelGraph | MirageEr
 
 
 def only_program(programs: dict[str, KernelGraph], file: Path) -> tuple[str, KernelGraph]:
-    """The one program that graphs are compared with.
+    """Return the single program that graphs are compared with.
 
     Raises:
         ProgramError: There are several.
@@ -250,7 +250,7 @@ def only_program(programs: dict[str, KernelGraph], file: Path) -> tuple[str, Ker
 
 
 def said(judged: Judged) -> GraphVerdict:
-    """A verdict in plain data, as it is printed."""
+    """Return a verdict as plain data for printing."""
     verdict = judged.verdict
     name, reason, counterexample = "unknown", "", None
     conditions, added = tuple[str, ...](), tuple[str, ...]()
@@ -287,7 +287,7 @@ def verdicts_json(name: str, judged: Sequence[Judged]) -> str:
 
 
 def print_verdicts(name: str, judged: Sequence[Judged], console: Console) -> None:
-    """A table of all verdicts."""
+    """Print a table of all verdicts."""
     equivalent = sum(isinstance(one.verdict, Equivalent) for one in judged)
     title = f"{name}: {equivalent} of {len(judged)} graphs equivalent"
     table = Table(title=Text(plain(title)), title_justify="left")
@@ -310,10 +310,12 @@ def print_verdicts(name: str, judged: Sequence[Judged], console: Console) -> Non
 
 @contextmanager
 def written(out: Path | None, name: str, program: KernelGraph) -> Iterator[Callable[[Judged], None]]:
-    """Writes the program, each verdict as it comes, and verdicts.json at the end, also at an early one; or nothing.
+    """Write the program, each verdict as it is passed to the yielded function, and verdicts.json at the end.
+
+    verdicts.json is written also after an interruption. Without ``out`` nothing is written.
 
     Raises:
-        RunError: The directory is not empty, cannot be made, or somebody else writes to it.
+        RunError: The directory is not empty, cannot be made, or another process writes to it.
     """
     if out is None:
         yield lambda one: None
@@ -361,14 +363,14 @@ def _decided(program: KernelGraph, graph: KernelGraph, seed: int, where: str) ->
         matched = match_inputs(graph, program)
     except GraphError as error:
         raise GraphError(error.what, where=where, hint=error.hint) from None
-    # The prover is loaded by the first graph: a file at fault is refused without it.
+    # The prover is loaded by the first graph, so that a bad file is refused without it.
     from mirage_formal.run.verify.decide import decide
 
     return replay(program, matched, decide(program, matched, seed=seed), seed)
 
 
 def replay(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: int = 0) -> Verdict:
-    """A verdict whose proof, if it has one, the checker's kernel has replayed, with the conditions that it read.
+    """Replay the proof of a verdict, if it has one, and return the verdict with the conditions that the checker read.
 
     Sound: a proof that the kernel refuses is believed by nobody; the verdict is Unknown then, and where no input is
     found that meets the conditions.
@@ -390,7 +392,7 @@ def replay(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: int
 def explanations(
     program: KernelGraph, judged: Sequence[Judged], *, latex: bool, time_limit: float | None = None
 ) -> Iterator[str]:
-    """Return, for each graph that was read, the formulas of its proof and conditions, or how far the prover came."""
+    """Yield, for each graph that was read, the formulas of its proof and conditions, or the prover's progress."""
     with Deciding(time_limit) as deciding:
         for one in judged:
             if one.graph is not None and not isinstance(one.verdict, MirageError):
@@ -407,7 +409,7 @@ def _explained(program: KernelGraph, graph: KernelGraph, latex: bool) -> str:
 
 
 def _conditions(verdict: Verdict) -> str:
-    """The conditions of a proof, those that the program does not have apart."""
+    """Return the text of a proof's side conditions; those that the program does not have are listed apart."""
     if not isinstance(verdict, Equivalent):
         return ""
     lines = ["", "Conditions", *(f"  {one}" for one in verdict.conditions if one not in verdict.added)]
@@ -416,7 +418,7 @@ def _conditions(verdict: Verdict) -> str:
 
 
 def _inputs(found: Counterexample, names: Sequence[str]) -> str:
-    """The inputs of a counterexample: what each is everywhere, and the elements at which it is something else."""
+    """Return the text of a counterexample's inputs: the fill value of each, and the elements that differ from it."""
     said = []
     for number, fill in enumerate(found.fills):
         name = names[number] if number < len(names) else f"x{number}"
@@ -442,7 +444,7 @@ def _own(value: object, where: str) -> KernelGraph | MirageError:
 
 
 def _counterexample(verdict: Different) -> Any:
-    """The counterexample in plain data; a point of a finite field where there is no other."""
+    """Return the counterexample as plain data; a point of a finite field where there is no other."""
     if verdict.counterexample is not None:
         return msgspec.to_builtins(verdict.counterexample)
     found = dataclasses.asdict(verdict)

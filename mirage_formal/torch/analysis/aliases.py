@@ -1,4 +1,4 @@
-"""Which tensors of a torch graph lie in one memory, and which of its results must, as they do in torch."""
+"""Alias analysis of a torch graph: the tensors that share memory, and the results that must share it as in torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 import torch
 from torch.fx import GraphModule, Node
 
-#: Operators that return their operand in evaluation, though the graph has a tensor of its own for the result.
+#: Operators that return their operand in evaluation, though the graph has a separate tensor for the result.
 ITSELF: Final = frozenset({torch.ops.aten.dropout.default, torch.ops.aten.feature_dropout.default})
 
 
 def owners(module: GraphModule) -> dict[str, str]:
-    """Return for each node with a tensor the first one in whose memory it lies: itself, unless it is a view.
+    """Return, for each node with a tensor, the node that owns its memory: itself, or the base of a view.
 
     Args:
         module: A torch graph whose nodes have tensors without memory, as torch.export makes them.
@@ -33,11 +33,11 @@ def owners(module: GraphModule) -> dict[str, str]:
 
 
 def operand(node: Node, owned: Mapping[str, str]) -> Node | None:
-    """Return the operand of which a node is a view; None if it is none.
+    """Return the operand of which a node is a view; None if the node is no view.
 
     Args:
         node: The node.
-        owned: See ``owners``.
+        owned: As returned by ``owners``.
     """
     if owned.get(node.name, node.name) == node.name:
         return None
@@ -46,21 +46,21 @@ def operand(node: Node, owned: Mapping[str, str]) -> Node | None:
 
 
 def _owner(node: Node, owned: Mapping[str, str]) -> str | None:
-    """Where the tensor of a node lies, or where all tensors do that it has several of."""
+    """Return the owner of a node's memory; for a node with several tensors, the owner of the operand that they view."""
     if node.name in owned or not isinstance(node.meta.get("val"), list | tuple):
         return owned.get(node.name)
     return next((owned[item.name] for item in node.all_input_nodes if item.name in owned), None)
 
 
 def shared(module: GraphModule, results: Sequence[str | None], owned: Mapping[str, str]) -> dict[str, str]:
-    """Return the results that are views of the memory in which another result lies, and in which node's that is.
+    """Return the results that are views of memory in which another result lies, each with the owner of that memory.
 
-    These have to be made of that node's tensor, and cannot be computed for themselves.
+    Such a result must be made as a view of the owner's tensor, and cannot be computed by itself.
 
     Args:
         module: The torch graph.
-        results: Its results, those that are written among them.
-        owned: See ``owners``.
+        results: Its results, including those that are written to state or arguments.
+        owned: As returned by ``owners``.
     """
     nodes = {node.name: node for node in module.graph.nodes}
     kept = list(dict.fromkeys(name for name in results if name is not None and name in owned))

@@ -1,8 +1,8 @@
-"""Conditions under which a region's program has values: reports list them, and calls check them.
+"""Side conditions under which a region's program is defined: reports list them, and guarded calls check them.
 
-That a candidate computes a region's program is proved for inputs at which no divisor is 0, no radicand is negative and
-the arguments of logarithms are above 0. Elsewhere the program has no value over the real numbers, and PyTorch has an
-infinity or NaN.
+A candidate is proved equal to a region's program for inputs at which no divisor is 0, no radicand is negative and the
+arguments of logarithms are positive. For other inputs the program has no value over the real numbers, and PyTorch
+returns an infinity or NaN.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Condition:
     """Requirement on one tensor of a program.
 
     Attributes:
-        need: What.
+        need: The requirement.
         tensor: The tensor's number.
-        norm: The dim along which the mean of its squares is meant instead, of a norm without a summand.
-        centred: Whether its mean is taken away first.
+        norm: Dim of a norm without an epsilon: the requirement is on the mean of squares along it. None otherwise.
+        centred: Whether the mean is subtracted before squaring.
         where: The user's line of the operator that needs it.
     """
 
@@ -53,7 +53,7 @@ class Condition:
         return str(self.need) + (f", at {self.where}" if self.where is not None else "")
 
 
-#: Signs that are known by form: of a tensor that is nowhere 0, and of one that may be.
+#: Signs that are known by form: positive, and nonnegative.
 _POSITIVE: Final = 2
 _NONNEGATIVE: Final = 1
 _ANY: Final = 0
@@ -77,14 +77,14 @@ _WEAKER: Final = frozenset({OpKind.PAD, OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOA
 
 
 def conditions(program: KernelGraph, origins: Origins) -> tuple[Condition, ...]:
-    """Return what must hold for a program to have values, but for what its form shows to hold for all inputs.
+    """Return the side conditions of a program, without those that its form shows to hold for all inputs.
 
     Sound: an operator that has no value somewhere is a division, a reciprocal, a root, a logarithm, or a norm to which
     nothing is added; what is left out is shown by ``_sign``.
 
     Args:
         program: The program, of predefined operators.
-        origins: Its lines.
+        origins: Source lines of its operators.
     """
     signs = [_ANY] * len(program.inputs)
     found: list[Condition] = []
@@ -116,7 +116,7 @@ def _needs(op: Op) -> list[tuple[Need, int]]:
 
 
 def _sign(op: Op, signs: Sequence[int]) -> int:
-    """Return the sign of a result as far as the operator's form shows it: above 0, at least 0, or neither.
+    """Return the sign of a result as far as the operator's form shows it: positive, nonnegative, or unknown.
 
     Sound: over the real numbers. Exponentials, sigmoids and softmaxes are above 0, squares and absolute values are not
     below; sums, means, maxima, products, quotients and selections of such are too, and functions that keep a sign.
@@ -152,7 +152,7 @@ def _sign(op: Op, signs: Sequence[int]) -> int:
 
 
 class Unmet(Exception):
-    """A condition of a region does not hold in a call, or cannot be looked at."""
+    """Error: a condition of a region does not hold in a call, or cannot be checked."""
 
 
 class Guard:
@@ -169,7 +169,7 @@ class Guard:
             self._function = torch_program(_looked_at(program, self.conditions))
 
     def unmet(self, tensors: Sequence[Any]) -> str:
-        """Return the condition that does not hold of a program's inputs, or nothing.
+        """Return the first condition that a program's inputs violate, or an empty string.
 
         Sound: NaN meets no condition.
         """
@@ -208,7 +208,7 @@ def _looked_at(program: KernelGraph, wanted: Sequence[Condition]) -> KernelGraph
 
 
 def _wide(program: KernelGraph) -> KernelGraph:
-    """The same program of tensors of float32; roundings that are operators stay."""
+    """Return the program with float32 tensors; roundings that are operators stay."""
     inputs = tuple(
         replace(item, tensor=replace(item.tensor, dtype=DType.FLOAT32)) if item.tensor.dtype.floating else item
         for item in program.inputs
@@ -224,7 +224,7 @@ def _wide(program: KernelGraph) -> KernelGraph:
 
 
 def _mean_square(tensor: int, one: Condition, first: int) -> list[Op]:
-    """The mean of squares along a dim, of what is left when the mean is taken away, or of all."""
+    """Return the operators of the mean of squares along a dim, with or without subtraction of the mean."""
     dim = Attrs(dim=one.norm)
     if not one.centred:
         return [Op(OpKind.SQUARE, (tensor,)), Op(OpKind.MEAN, (first,), dim)]

@@ -1,4 +1,4 @@
-"""Which operators form one program: maximal convex subgraphs of those that can be imported."""
+"""Graph partitioning of a torch graph: maximal convex subgraphs of the operators that can be imported."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence, Set
 
 
 def convex(order: Sequence[str], reads: Mapping[str, Sequence[str]], taken: Set[str]) -> list[list[str]]:
-    """The nodes that are taken, in parts that can be computed one after another with everything else in between.
+    """Partition the taken nodes into convex parts that can be scheduled one by one among the other nodes.
 
     Args:
-        order: All nodes, each behind those that it reads.
-        reads: For each node those that it reads, among the given ones.
-        taken: The nodes to form parts of.
+        order: All nodes, in topological order.
+        reads: For each node, the given nodes that it reads.
+        taken: Nodes to partition.
 
     Returns:
         The parts, each in order. No path from a part to itself leads outside. Two parts that are connected, directly or
@@ -28,7 +28,7 @@ def convex(order: Sequence[str], reads: Mapping[str, Sequence[str]], taken: Set[
         level[node] = max(rises, default=0)
     parts: dict[str, int] = {}
     members: list[list[str]] = []
-    seen: dict[tuple[int, str], int] = {}  # a tensor that is read at a level, and the part that reads it
+    seen: dict[tuple[int, str], int] = {}  # the part that reads a tensor, by level and tensor
     for node in (n for n in order if n in taken):
         near = {parts[n] for n in reads[node] if n in parts and level[n] == level[node]}
         near |= {seen[level[node], n] for n in reads[node] if (level[node], n) in seen}
@@ -66,7 +66,7 @@ def _merged(order: Sequence[str], reads: Mapping[str, Sequence[str]], parts: lis
 
 
 def _is_convex(order: Sequence[str], reads: Mapping[str, Sequence[str]], part: Set[str]) -> bool:
-    """Return whether no path leads from the part over another node back to it."""
+    """Return whether a part is convex: no path leaves it and returns to it."""
     beyond: set[str] = set()
     for node in order:
         if node in part:

@@ -1,14 +1,14 @@
-"""Imports compared with torch: each region once, in the module's own types, before anything is made of it.
+"""Numerical comparison of imports with torch: each region once, in the module's own types, before any search.
 
-The program of a region is evaluated in its element types (semantics/typed.py) and compared with what torch computes for
-the same nodes, under the contract (comparison/contract.py). Tensors are those of the call that a module is imported
-with, as torch computes them on the way to the region, and sets that are drawn (comparison/samples.py). Of regions with
-one program for the same operators, as layers of a model, the first is compared. Regions that differ stay with torch,
-and the smallest operator that differs is named: the first whose result differs where all results of the region are
-compared; the report says whether it differs when it is imported alone.
+The program of a region is evaluated in its element types (semantics/typed.py) and compared with torch's results for the
+same nodes, under the contract (comparison/contract.py). The tensors are those of the call that the module is imported
+with, as torch computes them, and generated sets (comparison/samples.py). Of regions with equal programs and operators,
+such as layers of a model, the first is compared. Regions that differ stay with torch. The report names the smallest
+operator that differs: the first differing result if all results of the region are compared. It says if that operator
+also differs when it is imported alone.
 
-What is compared is bounded: a region beyond the bounds is compared with fewer sets, or not at all, and says so. Tensors
-on the meta device have no values, so only drawn sets are compared.
+The work is bounded: a larger region is compared on fewer sets, or not at all, and the report says so. Tensors on the
+meta device have no values, so only generated sets are compared.
 
 Sound: only regions that agree are replaced, and regions that were not compared say so; no answer depends on a time.
 """
@@ -39,30 +39,30 @@ from mirage_formal.torch.comparison.samples import SETS, draw
 from mirage_formal.torch.convert import import_captured as import_of
 from mirage_formal.torch.import_result import Imported, Region
 
-#: Elements that one evaluation of a region may compute, and multiplications of its products.
+#: Most elements that one evaluation of a region computes, and most multiplications of its products.
 MOST_ELEMENTS: Final = 1 << 27
 MOST_PRODUCTS: Final = 1 << 36
-#: Elements, and multiplications of 16, of all evaluations of a region together; less than a set is one set.
+#: Most work, in elements or 16 multiplications, of all evaluations of a region; at least one set is evaluated.
 _BUDGET: Final = 1 << 26
-#: Random roundings of small regions, and of large ones.
+#: Number of random roundings of small regions, and of large ones.
 _SAMPLES: Final = 4
 _FEWER: Final = 1
 _SMALL: Final = 1 << 14
 _LARGE: Final = 1 << 22
-#: The set of the arguments that a module is imported with.
+#: Name of the set of the import's own arguments.
 GIVEN: Final = "the arguments"
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An import that breaks the contract.
+    """An operator whose import breaks the contract.
 
     Attributes:
         node: The node of the torch graph whose result differs.
-        operator: What it calls, as in "aten.exp.default".
+        operator: Operator of the node, as in "aten.exp.default".
         where: The user's line.
-        values: Which set of tensors shows it.
-        difference: How it differs.
+        values: Name of the set of tensors that shows it.
+        difference: The difference.
         alone: Whether the operator differs when it is imported alone.
     """
 
@@ -84,9 +84,9 @@ class Comparison:
     """Result of comparing an import with torch.
 
     Attributes:
-        faults: For numbers of regions how they differ.
-        sets: For numbers of regions how many sets of tensors were compared.
-        skipped: For numbers of regions why they were compared with fewer sets than others, or not at all.
+        faults: Fault of each region that differs, by number.
+        sets: Number of compared sets of tensors of each region.
+        skipped: Reason why a region was compared on fewer sets than others, or not at all.
     """
 
     faults: dict[int, Fault] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Comparison:
     skipped: dict[int, str] = field(default_factory=dict)
 
     def said(self, number: int) -> str:
-        """Return with what a region was compared, for a report; empty if it was not looked at."""
+        """Return a remark for a report on the sets that a region was compared on; empty if it was not compared."""
         if number in self.skipped and not self.sets.get(number):
             return self.skipped[number]
         count = self.sets.get(number, 0)
@@ -107,7 +107,7 @@ def arguments_of(imported: Imported, leaves: Sequence[Any]) -> dict[str, Any]:
 
     Args:
         imported: The import.
-        leaves: The arguments, flattened; one that is no tensor has a placeholder as well.
+        leaves: The flattened arguments; one that is no tensor has a placeholder as well.
     """
     names = [node.name for node in imported.module.graph.nodes if node.op == "placeholder"]
     state = ("parameter", "buffer", "constant")
@@ -122,9 +122,9 @@ def compare_with_torch(
 
     Args:
         imported: The import.
-        values: The tensors of the placeholders that are arguments, by name; None, or some without memory, if there are
-            no values.
-        sets: The sets that are drawn, of which large regions take the first.
+        values: Tensors of the argument placeholders by name, some of them possibly without memory; None if there are no
+            values.
+        sets: Styles of the generated sets; large regions take the first ones.
     """
     found = Comparison()
     known: dict[tuple[str, str], int] = {}
@@ -185,15 +185,15 @@ def _fault(piece: Piece, node: str, name: str, how: Difference, *, alone: bool) 
 
 
 class Piece:
-    """One region beside the nodes that it stands for.
+    """One region with the torch nodes that it replaces.
 
     Attributes:
         region: The region.
         nodes: All nodes of the torch graph, by name.
-        order: The nodes between what is read and the region's outputs.
-        leaves: What is read: a tensor without memory for each, or a constant.
-        tied: For each leaf the first one that is the same parameter or buffer.
-        text: What names it: the digest of its program, and its operators.
+        order: The nodes between the region's inputs and its outputs.
+        leaves: Inputs of the region: a tensor without memory for each, or a constant.
+        tied: For each leaf, the first one that is the same parameter or buffer.
+        text: Key of the region: the digest of its program, and its operators.
     """
 
     def __init__(self, imported: Imported, number: int) -> None:
@@ -219,7 +219,7 @@ class Piece:
         self.text = (self.region.digest, _text(self.order, {**self.leaves, **self.constants}))
 
     def _is_fixed(self, imported: Imported, name: str, read: Collection[str]) -> bool:
-        """Return whether an import holds for one tensor only: its own constant, or one its program does not read."""
+        """Return whether a leaf is fixed: the import's own constant, or a constant that its program does not read."""
         if name not in self.nodes:
             return True
         constant = imported.arguments.get(name) == "constant" and name in imported.given
@@ -227,7 +227,7 @@ class Piece:
 
     @property
     def drawable(self) -> bool:
-        """Return whether there are other tensors to draw for what it reads: numbers or masks."""
+        """Return whether all leaves are of types that can be generated: floating-point numbers or masks."""
         return all(x.is_floating_point() or x.dtype is torch.bool for x in self.leaves.values())
 
     @property
@@ -237,14 +237,14 @@ class Piece:
 
     @property
     def elements(self) -> int:
-        """Elements of all tensors of the program and of the nodes."""
+        """Return the number of elements of all tensors of the program and of the nodes."""
         own = sum(prod(tensor.shape) for tensor in kernel_types(self.program))
         values = (x for node in self.order for x in torch.utils._pytree.tree_leaves(node.meta.get("val")))
         return own + sum(int(x.numel()) for x in values if isinstance(x, torch.Tensor))
 
     @property
     def products(self) -> int:
-        """Multiplications of the program's matrix products."""
+        """Return the number of multiplications of the program's matrix products."""
         types = kernel_types(self.program)
         number, count = len(self.program.inputs), 0
         for op in self.program.ops:
@@ -260,16 +260,16 @@ class Piece:
 
     @property
     def affordable(self) -> bool:
-        """Return whether it is evaluated at all."""
+        """Return whether the region is small enough to be evaluated."""
         return self.elements <= MOST_ELEMENTS and self.products <= MOST_PRODUCTS
 
     @property
     def size(self) -> str:
-        """How large it is, for a report."""
+        """Return the size of the region as text for a report."""
         return f"{self.elements / 1e6:.3g} million elements and {self.products / 1e9:.3g} billion products"
 
     def expected(self, leaves: Mapping[str, Any]) -> dict[str, Expected]:
-        """Return what is expected of each output.
+        """Return the expected values of each output, computed by torch.
 
         Raises:
             RuntimeError: Torch refuses the tensors.
@@ -286,7 +286,7 @@ class Piece:
         return {name: Expected(own[name], exact[name], [one[name] for one in moved]) for name in own}
 
     def results(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs as the program has them in its own types, with intermediates in registers.
+        """Return the outputs of the program in its own element types, with unrounded intermediates as in registers.
 
         Candidates that store an intermediate are compared with the program by numerics (claims/numerics).
         """
@@ -300,7 +300,7 @@ class Piece:
     def differences(
         self, leaves: Mapping[str, Any], expected: Mapping[str, Expected]
     ) -> Iterator[tuple[str, Difference]]:
-        """Yield the outputs that break the contract, and how."""
+        """Yield each output that breaks the contract, with its difference."""
         results = self.results(leaves)
         for output in self.region.outputs:
             wanted = expected[output.node]
@@ -310,7 +310,7 @@ class Piece:
 
 
 def _text(order: Sequence[Node], leaves: Mapping[str, Any]) -> str:
-    """Return what nodes compute, whatever they are called."""
+    """Return the text of the nodes' operators, independent of node names."""
     names = {name: f"x{i}" for i, name in enumerate(leaves)} | {node.name: f"t{i}" for i, node in enumerate(order)}
     rows = [f"{tuple(x.shape)} {tuple(x.stride())} {x.dtype} {x.device}" for x in leaves.values()]
     for node in order:
@@ -322,10 +322,10 @@ def _text(order: Sequence[Node], leaves: Mapping[str, Any]) -> str:
 def _given(
     imported: Imported, pieces: Mapping[int, Piece], values: Mapping[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield what regions read in the call that a module was imported with, by their numbers.
+    """Yield the number of each region with the tensors that it reads in the call that a module was imported with.
 
-    Torch computes the module's graph once, as far as regions need it; what is read no more is freed. Operators that
-    are not ATen's, and those that write, are not called, and what needs them has no values.
+    Torch computes the module's graph once, as far as regions need it, and frees tensors after their last use. Operators
+    that are not ATen's, and those that write, are not called; regions that depend on them are not yielded.
     """
     wanted: dict[str, set[int]] = {}
     for number, piece in pieces.items():
@@ -343,7 +343,7 @@ def _given(
                 args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: known[n.name])
                 try:
                     known[node.name] = node.target(*args, **kwargs)
-                except RuntimeError:  # as out of memory: its regions are compared with drawn sets
+                except RuntimeError:  # such as out of memory: its regions use generated sets
                     continue
             for number in sorted(wanted.get(node.name, ())):
                 if node.name in known:
@@ -357,7 +357,7 @@ def _given(
 
 
 def _calls(node: Node) -> bool:
-    """Return whether a node may be called once more: it computes and does nothing else."""
+    """Return whether a node may be called again: it has no side effects."""
     if node.target is operator.getitem:
         return True
     own = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace in ("aten", "prims")
@@ -365,7 +365,7 @@ def _calls(node: Node) -> bool:
 
 
 def _fixed(x: Any) -> bool:
-    """Return whether a constant is part of what is computed: a number, or integers such as indices."""
+    """Return whether a constant is part of the computation: a number, or integers such as indices."""
     return not x.dim() or not (x.is_floating_point() or x.dtype is torch.bool)
 
 
@@ -383,10 +383,10 @@ def locate(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
     Args:
         piece: The region.
         leaves: Tensors on which it differs.
-        name: The name of the set that they are.
+        name: Name of the set of these tensors.
 
     Returns:
-        The first whose result differs where every result of the region is one of the program; None if none does.
+        The first operator whose result differs if every result of the region is an output; None if none does.
     """
     given = {**piece.constants, **leaves}
     with torch.no_grad():
@@ -401,7 +401,7 @@ def locate(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
 
 
 def _maker(node: Node) -> Node:
-    """Return the operator of which a node is a result."""
+    """Return the operator that computes a node, which may be a ``getitem`` of it."""
     return node.args[0] if node.target is operator.getitem else node
 
 
@@ -425,11 +425,11 @@ def _first(nodes: Sequence[Node], values: Mapping[str, Any]) -> tuple[str, Diffe
 
 
 def cut_out(nodes: Sequence[Node], values: Mapping[str, Any]) -> Captured:
-    """Return some nodes as a graph of their own, whose results are all of theirs that programs may have.
+    """Return some nodes as a graph of their own, with all results that are of a type that programs have.
 
     Args:
         nodes: The nodes, in order.
-        values: Tensors of what they read.
+        values: Tensors of the nodes that they read.
     """
     graph = Graph()
     known: dict[str, Node] = {}

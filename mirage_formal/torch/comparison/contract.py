@@ -1,19 +1,19 @@
-"""When a result keeps what docs/torch.md promises of it: the contract, and how much results may differ.
+"""The numerical contract of docs/torch.md: largest allowed differences between a program and PyTorch.
 
-Beside each element of PyTorch's result in its own type stand the same computed in float64, where nothing rounds but
-what the module rounds itself, and how far that moves when everything is rounded at random (comparison/reference.py).
+For each element of PyTorch's result there are two references (comparison/reference.py): the same computed in float64,
+with the roundings of the module itself only, and the movement of that value under random roundings.
 
-- Where PyTorch's element is finite, and float64's is, ours is finite and near it.
-- Where PyTorch's is an infinity that float64 has as well, ours is that infinity.
+- Where PyTorch's element and float64's are finite, ours is finite and near.
+- Where both are the same infinity, ours is that infinity.
 - Where PyTorch's is NaN and float64 has no number either, ours is no number.
-- Where PyTorch's is not finite and float64's is, PyTorch has overflowed on the way: ours may be infinite or NaN, or
-  else is near float64's.
+- Where PyTorch's is not finite and float64's is, PyTorch has overflowed: ours may be infinite or NaN, or else is near
+  float64's.
 
-Near: within twice PyTorch's own error, eight times what random rounding moves the element or, on average, its
-neighbours along the dim where that is least, eight units in which the type rounds, and its four smallest numbers. Where
-random rounding crosses from finite to not finite, what PyTorch has is chance, and nothing is asked. In a large tensor
-one element in a thousand may be further off, by no more than rounding moves others: a maximum that two keys share goes
-to one of them by chance.
+Near is the sum of four terms: twice PyTorch's own error; eight times the movement under random rounding of the element
+or, on average, of its neighbours along the dim where that is least; eight units of the type's rounding; and its four
+smallest numbers. Where random rounding changes a finite value to an infinite one, PyTorch's value is arbitrary and
+every value is allowed. In a large tensor one element in a thousand may be further off, by no more than rounding moves
+others: a maximum that two keys share goes to one of them by chance.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from typing import Any, Final
 
 import torch
 
-#: What rounding to nearest loses at most, relative to the number.
+#: Unit roundoff: largest relative error of rounding to nearest.
 ROUNDOFF: Final = {torch.float16: 2.0**-11, torch.bfloat16: 2.0**-8, torch.float32: 2.0**-24}
 _OWN: Final = 2.0
 _MOVED: Final = 8.0
 _UNITS: Final = 8.0
-#: One element in so many may be as far off as rounding moves others.
+#: One element in this number may be as far off as rounding moves others.
 _RARE: Final = 1000
-#: Below the smallest normal float32 some GPUs and compilers have zero.
+#: Smallest normal float32, below which some GPUs and compilers flush to zero.
 _FLUSHED: Final = 2.0**-126
 
 
@@ -40,9 +40,9 @@ class Expected:
     """Expected values of one result, computed by PyTorch.
 
     Attributes:
-        own: PyTorch's, in the module's own types.
-        exact: PyTorch's in float64.
-        moved: The same with random roundings, several times.
+        own: Result in the module's own types.
+        exact: Result in float64.
+        moved: Results in float64 with random roundings.
     """
 
     own: Any
@@ -52,17 +52,18 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Where a result breaks the contract.
+    """A violation of the contract by one result.
 
     Attributes:
-        kind: How, in few words.
-        index: The first element that does, or of those that are off the one that is by most of what is allowed.
-        count: How many do.
-        elements: How many elements there are.
-        own: PyTorch's.
-        exact: Float64's.
-        found: Ours.
-        allowed: How far ours may be off.
+        kind: Kind of the violation, in few words.
+        index: The first violating element; for inexact elements, the one with the largest error relative to the allowed
+            one.
+        count: Number of violating elements.
+        elements: Number of elements.
+        own: PyTorch's element.
+        exact: Float64's element.
+        found: Our element.
+        allowed: Allowed error of our element.
     """
 
     kind: str
@@ -89,11 +90,11 @@ TURNED: Final = "another infinity, or NaN in place of one"
 
 
 def difference(found: Any, expected: Expected) -> Difference | None:
-    """Return how a result breaks the contract; None if it keeps it.
+    """Return the difference by which a result breaks the contract; None if it keeps it.
 
     Args:
-        found: The result; a tensor of the shape of what is expected.
-        expected: What is expected.
+        found: The result; a tensor of the expected shape.
+        expected: The expected values.
     """
     ours, own, exact = found.double(), expected.own.double(), expected.exact.double()
     dtype = expected.own.dtype
@@ -145,7 +146,7 @@ def _found(kind: str, bad: Any, expected: Expected, ours: Any, allowed: Any) -> 
 
 
 def _around(spread: Any) -> Any:
-    """Return the average along the dim where it is least: few random numbers say little about one element."""
+    """Return the average along the dim where it is least, because few random samples say little about one element."""
     averages = [spread.mean(dim, keepdim=True) for dim in range(spread.dim()) if spread.shape[dim] > 1]
     found = averages[0] if averages else spread
     for one in averages[1:]:
@@ -154,7 +155,7 @@ def _around(spread: Any) -> Any:
 
 
 def _least(dtype: Any) -> float:
-    """Return four times the smallest number of a type, or below what may be zero."""
+    """Return four times the smallest subnormal number of a type, but at least the flush-to-zero threshold."""
     return max(8 * ROUNDOFF[dtype] * float(torch.finfo(dtype).smallest_normal), _FLUSHED)
 
 

@@ -1,27 +1,26 @@
-"""Nodes of a torch graph computed by torch: in their own types, in float64, and in float64 with random roundings.
+"""Reference evaluation of torch nodes by torch: in their own types, in float64, and in float64 with random roundings.
 
-In float64 nothing is rounded but what the module rounds: a cast to another type is that rounding. Booleans and integers
-are those of the module's own types, so that a comparison that rounding decides is decided once. How it is decided
-without roundings is one more thing that rounding may do, and how it is if nothing is rounded but what it reads, as
-programs may have it, is another one; what float32 may not hold is spoiled there, as below.
+**Float64.** Only the module's own roundings are applied: casts to another type. Booleans and integers are taken from
+the evaluation in the module's own types, so that a comparison that depends on rounding has one result. Two more
+evaluations are made as samples of rounding: one with the comparisons of float64, and one in which each operator reads
+stored (rounded) values. In the latter, values beyond float32 are poisoned as below.
 
-With random roundings each tensor that is read is off by one part in 2^23, which moves sums and differences inside of an
-operator by what float32 loses there, and each that is computed by what its own type loses. So is a product before a
-bias is added, and the weights of attention before they are multiplied by values. What is squared is off by one part in
-2^23 there as well, for nothing else tells how far the rounding of a mean goes that cancels. What float32 cannot hold is
-infinite, as in programs: behind a sum, an element that overflows there changes others, also those that torch has lost
-because its own, narrower type overflowed at them. How far results go tells what rounding may do to them, however it
-falls.
+**Random roundings.** Each tensor that is read is perturbed by one part in 2^23, which models float32's loss in sums and
+differences inside of an operator. Each computed tensor is perturbed by the unit roundoff of its own type. So is a
+product before a bias is added, and the weights of attention before they are multiplied by values. Operands of squares
+are perturbed by one part in 2^23 as well, because this alone models the rounding of a mean that cancels. Values beyond
+float32's range become infinite, as in programs: such an element changes later sums, also at elements that torch has
+lost because its narrower type overflowed there. The spread of the results bounds the effect of rounding.
 
-What float32 cannot add up in every order, or cannot square, is spoiled: NaN where float64 has none, and 0 where it has
-one, for which of such sums are finite depends on how a device adds. So is a sum of a bias and a product that its type
-cannot hold, and a sum of an infinity and of what float32 cannot hold: it is NaN if that overflows before, and infinite
-if a device fuses a product with a sum. Of zeros of both signs the largest and the smallest is either, by the order in
-which a kernel takes them, so negative zeros are in turn below and above others.
+**Poisoned values.** Sums and squares that float32 cannot hold in every order are poisoned: NaN where float64 has a
+number, and 0 where it has NaN, because their result depends on the device's order of addition. So is a sum of a bias
+and a product that its type cannot hold. So is a sum of an infinity and a value beyond float32: it is NaN if that
+overflows first, and infinite if a device fuses the product with the sum. The maximum and minimum of zeros of both signs
+depend on the kernel's order, so negative zeros are ordered below and above others in turn.
 
-Attention in float64 is its definition by products and a softmax; kernels of torch make of a row of NaN what they like.
-With random roundings it is defined by a selection of keys, so that nothing is asked of a number that stands at a key
-that a mask leaves out: torch adds minus infinity to it, or multiplies it by 0.
+**Attention.** In float64 it is its definition by products and a softmax, because torch's kernels differ for a row of
+NaN. With random roundings it selects keys, so that scores of masked keys have no influence: torch adds minus infinity
+to them, or multiplies them by 0.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from torch.fx import Node
 from mirage_formal.torch.comparison.contract import ROUNDOFF
 from mirage_formal.torch.op_table import rules
 
-#: What change an element type and nothing else.
+#: Operators that only change the element type.
 _CASTS: Final = frozenset(
     f"aten.{name}"
     for name in (
@@ -48,7 +47,8 @@ _CASTS: Final = frozenset(
         "type_as.default",
     )
 )
-#: Functions for which programs have others near 1, as log(1 + x): these are off by float32's unit roundoff at 1.
+#: Functions that programs write with other functions near 1, as log(1 + x): they are off by float32's unit roundoff at
+#: 1.
 _NEAR_ONE: Final = frozenset(
     f"aten.{name}"
     for name in (
@@ -68,13 +68,13 @@ _NEAR_ONE: Final = frozenset(
     )
 )
 _SINGLE: Final = 2.0**-23
-#: Elements of a tensor that is read; larger ones are weights, of which it is enough that what they multiply is off.
+#: Most elements of a perturbed input; larger ones are weights, and perturbing their products' other operand suffices.
 _MOST_MOVED: Final = 1 << 18
-#: Half of the largest float32: sums of magnitudes up to here are finite in every order, each rounded.
+#: Half of the largest float32: sums of magnitudes up to it are finite in every order, with rounding.
 _MOST: Final = 2.0**127
-#: The square of what is smaller is no normal float32.
+#: Smallest magnitude whose square is a normal float32.
 _LEAST: Final = 2.0**-62
-#: Operators that add something to a product, and the argument that it is.
+#: Operators that add a term to a product, with the name of that argument.
 _ADDED: Final = {
     "aten.linear.default": "bias",
     "aten.addmm.default": "self",
@@ -84,7 +84,7 @@ _ADDED: Final = {
     "aten.conv3d.default": "bias",
 }
 _ATTENTION: Final = "aten.scaled_dot_product_attention.default"
-#: Operators whose result for magnitudes is the largest sum on the way.
+#: Operators whose result for magnitudes bounds all partial sums.
 _SUMS: Final = frozenset(_ADDED) | {
     f"aten.{name}"
     for name in (
@@ -108,9 +108,9 @@ _SUMS: Final = frozenset(_ADDED) | {
         _ATTENTION.removeprefix("aten."),
     )
 }
-#: Sums of two, which overflow in one way only unless one of them has a factor.
+#: Sums of two terms, which overflow in one way only unless a term has a factor.
 _PLAIN: Final = frozenset({"aten.add.Tensor", "aten.sub.Tensor"})
-#: Operators that square what they read.
+#: Operators that square their operands.
 _SQUARES: Final = frozenset(
     f"aten.{name}"
     for name in (
@@ -133,9 +133,9 @@ _SQUARES: Final = frozenset(
         "smooth_l1_loss.default",
     )
 )
-#: Operators inside of which something may overflow.
+#: Operators in which an intermediate value may overflow.
 _OVERFLOWING: Final = _SUMS | _SQUARES
-#: Operators that choose the largest or the smallest number.
+#: Operators that select the largest or the smallest number.
 _EXTREMES: Final = frozenset(
     f"aten.{name}"
     for name in (
@@ -158,21 +158,21 @@ _EXTREMES: Final = frozenset(
         "min.dim",
     )
 )
-#: What stands for a zero that is apart from others: no other number in float64 is so small.
+#: Value that replaces a distinguished zero: no other float64 number here is so small.
 _TINY: Final = 1e-300
 
-#: A node, its arguments and those by name.
+#: Function of a node, its positional and its keyword arguments.
 _Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
-#: What random roundings depend on; None for none.
+#: Seed of random roundings; None for none.
 _Seed = tuple[int, int] | None
 
 
 class Reference:
-    """Nodes of a torch graph, and what torch computes for them.
+    """Evaluator of nodes of a torch graph by torch.
 
     Args:
-        nodes: The nodes, each behind those that it reads.
-        outputs: Names of the nodes whose results are wanted.
+        nodes: The nodes, in topological order.
+        outputs: Names of the output nodes.
     """
 
     def __init__(self, nodes: Sequence[Node], outputs: Collection[str]) -> None:
@@ -186,7 +186,7 @@ class Reference:
 
     @property
     def decides(self) -> bool:
-        """Return whether ``own`` has found booleans or integers."""
+        """Return whether ``own`` has computed booleans or integers."""
         return bool(self._discrete)
 
     def own(self, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,10 +212,11 @@ class Reference:
 
         Args:
             known: The tensors that the nodes read, by the names of their nodes, in the module's own types.
-            seed: Of random roundings; None for none.
-            decided: Whether comparisons are those of the module's own types. If not, casts that are not seen again
-                round nothing either.
-            stored: Whether they round what they read to its type, and what float32 cannot hold is spoiled.
+            seed: Seed of random roundings; None for none.
+            decided: Whether comparisons are those of the module's own types. If not, casts whose results are never
+                widened again round nothing either.
+            stored: Whether operators round the tensors that they read to their types, and values beyond float32 are
+                poisoned.
         """
         free = {name for name, row in rules().items() if row.free}
         wide: dict[str, Any] = {}
@@ -237,7 +238,7 @@ class Reference:
                 found = args[0][args[1]]
             else:
                 kwargs = _widened(_of_own_type(node, kwargs))
-                # What is filled in stands behind everything else that is given.
+                # Filled-in arguments come after all given ones.
                 args = tuple(x for x, name in zip(_widened(args), _names(node), strict=False) if name not in kwargs)
                 found = _by_definition(args, kwargs) if target == _ATTENTION else node.target(*args, **kwargs)
             narrows = isinstance(own, torch.Tensor) and _narrows(node, own)
@@ -275,12 +276,12 @@ class Reference:
 
 
 def between(nodes: Sequence[Node], outputs: Collection[str], read: Collection[str]) -> list[Node]:
-    """Return the nodes that lie between tensors that are read and outputs, in order.
+    """Return the nodes between known tensors and outputs, in order.
 
     Args:
         nodes: All nodes of a graph, in order.
-        outputs: Names of the nodes that are wanted.
-        read: Names of nodes that are known.
+        outputs: Names of the output nodes.
+        read: Names of the nodes that are known.
     """
     named = {node.name: node for node in nodes}
     stack, seen = [name for name in outputs if name not in read], set[str]()
@@ -312,7 +313,7 @@ def _widened(given: Any) -> Any:
 
 
 def _of_own_type(node: Node, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments by name, with those that are not given and depend on the element type."""
+    """Return the keyword arguments of a node, with defaults filled in that depend on the element type."""
     target, given = str(node.target), {**dict(zip(_names(node), node.args, strict=False)), **kwargs}
     found = dict(kwargs)
     if target == "aten.rms_norm.default" and given.get("eps") is None:
@@ -329,15 +330,15 @@ def _names(node: Node) -> list[str]:
 
 
 def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, numbers: Any, seed: _Seed) -> Any:
-    """Return a result, moved by what is rounded on the way to it, and spoiled where float32 cannot hold what is there.
+    """Return a result perturbed by the roundings inside its operator, and poisoned where float32 overflows inside.
 
     Args:
-        node: What computes it.
-        args: Its arguments.
-        kwargs: Those by name.
+        node: Operator of the result.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
         found: The result.
-        numbers: Where it is not NaN without roundings.
-        seed: Of the roundings; None for none.
+        numbers: Mask of elements that are not NaN without roundings.
+        seed: Seed of the roundings; None for none.
     """
     target = str(node.target)
     if target in _EXTREMES:
@@ -375,13 +376,13 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
 
 
 def _as_stored(node: Node, args: Sequence[Any]) -> tuple[Any, ...]:
-    """Return what a node reads, each tensor rounded to its type."""
+    """Return the arguments of a node, each tensor rounded to its own type."""
     pairs = zip(args, node.args, strict=True)
     return tuple(x.to(read.meta["val"].dtype).double() if _floating(x) else x for x, read in pairs)
 
 
 def _either_zero(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, *, above: bool) -> Any:
-    """Return an extreme in which negative zeros count as above, or below, others."""
+    """Return a maximum or minimum in which negative zeros are ordered above, or below, other zeros."""
 
     def apart(x: Any) -> Any:
         return torch.where((x == 0) & x.signbit(), _TINY if above else -_TINY, x) if _floating(x) else x
@@ -394,7 +395,7 @@ def _either_zero(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], fou
 
 
 def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return attention as torch defines it where no kernel has it."""
+    """Return attention by torch's definition, as a composition of products and a softmax."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     mask = given.get("attn_mask")
@@ -404,9 +405,9 @@ def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _selected(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Return attention in which only keys that are kept have an influence, and where float32 cannot hold its scores.
+    """Return attention over selected keys only, the same for magnitudes, and a mask of values beyond float32.
 
-    Between the two stands the same of the values' magnitudes.
+    The third tensor marks rows whose scores, and results whose weighted values, float32 cannot hold.
     """
     q, k, v = (given[name] for name in ("query", "key", "value"))
     mask = given.get("attn_mask")
@@ -434,14 +435,14 @@ def _selected(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def _spoiled(found: Any, bad: Any, numbers: Any) -> Any:
-    """Return a result in which some elements are NaN where they are not without roundings, and the other way round."""
+    """Return a result with poisoned elements: NaN where the result without roundings is a number, else 0."""
     return torch.where(bad, torch.where(numbers, torch.nan, 0.0), found)
 
 
 def _size(x: Any, name: str = "") -> Any:
-    """Return the magnitudes of an argument; a factor of a sum counts as 1 at least, as it may come last.
+    """Return the magnitudes of an argument; a factor of a sum counts as at least 1, because it may be applied last.
 
-    Infinities count as 0: what is added to one must be finite, or the sum may be NaN.
+    Infinities count as 0, because other terms of their sum must be finite, or the sum may be NaN.
     """
     if _floating(x):
         return torch.where(x.isinf(), 0.0, x.abs())
@@ -449,9 +450,9 @@ def _size(x: Any, name: str = "") -> Any:
 
 
 def _squared(x: Any, seed: _Seed) -> Any:
-    """Return an argument, NaN where float32 cannot hold as many squares as it has, and 0 where it has none.
+    """Return an argument of squares, perturbed, and NaN where float32 cannot hold the sum or 0 where it underflows.
 
-    What is squared is moved as well, for a mean that is subtracted before is rounded.
+    The perturbation models the rounding of a mean that is subtracted before.
     """
     if not _floating(x) or not x.numel():
         return x
@@ -463,15 +464,15 @@ def _squared(x: Any, seed: _Seed) -> Any:
 def _bounded(x: Any) -> Any:
     """Return the weight or bias of a norm with 1 for infinities, and NaN where float32 may not hold its products.
 
-    What a norm makes of an infinite one depends on how it is written.
+    The result of a norm with an infinite weight depends on its formula.
     """
     return torch.where(x.isinf(), 1.0, torch.where(x.abs() > _MOST / 256, torch.nan, x)) if _floating(x) else x
 
 
 def _seen_again(nodes: Sequence[Node]) -> frozenset[str]:
-    """Return the names of casts to a narrower type whose results are read in a wider one again, also as views.
+    """Return the names of casts to a narrower type whose results are widened again, directly or through views.
 
-    What others round may stay unrounded where it is computed, as torch.compile leaves it.
+    The roundings of other casts may be skipped, as torch.compile does.
     """
     free = {name for name, row in rules().items() if row.free}
     inside, found = set(nodes), set[str]()
@@ -492,13 +493,13 @@ def _is_view(node: Node, free: Collection[str]) -> bool:
 
 
 def _wider(node: Node, own: Any) -> bool:
-    """Return whether a node's result is of a wider type than what it reads."""
+    """Return whether a node's result has a wider type than its operand."""
     results = [x.dtype for x in _tensors(node.meta.get("val")) if _floating(x)]
     return any(ROUNDOFF.get(dtype, 0.0) < ROUNDOFF.get(own.dtype, 0.0) for dtype in results)
 
 
 def _narrows(node: Node, own: Any) -> bool:
-    """Return whether a node is a cast to a type that has not all numbers of the one that it reads."""
+    """Return whether a node is a cast to a type that cannot represent all numbers of its operand's type."""
     if str(node.target) not in _CASTS or own.dtype not in ROUNDOFF or own.dtype is torch.float32:
         return False
     value = node.args[0].meta.get("val")
@@ -506,16 +507,16 @@ def _narrows(node: Node, own: Any) -> bool:
 
 
 def _each(found: Any, own: Any, change: Callable[[Any, Any], Any]) -> Any:
-    """Return a result, or each of several, changed where it is a tensor of floating-point numbers."""
+    """Apply a change to a result, or to each of several results, where it is a floating-point tensor."""
     if isinstance(found, tuple | list):
         return type(found)(_each(x, y, change) for x, y in zip(found, own, strict=True))
     return change(found, own) if _floating(found) else found
 
 
 def _rounded(tensor: Any, dtype: Any, floor: float, seed: tuple[int, int]) -> Any:
-    """Return a tensor as rounding to a type may leave it: off by its unit roundoff, or by half of its least number.
+    """Return a tensor with random rounding errors of a type: its unit roundoff, or half of its smallest number.
 
-    What float32 cannot hold is infinite.
+    Values beyond float32's range become infinite.
     """
     if dtype not in ROUNDOFF:
         return tensor
@@ -530,7 +531,7 @@ def _rounded(tensor: Any, dtype: Any, floor: float, seed: tuple[int, int]) -> An
 
 
 def _moved(tensor: Any, share: float, floor: float, seed: _Seed) -> Any:
-    """Return a tensor whose elements are off by a share of them and a floor, each up or down at random."""
+    """Return a tensor with each element perturbed by a relative share and an absolute floor, up or down at random."""
     if seed is None:
         return tensor
     found = tensor * (1 + share * _signs(tensor, seed))
@@ -538,7 +539,7 @@ def _moved(tensor: Any, share: float, floor: float, seed: _Seed) -> Any:
 
 
 def _signs(tensor: Any, seed: tuple[int, int]) -> Any:
-    """Return 1 or -1 for each element."""
+    """Return a random sign, 1 or -1, for each element."""
     generator = torch.Generator().manual_seed((seed[0] * 1_000_003 + seed[1] * 7919) % (1 << 32))  # it reads 32 bits
     return torch.randint(0, 2, tensor.shape, generator=generator, dtype=torch.int8).to(tensor.device) * 2 - 1
 

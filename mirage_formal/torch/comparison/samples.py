@@ -1,8 +1,8 @@
-"""Tensors on which imports are compared with torch: ordinary values, large ones, and those that break programs.
+"""Generated tensors for the comparison of imports with torch: ordinary values, large ones, and special values.
 
-Numbers come in styles. Some are drawn for all elements, some for a few rows along each dim only, so that what is not
-finite there does not hide all other results: a row of zeros, of minus infinity or of NaN is what padding gives. Masks
-have rows and columns in which nothing is kept, and may keep nothing at all.
+Values come in styles. Some styles draw all elements alike. Others put special values into a few rows along each dim
+only, so that values that are not finite do not hide all other results: padding gives rows of zeros, of minus infinity
+or of NaN. Masks have empty rows and columns, and may be empty.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from mirage_formal.torch.modules.operators import once
 
-#: Draws a tensor of float32 of some extents; the second is the largest number of the element type.
+#: Function that draws a float32 tensor of given extents; its last argument is the type's largest number.
 _Style = Callable[[Any, Sequence[int], float], Any]
 
 
@@ -48,24 +48,24 @@ def _denormal(draw: Any, shape: Sequence[int], largest: float) -> Any:
 
 
 def _additive(draw: Any, shape: Sequence[int], largest: float) -> Any:
-    """A mask that is added to scores, some of whose rows have minus infinity only."""
+    """Return an additive mask of scores, in which some rows are minus infinity only."""
     return torch.where(_mask(draw, shape), 0.0, -torch.inf)
 
 
 def _lowest(draw: Any, shape: Sequence[int], largest: float) -> Any:
-    """A mask of the least finite number in place of minus infinity, as transformers has them."""
+    """Return an additive mask with the least finite number in place of minus infinity, as in transformers."""
     return torch.where(_mask(draw, shape), 0.0, -largest)
 
 
 def _special(draw: Any, shape: Sequence[int], largest: float) -> Any:
-    """Normal numbers; one in sixteen is infinite, NaN, zero, the largest or the least."""
+    """Return normal numbers, of which one in sixteen is infinite, NaN, zero, the largest or the least."""
     given = (torch.inf, -torch.inf, torch.nan, 0.0, -0.0, largest, -largest, 1e-40, 1e4, -4e2)
     chosen = torch.tensor(given)[torch.randint(0, len(given), tuple(shape), generator=draw)]
     return torch.where(torch.rand(shape, generator=draw) < 0.0625, chosen, torch.randn(shape, generator=draw))
 
 
 def _rows(*given: float) -> _Style:
-    """Normal numbers, and such a row here and there along one dim."""
+    """Return a style of normal numbers with constant rows of these values here and there along one dim."""
 
     def style(draw: Any, shape: Sequence[int], largest: float) -> Any:
         found = torch.randn(shape, generator=draw)
@@ -98,17 +98,17 @@ STYLES: Final[Mapping[str, _Style]] = {
     "rows of large numbers": _rows(4e2, -4e2, 6e4),
 }
 
-#: What a set has: one style for all tensors, or "mixed", which draws one for each.
+#: Style of each set: one style for all tensors, or "mixed", which draws a style for each.
 SETS: Final = ("normal", "mixed", "positive", "x 4e2", "mixed", "special", "mixed", "zeros", "mixed", "the largest")
 
 
 def draw(forms: Mapping[str, Any], style: str, seed: int) -> dict[str, Any]:
-    """Return tensors like some others, with values of a style.
+    """Return tensors like given ones, with values of a style.
 
     Args:
         forms: Tensors by their names, with or without memory: extents, strides and element types are theirs.
         style: A key of ``STYLES``, or "mixed".
-        seed: What is drawn depends on this, the style and the forms only.
+        seed: Seed; the values depend on it, the style and the forms only.
 
     Returns:
         A tensor on the CPU for each that has floating-point numbers or booleans.
@@ -123,12 +123,12 @@ def draw(forms: Mapping[str, Any], style: str, seed: int) -> dict[str, Any]:
 
 
 def one(draw: Any, form: Any, style: str) -> Any:
-    """Return a tensor like another one.
+    """Return a tensor like another one, with values of a style.
 
     Args:
         draw: A generator.
-        form: Extents, strides and element type are its own.
-        style: A key of ``STYLES``; of a mask only whether it is "zeros" matters, which keeps nothing.
+        form: Tensor with the extents, strides and element type.
+        style: A key of ``STYLES``; for a mask only "zeros" matters, which gives an empty mask.
     """
     shape = tuple(form.shape)
     if form.dtype is torch.bool:
@@ -146,7 +146,7 @@ def laid_out(values: Any, form: Any) -> Any:
 
 
 def _mask(draw: Any, shape: Sequence[int]) -> Any:
-    """A mask; some of its rows and columns are empty."""
+    """Return a random mask with some empty rows and columns."""
     found = torch.rand(shape, generator=draw) < 0.7
     for dim in range(len(shape)):
         apart = [1 if axis == dim else n for axis, n in enumerate(shape)]

@@ -1,1 +1,1 @@
-"""Programs for extents that vary: one for each bucket of lengths, in which positions behind the length do nothing."""
+"""Dynamic shapes: one program for each bucket of lengths, in which padding behind the length has no effect."""

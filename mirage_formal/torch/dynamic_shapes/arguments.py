@@ -1,4 +1,4 @@
-"""Which extents of a module's arguments vary, as a user says it, and which follow from these."""
+"""Dynamic dims of a module's arguments: those that a user names, and those that must be equal to them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from mirage_formal.torch.modules.trace import Function, captured_with
 
 _HINT = "write shapes={'k': {2: (1, 4096, 128)}}, with the name or the number of an argument that is a tensor"
 
-#: A dim of an argument: the number of the tensor among all leaves of the arguments, and of its dim.
+#: A dim of an argument: number of the tensor among all leaves of the arguments, and number of its dim.
 Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Varying(Form):
-    """Form required of an argument with lengths: no gaps, and dims in memory in the order of the import.
+    """Form required of an argument with dynamic dims: dense, with the memory order of dims as at the import.
 
     Attributes:
         extents: Its extents.
@@ -36,7 +36,7 @@ class Varying(Form):
     order: tuple[int, ...] = ()
 
     def fits(self, value: Any, place: Any = None) -> bool:
-        """Return whether a value is such a tensor, whatever its lengths; see ``Form.fits``."""
+        """Return whether a value is such a tensor, for any lengths; see ``Form.fits``."""
         if not isinstance(value, torch.Tensor) or value.dtype is not self.dtype or value.dim() != len(self.extents):
             return False
         if value.device != (self.device if place is None else place) or value.layout is not torch.strided:
@@ -53,11 +53,11 @@ class Varying(Form):
 
 @dataclass(eq=False)
 class VaryingPlan(Plan):
-    """A plan for calls whose lengths vary.
+    """A plan for calls with dynamic lengths.
 
     Attributes:
-        buckets: For each symbol the lengths that are served.
-        without: For each symbol the lengths in these for which the import does not hold.
+        buckets: Supported lengths of each symbol.
+        without: Lengths among these, of each symbol, for which the import does not hold.
     """
 
     buckets: tuple[tuple[str, Buckets], ...] = ()
@@ -87,16 +87,16 @@ class VaryingPlan(Plan):
 
 @dataclass(frozen=True)
 class Traced:
-    """A module's forward with extents that vary.
+    """A module's forward with dynamic dims.
 
     Attributes:
         captured: Its graph.
-        out: The structure of what it returns.
-        stops: Whether it keeps gradients from something.
+        out: Structure of its return value.
+        stops: Whether it stops gradients.
         lengths: The graph's lengths.
-        buckets: Those of each symbol.
-        forms: What the arguments with lengths must be, by their numbers.
-        without: For each symbol the lengths at which the module does something else.
+        buckets: Buckets of each symbol.
+        forms: Required forms of the arguments with dynamic dims, by their numbers.
+        without: Lengths of each symbol at which the module takes another path.
     """
 
     captured: Captured
@@ -109,15 +109,15 @@ class Traced:
 
 
 def traced(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], shapes: Any) -> Traced:
-    """A module's graph for arguments of which some extents vary.
+    """Return a module's graph for arguments with dynamic dims.
 
     Args:
         module: The module.
-        given: Its arguments, and those by name.
-        shapes: For names or numbers of arguments, for numbers of dims: (lowest, highest, step).
+        given: Its positional and keyword arguments.
+        shapes: (lowest, highest, step) by name or number of an argument, then by dim.
 
     Returns:
-        The graph, in which dims that the module needs to be equal to the ones that vary do so too.
+        The graph, in which dims that the module requires to be equal to named ones are dynamic too.
 
     Raises:
         ShapeError: Shapes are not of that form, or the module needs one extent.
@@ -136,7 +136,7 @@ def traced(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], shapes: A
         try:
             follow = _following(_captured(module, given, leaves, wide | follow), leaves, named)
         except UnsupportedError:
-            follow = set(named)  # some of the others cannot vary
+            follow = set(named)  # some of the other dims cannot be dynamic
     found = _captured(module, given, leaves, follow)
     captured, out, stops = found
     lengths, tensors = Lengths(captured.module.graph), _tensors(captured, leaves)
@@ -173,7 +173,7 @@ def _without(
     given: Any,
     forms: Mapping[int, Varying],
 ) -> dict[str, frozenset[int]]:
-    """The lengths for which the graph is not the module's."""
+    """Return the lengths of each symbol for which the graph is not the module's."""
     wanted = {symbol: range(max(where.lowest, 2), where.highest + 1) for symbol, where in symbols.items()}
     failed = failing(found[0], lengths, wanted)
     short = [symbol for symbol, where in symbols.items() if where.lowest == 1]
@@ -183,7 +183,7 @@ def _without(
 
 
 def _holds_at_one(captured: Captured, module: Any, given: Any, forms: Mapping[int, Varying]) -> bool:
-    """Return whether the graph holds where all lengths are 1."""
+    """Return whether the graph is valid for lengths of 1."""
     leaves, spec = pytree.tree_flatten(given)
     for leaf, form in forms.items():
         for dim, extent in enumerate(form.extents):
@@ -208,7 +208,7 @@ def _captured(module: Any, given: Any, leaves: Sequence[Any], places: set[Place]
 
 
 def _tensors(captured: Captured, leaves: Sequence[Any]) -> dict[int, Any]:
-    """The tensors of the graph's arguments, by the numbers of the leaves."""
+    """Return the tensors of the graph's arguments, by the numbers of the leaves."""
     nodes = [n for n in captured.module.graph.nodes if n.op == "placeholder"]
     values = [n.meta.get("val") for n in nodes if captured.arguments.get(n.name, "argument").startswith("argument")]
     assert len(values) == len(leaves), "torch.export has a placeholder for each argument"
@@ -216,7 +216,7 @@ def _tensors(captured: Captured, leaves: Sequence[Any]) -> dict[int, Any]:
 
 
 def _following(found: tuple[Captured, Any, bool], leaves: Sequence[Any], named: Mapping[Place, Buckets]) -> set[Place]:
-    """The dims that vary with those that are named."""
+    """Return the named dims and all dims that are equal to them."""
     captured = found[0]
     lengths, tensors = Lengths(captured.module.graph), _tensors(captured, leaves)
     symbols = {n.symbol for leaf, dim in named if isinstance(n := lengths.of(tensors[leaf])[dim], Length)}
@@ -229,7 +229,7 @@ def _following(found: tuple[Captured, Any, bool], leaves: Sequence[Any], named: 
 
 
 def _within(number: Any, where: Buckets, label: str) -> None:
-    """Return whether the module takes all lengths of the buckets."""
+    """Raise an error unless the module accepts all lengths of the buckets."""
     bounds = number.node.shape_env.var_to_range[number.node.expr]
     low, high = max(where.lowest, 2), where.highest
     if not (bounds.lower <= low and high <= bounds.upper):
@@ -240,7 +240,7 @@ def _within(number: Any, where: Buckets, label: str) -> None:
 def _named(
     module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], leaves: Sequence[Any], shapes: Any
 ) -> dict[Place, Buckets]:
-    """The dims that a user names, with their buckets."""
+    """Return the dims that a user names, with their buckets."""
     if not isinstance(shapes, Mapping) or not shapes:
         raise ShapeError(f"expected shapes as a dict, got {shapes!r}", where="shapes", hint=_HINT)
     args, kwargs = given

@@ -1,4 +1,4 @@
-"""Extents that vary between calls, and the buckets that they fall into."""
+"""Dynamic extents and their buckets."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _EXAMPLE = "write shapes={'k': {2: (1, 4096, 128)}}: lengths 1 to 4096 of dim 2 
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """An extent that is known when a call is made.
+    """A dynamic extent, which is known when a call is made.
 
     Attributes:
-        symbol: What varies, by torch's name for it.
-        more: What is added to it, as for a cache that has one more position than it was given.
+        symbol: Torch's symbol.
+        more: Offset added to it, as for a cache that grows by one position.
     """
 
     symbol: str
@@ -33,11 +33,11 @@ Extent: TypeAlias = int | Length
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """Which lengths are served, and how many of them by one program.
+    """Supported lengths, and the number of lengths that one program serves.
 
     Attributes:
         lowest: The smallest length.
-        highest: The largest.
+        highest: The largest length.
         step: Buckets end at multiples of it, the last one at ``highest``.
     """
 
@@ -46,9 +46,9 @@ class Buckets:
     step: int
 
     def upper(self, length: int) -> int | None:
-        """The largest length of the bucket that a length falls into; None if none has it.
+        """Return the largest length of the bucket of a length; None if no bucket contains it.
 
-        It is 2 at least, because torch drops dims of one element.
+        It is at least 2, because torch drops dims of one element.
         """
         if not self.lowest <= length <= self.highest:
             return None
@@ -61,7 +61,7 @@ class Buckets:
         return tuple(dict.fromkeys(max(upper, 2) for upper in found))
 
     def moved(self, more: int) -> Buckets:
-        """The buckets of a length that is larger by a number; they end at multiples of the step as well."""
+        """Return the buckets of a length with an offset; they end at multiples of the step as well."""
         return Buckets(self.lowest + more, self.highest + more, self.step)
 
     def __str__(self) -> str:
@@ -69,14 +69,14 @@ class Buckets:
 
 
 def buckets(given: Any, where: str) -> Buckets:
-    """Buckets as a user writes them.
+    """Parse the buckets that a user gives.
 
     Args:
         given: (lowest, highest, step), or buckets.
-        where: What they are for, for the error.
+        where: Name of the argument, for the error.
 
     Raises:
-        ShapeError: They are something else.
+        ShapeError: The value is neither.
     """
     found = (given.lowest, given.highest, given.step) if isinstance(given, Buckets) else given
     whole = isinstance(found, tuple | list) and len(found) == 3
@@ -90,7 +90,7 @@ def buckets(given: Any, where: str) -> Buckets:
 
 
 class Lengths:
-    """Varying extents of a torch graph; extents that operators require to be equal have one name.
+    """Dynamic extents of a torch graph; extents that operators require to be equal share one symbol.
 
     Args:
         graph: The graph, with a tensor of symbolic extents for each node.
@@ -103,7 +103,10 @@ class Lengths:
                 self._attention(node)
 
     def _attention(self, node: Any) -> None:
-        """Torch's rule for extents does not say that there is a value, and a place in the mask, for each key."""
+        """Unify the numbers of keys, values and mask columns of an attention node.
+
+        Torch's shape rule of attention does not require that they are equal.
+        """
         _, key, value, *more = node.args
         mask = more[0] if more else node.kwargs.get("attn_mask")
         keys = self.of(key.meta["val"])[-2]
@@ -119,7 +122,7 @@ class Lengths:
         """Return the extents of a tensor.
 
         Raises:
-            UnsupportedError: One of them is neither known nor a length.
+            UnsupportedError: An extent is neither known nor a length.
         """
         return tuple(self.extent(n) for n in tensor.shape)
 
@@ -127,7 +130,7 @@ class Lengths:
         """Return one extent of a tensor: a number, or a length.
 
         Raises:
-            UnsupportedError: It is neither known nor a symbol to which a number is added.
+            UnsupportedError: It is neither known nor a symbol plus a number.
         """
         if isinstance(number, int):
             return number
@@ -150,19 +153,19 @@ class Lengths:
             return False
 
     def name(self, symbol: str) -> str:
-        """The one name for a symbol and those that are equal to it."""
+        """Return the representative of a symbol and those that are equal to it."""
         while symbol in self._same:
             symbol = self._same[symbol]
         return symbol
 
 
 def upper_extents(extents: Iterable[Extent], uppers: Mapping[Length, int]) -> tuple[int, ...]:
-    """Extents in a bucket: lengths are its largest ones."""
+    """Return the extents of a bucket: lengths are replaced by their largest values."""
     return tuple(uppers[n] if isinstance(n, Length) else n for n in extents)
 
 
 def dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """The strides of a tensor without gaps whose dims lie in an order, the outermost first."""
+    """Return the strides of a dense tensor whose dims have a given memory order, the outermost first."""
     found, step = [0] * len(shape), 1
     for dim in reversed(order):
         found[dim], step = step, step * max(shape[dim], 1)
@@ -170,12 +173,12 @@ def dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
 
 
 def hint(number: Any) -> int:
-    """An extent or stride; of a symbolic one that of the example."""
+    """Return an extent or stride as a number; a symbolic one has the value of the example."""
     return number if isinstance(number, int) else int(number.node.hint)
 
 
 def order_of(tensor: Any) -> tuple[int, ...]:
-    """The dims of a tensor in the order of their strides, the outermost first; of equal strides the longer one."""
+    """Return the dims of a tensor by descending stride; among equal strides, the longer dim first."""
     keys = [(-hint(s), -hint(n)) for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
     return tuple(sorted(range(len(keys)), key=lambda d: keys[d]))
 

@@ -1,4 +1,4 @@
-"""Graphs of Dynamo with extents that it does not know: their parts choose buckets when they are called."""
+"""Dynamo graphs with dynamic extents: their parts choose a bucket in each call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mirage_formal.torch.modules.rewrite import rewrite
 
 
 def varies(module: GraphModule, inputs: Sequence[Any]) -> bool:
-    """Return whether Dynamo does not know all extents of a graph's inputs."""
+    """Return whether a Dynamo graph has inputs with symbolic extents."""
     return any(
         isinstance(x, torch.SymInt)
         or (isinstance(x, torch.Tensor) and not all(isinstance(n, int) for n in (*x.shape, *x.stride())))
@@ -29,7 +29,7 @@ def varies(module: GraphModule, inputs: Sequence[Any]) -> bool:
 
 
 def _symbolic(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
-    """The inputs with Dynamo's symbols as extents; what it gives to a backend may be the example's tensors."""
+    """Return the inputs with Dynamo's symbolic extents; Dynamo may pass the example's tensors to a backend."""
     nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
     found = [node.meta.get("example_value") for node in nodes]
     return [x if value is None else value for value, x in zip(found, inputs, strict=True)]
@@ -38,20 +38,20 @@ def _symbolic(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
 def replace_parts(
     module: GraphModule, inputs: Sequence[Any], asked: Mapping[str, Any], buckets: Buckets, rounding: str
 ) -> tuple[GraphModule | None, ShapesReport]:
-    """A graph with operators that choose buckets.
+    """Return a graph in which operators that choose buckets replace parts.
 
     A part is replaced if a candidate is found for the bucket of the lengths that the graph is compiled for. Other
-    buckets are searched when a call falls into them.
+    buckets are searched when a call needs them.
 
     Args:
         module: The graph.
         inputs: A tensor or number for each placeholder, as Dynamo gives them.
         asked: Options of the searches; ``time_limit`` is for each bucket.
-        buckets: Those of all lengths.
-        rounding: See ``from_torch``.
+        buckets: Buckets of all lengths.
+        rounding: As for ``from_torch``.
 
     Returns:
-        The graph, None if no part is replaced; and what became of the buckets, to which later ones are added.
+        The graph, None if no part is replaced; and a report on the buckets, to which later ones are added.
 
     Raises:
         UnsupportedError: The graph reads numbers that are no extents, or torch cannot trace it.
@@ -74,7 +74,7 @@ def replace_parts(
 
 
 def _captured(module: GraphModule, inputs: Sequence[Any]) -> Captured:
-    """The graph of ATen operators, with symbols of its own for the extents that Dynamo does not know."""
+    """Return the graph of ATen operators, with new symbols for Dynamo's symbolic extents."""
     from torch.fx import traceback
 
     nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -106,7 +106,7 @@ def _captured(module: GraphModule, inputs: Sequence[Any]) -> Captured:
 
 
 def _guarded(captured: Captured, inputs: Sequence[Any], places: Sequence[int]) -> None:
-    """Hand the guards of a graph on to Dynamo's."""
+    """Add the guards of a graph to Dynamo's guards."""
     nodes = [n for n in captured.module.graph.nodes if n.op == "placeholder"]
     values = [n.meta["val"] for n in nodes if captured.arguments.get(n.name, "argument").startswith("argument")]
     symbols: dict[str, Any] = {}
@@ -126,7 +126,7 @@ def _example(tensor: Any) -> Any:
 
 
 def _source(number: Any, inputs: Sequence[Any]) -> Any:
-    """Which extent a number is; numbers that are known are themselves."""
+    """Return the source of a number: an extent of an input, or a known number."""
     if not isinstance(number, torch.SymInt):
         return ("known", number)
     if number.node.expr.is_Integer:
@@ -144,7 +144,7 @@ def _read(at: Any, tensors: Mapping[int, Any]) -> Any:
 
 
 def _module(captured: Captured, graph: Graph, original: GraphModule, inputs: Sequence[Any]) -> GraphModule:
-    """The graph with its constants, whose placeholders are the original's in its order."""
+    """Return the graph with its constants as a module, with the original's placeholders in its order."""
     root = torch.nn.Module()
     tensors: list[Node] = []
     for node in [node for node in graph.nodes if node.op == "placeholder"]:

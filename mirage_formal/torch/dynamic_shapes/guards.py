@@ -1,4 +1,4 @@
-"""For which lengths a graph with symbolic extents is the one that torch would make for that length."""
+"""Validity of a graph with symbolic extents: the lengths for which torch would trace the same graph."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MOST_PAIRS: Final = 10_000
 
 
 def guards(captured: Captured) -> list[Any]:
-    """Return the guards on the example's extents that torch assumed when it made the graph, as expressions.
+    """Return the guards on symbolic extents that torch assumed when it traced the graph, as expressions.
 
-    torch.export keeps of these only that a length lies between two numbers.
+    torch.export keeps only the range of each length.
     """
     env = _environment(captured)
     found = [] if env is None else [env.replace(guard.expr) for guard in env.guards]
@@ -35,22 +35,22 @@ def _environment(captured: Captured) -> Any:
 
 
 def failing(captured: Captured, lengths: Lengths, wanted: Mapping[str, Iterable[int]]) -> dict[str, frozenset[int]]:
-    """The lengths for which the module does something else.
+    """Return the lengths for which the module takes another path.
 
     Args:
         captured: Its graph.
         lengths: The lengths in it.
-        wanted: The lengths in question of each symbol.
+        wanted: The lengths to check, of each symbol.
 
     Returns:
-        For each symbol those for which a guard does not hold.
+        For each symbol, the lengths for which a guard does not hold.
 
     Raises:
         UnsupportedError: A guard is about two lengths, and does not hold for all of them.
 
     Sound: torch takes another way through the module, or records another operator, only where it has asked whether
-    something holds for the extents, and each answer for the example is a guard. A length for which all guards hold
-    gets the same answers.
+    something holds for the extents, and each answer for the example is a guard. A length for which all guards hold gets
+    the same answers.
     """
     found: dict[str, set[int]] = {symbol: set() for symbol in wanted}
     for expr in guards(captured):
@@ -69,7 +69,7 @@ def failing(captured: Captured, lengths: Lengths, wanted: Mapping[str, Iterable[
 
 
 def _always(expr: Any, ranges: Sequence[Iterable[int]], symbols: Sequence[Any]) -> None:
-    """Refuse a guard about several lengths that does not hold for all of them, or for more than can be tried."""
+    """Refuse a guard on several lengths that fails for some of them, or that has too many combinations to check."""
     pairs = list(itertools.islice(itertools.product(*ranges), _MOST_PAIRS + 1))
     holds = (expr.xreplace(dict(zip(symbols, map(_integer, pair), strict=True))) for pair in pairs)
     if len(pairs) > _MOST_PAIRS or not all(holds):
@@ -84,12 +84,12 @@ def _integer(number: int) -> Any:
 
 
 def handed_on(captured: Captured, symbols: Mapping[str, Any], environment: Any) -> None:
-    """Make a graph's guards those of the graph that Dynamo compiles, so that it is compiled again where one fails.
+    """Add a graph's guards to those of the graph that Dynamo compiles, so that a failing guard recompiles it.
 
     Args:
         captured: The graph.
-        symbols: For the names of its symbols Dynamo's extents.
-        environment: Dynamo's.
+        symbols: Dynamo's extents by the names of the graph's symbols.
+        environment: Dynamo's shape environment.
     """
     for expr in guards(captured):
         known = {symbol: symbols[str(symbol)] for symbol in expr.free_symbols}
@@ -98,9 +98,9 @@ def handed_on(captured: Captured, symbols: Mapping[str, Any], environment: Any) 
 
 
 def same_at_one(captured: Captured, static: Captured) -> bool:
-    """Return whether the graph at lengths of 1 is the one that torch makes for arguments of these lengths.
+    """Return whether the graph at lengths of 1 is the one that torch traces for arguments of these lengths.
 
-    Torch takes lengths to be at least 2, because extents of 1 are repeated where others are not.
+    Torch takes lengths to be at least 2, because extents of 1 are broadcast where others are not.
 
     Args:
         captured: The graph with symbolic extents.
@@ -135,7 +135,7 @@ def _row(node: Any, numbers: Mapping[str, int]) -> Any:
 
 
 def _one(value: Any) -> Any:
-    """A number or the extents of a tensor where all lengths are 1."""
+    """Return a number, or the extents of a tensor, with all lengths set to 1."""
     if isinstance(value, torch.SymInt):
         expr = value.node.expr
         return int(expr.xreplace({symbol: _integer(1) for symbol in expr.free_symbols}))

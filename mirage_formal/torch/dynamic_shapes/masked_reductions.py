@@ -1,4 +1,4 @@
-"""Rules for products, attention, reductions and norms along lengths, and beside them; see ``padding``."""
+"""Padding rules for products, attention, reductions and norms along dynamic dims and next to them; see ``padding``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOWEST: Final = float("-inf")
 
 
 def product(first: str, second: str, *, turned: bool = False) -> Rule:
-    """A product of tensors, the second one transposed or not, with something added or not."""
+    """Return the rule of a matrix product, with a transposed second operand and an added operand if asked for."""
 
     def rule(step: Step) -> Result:
         """Apply a matrix product.
@@ -49,7 +49,7 @@ def product(first: str, second: str, *, turned: bool = False) -> Rule:
 
 
 def attention(step: Step) -> Result:
-    """Attention: keys behind their length have no weight.
+    """Apply attention; keys behind their length have no weight.
 
     Sound: a mask leaves them out, or they are behind the length of the queries as well and causal attention lets a
     query read no key behind its own place. Weights of 0 times finite values are 0. A query behind its length has a key
@@ -84,7 +84,7 @@ def attention(step: Step) -> Result:
 
 
 def _attention(step: Step, q: Written, k: Written, v: Written, mask: Written) -> Any:
-    """Attention with numbers that are added to the scores, by its parts."""
+    """Write attention as products and a softmax, with numbers that are added to the scores."""
     given, emit = step.given, step.bucket.emit
     keys, values = k.node, v.node
     if given.get("enable_gqa"):
@@ -110,7 +110,7 @@ def _dims(step: Step, value: Written) -> list[int]:
 
 
 def _closed(step: Step, value: Written, dims: Sequence[int]) -> Behinds:
-    """Return what lies behind the remaining lengths; zeros and copies stay, as each position is reduced by itself."""
+    """Return the padding content of the remaining dims of a reduction; zeros and copies stay."""
     keep = bool(step.given.get("keepdim"))
     return tuple(None if d in dims else b for d, b in enumerate(value.behind) if keep or d not in dims)
 
@@ -126,7 +126,7 @@ def total(step: Step) -> Result:
 
 
 def mean(step: Step) -> Result:
-    """A mean: the sum, and a product with 1 / length for each length.
+    """Apply a mean as a sum and a product with 1 / length for each length.
 
     Sound: a sum over so many elements times 1 / their number, which is the product of the extents.
     """
@@ -152,7 +152,7 @@ def mean(step: Step) -> Result:
 
 
 def extreme(step: Step) -> Result:
-    """The largest or smallest element.
+    """Apply a maximum or minimum over dims.
 
     Sound: copies of a position below the length change no extreme.
     """
@@ -183,7 +183,7 @@ def softmax(step: Step) -> Result:
 
 
 def spread(step: Step) -> Result:
-    """The variance or its root, along known dims.
+    """Apply a variance or standard deviation along static dims.
 
     Sound: each index along the other dims is reduced by itself, and that of zeros is zero.
     """
@@ -195,7 +195,7 @@ def spread(step: Step) -> Result:
 
 
 def log_softmax(step: Step) -> Result:
-    """Logarithms of weights, along a known dim.
+    """Apply a log-softmax along a static dim.
 
     Sound: each index along the other dims has its own weights.
     """
@@ -207,7 +207,7 @@ def log_softmax(step: Step) -> Result:
 
 
 def logsumexp(step: Step) -> Result:
-    """The logarithm of a sum of exponentials, by its parts.
+    """Apply the logarithm of a sum of exponentials, as separate operators.
 
     Sound: log sum e^x is m + log sum e^(x - m) for any m; copies change no extreme, and zeros no sum.
     """
@@ -227,7 +227,7 @@ def logsumexp(step: Step) -> Result:
 
 
 def norm(step: Step) -> Result:
-    """A norm over the last dims, which are known.
+    """Apply a norm over the last dims, which are static.
 
     Sound: each index along the other dims is normalised by itself; the root is not of 0, or copies are copies.
     """
@@ -242,7 +242,7 @@ def norm(step: Step) -> Result:
 
 
 def concat(step: Step) -> Result:
-    """Tensors one behind another, along a known dim or a new one.
+    """Concatenate tensors along a static dim or a new one.
 
     Sound: an index along other dims stays that index.
     """

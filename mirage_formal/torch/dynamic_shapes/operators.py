@@ -1,4 +1,4 @@
-"""Parts with lengths as operators of torch, which compute a call by the kernels of the bucket that it falls into."""
+"""Torch operators for parts with dynamic lengths; each call runs the kernels of its bucket."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Text:
     """Source text of a function of tensors, which can be pickled.
 
     Attributes:
-        source: Its text.
-        names: What the names in it mean; modules by their names.
+        source: Source text.
+        names: Values of the global names in it; modules by their names.
     """
 
     source: str
@@ -68,8 +68,8 @@ class Entry:
 
     Attributes:
         function: The bucket's graph with operators made of candidates.
-        feed: What it is given: the number of an input, ("kept", number of a length), ("part", number of a length,
-            element type), or a tensor.
+        feed: Its arguments: the number of an input, ("kept", number of a length), ("part", number of a length, element
+            type), or a tensor.
         operators: The operators.
     """
 
@@ -80,15 +80,15 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """How a part is called.
+    """Calling convention of a part.
 
     Attributes:
-        forms: How its inputs are given.
+        forms: Forms of its inputs.
         results: The extents of its outputs.
-        lengths: Its lengths, which are given behind the inputs, in this order.
-        buckets: Their buckets.
-        function: Itself by torch, at any length, of the inputs and the numbers.
-        counted: How many numbers follow the lengths.
+        lengths: Its lengths, which are passed after the inputs, in this order.
+        buckets: Buckets of the lengths.
+        function: The part computed by torch at any length, from the inputs and the numbers.
+        counted: Number of numbers that are passed after the lengths.
     """
 
     forms: tuple[Form, ...]
@@ -99,20 +99,20 @@ class Call:
     counted: int
 
 
-#: Makes what computes a bucket, given the largest extents; None where torch is expected to be as fast.
+#: Function that makes a bucket's entry from its largest extents; None where torch is expected to be as fast.
 Prepare = Callable[[tuple[int, ...]], "Entry | None"]
 
 
 class BucketOperator:
-    """A part as an operator of torch: of its inputs, their lengths, and numbers that depend on these.
+    """A part as a torch operator with the arguments: its inputs, their lengths, and numbers that depend on these.
 
     A length outside of all buckets, and a bucket without a candidate, is computed by torch at that length, the former
     with a warning at the first such call.
 
     Attributes:
         name: Its name in ``torch.ops.mirage_formal``.
-        call: How it is called.
-        entries: What computes the buckets that are ready, by their largest extents.
+        call: Calling convention of the part.
+        entries: Functions of the buckets that are ready, by their largest extents.
     """
 
     def __init__(self, name: str, call: Call, entries: dict[tuple[int, ...], Entry | None], prepare: Prepare | None):
@@ -135,18 +135,18 @@ class BucketOperator:
 
     @property
     def overload(self) -> Any:
-        """The operator as torch knows it."""
+        """The operator as registered with torch."""
         return getattr(torch.ops.mirage_formal, self.name).default
 
     def __reduce__(self) -> tuple[Any, ...]:
         return bucket_operator, (self.name, self.call, self.entries)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BucketOperator:
-        """Itself: copies share what was searched."""
+        """Return the operator itself, because copies share the searched buckets."""
         return self
 
     def ready(self, lengths: Sequence[int]) -> bool:
-        """Return whether calls of these lengths are computed by operators; the bucket is prepared if it was not."""
+        """Return whether calls of these lengths run candidates; the bucket is prepared if it was not."""
         uppers = self._uppers(lengths)
         return uppers is not None and self._entry(uppers) is not None
 
@@ -183,7 +183,7 @@ class BucketOperator:
         return _apart(tensors, results)[0] if self._single else tuple(_apart(tensors, results))
 
     def _fit(self, tensors: Sequence[Any], at: Mapping[Length, int]) -> bool:
-        """Return whether inputs have the extents that the lengths say; torch says what is wrong if they do not."""
+        """Return whether inputs have the extents of the lengths; if not, torch raises the error."""
         for x, form in zip(tensors, self.call.forms, strict=True):
             if tuple(x.shape) != tuple(at[n] if isinstance(n, Length) else n for n in form.extents):
                 return False
@@ -192,7 +192,7 @@ class BucketOperator:
         return True
 
     def _torch(self, *given: Any) -> Any:
-        """The part by torch, at the call's own lengths."""
+        """Compute the part by torch, at the call's own lengths."""
         tensors, _, numbers = self._split(given)
         results = [x.contiguous() for x in self.call.function(*tensors, *numbers)]
         return results[0] if self._single else tuple(results)
@@ -214,28 +214,28 @@ class BucketOperator:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """An operator with its numbers, as what computes gradients sees it."""
+    """A bucket operator with its numbers bound, as the gradient rule receives it."""
 
     operator: BucketOperator
     numbers: tuple[Any, ...]
 
     @property
     def read(self) -> list[frozenset[int]]:
-        """For each result the tensors that it may depend on: all."""
+        """Return, for each result, the numbers of the tensors that it may depend on: all of them."""
         return [frozenset(range(len(self.operator.call.forms)))] * len(self.operator.call.results)
 
     def _call(self, *tensors: Any) -> Any:
         return self.operator.overload(*tensors, *self.numbers)
 
     def eager(self, *tensors: Any) -> Any:
-        """By torch's own operators, which record gradients."""
+        """Compute the part by torch's own operators, which record gradients."""
         return self.operator._torch(*tensors, *self.numbers)
 
 
 def bucket_operator(
     name: str, call: Call, entries: dict[tuple[int, ...], Entry | None], prepare: Prepare | None = None
 ) -> BucketOperator:
-    """The operator of a name, which is made if there is none."""
+    """Return the operator of a name; register it if it does not exist."""
     with _lock:
         if name not in _registered:
             _registered[name] = BucketOperator(name, call, entries, prepare)
@@ -243,7 +243,7 @@ def bucket_operator(
 
 
 def call_of(part: Part) -> Call:
-    """How a part is called."""
+    """Return the calling convention of a part."""
     function = Text.of(part.function())
     return Call(part.forms, part.results, part.lengths, part.buckets, function, len(part.numbers))
 
@@ -255,16 +255,16 @@ def name_of(part: Part, asked: Mapping[str, Any]) -> str:
 
 
 def continue_padding(tensor: Any, form: Form, at: Mapping[Length, int], uppers: Mapping[Length, int]) -> Any:
-    """A tensor at a bucket's largest extents, continued behind the lengths by copies of its last positions.
+    """Pad a tensor to a bucket's largest extents with copies of its last positions.
 
     Args:
         tensor: The tensor.
-        form: How it is given.
+        form: Its form.
         at: The lengths.
-        uppers: The largest of each in the bucket.
+        uppers: The largest value of each length in the bucket.
 
     Returns:
-        Itself if there is nothing to add and it lies in memory as the form says, and a copy otherwise.
+        Itself if no padding is needed and its strides are those of the form, and a copy otherwise.
     """
     shape, strides = form.at(uppers)
     if tuple(tensor.shape) == shape and _lies(tensor, strides):
@@ -274,7 +274,7 @@ def continue_padding(tensor: Any, form: Form, at: Mapping[Length, int], uppers: 
     for dim, extent in enumerate(tensor.shape):
         filled = filled.narrow(dim, 0, extent)
     filled.copy_(tensor)
-    # Dims one after another, so that each reads what the ones before have filled in.
+    # Dims one after another, so that each reads the padding of the previous ones.
     for dim, extent in enumerate(form.extents):
         if isinstance(extent, Length) and at[extent] < uppers[extent]:
             whole = made
@@ -297,7 +297,7 @@ def _cut(tensor: Any, extents: Sequence[Extent], at: Mapping[Length, int]) -> An
 
 
 def _apart(tensors: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Results that lie in no memory of an input or of another result, as torch expects of an operator."""
+    """Return the results, copied where they share memory with an input or another result, as torch requires."""
     taken = {x.untyped_storage().data_ptr() for x in tensors}
     found = []
     for result in results:
@@ -319,7 +319,7 @@ def _fed(item: Any, padded: Sequence[Any], lengths: Sequence[int], uppers: Seque
 
 
 def kept(length: int, upper: int, device: Any) -> Any:
-    """Ones below a length and zeros behind it: a view of as many ones and zeros, made once for each bucket."""
+    """Return a mask with ones below a length and zeros behind it: a slice of a tensor cached for each bucket."""
     key = upper, str(device)
     if key not in _ones:
         _ones[key] = torch.arange(2 * upper, device=device) < upper

@@ -1,4 +1,4 @@
-"""Optimized modules for calls whose extents vary."""
+"""Plans of optimized modules for calls with dynamic shapes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from mirage_formal.torch.modules.rewrite import rewrite
 def plan_for(
     module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], shapes: Any, rounding: str
 ) -> tuple[Plan | None, ShapesReport]:
-    """A plan for a module with a program for each bucket, all searched at once.
+    """Return a plan for a module with a program for each bucket, all searched at once.
 
     Args:
         module: The module.
-        given: Its arguments, and those by name.
+        given: Its positional and keyword arguments.
         asked: Options of the searches; ``time_limit`` is for all of them.
-        shapes: Which extents vary; see ``mirage_formal.optimize``.
-        rounding: See ``from_torch``.
+        shapes: Dynamic dims; see ``mirage_formal.optimize``.
+        rounding: As for ``from_torch``.
 
     Returns:
-        The plan, None if torch computes all of it; and what became of each bucket.
+        The plan, None if torch computes all of it; and a report on each bucket.
 
     Raises:
         MirageError: Shapes or options are at fault, or torch.export has no graph of the module.
@@ -62,7 +62,7 @@ def plan_for(
 
 
 def _calls(part: Part, found: Traced) -> list[tuple[int, ...]]:
-    """Lengths of a part that fall into all of its buckets, one of each."""
+    """Return lengths of a part that together reach every combination of buckets once."""
     symbols = list(dict.fromkeys(found.lengths.name(length.symbol) for length in part.lengths))
     own: dict[str, Buckets] = {found.lengths.name(s): where for s, where in found.buckets.items()}
     of = [_steps(own[symbol], [n for n in part.lengths if n.symbol == symbol]) for symbol in symbols]
@@ -74,7 +74,7 @@ def _calls(part: Part, found: Traced) -> list[tuple[int, ...]]:
 
 
 def _steps(where: Buckets, lengths: list[Length]) -> list[int]:
-    """A value of a symbol for each bucket that its lengths fall into together."""
+    """Return one value of a symbol for each combination of buckets of its lengths."""
     seen: dict[tuple[int | None, ...], int] = {}
     for value in range(max(where.lowest, 2), where.highest + 1):
         seen.setdefault(tuple(where.moved(n.more).upper(value + n.more) for n in lengths), value)

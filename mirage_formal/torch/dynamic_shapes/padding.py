@@ -1,16 +1,16 @@
-"""Padding behind the length: torch graphs at a bucket's largest extents that compute the same at every length in it.
+"""Padded graphs of buckets: torch graphs at a bucket's largest extents that compute the same at every length in it.
 
-A bucket's graph has each operator of a graph at the largest extents. Its inputs are continued behind the length with
-copies of their last position; where an operator reads positions behind the length and they would count, what they hold
-is first replaced by something that does not.
+A bucket's graph has the operators of a graph at the largest extents. Its inputs are padded behind the length with
+copies of their last position. Where an operator would read padding that counts, the padding is first replaced by
+neutral values.
 
 Sound: two things hold for every tensor t of the bucket's graph, whatever the length n in the bucket, and each rule
 below shows them for its results if they hold for its operands.
     1. At positions below the lengths of all dims, t has the values that the tensor of the original graph has at n.
     2. Behind n along a dim, t is REPEATED (position j is position n - 1, at all other indices, those behind the length
        too), ZERO (position j is zeros), or OTHER (finite numbers, if t's values at n are finite).
-So what the module returns, cut to the length, is what it returns at that length, over the real numbers. An operator
-for which no rule shows this is refused, and computed at its own length.
+So what the module returns, cut to the length, is what it returns at that length, over the real numbers. An operator for
+which no rule shows this is refused, and computed at its own length.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _aten = torch.ops.aten
 
 
 class Behind(Enum):
-    """Content of a tensor behind the length along one of its dims."""
+    """Content of the padding of a tensor along one of its dims."""
 
     REPEATED = "repeated"
     ZERO = "zero"
     OTHER = "other"
 
 
-#: For each dim what is behind its length; None for a dim whose extent is known.
+#: Padding content of each dim; None for a static dim.
 Behinds = tuple[Behind | None, ...]
 
 
@@ -51,7 +51,7 @@ class Written:
     Attributes:
         node: Its node.
         extents: Its extents in the original graph.
-        behind: What is behind the lengths.
+        behind: Content of its padding along each dim.
     """
 
     node: Node
@@ -64,25 +64,25 @@ class Written:
         return len(self.extents)
 
     def long(self, dim: int) -> bool:
-        """Return whether a dim has a length."""
+        """Return whether a dim is dynamic."""
         return isinstance(self.extents[dim], Length)
 
 
-#: What a rule gives: the result, or one for each of several.
+#: Result of a rule: one tensor, or one for each of several results.
 Result = Written | tuple[Written, ...]
 
 
 @dataclass
 class Bucket:
-    """A bucket's graph while it is written.
+    """A bucket's graph under construction.
 
     Attributes:
         lengths: The lengths of the original graph.
-        uppers: The largest of each in this bucket.
+        uppers: The largest value of each length in this bucket.
         graph: The graph so far; nodes have a tensor without memory as their ``val``.
-        known: What was written for nodes of the original graph.
-        kept: For each length the placeholder that has ones below it and zeros behind.
-        parts: For each length and element type the placeholder of 1 / length.
+        known: Results in the bucket's graph, by node of the original graph.
+        kept: For each length, the placeholder of its mask: ones below it and zeros behind.
+        parts: For each length and element type, the placeholder of 1 / length.
     """
 
     lengths: Lengths
@@ -96,7 +96,7 @@ class Bucket:
     _device: Any = None
 
     def given(self, name: str, node: Node, strides: Sequence[int]) -> None:
-        """A placeholder for a node: its tensor, continued behind the lengths by copies of the last position."""
+        """Add a placeholder for a node: its tensor, padded with copies of the last position."""
         tensor = node.meta["val"]
         extents = self.lengths.of(tensor)
         shape = upper_extents(extents, self.uppers)
@@ -114,7 +114,7 @@ class Bucket:
         return made
 
     def write(self, node: Node, rule: Rule | None) -> None:
-        """Write an operator whose operands are known by its rule.
+        """Write an operator by its rule, after its operands.
 
         Raises:
             UnsupportedError: No rule shows that positions behind the length do not matter to it.
@@ -127,7 +127,7 @@ class Bucket:
         self.known[node.name] = found
 
     def _checked(self, node: Node, found: Result) -> None:
-        """Return whether a rule's result has the extents that torch gives."""
+        """Raise an error unless a rule's result has the extents that torch gives."""
         values = node.meta["val"]
         tensors = list(values) if isinstance(values, tuple | list) else [values]
         results = found if isinstance(found, tuple) else (found,)
@@ -146,21 +146,21 @@ class Bucket:
         try:
             with self._mode:
                 made.meta["val"] = target(*value[0], **value[1])
-        except Exception as error:  # whatever torch raises for extents that do not fit
+        except Exception as error:  # torch raises various errors for extents that do not fit
             first = (str(error).splitlines() or [type(error).__name__])[0]
             raise stuck(f"torch cannot compute it at the bucket's extents: {first}") from None
         made.meta["stack_trace"] = self._trace
         return made
 
     def mask(self, length: Length, shape: Sequence[int]) -> Node:
-        """Ones below a length and zeros behind it, along the one dim of a shape that is not 1."""
+        """Return the mask of a length, ones below and zeros behind, along the only dim of a shape that is not 1."""
         if length not in self.kept:
             upper = self.uppers[length]
             self.kept[length] = self._placeholder(f"kept_{len(self.kept)}", (upper,), (1,), torch.bool, self._device)
         return self.emit(_aten.view.default, (self.kept[length], list(shape)))
 
     def part(self, length: Length, dtype: Any) -> Node:
-        """1 / length, as a tensor of one element."""
+        """Return 1 / length as a tensor of one element."""
         key = length, dtype
         if key not in self.parts:
             name = f"part_{len(self.parts)}"
@@ -168,7 +168,8 @@ class Bucket:
         return self.parts[key]
 
 
-#: Operators that are not defined, or not finite, everywhere: they read no position of which only finiteness is known.
+#: Operators that are not defined, or not finite, everywhere: they must not read padding that is only known to be
+#: finite.
 _PARTIAL: Final = frozenset(
     {
         "aten.log.default",
@@ -184,10 +185,10 @@ _PARTIAL: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operator of the original graph, as the rules see it.
+    """One operator of the original graph, as a padding rule receives it.
 
     Attributes:
-        bucket: What is written.
+        bucket: The bucket's graph.
         node: The operator.
     """
 
@@ -196,7 +197,7 @@ class Step:
 
     @property
     def given(self) -> dict[str, Any]:
-        """The arguments by the schema's names; tensors are ``Written``.
+        """Return the arguments by the schema's names; tensors are ``Written``.
 
         Raises:
             UnsupportedError: One is a number that depends on a length.
@@ -252,11 +253,11 @@ class Step:
 
     @property
     def shape(self) -> list[int]:
-        """The same in the bucket."""
+        """Return the extents of the (first) result in the bucket."""
         return list(upper_extents(self.extents, self.bucket.uppers))
 
     def call(self, changed: Mapping[str, Any] | None = None) -> Node:
-        """The operator in the bucket's graph, with some arguments exchanged."""
+        """Add the operator to the bucket's graph, with some arguments replaced."""
         given = {**self.given, **(changed or {})}
         names = [item.name for item, _ in self._arguments() if not item.kwarg_only]
         more = {item.name: plain(given[item.name]) for item, _ in self._arguments() if item.kwarg_only}
@@ -267,14 +268,14 @@ class Step:
         return Written(node, self.extents, behind)
 
     def joined(self, operands: Iterable[Behinds], *, product: bool = False) -> Behinds:
-        """Return the content behind the lengths of a result that has each position from that position of its operands.
+        """Return the padding content of an elementwise result.
 
         Args:
-            operands: What these have, aligned at the last dim; None where an operand has one position for all.
+            operands: Padding contents of the operands, aligned at the last dim; None where an operand is broadcast.
             product: Whether zeros in one operand make zeros.
 
-        Sound: the same function of the same values is the same value, so copies of the last position give copies of
-        it; a product with zeros is zeros, because all else is finite.
+        Sound: the same function of the same values is the same value, so copies of the last position give copies of it;
+        a product with zeros is zeros, because all else is finite.
         """
         rows: list[Behinds] = list(operands)
         found: list[Behind | None] = []
@@ -289,12 +290,12 @@ class Step:
         return tuple(found)
 
     def total(self, operands: Iterable[Written]) -> None:
-        """Refuse operands of which only finiteness is known, for operators that are not defined everywhere."""
+        """Refuse operands with padding of unknown values or zeros, for operators that are not defined everywhere."""
         if any(b in (Behind.OTHER, Behind.ZERO) for item in operands for b in item.behind):
             raise stuck("it is not finite everywhere, and what lies behind the length is not known")
 
     def masked(self, value: Written, dims: Iterable[int], number: float = 0.0) -> Written:
-        """A tensor with a number behind the lengths of some dims.
+        """Return a tensor with its padding along some dims replaced by a number.
 
         Sound: below the lengths the mask has ones, so the value stays; behind, whatever was there is replaced.
         """
@@ -322,7 +323,7 @@ Rule = Callable[[Step], Result]
 
 
 def several(step: Step, made: Any, behinds: Sequence[Behinds]) -> tuple[Written, ...]:
-    """One of several results for each of them."""
+    """Return the results of an operator with several, each as a ``getitem``."""
     found = []
     for number, (tensor, behind) in enumerate(zip(step.node.meta["val"], behinds, strict=True)):
         item = step.bucket.graph.call_function(operator.getitem, (made, number))
@@ -332,7 +333,7 @@ def several(step: Step, made: Any, behinds: Sequence[Behinds]) -> tuple[Written,
 
 
 def plain(value: Any) -> Any:
-    """An argument as the bucket's graph has it."""
+    """Return an argument with nodes of the bucket's graph in place of ``Written`` tensors."""
     if isinstance(value, Written):
         return value.node
     return [plain(item) for item in value] if isinstance(value, list) else value

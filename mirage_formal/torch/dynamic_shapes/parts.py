@@ -1,4 +1,4 @@
-"""Parts of a torch graph that can be computed at the largest extents of a bucket, and their graphs there."""
+"""Partition of a torch graph with dynamic shapes into parts that can be padded, and their graphs in a bucket."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from mirage_formal.torch.op_table import rules
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a part is given a tensor.
+    """Form of a part's input tensor.
 
     Attributes:
         extents: Its extents.
         order: Its dims, the outermost in memory first.
-        strides: Its strides; None if it has lengths: then it is made without gaps.
+        strides: Its strides; None if it has lengths: then it is made dense.
     """
 
     extents: tuple[Extent, ...]
@@ -52,17 +52,17 @@ class Form:
 
 @dataclass(frozen=True)
 class Part:
-    """Operators that one operator computes, whose kernels are those of the bucket that a call falls into.
+    """Operators that one torch operator replaces, with kernels for the bucket of each call.
 
     Attributes:
         nodes: The operators, in order.
-        inputs: The nodes of the tensors that they read.
-        numbers: The nodes of the numbers that they read, which depend on lengths.
+        inputs: Nodes of the input tensors.
+        numbers: Nodes of the input numbers, which depend on lengths.
         outputs: The operators whose results are read outside.
-        forms: How the inputs are given.
+        forms: Forms of the inputs.
         results: The extents of the outputs.
         lengths: The lengths that occur.
-        buckets: Their buckets.
+        buckets: Buckets of the lengths.
     """
 
     nodes: tuple[Node, ...]
@@ -91,7 +91,7 @@ class Part:
         return bucket
 
     def imported(self, captured: Captured, bucket: Bucket, rounding: str) -> Imported:
-        """The import of its graph in a bucket."""
+        """Return the import of the part's graph in a bucket."""
         arguments: dict[str, str] = {}
         given: dict[str, Any] = {}
         for number, node in enumerate(self.inputs):
@@ -106,7 +106,7 @@ class Part:
         return import_captured(Captured(module, arguments, given, {}, results, ()), rounding)
 
     def example(self, lengths: Lengths) -> tuple[int, ...]:
-        """Its lengths in the call that the graph was made from."""
+        """Return the part's lengths in the call that the graph was traced from."""
         found: dict[Length, int] = {}
         for node, form in zip(self.inputs, self.forms, strict=True):
             for extent, number in zip(form.extents, node.meta["val"].shape, strict=True):
@@ -138,7 +138,7 @@ class Part:
         return "\n".join([*lines, " ".join(names[node.name] for node in self.outputs)])
 
     def function(self) -> Graph:
-        """A graph that computes it by torch at any length: of the inputs, and then the numbers."""
+        """Return a torch graph of the part for any length; its arguments are the inputs, and then the numbers."""
         graph = Graph()
         known: dict[str, Node] = {}
         for kind, nodes in (("x", self.inputs), ("n", self.numbers)):
@@ -150,7 +150,7 @@ class Part:
 
 
 class _Name(str):
-    """A name that is written without quotes."""
+    """A string whose repr has no quotes."""
 
     __slots__ = ()
 
@@ -160,13 +160,13 @@ class _Name(str):
 
 @dataclass(frozen=True)
 class Divided:
-    """A torch graph with extents that vary, in parts.
+    """A torch graph with dynamic shapes, divided into parts.
 
     Attributes:
         captured: The graph.
         lengths: Its lengths.
         parts: The parts.
-        left: The operators that are computed at their own length, and why.
+        left: Operators that are computed at their own length, each with the reason.
     """
 
     captured: Captured
@@ -180,7 +180,7 @@ def divide(captured: Captured, buckets: Mapping[str, Buckets] | Buckets) -> Divi
 
     Args:
         captured: The graph, with symbolic extents.
-        buckets: Those of each symbol, or of every length.
+        buckets: Buckets of each symbol, or of every length.
     """
     return _Division(captured, buckets).run()
 
@@ -214,7 +214,7 @@ class _Division:
         return None if own is None else own.moved(length.more)
 
     def _taken(self) -> set[str]:
-        """The operators that can be written, found out by writing them."""
+        """Return the operators that can be written to a bucket's graph, found by writing them."""
         uppers = _First(self._of)
         bucket = Bucket(self._lengths, uppers)
         taken: set[str] = set()
@@ -238,7 +238,7 @@ class _Division:
         return taken
 
     def _numbers(self, node: Node) -> None:
-        """Refuse tensors of other numbers than programs have: they stay with torch in any case."""
+        """Refuse tensors of element types that programs do not have; they stay with torch in any case."""
         values = [item.meta.get("val") for item in (node, *node.all_input_nodes)]
         for kind in {value.dtype for value in values if isinstance(value, torch.Tensor)}:
             if not (kind.is_floating_point or kind is torch.bool):
@@ -281,7 +281,7 @@ class _Division:
         )
 
     def _outputs(self, nodes: Sequence[Node], inside: set[Node]) -> list[Node]:
-        """The operators whose results are read outside, by themselves or through views, which torch makes again."""
+        """Return the operators whose results are read outside, directly or through views that torch makes again."""
         stack = [node for node in nodes if any(user not in inside for user in node.users)]
         found: set[Node] = set()
         while stack:
@@ -294,7 +294,7 @@ class _Division:
 
 
 class _First(dict[Length, int]):
-    """The first bucket of each length."""
+    """Mapping of each length to the largest length of its first bucket."""
 
     def __init__(self, of: Any) -> None:
         super().__init__()

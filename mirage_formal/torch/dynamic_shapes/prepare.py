@@ -1,4 +1,4 @@
-"""The searches for the buckets of parts, and what became of them."""
+"""Searches for the buckets of parts, and their reports."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class BucketReport:
     Attributes:
         operator: The name of the part's operator.
         lengths: The largest extents of the bucket.
-        report: Its regions; None if it could not be imported.
-        kept: Why it could not.
+        report: Report of its regions; None if it could not be imported.
+        kept: Reason why it could not be imported.
     """
 
     operator: str
@@ -52,7 +52,7 @@ class ShapesReport:
 
     Attributes:
         buckets: The buckets that were searched, in order; more are added as calls need them.
-        left: The operators that are computed at their own length, and why.
+        left: Operators that are computed at their own length, each with the reason.
     """
 
     buckets: list[BucketReport] = field(default_factory=list)
@@ -66,13 +66,13 @@ class ShapesReport:
 
 
 class Searches:
-    """Makes what computes the buckets of a graph's parts.
+    """Builder of the bucket functions of a graph's parts.
 
     Args:
         found: The graph.
         asked: Options of the searches; ``time_limit`` is for each bucket.
-        report: Where to say what became of them.
-        rounding: See ``from_torch``.
+        report: Report to which the searched buckets are added.
+        rounding: As for ``from_torch``.
     """
 
     def __init__(self, found: Divided, asked: Mapping[str, Any], report: ShapesReport, rounding: str) -> None:
@@ -81,11 +81,11 @@ class Searches:
         self._rounding = rounding
         self.report = report
         self._known: Known = {}
-        #: Seconds for the next bucket, where the limit is for all of them.
+        #: Seconds for the next bucket, where one time limit is for all buckets.
         self.share: float | None = None
 
     def operator(self, part: Part) -> BucketOperator:
-        """The operator of a part; equal parts have one."""
+        """Return the operator of a part; equal parts share one."""
         name = name_of(part, {**self._asked, "rounding": self._rounding})
         return bucket_operator(name, call_of(part), {}, lambda uppers: self._prepared(name, part, uppers))
 
@@ -118,7 +118,7 @@ def _feed(part: Part, bucket: Bucket, found: Imported, graph: Graph) -> tuple[An
 
 
 def host_graph(found: Divided, operators: Sequence[BucketOperator | None]) -> Imported:
-    """The graph in which operators compute parts, as an import without programs.
+    """Return the graph in which operators compute parts, as an import without programs.
 
     Args:
         found: The graph.
@@ -155,7 +155,7 @@ class _Host:
         return self._graph
 
     def _compute(self, wanted: Node) -> None:
-        """A node and all that it needs; without recursion, because graphs are deep."""
+        """Add a node and everything that it needs to the graph; iterative, because graphs are deep."""
         stack = [wanted]
         while stack:
             node = stack[-1]
@@ -184,7 +184,7 @@ class _Host:
             self._known[node] = made if single else self._graph.call_function(operator.getitem, (made, number))
 
     def _length(self, part: Part, number: int) -> Node:
-        """A node that has a length: the extent of an input, or a number."""
+        """Return a node with the value of a length: an extent of an input, or a number."""
         length = part.lengths[number]
         for node, form in zip(part.inputs, part.forms, strict=True):
             if length in form.extents:

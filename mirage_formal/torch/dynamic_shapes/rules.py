@@ -1,4 +1,4 @@
-"""Rules for ATen operators at positions behind a length; see ``padding`` for what a rule has to show."""
+"""Padding rules for ATen operators; see ``padding`` for the property that a rule has to show."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _aten = torch.ops.aten
 
 
 def elements(step: Step) -> Result:
-    """An operator that computes each element from the elements of its operands at that place.
+    """Apply an elementwise operator.
 
     Sound: see ``Step.joined``.
     """
@@ -42,7 +42,7 @@ def elements(step: Step) -> Result:
 
 
 def odd(step: Step) -> Result:
-    """One that makes zeros of zeros, of one tensor.
+    """Apply an elementwise operator of one tensor that maps 0 to 0.
 
     Sound: as ``elements``; where the operand has zeros, so does the result.
     """
@@ -79,7 +79,7 @@ def over(step: Step) -> Result:
 
 
 def same(step: Step) -> Result:
-    """An operator that returns its first operand, in another element type or not.
+    """Apply an operator that returns its first operand, possibly in another element type.
 
     Sound: positions stay where they are.
     """
@@ -90,7 +90,7 @@ def same(step: Step) -> Result:
 
 
 def reshape(step: Step) -> Result:
-    """A reshape that splits and joins only dims between those that have lengths.
+    """Apply a reshape that splits and joins only dims between the dynamic ones.
 
     Sound: then both shapes are the same lengths in the same order, with equally many elements between them, so an index
     along a length stays that index.
@@ -131,7 +131,7 @@ def permute(step: Step) -> Result:
 
 
 def expand(step: Step) -> Result:
-    """A tensor repeated along new dims or dims of one element.
+    """Apply an expansion: a tensor repeated along new dims or dims of one element.
 
     Sound: an index along a dim that is not repeated stays that index; along one that is, all positions are the same.
     """
@@ -146,7 +146,7 @@ def expand(step: Step) -> Result:
 
 
 def beside(*names: str) -> Rule:
-    """An operator that works along known dims, and leaves the others as they are."""
+    """Return the rule of an operator that works along static dims, and leaves the others as they are."""
 
     def rule(step: Step) -> Result:
         """Apply an operator that works along known dims.
@@ -170,7 +170,7 @@ def beside(*names: str) -> Rule:
 
 
 def slice_(step: Step) -> Result:
-    """Positions of a known dim, or all of a length.
+    """Apply a slice of a static dim, or a full slice of a dynamic one.
 
     Sound: an index along other dims stays that index; all positions are the tensor itself.
     """

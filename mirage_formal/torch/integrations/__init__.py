@@ -1,1 +1,1 @@
-"""Ways into other projects: attention of transformers, KernelBench's problems, FlashInfer-Bench's records."""
+"""Integrations with other projects: attention of transformers, KernelBench's problems, FlashInfer-Bench's records."""

@@ -1,7 +1,7 @@
-"""Attention as transformers calls it, by a proved candidate for each shape, or by torch.
+"""Attention implementation for transformers, by a proved candidate for each shape, or by torch.
 
-What transformers gives is brought into one form: queries, keys and values of [batch, heads, length, dim], and either a
-mask or the lower triangle of ones. Lengths are rounded up, so that a cache that grows needs few searches.
+Calls are brought into one form: queries, keys and values of [batch, heads, length, dim], and either a mask or causal
+attention. Lengths are rounded up to buckets, so that a growing cache needs few searches.
 
 Sound: keys that are added have no weight, and results of queries that are added are dropped. A query that sees no key,
 as those of padding may, has no defined result; it is given all keys, as a mask of least numbers would do.
@@ -28,12 +28,12 @@ from mirage_formal.torch.modules.report import Report
 NAME: Final = "mirage_formal"
 _TYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
 _PLACES: Final = ("cpu", "cuda")
-#: Names that transformers may give with values that change what attention is; no program has them.
+#: Arguments of transformers that change the definition of attention; no program supports them.
 _BEYOND: Final = ("position_bias", "softcap", "cache", "s_aux", "head_mask")
 
 
 class AttentionWarning(UserWarning):
-    """Attention of some shape is computed by torch. Said once for each reason."""
+    """Warning: attention of some shape is computed by torch. Said once for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class Inputs:
     """Inputs of one attention call in a uniform layout.
 
     Attributes:
-        query, key, value: Of [batch, heads, length, dim]; keys and values may have fewer heads.
+        query, key, value: Tensors of [batch, heads, length, dim]; keys and values may have fewer heads.
         mask: True, or 0, where a query sees a key; None if there is none.
-        causal: Whether a query sees the keys up to its own place only.
-        scale: What scores are multiplied with.
-        queries: How many of the queries are the caller's.
+        causal: Whether a query sees only the keys up to its own position.
+        scale: Factor of the scores.
+        queries: Number of queries without padding.
     """
 
     query: torch.Tensor
@@ -58,11 +58,11 @@ class Inputs:
 
     @property
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """The tensors that are there."""
+        """The tensors without a missing mask."""
         return tuple(x for x in (self.query, self.key, self.value, self.mask) if x is not None)
 
     def described(self) -> str:
-        """Its shapes, and what else decides which candidate computes it, for a reader."""
+        """Return a readable description of the shapes and other properties that select a candidate."""
         shapes = ", ".join(f"{list(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in self.tensors)
         strides = "".join(f", strides {list(x.stride())}" for x in self.tensors if not x.is_contiguous())
         return f"{shapes}{', causal' if self.causal else ''}, scale {self.scale:.4g}{strides}"
@@ -75,12 +75,12 @@ class Inputs:
 
 
 class Attention:
-    """Computes attention; registered with transformers by ``mirage_formal.hf.register``.
+    """Attention function; registered with transformers by ``mirage_formal.hf.register``.
 
     Args:
         time_limit: Seconds for the search of one shape.
         total: Seconds for all searches.
-        bucket: What lengths are rounded up to multiples of; 0 leaves them.
+        bucket: Lengths are rounded up to multiples of it; 0 leaves them.
         options: Further options of ``superoptimize``.
 
     Raises:
@@ -95,7 +95,7 @@ class Attention:
         self._known: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
         self._said: set[str] = set()
-        #: What became of each shape that was searched.
+        #: Report of each shape that was searched.
         self.reports: dict[str, Report | str] = {}
 
     def __call__(
@@ -135,7 +135,7 @@ class Attention:
     # --- forms
 
     def _by_torch(self, query: Any, key: Any, value: Any, mask: Any, more: Mapping[str, Any]) -> bool:
-        """Return whether no program has it."""
+        """Return whether torch must compute a call, because no program has its options, types or devices."""
         beyond = [name for name in _BEYOND if more.get(name) is not None]
         if more.get("dropout"):
             beyond.append("dropout")
@@ -226,12 +226,15 @@ def _attention(given: Inputs) -> torch.Tensor:
 
 
 def _longer(x: torch.Tensor, more: int) -> torch.Tensor:
-    """Zeros behind what is there, along the length."""
+    """Return a tensor padded with zeros along the length."""
     return F.pad(x, (0, 0, 0, more)) if more else x
 
 
 def _seen(mask: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """A mask for more queries, which see all keys, and more keys, which no other query sees; no query sees none."""
+    """Return a mask padded for more queries, which see all keys, and more keys, which only these see.
+
+    A query that sees no key is given all keys.
+    """
     if mask.dtype is torch.bool:
         mask = F.pad(mask, (0, columns)) if columns else mask
         return _broader(mask | ~mask.any(-1, keepdim=True), rows)
@@ -241,7 +244,7 @@ def _seen(mask: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
 
 
 def _broader(mask: torch.Tensor, rows: int) -> torch.Tensor:
-    """A mask for more queries."""
+    """Return a mask padded for more queries, which see all keys."""
     if not rows or mask.shape[-2] == 1:
         return mask.contiguous()
     return F.pad(mask, (0, 0, 0, rows), value=1 if mask.dtype is torch.bool else 0)

@@ -1,4 +1,4 @@
-"""A candidate as an operator of torch, from the files of its evidence."""
+"""Torch operators from stored evidence of candidates."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HINT: Final = "give the directory of a candidate, or that of a whole program's 
 
 
 def operator_at(path: str | PathLike[str]) -> TorchOperator:
-    """The operator of a candidate, as ``torch.ops.mirage_formal`` has it; nothing is searched.
+    """Return the torch operator of a candidate, as in ``torch.ops.mirage_formal``; nothing is searched.
 
     Args:
         path: Directory of a candidate (``candidates/NNN-<id>`` of a run), or of a whole program's search, of which the
@@ -35,7 +35,7 @@ def operator_at(path: str | PathLike[str]) -> TorchOperator:
 
 
 def result_at(path: str | PathLike[str]) -> Result:
-    """The candidate itself; see ``operator_at`` and ``mirage_formal.load``."""
+    """Return the candidate of a directory; see ``operator_at`` and ``mirage_formal.load``."""
     root = Path(path)
     if (root / WHOLE_FILE).is_file():
         return load(root)[0]

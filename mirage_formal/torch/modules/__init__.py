@@ -1,1 +1,1 @@
-"""Modules of torch that compute their regions by operators made of candidates."""
+"""Torch modules whose regions are computed by operators made of candidates."""

@@ -1,4 +1,4 @@
-"""A backend of torch.compile: regions by operators made of candidates, the rest by inductor.
+"""Backend of torch.compile: regions run candidates as operators, Inductor compiles the rest.
 
 torch.compile(model, backend="mirage_formal", options={"time_limit": 60})
 """
@@ -32,13 +32,13 @@ from mirage_formal.torch.modules.rewrite import rewrite
 
 _RESTS: Final = ("inductor", "eager")
 _LIMIT_S: Final = 600.0
-#: Modes in which Inductor takes whatever is fastest start so; then so do our results, see ``run.request.Options``.
+#: Prefix of Inductor's autotuning modes; with these our results use the fastest back end, too.
 _FASTEST: Final = "max-autotune"
 _COMBINED: Final = "combo_kernels"
-#: How Inductor compiles what is left around operators: as its mode says, or with kernels that do not need one another
-#: in one launch, each as late as it can be, for what is left is small. Which is better is measured.
+#: Configurations of Inductor for the graph around operators: as its mode says, or with independent kernels merged to
+#: one launch, each as late as possible, because little is left there. Measurement decides.
 _WAYS: Final[tuple[Mapping[str, Any], ...]] = ({}, {_COMBINED: True})
-#: Of extents that Dynamo does not know, if none are given.
+#: Default buckets of dynamic extents.
 _BUCKETS: Final = (1, 4096, 128)
 
 #: Reports of the graphs that this process has compiled, newest last; the oldest are forgotten.
@@ -58,17 +58,17 @@ def mirage_formal(
     Args:
         module: The graph.
         inputs: A tensor for each placeholder.
-        options: Those of ``superoptimize``; ``time_limit`` holds for each graph, and for each bucket of a graph with
-            extents that are not known, and is 600 seconds if none is given; ``shapes`` are the buckets of such extents,
-            (lowest, highest, step); ``rest`` is "inductor" or "eager", who computes what stays with torch. Without a
-            compiler it is eager. ``compare`` is whether operators are timed on a GPU beside the rest's kernels, and
-            left out where they are slower: True if it is left out. ``rounding`` is "fused" or "exact", see
-            ``from_torch``. ``mode`` is the following one: torch.compile takes options or a mode.
+        options: Options of ``superoptimize`` and these. ``time_limit`` holds for each graph, and for each bucket of a
+            graph with dynamic extents; it is 600 seconds by default. ``shapes`` are the buckets of such extents,
+            (lowest, highest, step). ``rest`` is "inductor" or "eager", which computes the operators that stay with
+            torch; without a compiler it is eager. ``compare`` is whether operators are timed on a GPU against the
+            rest's kernels, and left out where they are slower: True by default. ``rounding`` is "fused" or "exact", see
+            ``from_torch``. ``mode`` is the following argument: torch.compile takes options or a mode.
         mode: Inductor's mode for the rest, as in "max-autotune". With that one, or one that starts so, the option
-            ``backend`` is "auto" if it is left out.
+            ``backend`` is "auto" by default.
 
     Returns:
-        What computes the graph.
+        A function that computes the graph.
 
     Raises:
         SpaceError, ShapeError, UnsupportedError: An option is at fault.
@@ -87,7 +87,7 @@ def mirage_formal(
     inductor = rest == "inductor" and _compiles(inputs)
     ways = _ways(mode) if inductor else (as_it_is,)
     captured = inductor and _captures(mode)
-    # All that is timed is captured in one graph of ours.
+    # All timed calls are captured in one CUDA graph of ours.
     timing = _ways(mode, **{"triton.cudagraphs": False}) if captured else ways
     found = _replaced(module, inputs, asked, (shapes, rounding), timing if compare and _timed(inputs) else ())
     if found.compiled is not None and not captured and _apart(inputs):
@@ -96,15 +96,15 @@ def mirage_formal(
 
 
 def _ways(mode: str | None, **more: Any) -> tuple[Compile, ...]:
-    """Inductor in every way, with the options of a mode and further ones; see ``_inductor``."""
+    """Return one Inductor compiler for each configuration of ``_WAYS``; see ``_inductor``."""
     return tuple(_inductor(mode, **more, **way) for way in _WAYS)
 
 
 def _inductor(mode: str | None, **more: Any) -> Compile:
-    """Inductor, with the options of a mode and further ones.
+    """Return Inductor as a compiler with the options of a mode and further ones.
 
     Raises:
-        SpaceError: It has no such mode.
+        SpaceError: Inductor has no such mode.
     """
     from torch._inductor.compile_fx import compile_fx
 
@@ -122,7 +122,7 @@ def _inductor(mode: str | None, **more: Any) -> Compile:
 
 
 def _captures(mode: str | None) -> bool:
-    """Return whether what Inductor compiles in a mode is captured in CUDA graphs of its own."""
+    """Return whether Inductor captures its own CUDA graphs in a mode."""
     from torch._inductor import config
 
     return bool(_options_of(mode).get("triton.cudagraphs", config.triton.cudagraphs))
@@ -136,7 +136,7 @@ def _options_of(mode: str | None) -> dict[str, Any]:
 
 
 def _apart(inputs: Sequence[Any]) -> bool:
-    """Check that no two input tensors share memory, and that each has memory of its own.
+    """Return whether no two input tensors share memory, and each has memory of its own.
 
     Where tensors share memory, the compiler tells Dynamo its assumptions on aliasing.
     """
@@ -148,7 +148,7 @@ def _apart(inputs: Sequence[Any]) -> bool:
 
 
 def _timed(inputs: Sequence[Any]) -> bool:
-    """Return whether a graph is timed: it lies on a GPU that is there, and records no gradients."""
+    """Return whether a graph is timed: its tensors lie on an available GPU, and it records no gradients."""
     recorded = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
     return on_this_gpu(inputs) and not recorded
 
@@ -160,15 +160,15 @@ def _replaced(
     how: tuple[Buckets, str],
     timing: Sequence[Compile] = (),
 ) -> Settled:
-    """The graph with operators in it, if there are some, it can be imported, and it is not faster without.
+    """Return the graph with operators, if it can be imported, has some, and is not faster without them.
 
     Args:
         module: The graph.
         inputs: A tensor for each placeholder.
         asked: Options of ``superoptimize``.
-        how: Buckets of extents that are not known, and the rounding of ``from_torch``.
-        timing: What compiles the graph where operators have to be faster than without: it with operators in each of
-            these ways, it without in the first. Nothing where that is not asked.
+        how: Buckets of dynamic extents, and the rounding of ``from_torch``.
+        timing: Compilers for the timing: the graph with operators is compiled by each, the graph without by the first.
+            Empty for no timing.
     """
     nothing = Report((), (), ())
     if _stops(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
@@ -201,7 +201,7 @@ def _replaced(
 def _varying(
     module: GraphModule, inputs: Sequence[Any], asked: Mapping[str, Any], shapes: Buckets, rounding: str
 ) -> GraphModule | None:
-    """The graph with operators that choose a bucket for each call; None if there is none."""
+    """Return the graph with operators that choose a bucket for each call; None if there is none."""
     try:
         found, report = replace_parts(module, inputs, asked, shapes, rounding)
     except UnsupportedError as error:
@@ -213,7 +213,7 @@ def _varying(
 
 
 def _module(found: Imported, graph: Graph, original: GraphModule, inputs: Sequence[Any]) -> GraphModule:
-    """The graph with its constants, whose placeholders are the original's in its order."""
+    """Return the graph with its constants as a module, with the original's placeholders in its order."""
     root = torch.nn.Module()
     devices = {x.device for x in inputs if isinstance(x, torch.Tensor)}
     names = iter([node.name for node in original.graph.nodes if node.op == "placeholder"])
@@ -230,12 +230,12 @@ def _module(found: Imported, graph: Graph, original: GraphModule, inputs: Sequen
 
 
 def _alone(tensor: Any) -> Any:
-    """A tensor like it that belongs to no graph and needs no memory."""
+    """Return a tensor detached from any autograd graph; other values are returned unchanged."""
     return tensor.detach() if isinstance(tensor, torch.Tensor) else tensor
 
 
 def _stops(module: GraphModule) -> bool:
-    """Return whether gradients are kept from something, which an import does not know."""
+    """Return whether the graph stops gradients somewhere, which an import does not represent."""
 
     def stop(node: Node) -> bool:
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -245,7 +245,7 @@ def _stops(module: GraphModule) -> bool:
 
 
 def _compiles(inputs: Sequence[Any]) -> bool:
-    """Return whether inductor has what it needs: Triton for a GPU, a compiler of C++ elsewhere."""
+    """Return whether Inductor can compile: Triton for a GPU, a C++ compiler elsewhere."""
     from torch.utils._triton import has_triton
 
     if any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs):

@@ -1,4 +1,4 @@
-"""Choice of the best candidates for the regions of an import."""
+"""Search for candidates of an import's regions, and choice of those that are faster than torch."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from mirage_formal.torch.modules.operators import TorchOperator, torch_operator
 from mirage_formal.torch.modules.report import RegionReport, Report
 
 _PACKAGE: Final = Path(__file__).parents[2]
-#: Seconds; less is no search.
+#: Least seconds of a search.
 _LEAST_S: Final = 2.0
-#: Errors in what was asked for; others say why a region has no candidate.
+#: Errors in the options; other errors are reasons why a region has no candidate.
 _ASKED: Final = (ClusterError, RunError, SpaceError, TargetError)
 _VIEWS: Final = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
 
 
-#: Directories of searches of this process.
+#: Directories of the searches of this process.
 _WRITTEN: Final[set[Path]] = set()
 
-#: What became of programs, by their digests without names.
+#: Report and operator of each program, by its digest without names.
 Known = dict[str, tuple[RegionReport, TorchOperator | None]]
 
 
@@ -55,18 +55,19 @@ def choose(
     *,
     guard: bool = False,
 ) -> tuple[dict[int, TorchOperator], Report]:
-    """Operators for the regions where a candidate is expected to be faster than torch's operators one by one.
+    """Return operators for the regions where a candidate is expected to be faster than torch's separate operators.
 
     Args:
         imported: The import.
-        asked: Options of ``superoptimize``. ``time_limit`` is for all regions together: each has the part of what is
-            left that corresponds to what it may gain. ``out`` is a directory with one for each search of a region.
-        known: What became of the regions of other imports, which are not searched again; that of these is added.
-        comparison: How the regions compare with torch: those that differ stay with it.
-        guard: Whether calls look at conditions: only candidates are taken that have none but their program's.
+        asked: Options of ``superoptimize``. ``time_limit`` is for all regions together: each gets the part of the time
+            left that corresponds to its possible gain. ``out`` is a directory with one for each search of a region.
+        known: Results for the regions of other imports, which are not searched again; those of these regions are added.
+        comparison: Comparison of the regions with torch: those that differ stay with it.
+        guard: Whether calls check conditions: then only candidates without further conditions than their program's are
+            taken.
 
     Returns:
-        Operators by the numbers of regions, and what became of every region.
+        Operators by the numbers of regions, and the report on all regions.
 
     Raises:
         MirageError: An option is at fault.
@@ -136,17 +137,17 @@ def _searched(
 
     Args:
         region: The region.
-        report: What is known of it.
+        report: Its report so far.
         asked: Options of ``superoptimize``.
-        limits: Its share of the seconds that are left, and what is planned for it.
-        device: The kind of device that it is computed on.
-        guard: See ``choose``.
+        limits: Its share of the seconds that are left, and its planned seconds.
+        device: Kind of the device that computes it.
+        guard: As for ``choose``.
     """
     share, planned = limits
     if device == "cuda" and torch.cuda.is_available() and not device_count():
         return dataclasses.replace(report, kept="kernels are launched with CuPy, which is not installed"), None
     on_gpu = device == "cuda" and device_count() > 0
-    if not on_gpu:  # times say nothing about a module that lies elsewhere
+    if not on_gpu:  # GPU times are irrelevant for a module on another device
         asked = {**asked, "measure": 0}
     given: Any = dict(asked, time_limit=share)
     earlier: Any = dict(asked, time_limit=planned)
@@ -186,12 +187,12 @@ def _searched(
 
 
 def _has_no_others(result: Result) -> bool:
-    """Return whether it is proved to compute its program wherever that has values."""
+    """Return whether a result is proved without conditions beyond its program's."""
     return isinstance(result.verdict, Equivalent) and not result.verdict.added
 
 
 def _place(first: Path) -> Path:
-    """A region's directory; with a number where this process searched the region before, as of another graph."""
+    """Return a region's directory, with a number appended where this process searched the region before."""
     later = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
     place = next(place for place in itertools.chain([first], later) if place not in _WRITTEN or not place.exists())
     _WRITTEN.add(place)
@@ -199,27 +200,30 @@ def _place(first: Path) -> Path:
 
 
 def _device(imported: Imported, region: Region) -> str:
-    """The kind of device on which torch would compute a region."""
+    """Return the kind of device on which torch would compute a region."""
     nodes = {node.name: node for node in imported.module.graph.nodes}
     values = (nodes[name].meta.get("val") for name in region.nodes)
     return next((str(value.device.type) for value in values if isinstance(value, torch.Tensor)), "cpu")
 
 
 def _unnamed(program: KernelGraph) -> str:
-    """The digest of a program whose inputs have numbers for names: layers of a model differ in names only."""
+    """Return the digest of a program with numbered inputs, because layers of a model differ in names only."""
     inputs = (dataclasses.replace(item, name=f"x{number}") for number, item in enumerate(program.inputs))
     return digest(dataclasses.replace(program, inputs=tuple(inputs)))
 
 
 def _gain(program: KernelGraph, target: Target) -> float:
-    """Microseconds that fusing all of a program could save: all but a launch, and its inputs and outputs once."""
+    """Return the microseconds that full fusion of a program could save.
+
+    Full fusion is one launch that reads the inputs and writes the outputs once.
+    """
     return max(estimate(program, target).us - floor_us(program, target, len(program.inputs), cuts=False), 0.0)
 
 
 def _improvable(program: KernelGraph) -> bool:
-    """Return whether anything may be better than torch's operators one by one.
+    """Return whether a candidate can be faster than torch's separate operators.
 
-    That is several operators, or a product of float32, which libraries compute without tensor cores.
+    This needs several operators, or a product of float32, which libraries compute without tensor cores.
     """
     computing = [op for op in program.ops if isinstance(op, Op) and op.kind not in _VIEWS]
     single = any(item.tensor.dtype is DType.FLOAT32 for item in program.inputs)
@@ -227,7 +231,7 @@ def _improvable(program: KernelGraph) -> bool:
 
 
 def _outside(item: Left) -> Left:
-    """Where only a library's modules are called, the line of the library, not the one here that calls the module."""
+    """Return an operator's entry with the library's line in place of this package's line that calls the library."""
     if item.where is None or not Path(item.where.path).is_relative_to(_PACKAGE):
         return item
     return dataclasses.replace(item, where=item.through, through=None)

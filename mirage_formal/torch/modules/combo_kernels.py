@@ -1,9 +1,10 @@
-"""Late scheduling of Inductor's combo kernels, which put kernels independent of one another in one launch.
+"""As-late-as-possible scheduling of Inductor's combo kernels, which merge independent kernels to one launch.
 
-Inductor puts nodes of one level together, and a node's level is one more than the last of those that it needs. What
-needs nothing is on the first level: the conversion of a mask has a launch of its own there, where something that is
-written between two operators is on a later one, though only the second operator reads either. Counted from the end, a
-node's level is one less than the first of those that need it, and both are in one launch.
+Inductor merges nodes of one level, and a node's level is one more than the highest level of its operands (as soon as
+possible). A node without operands is on the first level. So the conversion of a mask gets a launch of its own there,
+and a tensor written between two operators is on a later level, though only the second operator reads either. With
+levels counted from the end, a node's level is one less than the lowest level of its readers, and both nodes share a
+launch.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 _Node = TypeVar("_Node")
-#: Options of Inductor's by which newer ones bound the memory that combo kernels take; they group without levels then.
+#: Options by which newer versions of Inductor bound the memory of combo kernels; they group without levels then.
 BOUNDED: Final = ("combo_kernel_peak_memory_pct_threshold", "combo_kernel_peak_memory_increase_gb")
 
 
 def latest(levels: Sequence[Sequence[_Node]], needs: Callable[[_Node], Iterable[_Node]]) -> list[list[_Node]]:
-    """Return the same nodes, each on the last level on which it can be.
+    """Return the same nodes, each moved to its latest possible level.
 
     Sound: a node is on an earlier level than all that need it. So nodes of one level do not need one another, no level
     needs a later one, and kernels that are each made of nodes of one level can be put in order.
 
     Args:
-        levels: All nodes; a node is on a later level than those that it needs.
-        needs: The nodes that one needs.
+        levels: All nodes; a node is on a later level than its operands.
+        needs: Function that returns the operands of a node.
     """
     last = len(levels) - 1
     place: dict[_Node, int] = {}
@@ -43,7 +44,7 @@ def latest(levels: Sequence[Sequence[_Node]], needs: Callable[[_Node], Iterable[
 
 @contextmanager
 def late() -> Iterator[None]:
-    """Inductor groups by levels that are counted from the end, where it is known how to tell it so."""
+    """Make Inductor group combo kernels by levels counted from the end, for versions where that is possible."""
     from torch._inductor import config, scheduler
 
     combo: Any = getattr(scheduler, "ForeachKernelSchedulerNode", None)
@@ -60,7 +61,7 @@ def late() -> Iterator[None]:
 
 
 class _Late:
-    """A scheduler of Inductor's whose levels are counted from the end."""
+    """Proxy of an Inductor scheduler whose levels are counted from the end."""
 
     def __init__(self, scheduler: Any) -> None:
         self._scheduler = scheduler

@@ -1,4 +1,4 @@
-"""A program as PyTorch computes it: a line for each operator, which torch.compile captures as one graph."""
+"""Eager execution of a program by PyTorch: one line for each operator, which torch.compile captures as one graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DTYPES = {
 
 
 def torch_program(program: KernelGraph) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """A function of the program's inputs that returns its outputs."""
+    """Return a function that computes the program's outputs from its inputs with torch operators."""
     names: dict[str, Any] = {"torch": torch, "F": F}
     exec(source(program), names)
     found: Callable[..., tuple[torch.Tensor, ...]] = names["program"]

@@ -1,7 +1,7 @@
-"""GPU timing of two functions that compute the same, by which a backend decides which to keep.
+"""GPU timing of two equivalent functions, by which a backend decides which to keep.
 
 A time is that of the device: calls are captured in a CUDA graph and replayed by the protocol of
-``mirage_formal.device.measure``. Inputs are drawn, as compilers have none.
+``mirage_formal.device.measure``. Inputs are generated, because compilers have no real ones.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from mirage_formal.device.measure import TorchRecorder, measure
 from mirage_formal.errors import MirageError
 from mirage_formal.torch.modules.operators import once
 
-#: What a time must be below another one, as a factor, to count as less: repeated measurements are closer than this.
+#: Largest ratio of two times that counts as faster: repeated measurements differ by less than this.
 CLEARLY: Final = 0.99
 _SCALE: Final = 0.1
 _SEED: Final = 12345
-#: Rounds in which all that is compared is timed in turns; the least counts, because disturbances only add time.
+#: Rounds of interleaved timing; the least time counts, because disturbances only add time.
 _ROUNDS: Final = 3
 
-#: Of torch and the driver, memory that is short among them; of launches.
+#: Errors of torch and the driver, such as lack of memory; and of launches.
 _FAILURES: Final = (RuntimeError, MirageError)
 
-#: Held while something is timed. Programs that compile in several processes at once set it to a lock of theirs.
+#: Lock held during a measurement. Programs that compile in several processes set it to a lock of their own.
 alone: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Measured microseconds of two functions that compute the same.
+    """Measured microseconds of two equivalent functions.
 
     Attributes:
-        ours: With operators made of candidates.
-        theirs: Without.
+        ours: Time with operators made of candidates.
+        theirs: Time without these operators.
     """
 
     ours: float
@@ -45,14 +45,14 @@ class Timed:
 
     @property
     def faster(self) -> bool:
-        """Return whether ours is, clearly."""
+        """Return whether ours is faster by more than the measurement error."""
         return self.ours < CLEARLY * self.theirs
 
 
 def drawn(inputs: Sequence[Any], seed: int = _SEED) -> list[Any]:
-    """Tensors with memory like those that are given, which may be fake: random numbers, ones for booleans, else zeros.
+    """Return tensors like the given ones, which may be fake: random numbers, ones for booleans, zeros for integers.
 
-    Whole numbers are mostly indices, of which 0 exists.
+    Integers are mostly indices, for which 0 is valid.
     """
     made: list[Any] = []
     for number, x in enumerate(inputs):
@@ -68,7 +68,7 @@ def drawn(inputs: Sequence[Any], seed: int = _SEED) -> list[Any]:
 
 
 def _filled(place: Any, seed: int) -> Any:
-    """Normal numbers in a tensor, which may have strides of 0."""
+    """Fill a tensor, which may have strides of 0, with normal numbers."""
     generator = torch.Generator(place.device).manual_seed(seed)
     part = once(place, place.stride())
     values = torch.randn(part.shape, generator=generator, device=place.device, dtype=torch.float32)
@@ -77,12 +77,12 @@ def _filled(place: Any, seed: int) -> Any:
 
 
 def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> Timed | None:
-    """Time two functions in turns; None where that cannot be done: one cannot be captured, or memory is short.
+    """Time two functions in turns; return None if one cannot be captured, or memory is short.
 
     Args:
         ours: A function of tensors.
-        theirs: Another one that computes the same.
-        inputs: Tensors like those that it is called on.
+        theirs: An equivalent function.
+        inputs: Tensors like those of its calls.
     """
     size = sum(x.numel() * x.element_size() for x in inputs if isinstance(x, torch.Tensor))
     sets: dict[int, list[Any]] = {}
@@ -108,15 +108,14 @@ def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Seque
 
 
 def alike(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> bool:
-    """Return whether two functions give the same tensors for one draw of inputs, and leave the same in what they write.
+    """Return whether two functions return and write equal tensors for one set of random inputs.
 
-    The same is what ``torch.testing.assert_close`` takes for it by the type of the elements. Where a call fails they
-    are not alike.
+    Tensors are equal by ``torch.testing.assert_close`` for their element type. If a call fails, the result is False.
 
     Args:
-        ours: A function of tensors that gives several.
+        ours: A function of tensors that returns several.
         theirs: Another one.
-        inputs: Tensors like those that it is called on.
+        inputs: Tensors like those of its calls.
     """
 
     def tensors(call: Callable[..., Any]) -> list[Any]:
@@ -125,7 +124,7 @@ def alike(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence
 
     with _at(inputs):
         try:
-            with alone():  # what others time meanwhile would take longer
+            with alone():  # a concurrent measurement would be disturbed
                 torch.testing.assert_close(tensors(ours), tensors(theirs), equal_nan=True)
         except (AssertionError, *_FAILURES):
             return False
@@ -134,7 +133,7 @@ def alike(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence
 
 @contextmanager
 def _at(inputs: Sequence[Any]) -> Iterator[None]:
-    """Without gradients, on the GPU that tensors are on; what was allocated there and is free again is given back."""
+    """Disable gradients and select the GPU of the tensors; afterwards release the memory that is free again."""
     # Capture and events are those of the current GPU, which need not be the one that the tensors are on.
     where = next((torch.cuda.device(x.device) for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
     with torch.no_grad(), where or nullcontext():
@@ -147,7 +146,7 @@ def _at(inputs: Sequence[Any]) -> Iterator[None]:
 
 
 def _spread(call: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
-    """A function of a list of tensors."""
+    """Return a function that takes a list of tensors and passes them as separate arguments."""
     return lambda given: call(*given)
 
 

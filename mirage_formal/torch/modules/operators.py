@@ -1,12 +1,12 @@
-"""Results as operators of torch: what torch.compile, torch.export, autograd, vmap and torch.save know how to handle.
+"""Results as torch operators, which torch.compile, torch.export, autograd, vmap and torch.save support.
 
     operator = torch_operator(result)
     y = operator(x, w)
 
-An operator is called ``mirage_formal::c<digest>``. It has a schema, kernels for the GPU and the CPU, a rule for tensors
-without memory (``torch.library.opcheck`` passes all four of its tests), one for gradients and one for vmap.
+An operator is called ``mirage_formal::c<digest>``. It has a schema, kernels for the GPU and the CPU, a rule for fake
+tensors (``torch.library.opcheck`` passes all four of its tests), one for gradients and one for vmap.
 
-Gradients are computed by torch from the program's own operators, which are computed again: a candidate has no backward
+Gradients are computed by torch from the program's own operators, which are recomputed: a candidate has no backward
 kernels of its own. Only calls that need a gradient pay for it.
 """
 
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 NAMESPACE: Final = "mirage_formal"
 _DIGITS: Final = 24
-#: Bytes; no kernel reads more at once.
+#: Bytes of the widest load of a kernel.
 _ALIGNED: Final = 16
-#: Keys of the dispatcher that a tensor has whose memory holds its elements, and that are on where no mode is. Others
-#: change what is read: tensors of subclasses and of other devices, those that are to be negated, transforms.
+#: Dispatch keys of a tensor whose memory holds its elements, and those that are on without any mode. Others change the
+#: values that are read: tensors of subclasses and of other devices, lazily negated ones, transforms.
 _PLAIN: Final = (
     *("CPU", "CUDA", "BackendSelect", "ADInplaceOrView"),
     *("AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA"),
@@ -49,7 +49,7 @@ _lock: Final = threading.Lock()
 
 
 class _WithoutBands:
-    """Kernels that make the band masks of their program themselves, called with all inputs."""
+    """Kernels that generate the band masks of their program themselves, called with all inputs."""
 
     def __init__(self, optimized: Optimized, given: Sequence[int]) -> None:
         self._optimized = optimized
@@ -65,15 +65,15 @@ class _WithoutBands:
 
 
 class TorchOperator:
-    """A candidate as an operator of torch; made by ``torch_operator``, once in a process for each candidate.
+    """A candidate as a torch operator; made by ``torch_operator``, once in a process for each candidate.
 
-    It can be pickled, copied and saved inside of a module: it carries µGraphs and the path of its evidence. It reads
+    It can be pickled, copied and saved inside of a module: it carries µGraphs and the path of its evidence. It runs on
     the current stream, allocates through torch and can be captured in a CUDA graph.
 
     Attributes:
         name: Its name in ``torch.ops.mirage_formal``.
         result: The candidate.
-        read: For each output the numbers of the inputs that it depends on.
+        read: For each output, the numbers of the inputs that it depends on.
     """
 
     def __init__(self, name: str, result: Result, program: KernelGraph) -> None:
@@ -98,7 +98,7 @@ class TorchOperator:
 
     @property
     def overload(self) -> Any:
-        """The operator as torch knows it."""
+        """The operator as registered with torch."""
         return getattr(torch.ops.mirage_formal, self.name).default
 
     def __call__(self, *tensors: torch.Tensor) -> Outputs:
@@ -118,7 +118,7 @@ class TorchOperator:
         return found
 
     def eager(self, *tensors: torch.Tensor) -> Outputs:
-        """The program by torch's own operators, which record gradients."""
+        """Compute the program by torch's own operators, which record gradients."""
         if self._eager is None:
             self._eager = torch_program(self._program)
         found = self._eager(*tensors)
@@ -135,7 +135,7 @@ class TorchOperator:
         return torch_operator, (self.result,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TorchOperator:
-        """Itself: it has no state of its own."""
+        """Return the operator itself, because it is immutable."""
         return self
 
     def __repr__(self) -> str:
@@ -156,7 +156,7 @@ class TorchOperator:
         torch.library.register_vmap(qualified, self._batched, lib=_library)
 
     def _run(self, *tensors: torch.Tensor) -> Outputs:
-        """The kernel: the candidate's launches on a GPU, the reference semantics on the CPU."""
+        """Compute the outputs by the candidate's launches on a GPU, and by the reference semantics on the CPU."""
         found: Outputs
         if self._exact:
             try:
@@ -177,7 +177,7 @@ class TorchOperator:
         if not torch.is_grad_enabled() or not any([x.requires_grad for x in tensors]):
             found = self._optimized(*tensors)
             return found
-        with torch.no_grad():  # what needs a gradient was taken care of before
+        with torch.no_grad():  # tensors that need a gradient are handled before
             found = self._optimized(*tensors)
         return found
 
@@ -209,7 +209,7 @@ class TorchOperator:
     def _batched(
         self, info: Any, dims: tuple[int | None, ...], *tensors: torch.Tensor
     ) -> tuple[Outputs, int | tuple[int, ...]]:
-        """One call for each element of the batch: kernels have one shape."""
+        """Compute a vmap by one call for each element of the batch, because kernels have a fixed shape."""
         rows = []
         for i in range(info.batch_size):
             given = [x if dim is None else x.select(dim, i) for x, dim in zip(tensors, dims, strict=True)]
@@ -220,7 +220,7 @@ class TorchOperator:
 
 
 class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch has no types where it is not installed
-    """The candidate forward; backward, the gradients of the program's own operators, which are computed again."""
+    """Autograd function: the candidate in forward; in backward, gradients of the program's recomputed operators."""
 
     @staticmethod
     def forward(context: Any, operator: TorchOperator, *tensors: torch.Tensor) -> Outputs:
@@ -242,7 +242,7 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch has n
             found = context.operator.eager(*given)
         outputs = (found,) if isinstance(found, torch.Tensor) else found
         wanted = [x for x, need in zip(given, needed, strict=True) if need]
-        # An output may depend on nothing that needs a gradient, as what is kept of a batch.
+        # An output may depend on no input that needs a gradient, such as stored batch statistics.
         pairs = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None and y.requires_grad]
         if not pairs:
             return (None,) * (1 + len(needed))
@@ -255,7 +255,7 @@ class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch has n
 
 
 def _inputs_of(program: KernelGraph) -> list[frozenset[int]]:
-    """For each output of a program the numbers of the inputs that it depends on."""
+    """Return, for each output of a program, the numbers of the inputs that it depends on."""
     found = [frozenset((number,)) for number in range(len(program.inputs))]
     for op in program.ops:
         found += [frozenset().union(*(found[n] for n in op.operands))] * op.results
@@ -274,7 +274,7 @@ _OTHER_BITS: Final = ~_bits(_PLAIN)
 
 
 def _plain(tensors: Sequence[torch.Tensor]) -> bool:
-    """Return whether nothing of the dispatcher's below gradients would look at tensors before a kernel does."""
+    """Return whether no dispatch key below autograd would handle these tensors before a kernel."""
     keys = torch._C._dispatch_tls_local_include_set().raw_repr()
     for x in tensors:
         keys |= torch._C._dispatch_keys(x).raw_repr()
@@ -282,7 +282,7 @@ def _plain(tensors: Sequence[torch.Tensor]) -> bool:
 
 
 def torch_operator(result: Result) -> TorchOperator:
-    """A candidate as an operator of torch.
+    """Return a candidate as a torch operator.
 
     Args:
         result: The candidate.
@@ -305,7 +305,7 @@ def operator_of(name: str) -> TorchOperator:
 
 
 def once(tensor: Any, strides: Sequence[int]) -> Any:
-    """The part of a tensor in which elements of these strides lie once: along dims of stride 0, the first."""
+    """Return the view of a tensor without repeated elements: the first index along dims of stride 0."""
     for dim, (extent, stride) in enumerate(zip(tensor.shape, strides, strict=True)):
         if extent > 1 and not stride:
             tensor = tensor.narrow(dim, 0, 1)
@@ -313,7 +313,7 @@ def once(tensor: Any, strides: Sequence[int]) -> Any:
 
 
 def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """A tensor with these strides at an address that suits all kernels: itself, or a copy."""
+    """Return a tensor with these strides at an aligned address: itself, or a copy."""
     same = value.stride() == strides or same_strides(tuple(value.shape), value.stride(), strides)
     if same and not (value.is_cuda and value.data_ptr() % _ALIGNED):
         return value

@@ -1,4 +1,4 @@
-"""Modules of torch whose regions are computed by operators made of candidates."""
+"""Optimized torch modules whose regions are computed by operators made of candidates."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def optimized(
     *,
     guard: bool = False,
 ) -> Any:
-    """Return a module that computes the same as a module of the user's; see ``mirage_formal.optimize``.
+    """Return an optimized module that is equivalent to a user's module; see ``mirage_formal.optimize``.
 
     Args:
         module: The module, or a function of tensors.
-        given: Its arguments, and those by name.
+        given: Its positional and keyword arguments.
         asked: Options of ``superoptimize``.
-        shapes: Which extents vary.
-        rounding: Which roundings are operators.
+        shapes: Dynamic dims of the arguments.
+        rounding: "fused" or "exact", as for ``from_torch``.
         guard: Whether calls check the conditions of regions.
     """
     args, kwargs = given
@@ -108,13 +108,13 @@ def _planned(
 
 
 def _empty(base: Any) -> Any:
-    """A module of the class for optimized modules of a class, without state."""
+    """Return a module without state, of the optimized subclass of a class."""
     return object.__new__(_class(base))
 
 
 @functools.cache
 def _class(base: Any) -> Any:
-    """A class for each class, so that an optimized module is what the module is."""
+    """Return the optimized subclass of a module's class, cached for each class."""
 
     @functools.wraps(base.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Plan of an optimized module: what it computes where its import holds, and the checks that the import holds."""
+"""Execution plan of an optimized module: a torch function, its arguments, and checks that the import is valid."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mirage_formal.torch.modules.trace import Traced
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _aten = torch.ops.aten
-#: Views, and the methods of tensors that are the same and take about half as long.
+#: View operators, and the equivalent methods of tensors, which take about half the time.
 _METHODS: Final = {
     _aten.permute.default: "permute",
     _aten.view.default: "view",
@@ -43,11 +43,11 @@ class Form:
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
 
     def fits(self, value: Any, place: Any = None) -> bool:
-        """Return whether a value is such a tensor, or one on another device; strides of extents of 1 do not matter.
+        """Return whether a value is a tensor of this form; strides of extents of 1 are ignored.
 
         Args:
-            value: Anything.
-            place: The other device; None for the form's own.
+            value: Any value.
+            place: Another device that the tensor must be on; None for the form's own.
         """
         if not isinstance(value, torch.Tensor) or value.shape != self.shape or value.dtype is not self.dtype:
             return False
@@ -59,7 +59,7 @@ class Form:
         )
 
     def on(self, place: Any) -> Form:
-        """The same on another device; None for this one."""
+        """Return the form on another device; None keeps the device."""
         return self if place is None else replace(self, device=place)
 
     def __str__(self) -> str:
@@ -68,14 +68,14 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A module inside of another, as it was at the import.
+    """A submodule as it was at the import.
 
     Attributes:
-        parent: Number of the part that has it; the first part is the module itself.
-        name: Its name there.
-        path: Its name in the module.
+        parent: Number of its parent module; number 0 is the module itself.
+        name: Its name in the parent.
+        path: Its qualified name in the module.
         kind: Its class.
-        training: Whether it was training.
+        training: Whether it was in training mode.
     """
 
     parent: int
@@ -87,14 +87,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A parameter or buffer that is read.
+    """A parameter or buffer that the function reads.
 
     Attributes:
-        part: Number of the part that has it.
+        part: Number of the submodule that has it.
         name: Its name there.
         parameter: Whether it is a parameter.
-        form: What it must be.
-        same: The first of the plan's state that is the same tensor; its own number if there is none before.
+        form: Its required form.
+        same: Number of the first entry of the plan's state that is the same tensor, possibly its own.
     """
 
     part: int
@@ -106,22 +106,22 @@ class State:
 
 @dataclass(eq=False)
 class Plan:
-    """The text of a function of torch, what it is given, and what must hold for it to be called.
+    """Source of a torch function, its arguments, and the conditions under which it may be called.
 
     Attributes:
-        source: The text of the function.
-        names: What the names in it mean.
-        operators: The operators that it calls, which unpickling makes again.
-        parts: The modules, each behind its parent.
-        state: The parameters and buffers that it is given, and further names of these.
-        spec: The structure of args and kwargs.
-        leaves: For each of them its form, or what it must be if it is no tensor.
-        constants: Tensors that it is given.
-        feed: For each of its parameters a number in state, leaves and constants, one behind the other.
-        written: Those of these numbers to which the function writes.
-        out: The structure of what the module returns.
-        stops: Whether the module keeps gradients from something, which the function would not.
-        guarded: Whether the function looks at conditions of its operators.
+        source: Source text of the function.
+        names: Values of the global names in it.
+        operators: The operators that it calls, which unpickling registers again.
+        parts: The submodules, each behind its parent.
+        state: Parameters and buffers that it reads, and further names of these.
+        spec: Pytree structure of args and kwargs.
+        leaves: For each leaf of these, its form, or its required value if it is no tensor.
+        constants: Constant tensors that it reads.
+        feed: For each parameter of the function, an index into state, leaves and constants, concatenated.
+        written: Those of these indices that the function writes.
+        out: Pytree structure of the module's return value.
+        stops: Whether the module stops gradients somewhere, which the function would not do.
+        guarded: Whether the function checks the conditions of its operators.
     """
 
     source: str
@@ -149,7 +149,7 @@ class Plan:
         self._moved: dict[Any, tuple[Any, ...]] = {}
 
     def _anywhere(self) -> Any:
-        """The GPU of all tensors, for which another one may stand: nothing names it. None if there is none such."""
+        """Return the GPU of all tensors if another GPU can take its place, because the source names none; else None."""
         forms = [*(x for x in self.leaves if isinstance(x, Form)), *(item.form for item in self.state)]
         homes = {form.device for form in forms} | {x.device for x in self.constants if x.dim()}
         if len(homes) != 1 or any(x.requires_grad for x in self.constants):
@@ -158,14 +158,14 @@ class Plan:
         return home if home.type == "cuda" and home.type not in self.source else None
 
     def _place(self, leaves: Sequence[Any]) -> Any:
-        """The GPU on which the function is to be computed, if it is another one than at the import; else None."""
+        """Return the GPU of a call if it is another one than at the import; else None."""
         for x in leaves if self._home is not None else ():
             if isinstance(x, torch.Tensor):
                 return x.device if x.device != self._home and x.device.type == self._home.type else None
         return None
 
     def _constants(self, place: Any) -> tuple[Any, ...]:
-        """The constants on a device; None for where they are."""
+        """Return the constants on a device; None for their own."""
         if place is None:
             return self.constants
         found = self._moved.get(place)
@@ -176,7 +176,7 @@ class Plan:
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
-        """Another one with the same constants, which nothing writes."""
+        """Return a copy that shares the constants, which are never written."""
         _, fields = self.__reduce__()
         return type(self)(*fields)
 
@@ -189,11 +189,11 @@ class Plan:
 
         Args:
             module: The module.
-            args: The call's arguments.
-            kwargs: Those by name.
+            args: Positional arguments of the call.
+            kwargs: Keyword arguments of the call.
 
         Returns:
-            Why the import does not hold for the call, or nothing; and the tensors.
+            The reason why the import does not hold for the call, or an empty string; and the tensors.
         """
         if (
             self._flat
@@ -222,7 +222,7 @@ class Plan:
         return "", [tensors[i] for i in self.feed]
 
     def _apart(self, tensors: Sequence[Any]) -> bool:
-        """Return whether what is written is read by no other name, which the import does not know."""
+        """Return whether no written tensor overlaps another tensor, because the import does not know such aliases."""
         spans = {}
         for number in {*self.feed, *self.written}:
             x = tensors[number]
@@ -242,7 +242,7 @@ class Plan:
         return ""
 
     def _read(self, module: Any, tensors: list[Any], place: Any) -> str:
-        """Append the parameters and buffers of a module; or why it is not what it was at the import."""
+        """Append the parameters and buffers of a module; return the reason if it has changed since the import."""
         found = [module]
         if module.training is not self.parts[0].training:
             return _mode("the module", module.training)
@@ -284,15 +284,15 @@ def make_plan(
     operators: Sequence[Any],
     forms: Mapping[int, Form] | None = None,
 ) -> Plan:
-    """A plan for a rewritten graph.
+    """Return the plan of a rewritten graph.
 
     Args:
         module: The module.
         given: Its arguments at the import.
         traced: Its import.
-        graph: The graph, see ``rewrite``.
+        graph: The rewritten graph, see ``rewrite``.
         operators: The operators that the graph calls.
-        forms: What arguments must be that may be others than at the import, by their numbers.
+        forms: Required forms of arguments that may differ from the import's, by number.
     """
     imported = traced.imported
     parts, numbers = _parts(module)
@@ -328,7 +328,7 @@ def make_plan(
 
 
 class _State:
-    """Collects what a plan reads of a module."""
+    """Collector of the parameters and buffers that a plan reads."""
 
     def __init__(self, module: Any, parts: Mapping[str, int]) -> None:
         self._parts = parts
@@ -339,7 +339,7 @@ class _State:
         self._first: dict[int, int] = {}
 
     def add(self, path: str) -> int:
-        """The number of a parameter or buffer."""
+        """Return the number of a parameter or buffer, which is added if it is new."""
         tensor, number = self._tensors[path], len(self._found)
         owner, _, name = path.rpartition(".")
         same = self._first.setdefault(id(tensor), number)
@@ -347,7 +347,7 @@ class _State:
         return number
 
     def tied(self) -> tuple[State, ...]:
-        """All of it, with the names that the same tensors have elsewhere: the import reads them as one."""
+        """Return all entries, with further names of the same tensors, because the import reads tied tensors as one."""
         for path, tensor in self._tensors.items():
             if path not in self._found and id(tensor) in self._first:
                 self.add(path)
@@ -355,7 +355,7 @@ class _State:
 
 
 def _by_methods(graph: Graph) -> None:
-    """Views by methods of their tensors."""
+    """Replace view operators of a graph by method calls, which are faster."""
     for node in list(graph.nodes):
         method = _METHODS.get(node.target) if node.op == "call_function" and not node.kwargs else None
         if method is not None:
@@ -363,7 +363,7 @@ def _by_methods(graph: Graph) -> None:
 
 
 def has_hooks(module: Any) -> bool:
-    """Return whether a module has hooks, which no graph has."""
+    """Return whether a module has hooks, which a graph does not contain."""
     return any(getattr(module, name) for name in _HOOKS)
 
 
@@ -378,13 +378,13 @@ def _parts(module: Any) -> tuple[tuple[Part, ...], dict[str, int]]:
 
 
 def constant_on(tensor: Any, devices: Collection[Any]) -> Any:
-    """A constant where the arguments are: those that the import makes itself are made on the CPU.
+    """Return a constant on the device of the arguments; the import creates its own constants on the CPU.
 
     Args:
         tensor: The constant.
-        devices: Those of the arguments.
+        devices: Devices of the arguments.
     """
-    if tensor.requires_grad:  # a tensor of the user's that the module reads by its name: its gradient is wanted
+    if tensor.requires_grad:  # a user's tensor that the module reads by name, with gradient
         return tensor
     moved = len(devices) == 1 and tensor.dim() > 0 and tensor.device.type == "cpu"
     return tensor.to(next(iter(devices))) if moved else tensor

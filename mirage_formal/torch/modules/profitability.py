@@ -1,11 +1,12 @@
-"""Which operators stay in a graph on a GPU: those that were measured to be faster than what else would compute it.
+"""Selection of the operators in a GPU graph by measured times against a compiler.
 
-Twice, if there are several: each different operator beside a compilation of its region alone, and then the whole graph
-with those that are left beside one without any, as a compiler may fuse a region with what is around it. While the whole
-is not faster, the operator that gained least alone is left out. What cannot be timed is decided by estimates, as where
-there is no GPU. A compiler may have several ways to compile a graph: one with operators in it is compiled in each, and
-the fastest counts. The compilation that was timed is the one that is kept: a compiler that tunes by times makes another
-one of the same graph the next time.
+With several operators there are two steps. First each different operator is timed against a compilation of its region
+alone. Then the whole graph with the remaining operators is timed against the graph without any, because a compiler may
+fuse a region with its neighbours. While the whole graph is not faster, the operator with the least gain is removed.
+Operators that cannot be timed are decided by estimates, as on a machine without a GPU.
+
+A compiler may have several configurations: a graph with operators is compiled in each, and the fastest counts. The
+timed compilation itself is kept, because a compiler that autotunes may produce another one the next time.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator
 from mirage_formal.torch.modules.report import RegionReport, Report
 from mirage_formal.torch.modules.rewrite import alone
 
-#: Makes a function of a graph, for inputs like these.
+#: Compiler of a graph, for inputs like the given ones.
 Compile: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
 def as_it_is(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """No compilation: torch, operator by operator."""
+    """Return the graph's forward without compilation: torch runs operator by operator."""
     return module.forward  # type: ignore[no-any-return]  # a method of a class without types
 
 
 def on_this_gpu(inputs: Sequence[Any]) -> bool:
-    """Return whether some tensors lie on a GPU that is there."""
+    """Return whether some tensors lie on an available GPU."""
     return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs) and bool(torch.cuda.is_available())
 
 
 def faster_regions(
     imported: Imported, operators: Mapping[int, TorchOperator], report: Report, compile: Compile
 ) -> tuple[dict[int, TorchOperator], Report]:
-    """The operators that are faster than what their regions are compiled to, and what is to be said of each.
+    """Return the operators that are faster than a compilation of their regions, and the updated report.
 
     Args:
         imported: The import.
         operators: Operators by the numbers of regions.
-        report: What became of every region.
-        compile: What computes regions otherwise.
+        report: Report on all regions.
+        compile: Compiler that the operators are compared with.
     """
     kept = dict(operators)
     rows: list[RegionReport] = []
@@ -66,7 +67,7 @@ def faster_regions(
 
 
 def _timed(imported: Imported, number: int, operator: TorchOperator, compile: Compile) -> Timed | None:
-    """An operator beside its region; None where one cannot be compiled or timed."""
+    """Time an operator against a compilation of its region; None if one cannot be compiled or timed."""
     calls = []
     for chosen in ({number: operator.overload}, {}):
         graph, inputs = alone(imported, number, chosen)
@@ -75,7 +76,7 @@ def _timed(imported: Imported, number: int, operator: TorchOperator, compile: Co
 
 
 def _apart(graph: Graph | GraphModule, inputs: Sequence[Any], compile: Compile) -> Callable[..., Any] | None:
-    """A graph compiled by itself, as if nothing else was being compiled; it stays as it is. None where it cannot be."""
+    """Compile a copy of a graph in isolation from other compilations; return None if it cannot be compiled."""
     owner = graph if isinstance(graph, GraphModule) else torch.nn.Module()
     copy = Graph()
     own = graph.graph if isinstance(graph, GraphModule) else graph
@@ -90,7 +91,7 @@ def _apart(graph: Graph | GraphModule, inputs: Sequence[Any], compile: Compile) 
 def _compared(
     ours: Callable[..., Any] | None, theirs: Callable[..., Any] | None, inputs: Sequence[Any]
 ) -> Timed | None:
-    """Times of both in turns; None where one could not be compiled, or cannot be timed."""
+    """Time both functions in turns; return None if one could not be compiled, or cannot be timed."""
     return None if ours is None or theirs is None else compared(ours, theirs, inputs)
 
 
@@ -100,9 +101,9 @@ class Settled:
 
     Attributes:
         graph: The graph with operators; None if it is faster without.
-        report: What became of every region.
-        compiled: The compilation of it, or of the graph without operators, that was timed; None if none was.
-        way: In which of the ways that there are to compile it.
+        report: Report on all regions.
+        compiled: The timed compilation of it, or of the graph without operators; None if none was timed.
+        way: Number of the compiler configuration.
     """
 
     graph: GraphModule | None
@@ -119,15 +120,15 @@ def settled(
     inputs: Sequence[Any],
     ways: Sequence[Compile],
 ) -> Settled:
-    """The graph with as many operators as make it faster than without any, or the one without if none do.
+    """Return the graph with the most operators that is faster than without any, or the one without if there is none.
 
     Args:
         operators: Operators by the numbers of regions, faster alone.
-        report: What became of every region.
-        build: Makes the graph with some operators.
+        report: Report on all regions.
+        build: Function that builds the graph with some operators.
         without: The graph without operators.
-        inputs: Tensors like those that it is called on.
-        ways: What compiles graphs: those with operators in each of these ways, the one without in the first.
+        inputs: Tensors like those of its calls.
+        ways: Compiler configurations: graphs with operators are compiled by each, the one without by the first.
     """
     left = dict(operators)
     theirs = _apart(without, inputs, ways[0]) if left else None
@@ -154,12 +155,13 @@ def settled(
 def _fastest(
     graph: GraphModule, inputs: Sequence[Any], ways: Sequence[Compile]
 ) -> tuple[Callable[..., Any] | None, int]:
-    """The compilation of a graph that takes least, and its way: the first, where another cannot be made or timed.
+    """Return the fastest compilation of a graph, and its configuration: the first, where another fails.
 
     Sound: nothing is proved of what a compiler makes of the rest of a graph. Another compilation than the first is
     taken only where both give the same for one draw of inputs.
 
-    Ways differ in how they compile several nodes, so there is one for a graph with less than that beside our operators.
+    Configurations differ in how they compile several nodes. A graph with fewer than two nodes besides our operators is
+    compiled by the first only.
     """
     best, way = _apart(graph, inputs, ways[0]), 0
     for number, compile in enumerate(ways[1:] if len(_others(graph)) > 1 else (), 1):
@@ -173,18 +175,18 @@ def _fastest(
 
 
 def _others(graph: GraphModule) -> list[Node]:
-    """The nodes that compute something, our operators apart; views of tensors are among them."""
+    """Return the nodes that call operators other than ours; views of tensors are among them."""
     calls = (node for node in graph.graph.nodes if node.op == "call_function" and node.target is not getitem)
     return [node for node in calls if getattr(node.target, "namespace", "") != NAMESPACE]
 
 
 def _gained(row: RegionReport) -> float:
-    """Microseconds that an operator gains alone; 0 where that was not measured."""
+    """Return the microseconds that an operator saves alone; 0 where that was not measured."""
     return 0.0 if row.measured_us is None or row.others_us is None else row.others_us - row.measured_us
 
 
 def _instead(report: Report, row: RegionReport, **changed: Any) -> Report:
-    """A report with something else in one of its rows."""
+    """Return a report with some fields of one row replaced."""
     regions = (dataclasses.replace(one, **changed) if one is row else one for one in report.regions)
     return dataclasses.replace(report, regions=tuple(regions))
 

@@ -11,32 +11,32 @@ from mirage_formal.torch.import_result import Left
 
 
 class FallbackWarning(UserWarning):
-    """A call for which an import does not hold; torch computes it as before. Said once for each module."""
+    """Warning: a call for which an import does not hold is computed by torch. Said once for each module."""
 
 
 @dataclass(frozen=True, slots=True)
 class RegionReport:
-    """A region, or several with the same program.
+    """Report of a region, or of several with the same program.
 
     Attributes:
-        numbers: Their numbers.
-        digest: The digest of the program.
-        operators: The operators of torch in one of them.
-        unfused_us: Estimated microseconds of the program's operators one by one.
-        candidate: The digest of the best candidate; empty if there is none.
-        kernels: Its kernels.
-        verdict: What is known about it, as in "equivalent".
+        numbers: Numbers of the regions.
+        digest: Digest of the program.
+        operators: Torch operators of one region.
+        unfused_us: Estimated microseconds of the unfused program.
+        candidate: Digest of the best candidate; empty if there is none.
+        kernels: Number of its kernels.
+        verdict: Verdict on the candidate, as in "equivalent".
         estimate_us: Its estimated microseconds.
-        evidence: The directory of its evidence.
-        backend: What the candidate runs: "cuda", or "triton".
-        kept: Why torch keeps the region; empty if the candidate computes it.
+        evidence: Directory of its evidence.
+        backend: Back end of the candidate: "cuda", or "triton".
+        kept: Reason why torch keeps the region; empty if the candidate computes it.
         measured_us: Measured microseconds of the candidate; None where nothing was measured.
-        others_us: Those of torch, or of the compiler that has the rest.
-        compared: With what the import was compared before anything was made of it.
-        conditions: What must hold for the program to have values; elsewhere nothing is proved. What its form shows to
-            hold for all inputs is left out.
-        added: What must hold besides for the candidate.
-        guarded: Whether a call looks at the conditions, and is torch's where one does not hold.
+        others_us: Measured microseconds of torch, or of the compiler of the rest.
+        compared: Remark on the sets of tensors that the import was compared on.
+        conditions: Side conditions under which the program has values; elsewhere nothing is proved. Conditions that
+            always hold by their form are left out.
+        added: Side conditions of the candidate that the program does not have.
+        guarded: Whether each call checks the conditions, and is computed by torch where one does not hold.
     """
 
     numbers: tuple[int, ...]
@@ -87,12 +87,12 @@ class Report:
     """Report of an optimized module: its regions, the operators left to torch, and measured times.
 
     Attributes:
-        regions: Its regions.
-        left: The operators that stay with torch because no program has them.
-        ahead: Those of them that no argument matters for.
-        measured_us: Measured microseconds of the whole graph with the operators that were timed last; None where it was
-            not measured.
-        others_us: Those of the graph without operators.
+        regions: Reports of its regions.
+        left: Operators that stay with torch because no program has them.
+        ahead: Those of them that depend on no argument.
+        measured_us: Measured microseconds of the whole graph with the operators that were timed last; None if not
+            measured.
+        others_us: Measured microseconds of the graph without operators.
     """
 
     regions: tuple[RegionReport, ...]

@@ -1,4 +1,4 @@
-"""Torch graphs in which operators made of candidates compute regions, and torch everything else."""
+"""Rewriting of torch graphs: operators made of candidates compute regions, and torch everything else."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _aten = torch.ops.aten
 
 
 def rewrite(imported: Imported, chosen: Mapping[int, Any], *, guard: bool = False) -> Graph:
-    """The torch graph of an import with some of its regions computed by operators.
+    """Return the torch graph of an import with some of its regions computed by operators.
 
     Args:
         imported: The import.
-        chosen: For numbers of regions the operators that compute them.
+        chosen: Operators by the numbers of the regions that they compute.
         guard: Whether the graph raises ``conditions.Unmet`` where a condition of a region does not hold. It has written
             nothing then.
 
     Returns:
-        A graph with a placeholder for each entry of ``imported.arguments``, by its name and in order, and for each
-        that is no tensor; its result is the list of what the module returns. What the module writes is written.
+        A graph with a placeholder for each entry of ``imported.arguments``, by its name and in order, and for each that
+        is no tensor; its result is the list of the module's results. The module's writes are part of the graph.
 
     Raises:
         UnsupportedError: The torch graph calls graphs of its own.
@@ -40,12 +40,12 @@ def rewrite(imported: Imported, chosen: Mapping[int, Any], *, guard: bool = Fals
 
 
 def alone(imported: Imported, number: int, chosen: Mapping[int, Any]) -> tuple[Graph, list[Any]]:
-    """One region as a graph of its own, and a tensor for each of its placeholders, without memory as a rule.
+    """Return one region as a graph of its own, and a tensor for each of its placeholders, mostly without memory.
 
     Args:
         imported: The import.
         number: The region's number.
-        chosen: For numbers of regions the operators that compute them; without one for this, torch does.
+        chosen: Operators by the numbers of regions; without one for this region, torch computes it.
     """
     return _Rewrite(imported, chosen).alone(number)
 
@@ -72,7 +72,7 @@ class _Rewrite:
             self._known[name] = self._graph.placeholder(name)
         checks = {note.node for note in self._imported.notes}
         (results,) = (node.args[0] for node in self._nodes.values() if node.op == "output")
-        if not self._guard:  # else all is written when every region has been computed
+        if not self._guard:  # otherwise all writes come after all regions
             self._in_place = dict(filter(None, (self._replaced(*pair) for pair in self._targets(results))))
         self._copied = {target for result, target in self._targets(results) if result.name not in self._in_place}
         for name, node in self._nodes.items():
@@ -96,7 +96,7 @@ class _Rewrite:
         """Implement the module's function ``alone``."""
         region = self._imported.regions[number]
         inputs: list[Any] = []
-        # What torch reads may be more, as a view of a region's input that is used outside as well.
+        # Torch may read more nodes, such as a view of a region's input that is also used outside.
         read = {item.node for item in region.inputs}
         stack, seen = [output.node for output in region.outputs], set()
         while stack:
@@ -119,7 +119,7 @@ class _Rewrite:
         return self._graph, inputs
 
     def _compute(self, wanted: str) -> None:
-        """Everything that a node needs, and the node; without recursion, because graphs are deep."""
+        """Add a node and everything that it needs to the graph; iterative, because graphs are deep."""
         stack = [wanted]
         while stack:
             name = stack[-1]
@@ -146,7 +146,7 @@ class _Rewrite:
                 self._known[name] = self._graph.node_copy(self._nodes[name], lambda node: self._known[node.name])
 
     def _apart(self, results: Sequence[Any]) -> list[Any]:
-        """Return the results: views of memory that the module writes, and otherwise as many tensors as torch has.
+        """Return the results: views of written memory as in the module, and as many distinct tensors as in torch.
 
         Sound: a tensor that is a view of what was written is made again as the same views of where it was written to.
         Two results that lie apart in torch and in one tensor here, as a copy and what it is a copy of, are two.
@@ -166,7 +166,7 @@ class _Rewrite:
         return found
 
     def _again(self, result: Node) -> Node:
-        """A result, as a view of an argument or a buffer if it is one of what was written there."""
+        """Return a result; a view of a written value becomes a view of the argument or buffer that was written."""
         chain: list[Node] = []
         node: Node | None = result
         while node is not None and node.name not in self._written:
@@ -182,11 +182,11 @@ class _Rewrite:
         return made[result]
 
     def _targets(self, results: Sequence[Any]) -> list[tuple[Node, str]]:
-        """The results that are written, and the placeholders of what they are written to."""
+        """Return the results that are written, each with the placeholder that it is written to."""
         return list(zip(results, written_to(self._imported), strict=False))
 
     def _replaced(self, result: Node, target: str) -> tuple[str, Any] | None:
-        """The operator that writes a result where it belongs instead of to new memory, as the module does.
+        """Return the in-place operator that writes a result to its target directly, as the module does, or None.
 
         Sound: nothing else reads what was there before.
         """
@@ -217,7 +217,7 @@ class _Rewrite:
 
     def _read(self, item: Binding) -> Node:
         layout, node = item.layout, self._known[item.node]
-        if self._owned.get(item.node) in self._copied:  # it is written when every region has been computed
+        if self._owned.get(item.node) in self._copied:  # its write comes after all regions
             node = self._call(kept, node)
         source = Memory(node, item.shape, item.strides, item.node in self._imported.arguments)
         return self._laid(source, layout.shape, layout.strides, layout.offset)
@@ -232,10 +232,10 @@ class _Rewrite:
         return tuple(kernel_types(program)[program.outputs[output.number]].shape)
 
     def _laid(self, source: Memory, shape: Sequence[int], strides: Sequence[int], offset: int) -> Node:
-        """A tensor's elements as another view of its memory.
+        """Return another view of the memory of a tensor.
 
-        Permutations, views and expansions where they say it: torch.compile and gradients do more with them than with
-        ``as_strided``.
+        It is made of permutations, views and expansions where possible, because torch.compile and autograd handle these
+        better than ``as_strided``.
         """
         node, span = source.node, 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
         if not prod(shape) or _same(source, shape, strides, offset):
@@ -280,13 +280,13 @@ class _Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A node and how its tensor lies in memory.
+    """A node and the memory layout of its tensor.
 
     Attributes:
         node: The node.
         shape: The tensor's extents.
         strides: Its strides, in elements.
-        sure: Whether it does; what torch computes may lie otherwise than at the import.
+        sure: Whether the strides are certain; torch's own results may have other strides than at the import.
     """
 
     node: Node
@@ -296,9 +296,9 @@ class Memory:
 
 
 def _root(node: Node) -> Node:
-    """The node in whose memory a tensor of a rewritten graph may lie: what it is a view of.
+    """Return the node that owns the memory of a tensor in a rewritten graph.
 
-    An operator's results are nodes of their own, ``getitem`` of it; those of a view are parts of what is viewed.
+    The results of an operator are ``getitem`` nodes; those of a view operator are parts of the viewed tensor.
     """
     while node.op == "call_function" and node.args and isinstance(node.args[0], Node):
         first = node.args[0]
@@ -310,7 +310,7 @@ def _root(node: Node) -> Node:
 
 
 def _is_view(target: Any) -> bool:
-    """Return whether an operator may return what lies in the memory of its first operand."""
+    """Return whether an operator may return a view of its first operand."""
     if not isinstance(target, torch._ops.OpOverload):
         return False
     returns = target._schema.returns
@@ -318,7 +318,7 @@ def _is_view(target: Any) -> bool:
 
 
 def written_to(imported: Imported) -> list[str]:
-    """The placeholders of what a module writes, in the order of ``imported.writes``."""
+    """Return the placeholders that a module writes, in the order of ``imported.writes``."""
     names: dict[str, str] = {}
     for name, what in imported.arguments.items():
         names.setdefault(what, name)
@@ -329,7 +329,7 @@ def written_to(imported: Imported) -> list[str]:
 
 
 def kept(tensor: Any) -> Any:
-    """Return a tensor that stays what it is when its memory is written: a copy where gradients are recorded."""
+    """Return a tensor that is unaffected by later writes to its memory: a copy where gradients are recorded."""
     if not torch.is_grad_enabled():
         return tensor
     made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
@@ -337,14 +337,14 @@ def kept(tensor: Any) -> Any:
 
 
 def restride(tensor: Any, own: Sequence[int], shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
-    """Another view of the memory of a tensor that has gaps in it.
+    """Return another view of the memory of a tensor that has gaps in it.
 
     Args:
-        tensor: The tensor; one that lies otherwise is copied.
-        own: The strides that it must have.
+        tensor: The tensor; one with other strides is copied.
+        own: Its required strides.
         shape: The extents of the view.
         strides: Its strides, in elements.
-        offset: Its first element, from the tensor's first on.
+        offset: Its first element, counted from the tensor's first.
     """
     if any(n > 1 and a != b for n, a, b in zip(tensor.shape, tensor.stride(), own, strict=True)):
         tensor = torch.empty_strided(tensor.shape, own, dtype=tensor.dtype, device=tensor.device).copy_(tensor)

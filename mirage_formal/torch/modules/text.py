@@ -1,4 +1,4 @@
-"""A program as the text of a function of PyTorch, a line for each operator; written without loading torch."""
+"""Text of a program as a PyTorch function, one line for each operator; generated without loading torch."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _FUNCTIONS: Final = {
     },
     OpKind.LOGICAL_NOT: "torch.logical_not",
 }
-#: Types to which values of a wider one are rounded.
+#: Narrower type of each rounding operator.
 _ROUNDED: Final = {OpKind.ROUND_FLOAT16: "torch.float16", OpKind.ROUND_BFLOAT16: "torch.bfloat16"}
-#: Significant bits of bfloat16, and binary digits behind the point that float16 has of every number.
+#: Significant bits of bfloat16, and fractional bits that float16 has for every number.
 _BITS: Final = 8
 _DIGITS: Final = 14
 
 
-#: Largest finite numbers of the narrow types, which the lowest float32 stands for in them.
+#: Largest finite numbers of the narrow types, to which larger magnitudes are clamped.
 _LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: float(2**128 - 2**120)}
 
 
 def source(program: KernelGraph) -> str:
-    """Its text: what a user would write, with every number and shape in place."""
+    """Return the text of a program as a torch function, with all numbers and shapes as literals."""
     types, count = kernel_types(program), len(program.inputs)
     lines = [f"def program({', '.join(f't{i}' for i in range(count))}):"]
     chosen = _chosen(program)
@@ -56,7 +56,7 @@ def source(program: KernelGraph) -> str:
 
 
 def _chosen(program: KernelGraph) -> dict[int, int]:
-    """The exponentials that nothing reads but a selection of them or 0, by one mask that is known before, and it."""
+    """Return the exponentials that are only read by a selection between them and 0, each with its constant mask."""
     makers = dict(numbered(len(program.inputs), program.ops))
     masks: dict[int, set[int | None]] = {number: {None} for number in program.outputs}
     for op in makers.values():
@@ -72,7 +72,7 @@ def _chosen(program: KernelGraph) -> dict[int, int]:
 
 
 def _number(value: Fraction, dtype: DType) -> str:
-    """A number, within the range of an element type."""
+    """Return the literal of a number, clamped to the range of an element type."""
     largest = _LARGEST.get(dtype)
     return repr(float(value) if largest is None else max(-largest, min(largest, float(value))))
 
@@ -114,7 +114,7 @@ def _line(op: Op, x: Sequence[DTensor]) -> str:
 
 
 def _short(value: Fraction) -> bool:
-    """Return whether every element type has a number."""
+    """Return whether every element type represents a number exactly."""
     size = abs(value.numerator)
     odd = size // (size & -size) if size else 0
     scaled = (1 << _DIGITS) % value.denominator == 0

@@ -1,4 +1,4 @@
-"""Importing a module's forward, with what a call must look like for the import to hold."""
+"""Import of a module's forward, with the structure of its result and its use of gradients."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Traced:
 
     Attributes:
         imported: The programs.
-        out: The structure of what it returns.
-        stops: Whether it keeps gradients from something: by ``detach``, ``no_grad`` or an ``autograd.Function``.
+        out: Pytree structure of its return value.
+        stops: Whether it stops gradients: by ``detach``, ``no_grad`` or an ``autograd.Function``.
     """
 
     imported: Imported
@@ -71,28 +71,28 @@ def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rounding:
 def captured_with(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], varying: Any = None
 ) -> tuple[Captured, Any, bool]:
-    """The graph of a module, the structure of what it returns, and whether it keeps gradients from something.
+    """Return the graph of a module, the structure of its return value, and whether it stops gradients.
 
     Args:
         module: The module.
         args: Its arguments.
         kwargs: Further arguments by name.
-        varying: Which extents are not those of the arguments, as torch.export takes it.
+        varying: Dynamic dims of the arguments, as torch.export's dynamic_shapes.
 
     Raises:
         UnsupportedError: torch.export has no graph of it.
     """
     seen: list[tuple[Any, bool]] = []
-    # Torch keeps the lines of functions that are called forward.
+    # Torch keeps the source lines of functions named forward.
     source = _module(module.function) if isinstance(module, Function) else module
     captured = capture(_recorded(source, seen), args, kwargs, "optimize", varying)
     return captured, seen[-1][0], any(stop for _, stop in seen)
 
 
 def _recorded(module: Any, seen: list[tuple[Any, bool]]) -> Any:
-    """The module without hooks of its own, which tells the structure of its result and whether gradients are stopped.
+    """Return the module without its own hooks, which records its result's structure and stopped gradients in ``seen``.
 
-    It has the module's state and not a state of its own, so parameters keep their names.
+    It shares the module's state, so parameters keep their names.
     """
     base = type(module)
 
@@ -114,9 +114,9 @@ def _recorded(module: Any, seen: list[tuple[Any, bool]]) -> Any:
 
 
 class _Gradients(TorchFunctionMode):  # type: ignore[misc]  # torch has no types where it is not installed
-    """Sees whether something that may need a gradient is kept from it.
+    """Detector of stopped gradients during the import.
 
-    The import is without gradients, so that the graph has no trace of ``no_grad``; a program would let them through.
+    The import runs without gradients, so that the graph has no trace of ``no_grad``; a program would let them through.
     """
 
     def __init__(self, tensors: Sequence[Any]) -> None:
@@ -141,7 +141,7 @@ class _Gradients(TorchFunctionMode):  # type: ignore[misc]  # torch has no types
         return found
 
     def watched(self) -> list[tuple[Any, str, Any]]:
-        """Attributes of torch's classes, and what stands for them during the import, in which gradients are off."""
+        """Return the attributes of torch's classes that are patched during the import, with their replacements."""
 
         def enter(_: Any) -> None:
             self._without += 1

@@ -1,1 +1,1 @@
-"""How a search went, on the page: units, what was pruned, the roofline, searches of a whole program's parts."""
+"""Page sections on a search: units, pruning, the roofline, and searches for a whole program's subgraphs."""

@@ -1,4 +1,4 @@
-"""How the search went: what the space allowed, units, what was pruned, and where candidates stand on the roofline."""
+"""Page sections on a search: limits of the space, units, pruning, and candidates on the roofline."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from mirage_formal.report.page.search.pruning import pruned_section
 from mirage_formal.report.page.search.units import course_section, units_section
 from mirage_formal.report.search_view import Search
 
-#: What a record may say that reading takes: nobody answers for it.
+#: Bounds of a recorded read time that is shown; records are not checked.
 _LEAST_US: Final = 1e-3
 _MOST_US: Final = 1e9
 
 
 def search_section(search: Search) -> Markup:
-    """The search of a run, or all those of a whole program."""
+    """Return the section on the search of a run, or on all searches of a whole program."""
     facts = [
         ("engine", search.engine), ("oracle", search.oracle), ("space", search.space), ("seed", str(search.seed)),
         ("target", search.target), ("status", search.status), ("seconds", f"{search.wall_s:.1f}"),
@@ -46,7 +46,7 @@ def search_section(search: Search) -> Markup:
 
 
 def roofline_section(report: Report) -> Markup:
-    """Every candidate beside what the target can do, and what the program needs at least."""
+    """Return the section that compares every candidate with the target's rates and the program's least work."""
     floor = report.floor
     if floor is None:
         return element("p", None, "The target's figures are not known here, so nothing is said about its limits.")
@@ -83,7 +83,7 @@ def roofline_section(report: Report) -> Markup:
 
 
 def _read_us(report: Report) -> float | None:
-    """Microseconds of reading the inputs alone, where the record of peers has them."""
+    """Return the microseconds of reading the inputs alone, from the record of baselines, if it has them."""
     timed = [one for candidate in report.candidates if candidate.peers for one in candidate.peers.timed]
     known = (one.us for one in timed if one.name == READ_ONLY and one.us is not None)
     return next((us for us in known if _LEAST_US <= us <= _MOST_US), None)
@@ -107,7 +107,7 @@ def _roofline(floor: Floor, dots: list[Dot], title: str, read: float | None) -> 
 
 
 def _moved(graph: KernelGraph | None) -> int:
-    """Bytes of the operands and results of all kernels, each counted once for each kernel."""
+    """Return the bytes of the operands and results of all kernels, each counted once for each kernel."""
     if graph is None:
         return 0
     try:

@@ -1,4 +1,4 @@
-"""The searches for the parts of a whole program: what each did, and where it leads."""
+"""Page section on the searches for the subgraphs of a whole program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirage_formal.report.page.markup import Markup, details, element, joined, t
 from mirage_formal.report.page.search.overview import search_section
 from mirage_formal.report.search_view import PartSearch
 
-#: Searches that are shown in full.
+#: Most searches that are shown in full.
 _OPENED: Final = 48
 _HEAD: Final = (
     "search", "operators of the program", "in the best cover", "status", "units", "states", "pruned", "candidates kept",
@@ -18,7 +18,7 @@ _HEAD: Final = (
 
 
 def searches_section(searches: Sequence[PartSearch]) -> Markup:
-    """A table of the searches, and each of them in full."""
+    """Return a table of the searches, and each of them in full."""
     if not searches:
         return Markup("")
     note = (
@@ -41,7 +41,7 @@ def searches_section(searches: Sequence[PartSearch]) -> Markup:
 
 
 def search_link(run: str, number: int) -> Markup | str:
-    """A search's name as a link to it, by its number from 1; 0: it is not shown."""
+    """Return a search's name as a link to it, by its number from 1; 0 is not shown."""
     return element("a", {"href": f"#{_anchor(number)}"}, run) if 0 < number <= _OPENED else run or "-"
 
 
@@ -50,7 +50,7 @@ def _anchor(number: int) -> str:
 
 
 def part_anchor(number: int) -> str:
-    """The id of a part of the best cover, by its number from 1."""
+    """Return the id of a subgraph of the best cover, by its number from 1."""
     return f"part-{number}"
 
 
@@ -82,12 +82,12 @@ def _rows(searches: Sequence[PartSearch]) -> list[Sequence[Markup | str]]:
 
 
 def counts(one: PartSearch) -> tuple[str, str, str]:
-    """Units, states and pruned branches of a search."""
+    """Return units, states and pruned branches of a search."""
     return f"{one.units_done:,} of {one.units:,}", f"{_states(one):,}", f"{_pruned(one):,}"
 
 
 def seconds(one: PartSearch) -> str:
-    """Seconds of a search; those of a recalled one are not of searching."""
+    """Return the seconds of a search, marked if it was read from the store."""
     return f"{one.search.wall_s:.1f}" + (" (recalled)" if one.search.recalled else "")
 
 

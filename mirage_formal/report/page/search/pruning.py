@@ -9,14 +9,14 @@ from mirage_formal.report.page.charts import Bar, bars
 from mirage_formal.report.page.markup import Markup, details, element, table
 from mirage_formal.report.search_view import Search
 
-#: Bars that are drawn.
+#: Most bars that are drawn.
 _BARS: Final = 24
 _UNKNOWN: Final = "not recorded"
 _THREADS: Final = "Thread graphs are put together by a rule, so a search prunes nothing at their level."
 
 
 def pruned_section(search: Search) -> Markup:
-    """Branches cut, as a chart by level and reason, and as a table."""
+    """Return the section on pruned branches, as a chart by level and reason, and as a table."""
     if not search.pruned:
         return Markup("")
     head, rows = pruned_rows(search)
@@ -42,7 +42,7 @@ def pruned_section(search: Search) -> Markup:
 
 
 def pruned_rows(search: Search) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Heads and rows of the table: a row for each reason, and one for all; a column for each level, if known."""
+    """Return heads and rows of the table: a row for each reason and a total; a column for each level, if known."""
     counts = _counts(search)
     levels: list[str] = [*LEVELS] if search.pruned_at else []
     if levels and any(level == _UNKNOWN for level, _ in counts):
@@ -57,7 +57,7 @@ def pruned_rows(search: Search) -> tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 def _counts(search: Search) -> dict[tuple[str, str], int]:
-    """By level and reason; what no unit gives a level to is counted by itself."""
+    """Return pruned branches by level and reason; those without a level are counted separately."""
     counts = {(level, reason): count for level, reason, count in search.pruned_at}
     for reason, total in search.pruned:
         left = total - sum(count for (_, name), count in counts.items() if name == reason)

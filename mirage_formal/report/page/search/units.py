@@ -1,4 +1,4 @@
-"""When units of the search were searched, as a Gantt chart, and the states and classes that there were by when."""
+"""Page sections on units: a Gantt chart of their times, and the growth of states and classes over time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from mirage_formal.report.page.charts import Bar, bars, curves, linear
 from mirage_formal.report.page.markup import Markup, details, element, table
 from mirage_formal.report.search_view import Search, Unit
 
-#: Units that have a row each; of more, workers have.
+#: Most units that have a row each; with more units, rows are workers.
 _ROWS: Final = 40
-#: Workers that are drawn, and units without times.
+#: Most workers that are drawn, and most units without times.
 _LANES: Final = 32
 _BARS: Final = 60
-#: Units that the table has.
+#: Most units in the table.
 _LISTED: Final = 2000
-#: Pieces of a row's width; bars that lie in one are drawn as one.
+#: Resolution of a row; bars within one piece are drawn as one.
 _PIECES: Final = 200
 _HEAD: Final = (
     "unit",
@@ -35,7 +35,7 @@ _CLOCK: Final = "in seconds of searching; between the sessions of a run the cloc
 
 
 def units_section(search: Search) -> Markup:
-    """The units, as a Gantt chart where their times were recorded, and as a table."""
+    """Return the section on the units: a Gantt chart where times were recorded, and a table."""
     if not search.units:
         return Markup("")
     timed = [unit for unit in search.units if unit.span is not None]
@@ -52,7 +52,7 @@ def units_section(search: Search) -> Markup:
 
 
 def course_section(search: Search) -> Markup:
-    """The states and classes of all units together, by seconds of searching."""
+    """Return the chart of the states and classes of all units together, by seconds of searching."""
     if not search.course:
         return Markup("")
     title = f"States visited and classes of tensors built by all units together, {_CLOCK}"
@@ -73,7 +73,7 @@ def _figure(drawn: Markup, title: str, notes: Sequence[str], behind: Markup) -> 
 
 
 def _gantt(timed: Sequence[Unit]) -> tuple[str, list[tuple[str, list[Bar]]], list[str]]:
-    """Title, rows and notes of a chart of units with times."""
+    """Return title, rows and notes of a chart of units with times."""
     notes = ["Units that were given up stand out."] if any(map(_failed, timed)) else []
     if len(timed) <= _ROWS:
         order = sorted(timed, key=lambda unit: (_ends(unit), unit.number))
@@ -93,7 +93,7 @@ def _gantt(timed: Sequence[Unit]) -> tuple[str, list[tuple[str, list[Bar]]], lis
 
 
 def _merged(units: Sequence[Unit], least: float) -> Iterator[Bar]:
-    """Bars of one worker's units; those shorter than ``least`` that follow one another at once are one bar."""
+    """Yield the bars of one worker's units; consecutive ones shorter than ``least`` are merged."""
     held: list[Unit] = []
     for unit in sorted(units, key=_ends):
         end = _ends(unit)[1]

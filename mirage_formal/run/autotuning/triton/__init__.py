@@ -1,1 +1,1 @@
-"""Triton files of the best candidates: written, compiled, tested, timed, and compared with CUDA kernels."""
+"""Triton back end of autotuning: writes, compiles, tests and times Triton files beside CUDA kernels."""

@@ -19,10 +19,10 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         us: Microseconds of a call, median of a short run; 0 if it has none.
-        failed: What went wrong, or empty.
-        answer: Of its numerics; empty if it was not compared with float64.
+        failed: Error message, or empty.
+        answer: Verdict on its numerics; empty if it was not compared with float64.
         numerics: The comparison.
-        key: What they are kept by.
+        key: Cache key of the result.
     """
 
     us: float = 0.0
@@ -34,7 +34,7 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Answers by everything that they depend on: the text, the µGraph, the run and our code, the GPU and versions.
+    """Cache of results by all their inputs: the text, the µGraph, the run and our code, the GPU and versions.
 
     Attributes:
         place: The tuning directory.

@@ -1,7 +1,7 @@
-"""Comparison of back ends: Triton files of a run's finalists are tested, timed, and used where they are faster.
+"""Comparison of back ends: Triton files of a run's finalists are tested and timed, and used where they are faster.
 
 The functions of a Triton file have no safety obligations: they are tested, and not proved safe. CUDA kernels and their
-proofs stay in the run, whatever is faster.
+proofs stay in the run in any case.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from mirage_formal.run.autotuning.triton.precompile import Task, compile_file
 from mirage_formal.run.autotuning.triton.results import Beside, TritonRow
 from mirage_formal.workers.dispatch import Done, Failed
 
-#: Candidates whose files are tried with all numbers of warps at once: those with the fastest CUDA kernels; and the
-#: fastest of fewer kernels, too. The other finalists are tried with few launch options.
+#: Candidates whose files are tried with all numbers of warps at once: those with the fastest CUDA kernels, and the
+#: fastest with fewer kernels. The other finalists are tried with few launch options.
 CANDIDATES: Final = 2
 #: Candidates with the fastest files, for which further launch options are tried,
 FURTHER: Final = 3
-#: how far behind the fastest CUDA kernels their files may be,
+#: largest slowdown of their files relative to the fastest CUDA kernels,
 NEAR: Final = 1.5
-#: and how far behind the best number of warps another one may be to be tried with other stages.
+#: and largest slowdown of a number of warps that is tried with other stages.
 WITHIN: Final = 1.15
-#: Files that are measured in turns with CUDA kernels, of which the fastest is taken: so many at most, and how far
-#: behind the first one's short time theirs may be. Short runs and long ones order files differently.
+#: Most files whose timing is interleaved with CUDA kernels, and their largest slowdown in short runs. The fastest is
+#: taken, because short and long runs order files differently.
 TURNS: Final = 3
 CLOSE: Final = 1.1
-#: Files of a run that are compared with float64 at most, the fastest first.
+#: Most files of a run that are compared with float64, the fastest first.
 JUDGED: Final = 6
 #: Seconds for the compilation of one file.
 _COMPILE_S: Final = 60.0
@@ -60,19 +60,19 @@ class _Trial:
 
     @property
     def us(self) -> float:
-        """Microseconds, in turns if there are such; infinite if there are none."""
+        """Microseconds of a call, interleaved with CUDA kernels if so measured; infinite if there is no time."""
         if self.turns is not None:
             return self.turns[0]
         return self.said.us if self.said.us and not self.said.failed else float("inf")
 
     @property
     def within(self) -> bool:
-        """Return whether it was compared with float64, and is right."""
+        """Return whether it was compared with float64, and is within tolerance."""
         return self.said.answer == "within" and not self.said.failed
 
 
 def beside_cuda(root: Path, rows: Sequence[Row], run: str, bench: Bench, deadline: float) -> Beside:
-    """Try the Triton files of the finalists, and say which back end is faster.
+    """Time the Triton files of the finalists, and choose the faster back end.
 
     Sound: a file is taken only if its results, with outputs that were NaN before, are within the tolerance of the
     µGraph that was proved equal to the program. With the back end auto it must take at most 98 % of the time of the
@@ -82,13 +82,13 @@ def beside_cuda(root: Path, rows: Sequence[Row], run: str, bench: Bench, deadlin
         root: The run's directory, whose kernels were measured.
         rows: The finalists.
         run: Digest of the run and of our code.
-        bench: What it is tuned with; its back end is "auto" or "triton".
+        bench: Resources for autotuning; its back end is "auto" or "triton".
         deadline: Value of time.monotonic() at which to stop.
     """
     if bench.device is None or isinstance(bench.device, str):
         return _not_timed(bench.backend, "there is no GPU that is asked here")
     for path in (root / KERNELS).glob(f"*/{MEASURE_FILE}"):
-        with contextlib.suppress(MirageError):  # what another call said of others; some may be no kernels of ours
+        with contextlib.suppress(MirageError):  # results of earlier calls; some may be foreign
             write_triton(path.parent, None)
     return _Trials(root, run, bench, bench.device, deadline).made(rows)
 
@@ -124,11 +124,11 @@ class _Trials:
     # --- files and times
 
     def _write(self, directories: Sequence[Path]) -> None:
-        """The files of all candidates; of the first ones, and of the first that have fewer kernels than these, more.
+        """Write the Triton files of all candidates: more launch options for the first ones, fewer for the others.
 
-        Tiles that are best for CUDA need not be for Triton, and what is split into two kernels for CUDA may do best as
-        one in Triton. The stages that a file asks for itself may be far from its best, too, so that some are tried with
-        others at once.
+        The first candidate with fewer kernels than these also gets more, because a program that is split into two
+        kernels in CUDA may be faster as one in Triton. Some files are tried with other numbers of stages at once,
+        because a file's default may be far from its best.
         """
         few = [LaunchOptions(warps, DEEP) for warps in NARROW]
         many = [*(LaunchOptions(warps) for warps in WARPS), *few]
@@ -186,7 +186,7 @@ class _Trials:
                 done.add(event.index)
             elif isinstance(event, Failed):
                 said = Said(failed=f"it could not be compiled: {event.reason}"[:500])
-                if event.overdue:  # it may be compiled another time
+                if event.overdue:  # it may compile another time
                     trials[event.index].said = said
                 else:
                     self._keep(trials[event.index], said)

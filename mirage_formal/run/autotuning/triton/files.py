@@ -23,10 +23,10 @@ from mirage_formal.records import MANIFEST_FILE, KernelManifestRecord, read, sha
 from mirage_formal.run.kernel_build.triton.program import TITLE
 from mirage_formal.run.kernel_build.values import KernelRefused
 
-#: Factors of warps, and stages, that are tried.
+#: Factors of warps, and numbers of stages, that are tried.
 WARPS: Final = (1.0, 0.5, 2.0)
 STAGES: Final = (2, 3, 4)
-#: Stages that are tried at once beside a file's own, with these factors of warps.
+#: Number of stages that is tried at once in addition to a file's own, with these factors of warps.
 DEEP: Final = 3
 NARROW: Final = (1.0, 0.5)
 
@@ -36,10 +36,10 @@ class TritonText:
     """A Triton file that is tried.
 
     Attributes:
-        directory: The candidate's kernels.
-        options: How its functions are launched.
-        text: What stands in it.
-        digest: Sha256 of that.
+        directory: Directory of the candidate's kernels.
+        options: Launch options of its functions.
+        text: Text of the file.
+        digest: Sha256 of the text.
         graph: Digest of the µGraph that it computes.
     """
 
@@ -51,14 +51,14 @@ class TritonText:
 
 
 def texts(directory: Path, options: Sequence[LaunchOptions]) -> list[TritonText]:
-    """The Triton files of a candidate's kernels, each text once.
+    """Return the distinct Triton files of a candidate's kernels.
 
     Args:
         directory: The kernels.
-        options: How functions are launched, one file for each.
+        options: Launch options, one file for each.
 
     Raises:
-        KernelRefused: A kernel has no function of Triton, or the file would have none at all; says why.
+        KernelRefused: A kernel has no Triton function, or the file would have none at all; says why.
         FormatError: The kernels are not as they were written.
     """
     executable, target = load(directory), _target(directory)
@@ -83,7 +83,7 @@ def _texts(
 
 
 def _target(directory: Path) -> Target:
-    """The target that kernels were planned for."""
+    """Return the target that the kernels of a directory were planned for."""
     path = directory / MANIFEST_FILE
     manifest = unsealed(read(path), KernelManifestRecord, str(path))
     return msgspec.convert(msgspec.to_builtins(manifest.target), Target)

@@ -1,7 +1,7 @@
-"""Triton files compiled before they are run, by processes that leave the GPU alone.
+"""Compilation of Triton files before they are run, by processes that do not use the GPU.
 
-What is compiled lands in Triton's own cache on disk, under the key that a launch looks for: a file's ``run`` is called
-with tensors without memory, and its functions are compiled as for a launch, and not launched.
+The results go to Triton's own cache on disk, under the key that a launch looks up. To compile, a file's ``run`` is
+called with tensors without memory; its functions are compiled as for a launch, and not launched.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from mirage_formal.run.kernel_build.triton.calls import load_module
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A file to be compiled.
+    """Task to compile a Triton file.
 
     Attributes:
-        text: What stands in it.
+        text: Text of the file.
         arch: The architecture, as in "sm_90a".
     """
 
@@ -30,9 +30,9 @@ class Task:
 
 
 def compile_file(task: Task) -> str:
-    """Compile the functions of a file; why that did not work, or nothing.
+    """Compile the functions of a file, and return an error message, or an empty string.
 
-    A launch then compiles what is not there, or fails in its turn: what is said here decides nothing.
+    An error has no effect on the choice of files: a later launch compiles again, or fails.
     """
     try:
         torch, driver = import_module("torch"), import_module("triton").runtime.driver
@@ -42,19 +42,19 @@ def compile_file(task: Task) -> str:
             if re.fullmatch(r"kernel\d+", name):
                 setattr(module, name, _Compiling(value))
         module.run(*_given(module, torch))
-    except Exception as error:  # a compiler raises what it likes
+    except Exception as error:  # a compiler raises any error
         lines = [type(error).__name__, *str(error).strip().splitlines()]
         return f"it does not compile: {' '.join([*lines[:2], *lines[2:][-1:]])}"[:500]
     return ""
 
 
 def _given(module: ModuleType, torch: Any) -> list[Any]:
-    """Inputs as they are declared, without memory."""
+    """Return tensors without memory that have the declared shapes, strides and types of the inputs."""
     return [torch.empty_strided(*one[:2], dtype=one[2], device="meta") for one in module.INPUTS]
 
 
 class _Compiling:
-    """A function of Triton that is compiled where it would be launched."""
+    """A Triton function that is compiled where it would be launched."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -73,7 +73,7 @@ class _Driver:
         self._target = import_module("triton.backends.compiler").GPUTarget("cuda", int(found[1]), 32)
 
     def get_current_target(self) -> Any:
-        """The GPU that is compiled for."""
+        """Return the GPU that is compiled for."""
         return self._target
 
     def get_current_device(self) -> int:

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class TritonRow:
-    """A Triton file that was tried.
+    """Result of one Triton file.
 
     Attributes:
-        name: The candidate's directory.
-        options: How its functions are launched.
-        us: Microseconds of a call, measured in turns with CUDA kernels if it was chosen, else in short; None if it has
+        name: Directory of the candidate.
+        options: Launch options of its functions.
+        us: Microseconds of a call: interleaved with CUDA kernels for a chosen file, else of a short run; None if it has
             none.
-        said: What went wrong, or empty.
+        said: Error message, or empty.
         chosen: Whether it is within tolerance, and the fastest of its candidate.
     """
 
@@ -31,11 +31,11 @@ class Beside:
     """Result of comparing the Triton files of a run with its CUDA kernels.
 
     Attributes:
-        backend: What results run: "cuda" or "triton".
-        said: Why, in one line.
-        rows: The files that were tried, those of the fastest candidate first.
-        cuda_us: What the fastest CUDA kernels took in turns with the fastest file; None if they were not.
-        texts: Names of candidates to the texts of their chosen files, the fastest first.
+        backend: Chosen back end: "cuda" or "triton".
+        said: Reason for the choice, in one line.
+        rows: Files that were tried, those of the fastest candidate first.
+        cuda_us: Time of the fastest CUDA kernels, interleaved with the fastest file; None if not measured.
+        texts: Text of the chosen file of each candidate, by the candidate's name, the fastest first.
     """
 
     backend: str

@@ -1,6 +1,6 @@
-"""Triton files run in the process that has the GPU: compared with float64, and timed as CUDA kernels are.
+"""Execution of Triton files in the process that owns the GPU: comparison with float64, and timing as of CUDA kernels.
 
-Inputs are those of CUDA kernels, drawn by CuPy; torch sees them as tensors in the same memory.
+Inputs are those of CUDA kernels, drawn by CuPy; torch accesses them as tensors in the same memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mirage_formal.run.kernel_build.triton.calls import load_module
 Array = Any
 Tensor = Any
 
-#: Rounds in which a Triton file and CUDA kernels are measured in turns; the medians count.
+#: Rounds of the interleaved measurement of a Triton file and CUDA kernels; the medians count.
 ROUNDS: Final = 3
 
 
@@ -33,8 +33,8 @@ class TritonRuns:
     """A Triton file of a µGraph on torch's current device, called with raw elements in CuPy's memory.
 
     Args:
-        elements: Those of the kernels that compute the same µGraph.
-        module: The file.
+        elements: Conversion of elements, from the CUDA kernels of the same µGraph.
+        module: The loaded Triton file.
     """
 
     def __init__(self, elements: Elements, module: ModuleType) -> None:
@@ -42,7 +42,7 @@ class TritonRuns:
         self._torch = import_module("torch")
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Outputs as float64 from inputs in float64; what nothing writes is NaN. See claims.numerics.numerics."""
+        """Return the outputs as float64 for float64 inputs; elements that are never written are NaN."""
         own, program = self._elements, self._elements.executable.program
         given = [self.tensor(item, own.store(item, x)) for item, x in zip(program.inputs, arrays, strict=True)]
         found = _listed(self._module.run(*given, poison=True))
@@ -50,7 +50,7 @@ class TritonRuns:
         return [self._floats(value, tensor.dtype) for value, tensor in zip(found, types, strict=True)]
 
     def measure(self, sets: InputSets, replays: int) -> Measurement:
-        """Time it on inputs that are drawn, by the protocol of ``device.measure``; its outputs have to be finite."""
+        """Time the file on drawn inputs, by the protocol of ``device.measure``; its outputs must be finite."""
         items = self._elements.executable.program.inputs
 
         def given(seed: int) -> list[Tensor]:
@@ -59,7 +59,7 @@ class TritonRuns:
         return measure(lambda x: self._module.run(*x), given, sets.cold_bytes, TorchRecorder(), replays=replays)
 
     def tensor(self, item: Input, raw: Array) -> Tensor:
-        """Raw elements of an input as a tensor of torch in the same memory."""
+        """Return the raw elements of an input as a torch tensor in the same memory."""
         whole = item.tensor.dtype is DType.FLOAT32
         signed = raw.view(self._elements.cupy.int32 if whole else self._elements.cupy.int16)
         view = self._torch.from_dlpack(signed).view(getattr(self._torch, item.tensor.dtype.value))
@@ -72,7 +72,7 @@ class TritonRuns:
 
 
 class Files:
-    """Triton files of one candidate after another; the inputs are drawn once for each."""
+    """Runner of Triton files, one candidate after another; the inputs are drawn once for each candidate."""
 
     def __init__(self) -> None:
         self._directory: Path | None = None
@@ -81,11 +81,11 @@ class Files:
         self._modules: dict[Path, ModuleType] = {}
 
     def timed(self, directory: Path, file: Path, replays: int) -> Measurement:
-        """Measure the microseconds of a call of a Triton file."""
+        """Return the measured microseconds of a call of a Triton file."""
         return self._runs(directory, file).measure(self._sets, replays)
 
     def compared(self, directory: Path, file: Path) -> NumericsRecord:
-        """Results beside float64 at every scale, held to the tolerance of the µGraph that it computes."""
+        """Compare the results of a file with float64 at every scale, by the tolerance of its µGraph."""
         from mirage_formal.claims.numerics.numerics import Inputs, check
         from mirage_formal.device.runtime import device_name
 
@@ -99,7 +99,7 @@ class Files:
             cupy.get_default_memory_pool().free_all_blocks()
 
     def in_turns(self, directory: Path, file: Path, cuda: Path, replays: int) -> tuple[float, float]:
-        """Microseconds of a call and of one of CUDA kernels of the same program, measured in turns."""
+        """Return the microseconds of a file and of CUDA kernels of the same program, measured in turns."""
         triton, kernels = self._runs(directory, file), DeviceRuns(load(cuda))
         rounds = [
             (triton.measure(self._sets, replays).us, kernels.measure(replays=replays, inputs=self._sets).us)

@@ -1,4 +1,4 @@
-"""Calls of a program that run its Triton file, on torch tensors on a GPU."""
+"""Callable that runs the Triton file of a program on torch tensors on a GPU."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _KIND = "expected torch tensors on a GPU with the back end triton"
 
 
 class TritonOptimized(Optimized):
-    """A program that can be called, as a Triton file computes it.
+    """A program as a callable that runs its Triton file.
 
     Tensors are checked and outputs made as with CUDA C++ (``device.launch.Optimized``). Without a GPU the reference
     semantics compute it, as there.
 
     Args:
         program: The program.
-        write: Makes the file's text; called at the first call on a GPU.
-        otherwise: What computes calls on tensors that are not torch's on a GPU; None refuses them.
+        write: Function that returns the file's text; called at the first call on a GPU.
+        otherwise: Callable for tensors that are not torch's on a GPU; None refuses them.
     """
 
     def __init__(self, program: KernelGraph, write: Callable[[], str], otherwise: Optimized | None = None) -> None:
@@ -50,7 +50,7 @@ class TritonOptimized(Optimized):
             return
         with torch.cuda.device(torch.cuda.current_device() if device is None else device):
             given = [torch.empty_strided(*one[:2], dtype=one[2], device="cuda") for one in module.INPUTS]
-            module.run(*given)  # whatever these hold: no address depends on it
+            module.run(*given)  # uninitialized: no address depends on the values
 
     def _file(self) -> ModuleType:
         with self._loading:
@@ -84,7 +84,7 @@ class TritonOptimized(Optimized):
 
 
 def load_module(text: str) -> ModuleType:
-    """A Triton file as a module; Triton reads the text of functions from a file, which is removed again.
+    """Load a Triton file as a module from a temporary file, because Triton reads the source of functions from a file.
 
     Raises:
         UnsupportedError: torch or Triton is not installed.

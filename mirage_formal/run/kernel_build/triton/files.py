@@ -1,4 +1,4 @@
-"""Output of the Triton files of a run's candidates, beside the run's directory."""
+"""Output of the Triton files of a run's candidates, in a directory beside the run's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def default_out(root: Path) -> Path:
 
 
 def runs_among(paths: Sequence[Path]) -> list[Path]:
-    """The paths without directories that hold Triton files of others of them: ``runs/*`` names both."""
+    """Return the paths without those of Triton outputs of other paths, because ``runs/*`` names both."""
     written = {default_out(path) for path in paths}
     return [path for path in paths if path.absolute() not in written]
 
@@ -29,12 +29,12 @@ def write_run(root: Path, count: int, out: Path | None = None, *, force: bool = 
 
     Args:
         root: The run's directory.
-        count: How many candidates get files.
-        out: Where to write; ``default_out`` if left out.
+        count: Number of candidates that get files.
+        out: Directory to write to; ``default_out`` if left out.
         force: Whether other files of the same names are replaced.
 
     Returns:
-        For each candidate that was tried, its name and what became of it: "built PATH", or why not.
+        For each candidate that was tried, its name and the outcome: "built PATH", or the reason why not.
 
     Raises:
         RunError: There is no run; or a file is there that is another, or cannot be written.
@@ -63,7 +63,7 @@ def save(text: str, path: Path, *, force: bool) -> None:
     """Write a file, unless another one is there that may not be replaced.
 
     Raises:
-        RunError: There is, or the file cannot be written.
+        RunError: Another file is there, or the file cannot be written.
     """
     try:
         if not force and path.exists() and path.read_text(encoding="utf-8") != text:

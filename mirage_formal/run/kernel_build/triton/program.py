@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mirage_formal.kernels.triton.file import TritonFile
     from mirage_formal.run.kernel_build.stable import Stable
 
-#: What the first line of a file says behind the name of what it computes.
+#: Text of a file's first line after the name of the program.
 TITLE: Final = (
     "functions of Triton that mirage_formal made; the µGraph was proved equal to its program, this text was not."
 )
@@ -32,8 +32,8 @@ class TritonProgram:
     """A graph as a Triton file; ``program["code"]`` works too, as with the reference system's dictionary.
 
     Attributes:
-        code: What stands in the file.
-        file: The same, with its functions.
+        code: Text of the file.
+        file: The file as a value, with its functions.
         stable: The µGraph that it computes.
     """
 
@@ -42,27 +42,27 @@ class TritonProgram:
     stable: Stable
 
     def __getitem__(self, name: str) -> str:
-        """The text, by the name "code"."""
+        """Return the text, for the key "code"."""
         if name != "code":
             raise KeyError(name)
         return self.code
 
     def keys(self) -> tuple[str, ...]:
-        """The names of the reference system's dictionary."""
+        """Return the keys of the reference system's dictionary."""
         return ("code",)
 
 
 def triton_program(graph: KernelGraph, program: KernelGraph, target: Target, name: str = "A program") -> TritonProgram:
-    """The Triton file of a graph.
+    """Generate the Triton file of a graph.
 
     Args:
         graph: A µGraph, or a program.
         program: The program that it is equal to, which the file computes in float64 to check itself.
         target: The GPU whose cost model chooses the tiles of predefined operators.
-        name: What it is called in the file's docstring.
+        name: Name in the file's docstring.
 
     Raises:
-        KernelRefused: A kernel has no function of Triton, or the running-maximum form is not proved; says why.
+        KernelRefused: A kernel has no Triton function, or the running-maximum form is not proved; says why.
     """
     from mirage_formal.kernels.triton.file import triton_file
     from mirage_formal.run.kernel_build.stable import stable  # loads numerical packages
@@ -76,7 +76,7 @@ def triton_program(graph: KernelGraph, program: KernelGraph, target: Target, nam
 
 
 def first_program(candidates: Sequence[tuple[str, KernelGraph]], program: KernelGraph, target: Target) -> TritonProgram:
-    """The Triton file of the first of some candidates, given with their names, that has one.
+    """Return the Triton file of the first candidate that has one; candidates are given with their names.
 
     Raises:
         UnsupportedError: None has; says why of each.

@@ -1,1 +1,1 @@
-"""FlashInfer-Bench's records of programs, kernels and measurements."""
+"""Export of programs, kernels and measurements as FlashInfer-Bench records."""

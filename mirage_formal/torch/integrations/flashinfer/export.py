@@ -1,4 +1,4 @@
-"""A run's directory written as a FlashInfer-Bench data set: its program, its candidates' kernels, what was measured."""
+"""Export of a run's directory as a FlashInfer-Bench data set: program, candidates' kernels and measurements."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from mirage_formal.torch.integrations.flashinfer.write import AUTHOR, definition
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """Summary of an export: what was written, and which candidates were skipped.
+    """Summary of an export: written records and skipped candidates.
 
     Attributes:
         definition: Name of the definition.
         solutions: Names of the solutions.
-        traces: How many measurements there are.
-        skipped: Candidates that have no kernels, and why.
+        traces: Number of measurements.
+        skipped: Candidates without kernels, each with the reason.
     """
 
     definition: str

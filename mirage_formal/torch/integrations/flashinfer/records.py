@@ -1,4 +1,4 @@
-"""FlashInfer-Bench's definition, solution, workload and trace, as its documents describe them (docs/bridges.md)."""
+"""FlashInfer-Bench's records: definition, solution, workload and trace, as in its documents (docs/bridges.md)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Correctness(msgspec.Struct, frozen=True):
 
 
 class Performance(msgspec.Struct, frozen=True):
-    """Milliseconds of a call; the reference's are 0, which is the schema's value for what was not measured."""
+    """Milliseconds of a call; the reference's are 0, the schema's value for a missing measurement."""
 
     latency_ms: float
     reference_latency_ms: float = 0.0

@@ -1,4 +1,4 @@
-"""A program, its kernels and their measurements in FlashInfer-Bench's records; needs no torch."""
+"""Conversion of a program, its kernels and their measurements to FlashInfer-Bench records; needs no torch."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def run({names}):
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A program with names that Python can read.
+    """A program whose input names are valid Python identifiers.
 
     Attributes:
         program: The program.
-        title: What it is called.
-        names: Of its inputs.
-        orders: For each input its dims in the order in which they lie in memory.
+        title: Name of the program.
+        names: Names of its inputs.
+        orders: For each input, its dims in memory order.
     """
 
     program: KernelGraph
@@ -74,7 +74,7 @@ class Named:
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The inputs as the program has them, of tensors as they lie in memory."""
+        """Expressions of the program's inputs, as permutations of the tensors in memory order."""
         return tuple(
             name if order == tuple(sorted(order)) else f"{name}.permute({[order.index(d) for d in range(len(order))]})"
             for name, order in zip(self.names, self.orders, strict=True)
@@ -82,10 +82,10 @@ class Named:
 
 
 def named(program: KernelGraph, title: str) -> Named:
-    """A program with its inputs' names.
+    """Return a program with identifiers for its inputs.
 
     Raises:
-        UnsupportedError: An input does not lie densely in memory, which the records cannot say.
+        UnsupportedError: An input is not dense in memory, which the records cannot describe.
     """
     orders = tuple(_order(item) for item in program.inputs)
     names: list[str] = []
@@ -142,7 +142,7 @@ def _definition_name(given: Named, op_type: str) -> str:
 
 
 def _reference(given: Named) -> str:
-    """The program's operators one by one, with torch."""
+    """Return Python text that computes the program with torch, one operator per line."""
     lines = source(given.program).splitlines()
     body = lines[1:-1]
     binds = [f"    t{i} = {view}" for i, view in enumerate(given.views)]
@@ -152,14 +152,14 @@ def _reference(given: Named) -> str:
 
 
 def solution(given: Named, made: Executable, target: str, said: str, op_type: str = OP_TYPE) -> Solution:
-    """Kernels of a candidate, as their CUDA C++ and what launches them; machine code is compiled where they run.
+    """Return the kernels of a candidate as a solution: CUDA C++ and its launcher, compiled where it runs.
 
     Args:
         given: The program.
         made: Its kernels.
         target: The GPU that they were planned for.
-        said: What is known about the candidate.
-        op_type: That of the definition.
+        said: Description of the candidate's evidence.
+        op_type: Operation type of the definition.
     """
     launches = tuple(
         msgspec.structs.replace(one, cubins={}) if isinstance(one, KernelLaunch) else one for one in made.launches
@@ -184,7 +184,7 @@ def solution(given: Named, made: Executable, target: str, said: str, op_type: st
 
 
 def workload(given: Named, op_type: str = OP_TYPE) -> Trace:
-    """Inputs drawn at random: the definition has no variable axes, so there is one workload."""
+    """Return the only workload of a program, with random inputs, because its definition has no variable axes."""
     name = _definition_name(given, op_type)
     work = Workload(uuid=str(uuid.uuid5(_UNIT, name)), axes={}, inputs={one: RandomInput() for one in given.names})
     return Trace(definition=name, workload=work)
@@ -193,14 +193,14 @@ def workload(given: Named, op_type: str = OP_TYPE) -> Trace:
 def trace(
     work: Trace, solved: Solution, numerics: NumericsRecord, measured: MeasureRecord, libs: Mapping[str, str], now: str
 ) -> Trace | None:
-    """A measurement; None where it says nothing: errors that are not finite, or a comparison that is undecided.
+    """Return the record of a measurement; None if errors are not finite, or the comparison is undecided.
 
     Args:
         work: The workload.
-        solved: What was measured.
-        numerics: How exact its results were.
-        measured: How fast it was.
-        libs: Versions of what it ran with.
+        solved: The measured solution.
+        numerics: Accuracy of its results.
+        measured: Its measured time.
+        libs: Versions of the libraries that it ran with.
         now: The time of the export, as in ISO 8601; the records have none of their own.
     """
     outputs = [one for scale in numerics.scales for one in scale.outputs]

@@ -1,1 +1,1 @@
-"""KernelBench's problems: files of modules that are imported, searched, written anew and compared."""
+"""KernelBench integration: problem files are imported, searched, rewritten and compared."""

@@ -1,8 +1,8 @@
-"""The process for one problem: reads a job from standard input, and writes its answer to the file that the job names.
+"""Subprocess for one problem: reads a job from standard input, and writes the outcome to the job's answer file.
 
     python -m mirage_formal.torch.integrations.kernelbench.child
 
-A problem file is anybody's Python: what it breaks is this process.
+A problem file is untrusted Python code, so it runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mirage_formal.torch.integrations.kernelbench.outcome import Job
 
 
 def main() -> None:
-    """Do the job on standard input."""
+    """Run the job that standard input describes."""
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
     from mirage_formal.torch.integrations.kernelbench.solve import solve
 

@@ -1,4 +1,4 @@
-"""The file with ModelNew: the problem's own text, the candidates by the paths of their evidence, and a forward."""
+"""Generator of the file with ModelNew: the problem's own text, the evidence paths of candidates, and a forward."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from mirage_formal.torch.modules.trace import Traced
 def model_new(
     said: Sequence[str], source: str, traced: Traced, graph: Graph, evidence: Sequence[Path], beside: Path
 ) -> str:
-    """The text of a file with ModelNew.
+    """Return the text of a file with ModelNew.
 
     Args:
-        said: What its docstring says.
+        said: Lines of its docstring.
         source: The problem file, with the sizes that were used.
         traced: Its import.
         graph: The rewritten graph; see ``rewrite``.
         evidence: Directories of the candidates.
-        beside: Where constants are written that the graph needs; no file if it needs none.
+        beside: File for the graph's constants; it is not written if there are none.
 
     Raises:
         UnsupportedError: The module's result has a structure that cannot be written down.
@@ -73,7 +73,7 @@ def _given(imported: Imported, graph: Graph, beside: Path) -> tuple[list[str], l
 
 
 def _imports(names: Mapping[str, Any]) -> str:
-    """Lines that define the names of a graph's text."""
+    """Return the lines that define the global names of a graph's text."""
     lines = ["import torch"]
     for name, value in names.items():
         if isinstance(value, ModuleType):
@@ -87,7 +87,7 @@ def _imports(names: Mapping[str, Any]) -> str:
 
 
 def _structure(out: Any) -> str:
-    """The result of the module, from the list of its tensors."""
+    """Return the expression of the module's result, given the list of its tensors."""
     if out.is_leaf():
         return "found[0]"
     flat = all(child.is_leaf() for child in out.children())

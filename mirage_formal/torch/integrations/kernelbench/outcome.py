@@ -1,4 +1,4 @@
-"""Records of a problem's outcome: the request to its process, the answer, and the table of all problems."""
+"""Records of KernelBench problems: the job of a subprocess, its outcome, and the table of all problems."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ class LeftOperator(msgspec.Struct, frozen=True):
 
 
 class RegionOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """One program of a problem.
+    """Outcome of one region of a problem.
 
     Attributes:
-        operators: Operators of torch that it computes.
-        digest: Of the program.
+        operators: Torch operators that it computes.
+        digest: Digest of the program.
         candidate: Digest of the candidate that is used; empty if there is none.
-        verdict: What is known about it, as in "equivalent".
-        kernels: Its kernels.
+        verdict: Verdict on the candidate, as in "equivalent".
+        kernels: Number of its kernels.
         estimate_us: Its estimated microseconds.
-        unfused_us: Those of the program's operators one by one.
+        unfused_us: Estimated microseconds of the unfused program.
         evidence: Directory of its evidence.
-        reason: Why there is no candidate.
+        reason: Reason why there is no candidate.
     """
 
     operators: tuple[str, ...]
@@ -95,15 +95,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         problem: Its name.
         imported: "whole" (one program computes all that depends on an input), "part", "none" (no operator of it is in a
             program), or "error".
-        error: What went wrong, if something did; the rest is what was known by then.
-        operators: Operators of torch in programs.
+        error: Error message, or empty; the other fields have the state before the error.
+        operators: Number of torch operators in programs.
         left: Operators that stay with torch.
-        regions: The programs.
-        correct: Whether the written module is correct.
-        sizes: Numbers of the file that were changed: what they were and are.
+        regions: The regions.
+        correct: Result of the random trials of the written module.
+        sizes: Old and new value of each number of the file that was changed.
         elements: Elements of all inputs, parameters and buffers.
         written: The file with ModelNew; empty if there is none.
-        seconds: How long it took.
+        seconds: Duration.
     """
 
     problem: str
@@ -125,15 +125,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """table.json: all problems, and what they were computed with.
+    """Contents of table.json: all problems, and the versions and options of the run.
 
     Attributes:
         schema_version: 1.
         directory: The directory as the user named it.
         commit: The commit that is checked out there, with "+" if files differ from it; empty if it is no git checkout.
         versions: Versions of mirage_formal and torch.
-        options: What the user asked for.
-        problems: In the order of levels and numbers.
+        options: Options of the user.
+        problems: Outcomes in the order of levels and numbers.
     """
 
     directory: str

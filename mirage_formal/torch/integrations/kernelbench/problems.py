@@ -1,4 +1,4 @@
-"""Where the problems of a directory are, and which commit it is."""
+"""Discovery of KernelBench problem files in a directory, and of its git commit."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class ProblemFile:
 
 
 def find_problems(root: Path, levels: Collection[int] = (), only: str = "") -> list[ProblemFile]:
-    """The problem files of a directory, in the order of levels and numbers.
+    """Return the problem files of a directory, in the order of levels and numbers.
 
     Args:
         root: A checkout, a directory with directories of levels, one with problem files, or a problem file.
-        levels: The levels that are wanted; empty for all.
-        only: What the names have to contain.
+        levels: Selected levels; empty for all.
+        only: Substring that the names must contain.
 
     Raises:
         ProgramError: There is none.
@@ -62,7 +62,7 @@ def find_problems(root: Path, levels: Collection[int] = (), only: str = "") -> l
 
 
 def _levels(place: Path) -> list[tuple[int, Path]]:
-    """The directories of levels in a place, with their numbers."""
+    """Return the level directories in a directory, with their numbers."""
     if not place.is_dir():
         return []
     matched = ((_LEVEL.fullmatch(path.name), path) for path in place.iterdir() if path.is_dir())
@@ -70,7 +70,7 @@ def _levels(place: Path) -> list[tuple[int, Path]]:
 
 
 def commit_of(root: Path) -> str:
-    """The commit that is checked out where a file or directory is, with "+" if files there differ; empty if none."""
+    """Return the git commit of a file or directory, with "+" for uncommitted changes; empty if there is none."""
     place = root if root.is_dir() else root.parent
 
     def git(*arguments: str) -> str | None:

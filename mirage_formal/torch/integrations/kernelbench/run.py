@@ -1,4 +1,4 @@
-"""All problems, each in a process of its own that is killed when its time is up, and the table of them."""
+"""Run of all problems, each in a process of its own with a time limit, and their table."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from mirage_formal.torch.integrations.kernelbench.outcome import Job, Outcome, T
 from mirage_formal.torch.integrations.kernelbench.problems import ProblemFile
 from mirage_formal.torch.integrations.kernelbench.text import markdown
 
-#: What is written into the output directory.
+#: Files written to the output directory.
 TABLE_FILE: Final = "table.json"
 TEXT_FILE: Final = "table.markdown"
 EVIDENCE: Final = "evidence"
 WRITTEN: Final = "ModelNew"
-#: Part of a problem's time that its searches get; the rest is for the import and the trials.
+#: Share of a problem's time for its searches; the rest is for the import and the trials.
 _SEARCH_SHARE: Final = 0.6
 _COMMAND: Final = (sys.executable, "-m", "mirage_formal.torch.integrations.kernelbench.child")
 _SAID: Final = 300
@@ -59,12 +59,12 @@ class Asked:
 def run_problems(
     problems: Sequence[ProblemFile], asked: Asked, watch: Callable[[Outcome, int], None] = lambda one, count: None
 ) -> tuple[Outcome, ...]:
-    """Solve problems, in their order; one that fails, hangs or breaks its process is a row as any other.
+    """Solve problems, in their order; a problem that fails, hangs or crashes is reported as an outcome too.
 
     Args:
         problems: The problems.
-        asked: How.
-        watch: Told each outcome, and how many there are by then.
+        asked: Options of the run.
+        watch: Callback with each outcome, and the number of outcomes so far.
     """
     found: list[Outcome] = []
     with ThreadPoolExecutor(asked.jobs) as pool:
@@ -102,7 +102,7 @@ def _one(problem: ProblemFile, asked: Asked, running: set[subprocess.Popen[bytes
     process = subprocess.Popen(
         _COMMAND,
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,  # a problem file may print what it likes
+        stdout=subprocess.DEVNULL,  # a problem file may print anything
         stderr=subprocess.PIPE,
         cwd=place,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
@@ -134,7 +134,7 @@ def _last(said: bytes) -> str:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it has started: they are a session of their own."""
+    """Kill a process and its descendants, which form a session of their own."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()

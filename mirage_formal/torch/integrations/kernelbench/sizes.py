@@ -1,4 +1,4 @@
-"""Smaller sizes for a problem file: the numbers that it names at module level, each by a power of two."""
+"""Reduction of a problem's sizes: numbers at module level are divided by a power of two."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ _OPERATORS: Final[dict[type[ast.operator], Callable[[int, int], int]]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
 }
-#: No number becomes smaller than this by being halved.
+#: Smallest number that halving produces.
 LEAST: Final = 16
 
 
 def halve_numbers(source: str, largest: int) -> tuple[str, dict[str, tuple[int, int]]]:
-    """A file with its large numbers halved as often as its largest one needs to be at most ``largest``.
+    """Return the text of a file with its numbers halved until the largest is at most ``largest``.
 
-    Numbers are those that the file assigns at module level: whole numbers, sums and products of them, and tuples and
-    lists of these. What is computed from their names follows. A number is halved less often where it would be below 16,
-    so extents that divide each other mostly go on doing so; equal numbers stay equal.
+    Only numbers that the file assigns at module level are changed: whole numbers, sums and products of them, and tuples
+    and lists of these. Values that are computed from their names change with them. A number is halved fewer times where
+    it would fall below 16, so that most divisibility relations hold; equal numbers stay equal.
 
     Args:
         source: The text of the file.
         largest: The bound.
 
     Returns:
-        The text, and what each number was and is, by its name.
+        The text, and the old and new value of each number, by its name.
 
     Raises:
         SyntaxError: The text is not Python.

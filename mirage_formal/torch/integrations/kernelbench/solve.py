@@ -1,4 +1,4 @@
-"""One problem, in the process for it: imported, searched, written and compared."""
+"""Solution of one problem in its subprocess: import, search, generation of the file, comparison."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ _T = TypeVar("_T")
 
 
 def solve(job: Job) -> Outcome:
-    """Do everything for one problem; what goes wrong is a part of the answer."""
+    """Solve one problem; errors are part of the outcome."""
     begin = time.monotonic()
     found = Outcome(problem=job.problem, imported="error")
     warnings.simplefilter("ignore")
     try:
         for found in _steps(job):
             _answer(job, found, begin)
-    except Exception as error:  # a problem file is anybody's code, and so is what it makes torch do
+    except Exception as error:  # a problem file is untrusted code and may raise anything
         first = (str(error).strip().splitlines() or [""])[0]
         found = msgspec.structs.replace(found, error=f"{type(error).__name__}: {first}"[:500])
     return _answer(job, found, begin)
 
 
 def _answer(job: Job, found: Outcome, begin: float) -> Outcome:
-    """Write what is known by now: if the process is killed, this is what remains."""
+    """Write the current outcome, which remains if the process is killed."""
     found = msgspec.structs.replace(found, seconds=round(time.monotonic() - begin, 2))
     Path(job.answer).write_bytes(msgspec.json.encode(found))
     return found
@@ -85,7 +85,7 @@ def _steps(job: Job) -> Iterator[Outcome]:
 
 
 def _loaded(job: Job) -> tuple[str, dict[str, tuple[int, int]], dict[str, Any]]:
-    """The text of a problem with the sizes that are used, these, and its names."""
+    """Return the text of a problem with reduced sizes, these sizes, and its global names."""
     path = Path(job.file)
     given = path.read_text(encoding="utf-8")
     source, sizes = halve_numbers(given, job.largest) if job.largest else (given, {})
@@ -101,7 +101,7 @@ def _loaded(job: Job) -> tuple[str, dict[str, tuple[int, int]], dict[str, Any]]:
 
 
 def _executed(path: Path, source: str) -> dict[str, Any]:
-    """The names of a file."""
+    """Execute a file and return its global names."""
     names: dict[str, Any] = {"__name__": f"problem_{path.stem}", "__file__": str(path)}
     linecache.cache[str(path)] = (len(source), None, source.splitlines(keepends=True), str(path))
     exec(compile(source, str(path), "exec"), names)
@@ -109,7 +109,7 @@ def _executed(path: Path, source: str) -> dict[str, Any]:
 
 
 def _elements(names: Mapping[str, Any]) -> int:
-    """Elements of all tensors of a problem, without making them where that is possible."""
+    """Return the number of elements of all tensors of a problem, without allocating them where possible."""
     if missing := [name for name in _NAMES if name not in names]:
         raise MirageError(f"expected a file that defines {', '.join(_NAMES)}, got one without {', '.join(missing)}")
 
@@ -138,7 +138,7 @@ def _imported(imported: Imported, file: str) -> dict[str, Any]:
 
 
 def _computing(region: Region, nodes: Mapping[str, Any]) -> list[str]:
-    """The nodes of a region that are operators, not one of several results."""
+    """Return the operator nodes of a region, without ``getitem`` nodes."""
     return [name for name in region.nodes if nodes[name].target is not operator.getitem]
 
 
@@ -148,7 +148,7 @@ def _left(item: Left, file: str) -> LeftOperator:
 
 
 def _searched(imported: Imported, job: Job) -> tuple[list[RegionOutcome], dict[int, Path]]:
-    """A proved candidate for each program, and the paths of their evidence by the numbers of regions."""
+    """Return the outcome of each region, and the evidence paths of proved candidates by region number."""
     deadline = time.monotonic() + job.search_s
     target = load_target(job.target)
     nodes = {node.name: node for node in imported.module.graph.nodes}

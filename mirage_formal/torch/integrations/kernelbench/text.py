@@ -1,4 +1,4 @@
-"""The table of problems as text."""
+"""Text form of the table of problems."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST: Final = 160
 
 
 def cells(outcome: Outcome) -> tuple[str, ...]:
-    """A row of the table; see ``COLUMNS``."""
+    """Return a row of the table; see ``COLUMNS``."""
     regions = [region for region in outcome.regions if region.candidate]
     verdicts = {region.verdict for region in outcome.regions if region.verdict} or {"-"}
     if any(not region.candidate for region in outcome.regions):
@@ -48,7 +48,7 @@ def reasons(outcome: Outcome) -> list[str]:
 
 
 def summaries(outcomes: Sequence[Outcome]) -> list[str]:
-    """How many problems of each level got how far."""
+    """Return, for each level, the number of problems that reached each stage."""
     found = []
     for level, group in groupby(outcomes, key=lambda one: one.problem.rpartition("/")[0]):
         some = list(group)
@@ -64,7 +64,7 @@ def summaries(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def markdown(table: Table) -> str:
-    """The table with reasons and counts, as Markdown."""
+    """Return the table with reasons and counts, as Markdown."""
     lines = [f"# {plain(table.directory)}", ""]
     if table.commit:
         lines += [f"Commit {table.commit}.", ""]

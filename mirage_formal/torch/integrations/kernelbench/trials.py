@@ -1,7 +1,7 @@
-"""Random trials, as KernelBench describes them, that compare a written module with the problem's module.
+"""Random trials that compare a written module with the problem's module, as KernelBench describes them.
 
-Both modules are made after the same seed, so that their parameters are the same. In each trial the inputs are drawn
-anew and both are called on them; results must have the same structure, shapes and element types, and be close.
+Both modules are created with the same seed, so that their parameters are equal. In each trial new inputs are drawn and
+both are called; results must have the same structure, shapes and element types, and be close.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ TOLERANCES: Final = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1
 
 
 def compared(problem: Mapping[str, Any], written: Mapping[str, Any], trials: int) -> Trials:
-    """Compare Model of one file with ModelNew of the other.
+    """Compare Model of the problem file with ModelNew of the written file.
 
     Args:
-        problem: The names of the problem file.
-        written: Those of the written one.
-        trials: How many trials.
+        problem: Global names of the problem file.
+        written: Global names of the written file.
+        trials: Number of trials.
     """
     given = [module_of(problem, "Model"), module_of(written, "ModelNew", problem)]
     seeds = torch.randint(0, 2**31, (trials,), generator=torch.Generator().manual_seed(_SEED)).tolist()
@@ -48,7 +48,7 @@ def compared(problem: Mapping[str, Any], written: Mapping[str, Any], trials: int
 
 
 def module_of(names: Mapping[str, Any], kind: str, problem: Mapping[str, Any] | None = None) -> Any:
-    """The module of a file, made after the seed that all are made after."""
+    """Return the module of a file, created with the common seed."""
     torch.manual_seed(_SEED)
     arguments = (names if problem is None else problem)["get_init_inputs"]()
     torch.manual_seed(_SEED)
@@ -56,7 +56,7 @@ def module_of(names: Mapping[str, Any], kind: str, problem: Mapping[str, Any] | 
 
 
 def _difference(wanted: Any, found: Any) -> tuple[float, float, str]:
-    """The largest difference of two results, the tolerance, and what is wrong."""
+    """Return the largest difference of two results, the tolerance, and the error message or an empty string."""
     theirs, mine = (pytree.tree_flatten(each) for each in (wanted, found))
     if theirs[1] != mine[1]:
         return 0.0, 0.0, "a result of another structure"
