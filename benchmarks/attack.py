@@ -5,14 +5,19 @@ Run: .venv/bin/python -m benchmarks.attack [--trials N] [--seed S] [--jobs J] [-
 Exit 1 if anything false was accepted, an exception that is no refusal came out, a trial took more than 60 s of
 processor time, or a process more than 1 GiB of memory. A trial is named by its family, seed and number, and --only with
 --number makes it again alone. The trials do not depend on the number of jobs.
+
+Options:
+  --trials N   of all families together [default: 50000]
+  --seed N     [default: 1]
+  --jobs N     processes [default: processors]
+  --only NAME  one family alone
+  --number N   one trial alone, with --only
 """
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
 import multiprocessing
-import os
 import resource
 import sys
 from collections.abc import Iterator
@@ -22,6 +27,8 @@ from time import perf_counter
 
 from rich.console import Console
 from rich.progress import Progress
+
+from benchmarks.harness import parser_of
 
 # The generators stand with the tests.
 from tests.attack.families import FAMILIES
@@ -55,12 +62,7 @@ def chunks(counts: dict[int, int]) -> Iterator[tuple[int, int, int]]:
 def main() -> int:
     """Run a campaign; returns the exit code."""
     names = [family.name for family in FAMILIES]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=50_000, help="of all families together [default: 50000]")
-    parser.add_argument("--seed", type=int, default=1, help="[default: 1]")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes [default: processors]")
-    parser.add_argument("--only", choices=names, help="one family alone")
-    parser.add_argument("--number", type=int, help="one trial alone, with --only")
+    parser = parser_of(__doc__, only=names)
     options = parser.parse_args()
     if options.number is not None:
         if options.only is None:

@@ -6,16 +6,19 @@ For each form of tests/kit/proofs/constants.py (a scale, a norm's eps, a power):
 of replaying, over all programs, of the two forms being equal and of each being equal to itself; with 1/8, and with the
 24 natural constants. Exit 1 if something is not proved or refused, or if a median with the natural constants is more
 than twice that with 1/8.
+
+Options:
+  --repeat N  [default: 1]
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Iterable
 from fractions import Fraction
 
+from benchmarks.harness import options
 from benchmarks.proof_times import Costs, costs
 
 # The constants stand with the tests.
@@ -37,9 +40,7 @@ def measured(form: str, constants: Iterable[Fraction], programs: Iterable[Sample
 
 def main() -> int:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = options(__doc__)
     programs = [sample for sample in samples() if not sample.name.startswith(LONG)]
     print("| form | proofs | not proved | prove ms, 1/8 | prove ms | replay ms, 1/8 | replay ms |")
     print("|---|--:|--:|--:|--:|--:|--:|")

@@ -9,11 +9,22 @@ the program at its small sizes and runs the kernels on the CPU emulator. Results
 a later call does what is missing there; --again does everything again. The table is DIR/corpus.md and DIR/corpus.json.
 
 Exit 1 if a program has no candidate, or a stage failed.
+
+Options:
+  --only PATTERN...  programs; a shell pattern
+  --programs DIR     [default: examples/corpus]
+  --out DIR          [default: runs/corpus]
+  --jobs N           programs at once [default: 1]
+  --time-limit S     seconds of one search [default: 60]
+  --kill-after S     seconds of one process [default: 900]
+  --check            check the run directories again
+  --build            build kernels of the best candidates
+  --emulate          run kernels at small sizes on the emulator
+  --again            also what has a result
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import sys
 from collections.abc import Sequence
@@ -23,6 +34,7 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.harness import parser_of
 from benchmarks.in_processes import ROOT, Ledger, Row, Task, module, run_tasks
 
 CORPUS = ROOT / "examples" / "corpus"
@@ -137,17 +149,7 @@ def _show(count: int, done: int, row: Row) -> None:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="programs; a shell pattern")
-    parser.add_argument("--programs", type=Path, default=CORPUS, metavar="DIR", help="[default: examples/corpus]")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "corpus", help="[default: runs/corpus]")
-    parser.add_argument("--jobs", type=int, default=1, help="programs at once [default: 1]")
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds of one search [default: 60]")
-    parser.add_argument("--kill-after", type=float, default=900.0, help="seconds of one process [default: 900]")
-    parser.add_argument("--check", action="store_true", help="check the run directories again")
-    parser.add_argument("--build", action="store_true", help="build kernels of the best candidates")
-    parser.add_argument("--emulate", action="store_true", help="run kernels at small sizes on the emulator")
-    parser.add_argument("--again", action="store_true", help="also what has a result")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     paths = files(given.only, given.programs)
     if not paths:

@@ -11,11 +11,18 @@ measured anew. What is done in which order is said in benchmarks/gpu_stages.py; 
 
 Numerics are compared at scales 0.1, 1 and 8. The peer is PyTorch on the same operators, eager and compiled, captured in
 a CUDA graph and timed by the same protocol. The ratio is the better of torch.compile's times over ours.
+
+Options:
+  stage {build,run}
+  directory DIR
+  --top N            candidates of each program [default: 1]
+  --autotune         also torch.compile's mode max-autotune
+  --from NAME        the first program
+  --to NAME          the last program [default: ~]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -27,7 +34,8 @@ import msgspec
 from benchmarks import gpu_stages
 from benchmarks.gpu_cases import Case, work
 from benchmarks.gpu_jobs import Job
-from benchmarks.gpu_stages import COMPILED, READS, WORKER, Row, options, stages
+from benchmarks.gpu_stages import COMPILED, OPTIONS, READS, WORKER, Row, stages
+from benchmarks.harness import options
 
 ARCH = "sm_90a"
 
@@ -125,21 +133,13 @@ def main() -> int:
     """The command line."""
     if sys.argv[1:] == [WORKER]:
         return work(case_of)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["build", "run"])
-    parser.add_argument("directory", type=Path, metavar="DIR")
-    parser.add_argument("--top", type=int, default=1, metavar="N", help="candidates of each program [default: 1]")
-    parser.add_argument("--autotune", action="store_true", help="also torch.compile's mode max-autotune")
-    parser.add_argument("--from", dest="first", default="", metavar="NAME", help="the first program")
-    parser.add_argument("--to", dest="last", default="~", metavar="NAME", help="the last program")
-    options(parser)
-    given = parser.parse_args()
+    given = options((__doc__ or "") + OPTIONS)
     if given.stage == "build":
         return build(given.directory, given.out, given.top)
     places = {
         path.name: candidates(path, given.top)
         for path in sorted(given.directory.iterdir())
-        if path.is_dir() and given.first <= path.name <= given.last
+        if path.is_dir() and (vars(given)["from"] or "") <= path.name <= given.to
     }
     peers = ["eager", *(name for name in COMPILED if given.autotune or name != "autotune")]
     measured = stages("benchmarks.corpus_gpu", given, lambda name: peers)

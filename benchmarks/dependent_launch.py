@@ -10,11 +10,15 @@ protocol of docs/kernels.md (CUDA graphs, a cold cache); the medians of the roun
 difference over the number of dependent launches: what a target's launch_us is more than its dependent_launch_us. Host
 times are of calls that are not captured. Outputs of both ways are compared bit by bit; exit code 1 if they differ
 anywhere, or if driver or GPU have no dependent launches.
+
+Options:
+  places DIR...
+  --rounds N     measurements of each way [default: 7]
+  --json FILE    write all figures to this file
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,6 +29,7 @@ from typing import Any
 
 import cupy
 
+from benchmarks.harness import options
 from mirage_formal.device.measure import host_overhead
 from mirage_formal.device.programmatic_launch import launcher
 from mirage_formal.device.runs import DeviceRuns, InputSets
@@ -96,22 +101,18 @@ def row(place: Path, rounds: int) -> dict[str, Any]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("places", type=Path, nargs="+", metavar="DIR")
-    parser.add_argument("--rounds", type=int, default=7, help="measurements of each way [default: 7]")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    options = parser.parse_args()
+    given = options(__doc__)
     if launcher(cupy.cuda.runtime, str(cupy.cuda.Device().compute_capability)) is None:
         sys.exit("expected a GPU of compute capability 9.0 and a driver for CUDA 12.3 or later, got others")
     version = cupy.cuda.runtime.driverGetVersion()
     print(f"{device_name()}, driver for CUDA {version // 1000}.{version % 1000 // 10}\n\n{HEAD}")
     rows, left, wrong = [], 0, False
-    for place in found(options.places):
+    for place in found(given.places):
         try:
             if not dependents(load(place)):
                 left += 1
                 continue
-            one = row(place, max(1, options.rounds))
+            one = row(place, max(1, given.rounds))
         except MirageError as error:
             wrong = True
             print(f"| {place} |{' |' * 9} {str(error).splitlines()[0]} |", flush=True)
@@ -129,8 +130,8 @@ def main() -> None:
     if rows:
         print(f"\nmedian of us a launch: {median(one['us_a_launch'] for one in rows):.2f}; {len(rows)} candidates")
     print(f"{left} directories have no dependent launch")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    if given.json:
+        given.json.write_text(json.dumps(rows, indent=1) + "\n")
     sys.exit(int(wrong or not rows))
 
 

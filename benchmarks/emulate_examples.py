@@ -6,16 +6,21 @@ Two kinds of kernels: those of the candidates that a search at reduced extents r
 other number of kernels), whose results are compared with the program's; and those of the candidates that were fastest
 on an H200 (tests/example_candidates.json), each alone, with the tiles of real extents, fewer blocks and iterations. A
 row is one kernel. The exit status is 1 if a row is not clean.
+
+Options:
+  --examples NAME...  [default: all]
+  --keep N            candidates that a search reports [default: 4]
+  --plain             without sanitizers
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from benchmarks.harness import options
 from mirage_formal.claims.numerics.numerics import SCALES
 
 # The kernels' makers stand with the tests.
@@ -109,11 +114,7 @@ def report(found: list[Row]) -> int:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", nargs="+", choices=list(kit.EXAMPLES), default=list(kit.EXAMPLES))
-    parser.add_argument("--keep", type=int, default=4, help="candidates that a search reports [default: 4]")
-    parser.add_argument("--plain", action="store_true", help="without sanitizers")
-    given = parser.parse_args()
+    given = options(__doc__, examples=kit.EXAMPLES)
     found: list[Row] = []
     for row in rows(given.examples, given.keep, sanitize=not given.plain):
         found.append(row)

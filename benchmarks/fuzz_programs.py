@@ -10,11 +10,21 @@ checker establish the run again; --emulate runs the kernels on the CPU emulator.
 DIR/results.jsonl, and a later call does what is missing; --again does everything again.
 
 Exit 1 if one program failed.
+
+Options:
+  --count N       programs [default: 1000]
+  --seed N        seed of the first one [default: 0]
+  --out DIR       [default: runs/fuzz]
+  --jobs N        programs at once [default: 1]
+  --time-limit S  seconds of one search [default: 20]
+  --kill-after S  seconds of one process [default: 600]
+  --check         check the run directories again
+  --emulate       run the kernels on the emulator
+  --again         also what has a result
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -22,7 +32,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.corpus import above, line
-from benchmarks.in_processes import ROOT, Ledger, Row, Task, module, run_tasks
+from benchmarks.harness import parser_of
+from benchmarks.in_processes import Ledger, Row, Task, module, run_tasks
 
 # The generator stands with the tests.
 from tests.kit.fuzz.programs import program
@@ -83,16 +94,7 @@ def _show(count: int, done: int, row: Row) -> None:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000, help="programs [default: 1000]")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first one [default: 0]")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "fuzz", help="[default: runs/fuzz]")
-    parser.add_argument("--jobs", type=int, default=1, help="programs at once [default: 1]")
-    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of one search [default: 20]")
-    parser.add_argument("--kill-after", type=float, default=600.0, help="seconds of one process [default: 600]")
-    parser.add_argument("--check", action="store_true", help="check the run directories again")
-    parser.add_argument("--emulate", action="store_true", help="run the kernels on the emulator")
-    parser.add_argument("--again", action="store_true", help="also what has a result")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     if given.count < 1:
         parser.error("expected --count above 0")

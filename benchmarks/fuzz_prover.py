@@ -12,13 +12,18 @@ single changes of it.
 Exit 1 if float64 tells the two sides of a proved pair apart, if the checker refuses a proof, if anything crashes or
 takes more than LIMIT seconds of processor time, if what right rewrites made is Different, if the reference does not
 confirm a counterexample, if a program is not proved equal to itself, or if more than 1 % of the mutants are Unknown.
+
+Options:
+  --pairs N    random pairs of programs [default: 0]
+  --graphs N   random programs against themselves and changes of them [default: 0]
+  --mutants N  mutants of found candidates [default: 0]
+  --seed N     [default: 1]
+  --jobs N     processes [default: processors]
 """
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
-import os
 import signal
 import sys
 from collections import Counter
@@ -32,6 +37,7 @@ from types import FrameType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from benchmarks.harness import parser_of
 from mirage_formal.check.proof.ring import ProofError
 
 # The generators stand with the tests.
@@ -196,12 +202,7 @@ def show(console: Console, title: str, tally: Tally) -> None:
 
 def main() -> int:
     """Runs both parts; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=0, help="random pairs of programs")
-    parser.add_argument("--graphs", type=int, default=0, help="random programs against themselves and changes of them")
-    parser.add_argument("--mutants", type=int, default=0, help="mutants of found candidates")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser = parser_of(__doc__)
     arguments = parser.parse_args()
     counts = (arguments.pairs, arguments.graphs, arguments.mutants)
     if min(counts) < 0 or not any(counts):

@@ -12,11 +12,18 @@ contract; it needs g++.
 
 Each violation is printed with the smallest module that has it, and stands in OUT/violations.md. What is drawn depends
 on the seeds alone, not on the number of jobs. Exit 1 if there is a violation.
+
+Options:
+  --count N       modules [default: 20000]
+  --seed N        seed of the first one [default: 0]
+  --jobs N        processes at once [default: 2]
+  --emulate N     search and emulate the first N [default: 0]
+  --time-limit S  seconds of one search [default: 10]
+  --out DIR       [default: runs/fuzz_torch]
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -24,7 +31,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.in_processes import ROOT
+from benchmarks.harness import parser_of
 
 # The generator stands with the tests.
 from tests.kit.torch.fuzzing.violations import Violation, emulated, violation
@@ -65,15 +72,7 @@ def written(found: Violation) -> str:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=20000, help="modules [default: 20000]")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first one [default: 0]")
-    parser.add_argument("--jobs", type=int, default=2, help="processes at once [default: 2]")
-    parser.add_argument(
-        "--emulate", type=int, default=0, metavar="N", help="search and emulate the first N [default: 0]"
-    )
-    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds of one search [default: 10]")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "fuzz_torch", help="[default: runs/fuzz_torch]")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     if given.count < 1 or given.emulate < 0 or given.emulate > given.count:
         parser.error("expected --count above 0, and --emulate from 0 to it")

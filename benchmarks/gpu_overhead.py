@@ -5,17 +5,19 @@ Run on a GPU, with the kernels of tests/kit/kernels/device_kernels.py:
     python -m benchmarks.gpu_overhead runs/gpu/fixtures
 
 Exit code 1 if a call takes more than 20 microseconds beyond its bare launches.
+
+Options:
+  kernels DIR
 """
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
-from pathlib import Path
 
 import cupy
 import torch
 
+from benchmarks.harness import options
 from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import host_overhead
@@ -38,9 +40,7 @@ def inputs(executable: object) -> list[torch.Tensor]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kernels", type=Path)
-    kernels = parser.parse_args().kernels
+    kernels = options(__doc__).kernels
     synchronise = torch.cuda.synchronize
     bare = cupy.RawKernel('extern "C" __global__ void f(void*, void*, void*, void*, void*) {}', "f")
     arguments = tuple(cupy.zeros(4) for _ in range(5))

@@ -15,16 +15,31 @@ launches as then: there is no first call, and what is built is what they chose, 
 
 With --backend auto Triton files are timed beside the kernels, on this machine's GPU; `benchmarks.gpu_bench --backend
 auto` then has those that are faster in its table.
+
+Options:
+  --out DIR              [required]
+  --batches N...         [default: 1 8 16]
+  --count N              candidates that get kernels [default: 8]
+  --arch NAME...         architecture to compile for; repeatable [default: sm_90a]
+  --again                search again what is there
+  --workers N            worker processes; one for each processor if left out
+  --tune                 tune kernels instead of building the model's best
+  --device NAME          the GPU whose times decide
+  --times FILE           its times, which become those of OUT/tuning
+  --kernels N            kernels of a run that are tried [default: 128]
+  --finalists N          candidates that are built from times [default: 3]
+  --backend {cuda,auto}  what is tuned [default: cuda]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from benchmarks.harness import parser_of
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Name of the run: file and program of examples/, and its search space, if it is not the default. Without a space
@@ -43,19 +58,7 @@ EXAMPLES = {
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 16])
-    parser.add_argument("--count", type=int, default=8, help="candidates that get kernels [default: 8]")
-    parser.add_argument("--arch", action="append", help="architecture to compile for; repeatable [default: sm_90a]")
-    parser.add_argument("--again", action="store_true", help="search again what is there")
-    parser.add_argument("--workers", type=int, help="worker processes [default: processors]")
-    parser.add_argument("--tune", action="store_true", help="tune kernels instead of building the model's best")
-    parser.add_argument("--device", metavar="NAME", help="the GPU whose times decide")
-    parser.add_argument("--times", type=Path, metavar="FILE", help="its times, which become those of OUT/tuning")
-    parser.add_argument("--kernels", type=int, default=128, help="kernels of a run that are tried [default: 128]")
-    parser.add_argument("--finalists", type=int, default=3, help="candidates that are built from times [default: 3]")
-    parser.add_argument("--backend", choices=("cuda", "auto"), default="cuda", help="what is tuned [default: cuda]")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     if given.times is not None:
         if given.device is None or given.times.stem != given.device:

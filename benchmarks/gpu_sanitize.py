@@ -6,11 +6,17 @@ The candidate is the one that benchmarks/gpu_bench.py measured, or else the firs
 Only generated kernels are instrumented, not those of CuPy that make the inputs. racecheck fails inside of cuBLAS, for a
 product of CuPy alone as well; under it the host computes predefined products (``gpu run --without-library``), so that
 the generated kernels beside them get their inputs. Every row names the kernels that were instrumented.
+
+Options:
+  runs RUN_DIR...
+  --bench FILE     results of gpu_bench.py
+  --jobs N         processes at a time [default: 8]
+  --limit S        seconds for each [default: 240]
+  --out DIR        where the JSON goes [default: $OUT]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -23,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_jobs import ROOT, runs_among
+from benchmarks.harness import options
 
 TOOLS = ("memcheck", "racecheck")
 FOUND = 77
@@ -84,13 +91,7 @@ def sanitize(run: Path, directory: Path, tool: str, limit: float) -> dict[str, A
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
-    parser.add_argument("--bench", type=Path, help="results of gpu_bench.py")
-    parser.add_argument("--jobs", type=int, default=8, help="processes at a time [default: 8]")
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds for each [default: 240]")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where the JSON goes")
-    given = parser.parse_args()
+    given = options(__doc__)
     runs = runs_among(given.runs)
     chosen = best(runs, given.bench)
     work = [(run, directory, tool) for tool in TOOLS for run, directory in chosen.items()]

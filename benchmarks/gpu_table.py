@@ -3,11 +3,16 @@
 python -m benchmarks.gpu_table gpu_bench.json [--sanitized gpu_sanitize.json] > results.md
 python -m benchmarks.gpu_table gpu_bench.json --auto > results-auto.md     # CUDA C++ and the back end auto
 python -m benchmarks.gpu_table --readme results.md     # the README's table: the same numbers, fewer columns
+
+Options:
+  results FILE
+  --sanitized FILE results of gpu_sanitize.py
+  --readme         the README's table, from results.md
+  --auto           CUDA C++ beside the back end auto
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
@@ -15,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_stages import ERROR, READS, Row
+from benchmarks.harness import options
 
 PEERS = ("eager", "compile", "autotune", "flash", "cudnn")
 _NAMES = {
@@ -247,12 +253,7 @@ def _short(launch: str) -> str:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path)
-    parser.add_argument("--sanitized", type=Path, help="results of gpu_sanitize.py")
-    parser.add_argument("--readme", action="store_true", help="the README's table, from results.md")
-    parser.add_argument("--auto", action="store_true", help="CUDA C++ beside the back end auto")
-    given = parser.parse_args()
+    given = options(__doc__)
     if given.auto:
         sys.stdout.write(auto(json.loads(given.results.read_text())))
         return 0

@@ -8,16 +8,22 @@ contract of docs/torch.md. --most N takes N of an operator's samples in each typ
 
 Prints how many samples of each operator were compared, and each that differs. Exit 1 if one does; 2 if there is no
 database.
+
+Options:
+  --most N         samples of an operator in one type; all if left out
+  --types NAME...  [default: all three]
+  --only NAME...   operators, as in exp or nn.functional.elu
+  --jobs N         processes at once; 0 is this one [default: 2]
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
+from benchmarks.harness import options
 from tests.kit.torch.fuzzing.opinfo import TYPES, Counts, checked, drawn, operators, samples
 
 #: Of how many operators a process has samples: the database takes long to load.
@@ -46,14 +52,7 @@ def looked_at(names: Sequence[str], types: Sequence[str], most: int | None) -> C
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--most", type=int, help="samples of an operator in one type [default: all]")
-    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES), help="[default: all three]")
-    parser.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", help="operators, as in exp or nn.functional.elu"
-    )
-    parser.add_argument("--jobs", type=int, default=2, help="processes at once; 0 is this one [default: 2]")
-    given = parser.parse_args()
+    given = options(__doc__, types=TYPES)
     try:
         every = operators()
     except ImportError as error:

@@ -9,11 +9,15 @@ table in replay.sha256; machine code is not, which is the compiler's. What is ne
 Exit codes: 0 all equal, 1 not.
 
 With --update the table is written instead of compared.
+
+Options:
+  --update           write the table instead of comparing with it
+  --out DIR          an empty directory for the runs, kept; a temporary one if left out
+  --only EXAMPLE...  these examples alone
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 import json
@@ -23,6 +27,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.harness import parser_of
 from mirage_formal.kernels.executable import LAUNCH_FILE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,10 +96,7 @@ def table() -> dict[str, str]:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--update", action="store_true", help="write the table instead of comparing with it")
-    parser.add_argument("--out", type=Path, help="an empty directory for the runs, kept [default: a temporary one]")
-    parser.add_argument("--only", nargs="+", default=[], metavar="EXAMPLE", help="these examples alone")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     if given.update and given.only:
         parser.error("--update writes the whole table: leave out --only")

@@ -1,11 +1,14 @@
 """Wall-clock of the example searches, certificates and fingerprints included, as a Markdown table.
 
 Run: .venv/bin/python -m benchmarks.search_times [--repeat N] [--workers N]
+
+Options:
+  --repeat N   [default: 3]
+  --workers N  [default: 2]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -15,6 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.harness import options
 
 EXAMPLES = ("attn", "qknorm", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode", "mha", "mqa", "mla")
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,10 +38,7 @@ def run(example: str, workers: int, out: Path) -> tuple[float, list[dict[str, An
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=2)
-    arguments = parser.parse_args()
+    arguments = options(__doc__)
     print(f"{os.cpu_count()} processors, {arguments.workers} workers, median of {arguments.repeat}")
     print("| example | s | states | candidates found | reported |")
     print("|---|---|---|---|---|")

@@ -6,11 +6,17 @@ OLD and NEW are directories that contain ``mirage_formal``. Runs of one and the 
 pair changing, on the same machine and with the same Python. Printed are medians of seconds of time and of processor
 time of all the run's processes, the ratio NEW / OLD of each pair as median with the smallest and largest, and the
 difference. Processor time says more where other programs use the machine as well.
+
+Options:
+  old DIR
+  new DIR
+  --pairs N       [default: 10]
+  --workers N     [default: 2]
+  --program FILE  [default: examples/rmsnorm.py]
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import statistics
@@ -18,7 +24,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+
+from benchmarks.harness import in_turns, options, row, spread
 
 STAGES = ("first state", "first unit", "end")
 
@@ -130,25 +139,17 @@ def _load() -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("old", type=lambda text: Path(text).resolve())
-    parser.add_argument("new", type=lambda text: Path(text).resolve())
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--workers", type=int, default=2)
-    root = Path(__file__).resolve().parent.parent
-    parser.add_argument("--program", type=lambda text: Path(text).resolve(), default=root / "examples/rmsnorm.py")
-    arguments = parser.parse_args()
+    arguments = options(__doc__)
     # A run's server process outlives the process that started it: it is ours then, with the time that it has used.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    checkouts = (arguments.old, arguments.new)
+    checkouts = (arguments.old.resolve(), arguments.new.resolve())
+    measure = partial(run, program=arguments.program.resolve(), workers=arguments.workers)
     for checkout in checkouts:  # once for nothing: byte code and files in memory
-        run(checkout, arguments.program, arguments.workers)
+        measure(checkout)
     print(f"{os.cpu_count()} processors, load {_load()}, {arguments.workers} workers, {arguments.pairs} pairs, medians")
-    pairs = []
-    for number in range(arguments.pairs):
-        order = checkouts if number % 2 == 0 else checkouts[::-1]
-        found = {checkout: run(checkout, arguments.program, arguments.workers) for checkout in order}
-        pairs.append((found[arguments.old], found[arguments.new]))
+    pairs = in_turns(
+        checkouts, partial(run, program=arguments.program.resolve(), workers=arguments.workers), arguments.pairs
+    )
     print("| to | of | old s | new s | new / old | old - new s |")
     print("|---|---|--:|--:|---|--:|")
     for stage in STAGES:
@@ -157,10 +158,9 @@ def main() -> None:
             if values[0][0] != values[0][0]:
                 continue
             old, new = (statistics.median(side) for side in zip(*values, strict=True))
-            ratios = [b / a for a, b in values]
             gain = statistics.median(a - b for a, b in values)
-            spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            print(f"| {stage} | {name} | {old:.2f} | {new:.2f} | {spread} | {gain:.2f} |")
+            ratios = spread([b / a for a, b in values])
+            print(row(stage, name, f"{old:.2f}", f"{new:.2f}", ratios, f"{gain:.2f}"))
     print(f"load at the end {_load()}")
 
 

@@ -8,21 +8,30 @@ What became of a test is written to DIR/torch_device.jsonl as it is known: a pro
 the tests that it had left, which count as not run. DIR is $OUT, or the current directory. What the store lacks is
 searched; it may be a file of benchmarks/torch_store.py. --cpu runs what needs no GPU. The exit status is 0 if every
 test that ran has passed, and at least one has.
+
+Options:
+  --limit S    seconds for everything [default: 110]
+  --jobs N     processes at a time [default: 9]
+  --out DIR    where results go [default: $OUT]
+  --store DIR  a store that was prepared
+  --cpu        run what needs no GPU, on the CPU
+  --prepare    search what the store lacks for these tests
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_jobs import ROOT
+from benchmarks.harness import parser_of
 from benchmarks.torch_store import migrated, unpacked
 
 TESTS = "tests/torch/device"
@@ -55,7 +64,7 @@ def parts() -> list[Part]:
     return [*found, Part("calls", (f"{TESTS}/test_calls_device.py", f"{TESTS}/test_two_gpus.py"))]
 
 
-def run(every: list[Part], given: argparse.Namespace) -> Path:
+def run(every: list[Part], given: Namespace) -> Path:
     """Run all parts, so many at a time; where their lines are."""
     out: Path = given.out
     out.mkdir(parents=True, exist_ok=True)
@@ -146,13 +155,7 @@ def shown(every: list[Part], rows: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit", type=float, default=110.0, help="seconds for everything [default: 110]")
-    parser.add_argument("--jobs", type=int, default=9, help="processes at a time [default: 9]")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
-    parser.add_argument("--store", type=Path, help="a store that was prepared")
-    parser.add_argument("--cpu", action="store_true", help="run what needs no GPU, on the CPU")
-    parser.add_argument("--prepare", action="store_true", help="search what the store lacks for these tests")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     if given.prepare:
         if given.store is None:

@@ -14,11 +14,25 @@ their own in one graph, each layer compiled by itself, as models are that share 
 
 What is known is written to DIR/torch_layers.jsonl as it comes. --cpu tries all of it with tiny sizes and without a GPU.
 The exit status is 0 if every cell is within tolerance and has a time.
+
+Options:
+  --store DIR                 the store that has the searches [required]
+  --prepare                   search what the store lacks; no GPU is needed
+  --only [NAME...]            examples, or cells as llama_layer-b1 [default: all]
+  --dtype {float16,bfloat16}  [default: float16]
+  --search S                  with --prepare, seconds for each graph [default: 300]
+  --tune S                    seconds to measure candidates of a cell [default: 60]
+  --measure N                 candidates that are measured; 0 takes the estimates [default: 8]
+  --layers N                  layers of the stack; 0 leaves it out [default: 32]
+  --limit S                   seconds for everything [default: 280]
+  --jobs N                    cells at a time [default: 8]
+  --cache DIR                 where kernels and their times are kept; left out, for this call alone
+  --out DIR                   where results go [default: $OUT]
+  --cpu                       try everything on the CPU with tiny sizes
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -30,6 +44,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, serve
+from benchmarks.harness import options
 from benchmarks.torch_store import unpacked
 
 #: The only argument of a child.
@@ -326,22 +341,7 @@ def main() -> int:
     """The command line."""
     if sys.argv[1:] == [WORKER]:
         return serve(answer, healthy)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--store", type=Path, required=True, help="the store that has the searches")
-    add("--prepare", action="store_true", help="search what the store lacks; no GPU is needed")
-    add("--only", nargs="*", default=[], metavar="NAME", help="examples, or cells as llama_layer-b1 [default: all]")
-    add("--dtype", default="float16", choices=("float16", "bfloat16"))
-    add("--search", type=float, default=300.0, help="with --prepare, seconds for each graph [default: 300]")
-    add("--tune", type=float, default=60.0, help="seconds to measure candidates of a cell [default: 60]")
-    add("--measure", type=int, default=8, help="candidates that are measured; 0 takes the estimates [default: 8]")
-    add("--layers", type=int, default=LAYERS, help="layers of the stack; 0 leaves it out [default: 32]")
-    add("--limit", type=float, default=280.0, help="seconds for everything [default: 280]")
-    add("--jobs", type=int, default=8, help="cells at a time [default: 8]")
-    add("--cache", type=Path, help="where kernels and their times are kept; left out, for this call alone")
-    add("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
-    add("--cpu", action="store_true", help="try everything on the CPU with tiny sizes")
-    given = parser.parse_args()
+    given = options(__doc__)
     from benchmarks.torch_cells import cells, prepare
 
     every = cells(given.only, given.dtype, tiny=given.cpu)

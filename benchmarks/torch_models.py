@@ -10,15 +10,20 @@ and the error of each result (its norm, from the module in float64) may be twice
 
 Prints a line for each case: its errors beside PyTorch's, and how many operators are in programs. Exit 1 if one is not
 within.
+
+Options:
+  --only NAME...   [default: all]
+  --types NAME...  [default: all three]
+  --jobs N         processes at once; 0 is this one [default: 2]
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
+from benchmarks.harness import options
 from tests.kit.torch.models import FAMILIES, TYPES, Case, cases, compared
 
 
@@ -44,11 +49,7 @@ def line(case: Case) -> tuple[bool, str]:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=FAMILIES, default=list(FAMILIES), help="[default: all]")
-    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES), help="[default: all three]")
-    parser.add_argument("--jobs", type=int, default=2, help="processes at once; 0 is this one [default: 2]")
-    given = parser.parse_args()
+    given = options(__doc__, only=FAMILIES, types=TYPES)
     wanted = cases(given.only, given.types)
     failed = 0
     if given.jobs < 1:

@@ -11,14 +11,24 @@ the L2 cache; medians of three rounds. fast_1 is the share of problems that are 
 
 Answers are kept in DIR/torch_problems.jsonl as they come, and a call that was cut is continued by the same call. --cpu
 tries it without a GPU, at sizes of at most 64. The exit status is 0 if no problem failed.
+
+Options:
+  --store DIR            the store that has the searches [required]
+  --prepare              search what the store lacks; no GPU is needed
+  --levels [{1,2,3}...]  [default: 1 2 3]
+  --only NAME            problems whose names contain this
+  --search S             seconds for the searches of a problem [default: 20]
+  --limit S              seconds for everything [default: 190]
+  --problem-limit S      seconds for one problem, turns waited for [default: 240]
+  --jobs N               processes, of up to 20 GB of the GPU's memory each [default: 6]
+  --out DIR              where results go [default: $OUT]
+  --cpu                  try it on the CPU, with small sizes
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import os
 import re
 import sys
 import tempfile
@@ -29,6 +39,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, serve
+from benchmarks.harness import options
 from benchmarks.torch_store import unpacked
 
 WORKER = "--worker"
@@ -58,7 +69,7 @@ def names_of(name: str, text: str, *, small: bool) -> dict[str, Any]:
     return names
 
 
-def options(search: float, **more: Any) -> dict[str, Any]:
+def backend_options(search: float, **more: Any) -> dict[str, Any]:
     """Of the backend."""
     return {"time_limit": search, "measure": 0, **more}
 
@@ -81,7 +92,7 @@ def prepare(store: Path, levels: list[int], search: float) -> None:
                 names = names_of(name, text, small=False)
                 with torch.device("meta"):
                     module, inputs = _evaluated(names, names["get_init_inputs"]()), names["get_inputs"]()
-                own = options(search, rest="eager")
+                own = backend_options(search, rest="eager")
                 torch.compile(module, backend=backend.mirage_formal, dynamic=False, options=own)(*inputs)
                 rows: Any = [row for report in backend.REPORTS for row in getattr(report, "regions", ())]
                 said = "; ".join(
@@ -113,7 +124,7 @@ def answer(job: Job) -> Result:
     backend.REPORTS.clear()
     device = "cpu" if job["cpu"] else "cuda"
     names = _placed(names_of(job["name"], job["text"], small=job["cpu"]), device)
-    asked = options(job["search"], rest="inductor")
+    asked = backend_options(job["search"], rest="inductor")
     made: list[Any] = []
 
     def model_new(*given: Any) -> Any:
@@ -240,19 +251,7 @@ def main() -> int:
         from benchmarks.gpu_cases import healthy
 
         return serve(answer, healthy)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--store", type=Path, required=True, help="the store that has the searches")
-    add("--prepare", action="store_true", help="search what the store lacks; no GPU is needed")
-    add("--levels", type=int, nargs="*", default=[1, 2, 3], choices=(1, 2, 3))
-    add("--only", default="", help="problems whose names contain this")
-    add("--search", type=float, default=SEARCH_S, help="seconds for the searches of a problem [default: 20]")
-    add("--limit", type=float, default=190.0, help="seconds for everything [default: 190]")
-    add("--problem-limit", type=float, default=240.0, help="seconds for one problem, turns waited for [default: 240]")
-    add("--jobs", type=int, default=6, help="processes, of up to 20 GB of the GPU's memory each [default: 6]")
-    add("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
-    add("--cpu", action="store_true", help="try it on the CPU, with small sizes")
-    given = parser.parse_args()
+    given = options(__doc__)
     if given.prepare:
         prepare(given.store, given.levels, given.search)
         return 0

@@ -2,11 +2,14 @@
 
 python -m benchmarks.torch_store --migrate DIR     take entries of other code over, where all of it holds
 python -m benchmarks.torch_store --pack DIR FILE   its answers as one file (.tar.xz); parts of searches stay behind
+
+Options:
+  --migrate DIR
+  --pack DIR FILE
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tarfile
@@ -14,6 +17,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from benchmarks.harness import options
 
 
 @contextmanager
@@ -94,10 +99,7 @@ def unpacked(store: Path) -> Path:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--migrate", type=Path, metavar="DIR")
-    parser.add_argument("--pack", type=Path, nargs=2, metavar=("DIR", "FILE"))
-    given = parser.parse_args()
+    given = options(__doc__)
     if given.migrate is not None:
         print("{} of {} entries of other code taken over".format(*migrated(given.migrate)))
     if given.pack is not None:

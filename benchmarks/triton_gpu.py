@@ -14,14 +14,24 @@ filled with NaN before.
 The sweep calls each file's own check, which compares with float64. Candidates are of one kind if their kernels have the
 same operators. Answers are kept in DIR/triton_gpu.jsonl as they come, and a call that was cut is continued by the same
 call. The exit status is 0 if nothing failed.
+
+Options:
+  runs [RUN_DIR...]
+  --write DIR        write files of every kind of candidate; no GPU is needed
+  --sweep DIR        run the files in DIR
+  --most N           kinds of each run that are written [default: 12]
+  --top N            kernels of each run that are tried [default: 4]
+  --target NAME      whose cost model chooses Triton's tiles [default: h200]
+  --limit S          seconds for everything [default: 120]
+  --row-limit S      seconds for one row or file [default: 90]
+  --jobs N           processes [default: 14]
+  --out DIR          where results go [default: $OUT]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import os
 import re
 import sys
 import tempfile
@@ -32,6 +42,7 @@ from typing import Any
 
 from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, runs_among, serve
 from benchmarks.gpu_stages import candidates
+from benchmarks.harness import options
 
 WORKER = "--worker"
 LIMITS = {"float16": 1e-3, "bfloat16": 1e-2, "float32": 1e-3}
@@ -299,19 +310,7 @@ def main() -> int:
         from benchmarks.gpu_cases import healthy
 
         return serve(answer, healthy)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("runs", type=Path, nargs="*", metavar="RUN_DIR")
-    add("--write", type=Path, metavar="DIR", help="write files of every kind of candidate; no GPU is needed")
-    add("--sweep", type=Path, metavar="DIR", help="run the files in DIR")
-    add("--most", type=int, default=12, help="kinds of each run that are written [default: 12]")
-    add("--top", type=int, default=4, help="kernels of each run that are tried [default: 4]")
-    add("--target", default="h200", help="whose cost model chooses Triton's tiles [default: h200]")
-    add("--limit", type=float, default=120.0, help="seconds for everything [default: 120]")
-    add("--row-limit", type=float, default=90.0, help="seconds for one row or file [default: 90]")
-    add("--jobs", type=int, default=14, help="processes [default: 14]")
-    add("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
-    given = parser.parse_args()
+    given = options(__doc__)
     if given.write is not None:
         return 0 if write(given.write, given.runs, given.most, given.target) else 1
     given.out.mkdir(parents=True, exist_ok=True)

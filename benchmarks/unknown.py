@@ -12,11 +12,15 @@ answers, its proof and the proof's replay, and a counterexample where it is not 
 Candidates are read from the journal; nothing is searched.
 
 Exit 1 if the share is above --most percent.
+
+Options:
+  runs RUN_DIR...
+  --again          look at each rejected candidate once more
+  --most PERCENT   of unknown ones [default: 1]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from base64 import b64decode
@@ -25,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.harness import parser_of
 from mirage_formal.claims.counterexamples.refute import find
 from mirage_formal.graph.formats.json import decode, from_json
 from mirage_formal.records import RUN_FILE, SEARCH_FILE, SUMMARY_FILE
@@ -100,10 +105,7 @@ def row(name: str, kinds: Counter[str]) -> str:
 
 def main() -> int:
     """Print the table: a line for each run with unknown candidates, and one for all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--again", action="store_true", help="look at each rejected candidate once more")
-    parser.add_argument("--most", type=float, default=1.0, metavar="PERCENT", help="of unknown ones [default: 1]")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     print(f"| run | {' | '.join(HEADS)} |")
     print("|---" * (1 + len(HEADS)) + "|")

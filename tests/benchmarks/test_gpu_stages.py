@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -15,11 +14,12 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import corpus_gpu, gpu_bench, gpu_table
+from benchmarks import corpus_gpu, gpu_bench, gpu_stages, gpu_table
 from benchmarks.gpu_cases import locked, rounds
 from benchmarks.gpu_jobs import Job, Ledger, Pool, Result
 from benchmarks.gpu_sanitize import best
-from benchmarks.gpu_stages import Row, Stages, choose, following, options
+from benchmarks.gpu_stages import Row, Stages, choose, following
+from benchmarks.harness import parser_of
 from tests.kit.paths import REPOSITORY
 
 WITHIN: Result = {
@@ -67,10 +67,9 @@ def kernels(place: Path, count: int) -> list[Path]:
 
 
 def stages(pool: Answered, cache: str = "c", *given: str) -> Stages:
-    parser = argparse.ArgumentParser()
-    options(parser)
     peers = ("eager", "compile", "autotune")
-    return Stages(cast(Pool, pool), lambda name: peers, parser.parse_args(["--jobs", "4", *given]), cache)
+    options = parser_of(gpu_stages.__doc__).parse_args(["--jobs", "4", *given])
+    return Stages(cast(Pool, pool), lambda name: peers, options, cache)
 
 
 def cell(us: float) -> dict[str, Any]:
