@@ -34,8 +34,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.harness import parser_of
-from benchmarks.in_processes import ROOT, Ledger, Row, Task, module, run_tasks
+from benchmarks.harness import ROOT, parser_of
+from benchmarks.in_processes import Ledger, Row, Task, module, run_tasks
 
 CORPUS = ROOT / "examples" / "corpus"
 #: A search that takes longer than this is counted.

@@ -33,8 +33,8 @@ import msgspec
 
 from benchmarks import gpu_stages
 from benchmarks.gpu_cases import Case, work
-from benchmarks.gpu_jobs import Job
-from benchmarks.gpu_stages import COMPILED, OPTIONS, READS, WORKER, Row, stages
+from benchmarks.gpu_jobs import WORKER, Job
+from benchmarks.gpu_stages import COMPILED, OPTIONS, READS, Row, stages
 from benchmarks.harness import options
 
 ARCH = "sm_90a"

@@ -37,8 +37,8 @@ import sys
 from typing import Any
 
 from benchmarks.gpu_cases import Case, triton_of, work
-from benchmarks.gpu_jobs import Job, runs_among
-from benchmarks.gpu_stages import ERROR, OPTIONS, WORKER, Row, candidates, stages
+from benchmarks.gpu_jobs import WORKER, Job, runs_among
+from benchmarks.gpu_stages import ERROR, OPTIONS, Row, candidates, stages
 from benchmarks.gpu_table import PEERS, markdown, show, table
 from benchmarks.harness import options
 

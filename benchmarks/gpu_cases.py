@@ -6,28 +6,28 @@ ours, every peer and the read-only kernels one after another, then all of them a
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
 import math
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
-from benchmarks.gpu_jobs import Job, Result, serve
+from benchmarks.gpu_jobs import Job, Result, serve, short
+from benchmarks.gpu_turn import Turn
 
 if TYPE_CHECKING:
     from benchmarks.peers import Peer
 
+#: What is measured, by name; each call returns a Measurement.
+Cells = dict[str, Callable[[], Any]]
 #: Names the file that a process holds while it times candidates of a compiler.
 LOCK = "MIRAGE_FORMAL_GPU_LOCK"
 ROUNDS = 3
-_SHORT = 160
 _SEED = 12345
 _GRAPH_SEEDS = (1, 2)
 
@@ -70,18 +70,7 @@ def answer(case_of: Callable[[Job], Case], job: Job) -> Result:
 
 def work(case_of: Callable[[Job], Case]) -> int:
     """What a child's main function returns: see gpu_jobs.serve."""
-    return serve(functools.partial(answer, case_of), healthy)
-
-
-def healthy() -> bool:
-    """Whether the device still answers."""
-    try:
-        import torch
-
-        torch.cuda.synchronize()
-    except Exception:
-        return False
-    return True
+    return serve(functools.partial(answer, case_of))
 
 
 def bandwidth() -> Result:
@@ -104,7 +93,12 @@ def bandwidth() -> Result:
 def compiled(case: Case, job: Job) -> Result:
     """One peer compiled, so that the compiler's cache on disk has it; and how far its results are off."""
     (peer,) = (peer for peer in case.peers if peer.name == job["peer"])
-    with one_at_a_time(os.environ.get(LOCK)):
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    # Several processes that compile at once would otherwise choose among candidates by times that include each other.
+    lock, cls = os.environ.get(LOCK), type(benchmarker)
+    turn = Turn(None if lock is None else Path(lock))
+    with patch.object(cls, "benchmark_gpu", turn.taking(cls.benchmark_gpu)):
         return {"error_norm": _peer_error(case, peer)}
 
 
@@ -157,45 +151,43 @@ def row(case: Case, job: Job) -> Result:
         case: The program.
         job: Beside others "triton": what ``triton_of`` says of the run.
     """
-    from mirage_formal.device.measure import Measurement, TorchRecorder, measure
-
-    recorder = TorchRecorder()
     ours = _Ours(case, Path(job["kernels"]))
     found: Result = {"replays_error": ours.replays_error(), "notes": {}}
-    cells: dict[str, Callable[[], Measurement]] = {"ours": ours.measure}
+    cells: Cells = {"ours": ours.measure}
+    makers: dict[str, Callable[[], Cells]] = {}
     if "triton" in job:
-        try:
-            file = _Triton(case, job["triton"], ours.size)
-            found["triton_error"] = file.replays_error()
-            cells["triton"] = file.measure
-        except Exception as error:
-            found["notes"]["triton"] = {"error": f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"}
-    size, draw = ours.size, case.draw
+        makers["triton"] = functools.partial(_triton, case, job["triton"], ours.size, found)
     for peer in case.peers:
-        if peer.name not in job["peers"]:
-            continue
-        try:
-            begin = time.perf_counter()
-            found["notes"][peer.name] = {"error_norm": _peer_error(case, peer), "s": time.perf_counter() - begin}
-        except Exception as error:
-            found["notes"][peer.name] = {"error": f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"}
-            continue
-        cells[peer.name] = functools.partial(
-            measure,
-            lambda x, peer=peer: peer.call(*x),  # type: ignore[misc]
-            lambda seed, peer=peer: peer.prepare(draw(seed)),  # type: ignore[misc]
-            size,
-            recorder,
-        )
+        if peer.name in job["peers"]:
+            makers[peer.name] = functools.partial(_peer, case, peer, ours.size, found)
     if job.get("read_only", True):
+        makers["read_only"] = functools.partial(_read_only, ours.size, found)
+    for name, make in makers.items():
         try:
-            cells |= _read_only(size, found)
+            cells |= make()
         except Exception as error:
-            found["notes"]["read_only"] = {"error": f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"}
-    return {**found, "bytes": size, "cells": rounds(cells, job.get("rounds", ROUNDS))}
+            found["notes"][name] = {"error": short(error)}
+    return {**found, "bytes": ours.size, "cells": rounds(cells, job.get("rounds", ROUNDS))}
 
 
-def _read_only(size: int, found: Result) -> dict[str, Callable[[], Any]]:
+def _triton(case: Case, chosen: Mapping[str, Any], size: int, found: Result) -> Cells:
+    """The cell of a Triton file; its error in ``found``."""
+    file = triton_call(case, chosen, size)
+    found["triton_error"] = file.replays_error()
+    return {"triton": file.measure}
+
+
+def _peer(case: Case, peer: Peer, size: int, found: Result) -> Cells:
+    """The cell of a peer; its error in ``found``."""
+    from mirage_formal.device.measure import TorchRecorder, measure
+
+    begin = time.perf_counter()
+    found["notes"][peer.name] = {"error_norm": _peer_error(case, peer), "s": time.perf_counter() - begin}
+    prepared, recorder = (lambda seed: peer.prepare(case.draw(seed))), TorchRecorder()
+    return {peer.name: functools.partial(measure, lambda x: peer.call(*x), prepared, size, recorder)}
+
+
+def _read_only(size: int, found: Result) -> Cells:
     """Cells of both kernels that only read, each on the grid that is fastest here; all grids' times in ``found``."""
     from benchmarks.read_only import Reader
     from mirage_formal.device.measure import TorchRecorder, measure
@@ -205,7 +197,7 @@ def _read_only(size: int, found: Result) -> dict[str, Callable[[], Any]]:
         variant: measure(reader.call(variant), reader.inputs, reader.size, recorder).us for variant in reader.verified()
     }
     found["read_only_tried"] = {str(variant): us for variant, us in tried.items()}
-    cells: dict[str, Callable[[], Any]] = {}
+    cells: Cells = {}
     for kernel in dict.fromkeys(variant.kernel for variant in tried):
         best = min((v for v in tried if v.kernel == kernel), key=lambda v: tried[v])
         found["notes"][kernel] = {"variant": str(best)}
@@ -233,7 +225,7 @@ def rounds(cells: Mapping[str, Callable[[], Any]], count: int = ROUNDS) -> dict[
             try:
                 runs[name].append(cell().us)
             except Exception as error:
-                errors[name] = f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"
+                errors[name] = short(error)
     found: dict[str, dict[str, Any]] = {name: {"error": error} for name, error in errors.items()}
     for name, times in runs.items():
         if name not in errors:
@@ -310,19 +302,19 @@ def triton_of(kernels: Sequence[Path]) -> Result | None:
     return None
 
 
-class _Triton:
-    """A Triton file on torch tensors."""
+class Called:
+    """A function of inputs that returns new outputs, such as a Triton file's.
 
-    def __init__(self, case: Case, chosen: Mapping[str, Any], size: int) -> None:
+    Args:
+        case: The program.
+        run: The function.
+        size: Bytes that a call reads.
+    """
+
+    def __init__(self, case: Case, run: Callable[..., Any], size: int) -> None:
         from mirage_formal.device.measure import TorchRecorder
-        from mirage_formal.kernels.triton.options import LaunchOptions
-        from mirage_formal.run.autotuning.triton.files import texts
-        from mirage_formal.run.kernel_build.triton.calls import load_module
 
-        (one,) = texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
-        if one.digest != chosen["sha256"]:
-            raise ValueError("the file is another than the one that tuning chose: tune the run again")
-        self._case, self._size, self._recorder, self._run = case, size, TorchRecorder(), load_module(one.text).run
+        self._case, self._run, self._size, self._recorder = case, run, size, TorchRecorder()
 
     def measure(self) -> Any:
         """Time it."""
@@ -330,22 +322,40 @@ class _Triton:
 
         return measure(lambda x: self._run(*x), self._case.draw, self._size, self._recorder)
 
+    def once(self) -> None:
+        """Call it."""
+        self._run(*self._case.draw(_SEED))
+
     def replays_error(self) -> float:
         """See ``_Ours.replays_error``; the outputs are those that the captured call has made."""
         buffers = self._case.draw(_SEED)
         outputs: list[Any] = []
 
         def call() -> None:
-            found = self._run(*buffers)
-            outputs[:] = found if isinstance(found, tuple) else [found]
+            outputs[:] = _several(self._run(*buffers))
 
         return _replays_error(self._case, call, buffers, outputs, self._recorder)
 
 
+def triton_call(case: Case, chosen: Mapping[str, Any], size: int) -> Called:
+    """The Triton file that tuning chose; see ``triton_of``."""
+    from mirage_formal.kernels.triton.options import LaunchOptions
+    from mirage_formal.run.autotuning.triton.files import texts
+    from mirage_formal.run.kernel_build.triton.calls import load_module
+
+    (one,) = texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
+    if one.digest != chosen["sha256"]:
+        raise ValueError("the file is another than the one that tuning chose: tune the run again")
+    return Called(case, load_module(one.text).run, size)
+
+
+def _several(outputs: Any) -> Sequence[Any]:
+    return outputs if isinstance(outputs, list | tuple) else [outputs]
+
+
 def _peer_error(case: Case, peer: Peer) -> float:
     given = case.draw(_SEED)
-    got = peer.call(*peer.prepare(given))
-    return _apart(got if isinstance(got, list | tuple) else [got], case.reference(given))
+    return _apart(_several(peer.call(*peer.prepare(given))), case.reference(given))
 
 
 def _apart(got: Sequence[Any], want: Sequence[Any]) -> float:
@@ -359,46 +369,3 @@ def _apart(got: Sequence[Any], want: Sequence[Any]) -> float:
         if found != found:
             return found
     return found
-
-
-@contextlib.contextmanager
-def one_at_a_time(path: str | None) -> Iterator[None]:
-    """While it lasts, torch.compile times its candidates only while this process holds a file's lock.
-
-    Several processes that compile at once would otherwise choose among candidates by times that include each other.
-
-    Args:
-        path: The file; None: nothing is held.
-    """
-    if path is None:
-        yield
-        return
-    from torch._inductor.runtime.benchmarking import benchmarker
-
-    cls = type(benchmarker)
-    timing = cls.benchmark_gpu
-    cls.benchmark_gpu = locked(timing, Path(path))
-    try:
-        yield
-    finally:
-        cls.benchmark_gpu = timing
-
-
-def locked(function: Callable[..., Any], path: Path) -> Callable[..., Any]:
-    """A function that other processes with the same file do not run meanwhile; it may call itself."""
-    own, inside = threading.RLock(), [False]
-
-    @functools.wraps(function)
-    def run(*given: Any, **named: Any) -> Any:
-        with own:
-            if inside[0]:
-                return function(*given, **named)
-            with path.open("ab") as file:  # closed, it is let go
-                fcntl.flock(file, fcntl.LOCK_EX)
-                inside[0] = True
-                try:
-                    return function(*given, **named)
-                finally:
-                    inside[0] = False
-
-    return run

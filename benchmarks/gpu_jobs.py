@@ -16,14 +16,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.harness import ROOT, append
+
 Job = dict[str, Any]
 Result = dict[str, Any]
+#: The only argument of a child.
+WORKER = "--worker"
 #: What an answer begins with; libraries print lines of their own.
 _ANSWER = "@answer "
 _TAIL = 300
@@ -35,7 +38,24 @@ def runs_among(directories: Sequence[Path]) -> list[Path]:
     return [one for one in directories if not one.name.endswith("-triton")]
 
 
-def serve(do: Callable[[Job], Result], healthy: Callable[[], bool]) -> int:
+def short(error: BaseException) -> str:
+    """Say an exception in a line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:_TAIL] if lines else ''}"
+
+
+def healthy() -> bool:
+    """Whether the device still answers."""
+    try:
+        import torch
+
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True
+
+
+def serve(do: Callable[[Job], Result], healthy: Callable[[], bool] = healthy) -> int:
     """What a child does: jobs from standard input until its end, or until one breaks the device.
 
     Args:
@@ -47,10 +67,7 @@ def serve(do: Callable[[Job], Result], healthy: Callable[[], bool]) -> int:
         try:
             result = do(json.loads(line))
         except Exception as error:
-            lines = str(error).strip().splitlines()
-            result = {"error": f"{type(error).__name__}: {lines[0][:_TAIL] if lines else ''}"}
-            if not healthy():
-                result["broken"] = True
+            result = {"error": short(error), **({} if healthy() else {"broken": True})}
         result["seconds"] = round(time.perf_counter() - begin, 2)
         print(f"{_ANSWER}{json.dumps(result)}", flush=True)
         if "broken" in result:
@@ -64,38 +81,31 @@ class Ledger:
     Args:
         path: The file; it need not be there yet.
         retry: Whether jobs that failed are to be done again.
+        keys: What tells jobs apart; left out, all that they hold.
     """
 
-    def __init__(self, path: Path, *, retry: bool = False) -> None:
-        self._path, self._lock = path, threading.Lock()
+    def __init__(self, path: Path, *, retry: bool = False, keys: Sequence[str] | None = None) -> None:
+        self._path, self._lock, self._keys = path, threading.Lock(), keys
         self._results: dict[str, Result] = {}
         for line in path.read_text().splitlines() if path.is_file() else ():
             with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that was cut
                 kept = json.loads(line)
-                self._results[_key(kept["job"])] = kept["result"]
+                self._results[self._key(kept["job"])] = kept["result"]
         if retry:
             self._results = {key: result for key, result in self._results.items() if "error" not in result}
 
     def get(self, job: Job) -> Result | None:
         """The answer to a job, if there is one."""
-        return self._results.get(_key(job))
+        return self._results.get(self._key(job))
+
+    def _key(self, job: Job) -> str:
+        return json.dumps({key: job[key] for key in self._keys or job}, sort_keys=True)
 
     def put(self, job: Job, result: Result) -> None:
         """Keep an answer."""
         with self._lock:
-            self._results[_key(job)] = result
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a+b") as file:
-                # What was cut has no end of line.
-                if file.tell():
-                    file.seek(-1, os.SEEK_END)
-                    if file.read(1) != b"\n":
-                        file.write(b"\n")
-                file.write(json.dumps({"job": job, "result": result}).encode() + b"\n")
-
-
-def _key(job: Job) -> str:
-    return json.dumps(job, sort_keys=True)
+            self._results[self._key(job)] = result
+            append(self._path, f'{{"job": {self._key(job)}, "result": {json.dumps(result)}}}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +122,7 @@ class Pool:
 
     command: Sequence[str]
     ledger: Ledger
-    environment: dict[str, str]
+    environment: Mapping[str, str]
     errors: Path
     show: Callable[[Job, Result], None]
 
@@ -159,6 +169,28 @@ class Pool:
         finally:
             if child is not None:
                 child.end()
+
+
+def children(
+    module: str,
+    out: Path,
+    show: Callable[[Job, Result], None],
+    ledger: Ledger | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Pool:
+    """Make a pool of ``python -m module --worker``, which keeps answers and errors in a directory.
+
+    Args:
+        module: Its main function serves.
+        out: The directory.
+        show: See ``Pool``.
+        ledger: Left out, the one of this directory.
+        environment: See ``Pool``.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    stem = module.rpartition(".")[2]
+    command = (sys.executable, "-m", module, WORKER)
+    return Pool(command, ledger or Ledger(out / f"{stem}.jsonl"), environment or {}, out / f"{stem}.err", show)
 
 
 class _Child:

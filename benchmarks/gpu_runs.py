@@ -37,11 +37,9 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-from benchmarks.harness import parser_of
+from benchmarks.harness import ROOT, parser_of
 
-ROOT = Path(__file__).resolve().parent.parent
 #: Name of the run: file and program of examples/, and its search space, if it is not the default. Without a space
 #: nothing is reported above the operators one by one, and fused kernels that the model puts there are not measured.
 EXAMPLES = {

@@ -28,8 +28,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_jobs import ROOT, runs_among
-from benchmarks.harness import options
+from benchmarks.gpu_jobs import runs_among
+from benchmarks.harness import ROOT, options
 
 TOOLS = ("memcheck", "racecheck")
 FOUND = 77

@@ -24,7 +24,6 @@ import hashlib
 import math
 import os
 import secrets
-import sys
 import tempfile
 import time
 from argparse import Namespace
@@ -34,13 +33,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_cases import LOCK
-from benchmarks.gpu_jobs import Job, Ledger, Pool, Result
+from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, children
 from benchmarks.gpu_sanitize import large
 
 #: The options that both commands have, as lines of a docstring.
 OPTIONS = (__doc__ or "").partition("\nOptions:\n")[2]
-#: The only argument of a child.
-WORKER = "--worker"
 COMPILED = ("compile", "autotune")
 READS = ("read_plain", "read_bulk")
 #: The largest relative error, norm over norm, of results that count as exact.
@@ -289,10 +286,8 @@ def stages(
     # The same for what compiles and for what measures: a difference could make another key of the compiler's cache.
     threads = str(max(1, (os.cpu_count() or 1) // given.jobs))
     environment = {LOCK: str(cache / "mirage-lock"), "TORCHINDUCTOR_COMPILE_THREADS": threads}
-    given.out.mkdir(parents=True, exist_ok=True)
-    stem = module.rpartition(".")[2]
-    ledger = Ledger(given.out / f"{stem}.jsonl", retry=given.retry)
-    pool = Pool((sys.executable, "-m", module, WORKER), ledger, environment, given.out / f"{stem}.err", _show)
+    ledger = Ledger(given.out / f"{module.rpartition('.')[2]}.jsonl", retry=given.retry)
+    pool = children(module, given.out, _show, ledger, environment)
     return Stages(pool, peers_of, given, token.read_text(), more)
 
 

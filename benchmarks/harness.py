@@ -15,6 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 T = TypeVar("T")
 R = TypeVar("R")
 ROOT = Path(__file__).resolve().parent.parent
@@ -128,6 +131,25 @@ def in_pool(
                 yield futures[future], future
 
 
+def shown(title: str, results: Iterable[T], count: int) -> Iterator[T]:
+    """Show on a terminal how many of so many results have come."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        yield from progress.track(results, count, description=title)
+
+
+def append(path: Path, line: str) -> None:
+    """Add a line to a file, behind the end of one that was cut."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+        file.write(line.encode() + b"\n")
+
+
 def parts(count: int, size: int, first: int = 0) -> list[range]:
     """Cut the numbers from the first one on into ranges of at most a size."""
     return [range(at, min(at + size, first + count)) for at in range(first, first + count, size)]
@@ -151,3 +173,15 @@ def spread(values: Sequence[float]) -> str:
 def row(*cells: object) -> str:
     """Write a line of a table in Markdown."""
     return f"| {' | '.join(map(str, cells))} |"
+
+
+def quiet_torch() -> None:
+    """Let torch use one thread, and say nothing of modules that torch.export refuses."""
+    import logging
+    import warnings
+
+    import torch
+
+    warnings.simplefilter("ignore")
+    logging.disable(logging.ERROR)
+    torch.set_num_threads(1)

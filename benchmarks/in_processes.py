@@ -16,7 +16,8 @@ from threading import Lock, current_thread, main_thread
 
 import msgspec
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.harness import ROOT, append
+
 _TAIL = 400
 #: Seconds between two looks at how much memory the processes of a measurement use.
 _SAMPLE_S = 0.3
@@ -87,9 +88,7 @@ class Ledger:
         """Write a row down."""
         with self._lock:
             self.rows[row.program, row.stage] = row
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab") as file:
-                file.write(msgspec.json.encode(row) + b"\n")
+            append(self._path, msgspec.json.encode(row).decode())
 
     def lacks(self, tasks: Iterable[Task]) -> list[Task]:
         """Those that have no row yet."""

@@ -25,20 +25,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.harness import in_process, options
+from benchmarks.harness import ROOT, in_process, options
 from mirage_formal.device.measure import SETTLING
 
-_SOURCE: Final = r"""
-extern "C" __global__ void nothing(const float4* x, float* y, int n) { if (threadIdx.x == 4096) y[0] = 1.0f; }
-extern "C" __global__ void reading(const float4* x, float* y, int n) {
-  float sum = 0.0f;
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-    float4 v = __ldg(x + i);
-    sum += v.x + v.y + v.z + v.w;
-  }
-  if (sum == 1234567.0f) y[0] = sum;
-}
-"""
+_SOURCE: Final = ROOT / "benchmarks" / "cuda" / "launch_state.cu"
 _CALLS: Final = 64
 _BYTES: Final = 2_400_000
 _KERNELS: Final = ("nothing", "reading")
@@ -55,7 +45,7 @@ def calls(kernel: str) -> list[Callable[[], Any]]:
         runs = DeviceRuns(load(Path(kernel)))
         sets, outputs = InputSets(runs), runs.outputs()
         return [partial(runs.launch, sets(seed), outputs) for seed in range(_CALLS)]
-    function = cupy.RawModule(code=_SOURCE).get_function(kernel)
+    function = cupy.RawModule(code=_SOURCE.read_text()).get_function(kernel)
     out = cupy.zeros(1, cupy.float32)
     given = [cupy.zeros(_BYTES // 4, cupy.float32) for _ in range(_CALLS)]
     return [partial(function, (132,), (256,), (x, out, _BYTES // 16)) for x in given]

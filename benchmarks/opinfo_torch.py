@@ -20,10 +20,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 
-from benchmarks.harness import options
+from benchmarks.harness import in_pool, options, parts, quiet_torch
 from tests.kit.torch.fuzzing.opinfo import TYPES, Counts, checked, drawn, operators, samples
 
 #: Of how many operators a process has samples: the database takes long to load.
@@ -32,14 +30,9 @@ _CHUNK = 12
 
 def looked_at(names: Sequence[str], types: Sequence[str], most: int | None) -> Counts:
     """What becomes of the samples of some operators; names say which variant."""
-    import logging
-    import warnings
-
     import torch
 
-    warnings.simplefilter("ignore")
-    logging.disable(logging.ERROR)  # what torch.export says of samples that it refuses
-    torch.set_num_threads(1)
+    quiet_torch()
     found = Counts()
     for info in operators():
         if f"{info.name} {info.variant_test_name}" in names:
@@ -60,13 +53,9 @@ def main() -> int:
         return 2
     names = [f"{info.name} {info.variant_test_name}" for info in every if not given.only or info.name in given.only]
     found = Counts()
-    if given.jobs < 1:
-        found.add(looked_at(names, given.types, given.most))
-    else:
-        parts = [names[first : first + _CHUNK] for first in range(0, len(names), _CHUNK)]
-        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            for future in as_completed(pool.submit(looked_at, part, given.types, given.most) for part in parts):
-                found.add(future.result())
+    tasks = [([names[i] for i in part], given.types, given.most) for part in parts(len(names), _CHUNK)]
+    for _, future in in_pool(looked_at, tasks, given.jobs):
+        found.add(future.result())
     for fault in sorted(found.faults):
         print(fault)
     for name in sorted({*found.compared, *found.left}):

@@ -27,10 +27,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import parser_of
+from benchmarks.harness import ROOT, parser_of
 from mirage_formal.kernels.executable import LAUNCH_FILE
 
-ROOT = Path(__file__).resolve().parent.parent
 TABLE = Path(__file__).with_suffix(".sha256")
 #: What is compared. Logs are not: they hold times.
 PATTERNS = (

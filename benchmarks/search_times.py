@@ -19,10 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import options
+from benchmarks.harness import ROOT, options
 
 EXAMPLES = ("attn", "qknorm", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode", "mha", "mqa", "mla")
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def run(example: str, workers: int, out: Path) -> tuple[float, list[dict[str, Any]]]:

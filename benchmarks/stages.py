@@ -31,8 +31,8 @@ import msgspec
 import numpy as np
 
 import mirage_formal as mf
-from benchmarks.harness import options
-from benchmarks.in_processes import ROOT, Row, replace_row
+from benchmarks.harness import ROOT, options
+from benchmarks.in_processes import Row, replace_row
 from mirage_formal.cli.user_file import RUN_NAME
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph, operators

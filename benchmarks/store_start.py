@@ -93,13 +93,13 @@ def fresh(limit: float) -> dict[str, Any]:
     stages: Any = optimize
     trace, choose = stages.trace, stages.choose
 
-    def traced(*given: Any) -> Any:
-        found = trace(*given)
+    def traced(*given: Any, **named: Any) -> Any:
+        found = trace(*given, **named)
         mark("export")
         return found
 
-    def chosen(*given: Any) -> Any:
-        found = choose(*given)
+    def chosen(*given: Any, **named: Any) -> Any:
+        found = choose(*given, **named)
         mark("store")
         return found
 

@@ -30,8 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_jobs import ROOT
-from benchmarks.harness import parser_of
+from benchmarks.harness import ROOT, parser_of
 from benchmarks.torch_store import migrated, unpacked
 
 TESTS = "tests/torch/device"

@@ -39,16 +39,17 @@ import os
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, serve
+from benchmarks.gpu_cases import rounds
+from benchmarks.gpu_jobs import WORKER, Job, Ledger, Result, children, serve, short
 from benchmarks.harness import options
 from benchmarks.torch_store import unpacked
 
-#: The only argument of a child.
-WORKER = "--worker"
 MODE = "max-autotune-no-cudagraphs"
 SCALES = (0.1, 1.0, 8.0)
 ROUNDS = 3
@@ -111,7 +112,7 @@ def answer(job: Job) -> Result:
                 errors[name] = _error(calls[name], module, args)
                 notes.add("compiled", {name: round(time.perf_counter() - begin, 1)})
             except Exception as error:
-                notes.add("failed", {name: _short(error)})
+                notes.add("failed", {name: short(error)})
                 del calls[name]
             if name == "ours" and backend.REPORTS:
                 notes.add("report", str(backend.REPORTS[-1]))
@@ -126,11 +127,6 @@ def answer(job: Job) -> Result:
         with store_in(Path(job["store"])), turn:
             _stacked(calls, cell, job["layers"], device, notes)
     return {"ratio": ratio}
-
-
-def _short(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
 
 
 def _error(make: Any, module: Any, args: Any) -> float:
@@ -160,47 +156,44 @@ def _rounds(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> dict
     """Medians of rounds in which all are timed in turns, on several modules so that weights are not in the cache."""
     from benchmarks.torch_cells import like, size_of
 
-    kept = [(module, args)]
+    kept, size = [(module, args)], size_of(module, args)
+    compiled: dict[tuple[str, int], Any] = {}
 
-    def one(seed: int) -> Any:
+    def given(seed: int, name: str) -> Any:
         while len(kept) <= seed:
             kept.append(like(module, args, len(kept)))
-        return kept[seed]
+        own, inputs = kept[seed]
+        if (name, seed) not in compiled:
+            compiled[name, seed] = calls[name](own)  # the code is compiled already: modules of one class share it
+        return [compiled[name, seed], inputs]
 
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    compiled: dict[tuple[str, int], Any] = {}
-    size = size_of(module, args)
-    for _ in range(ROUNDS):
-        for name, make in list(calls.items()):
-
-            def given(seed: int, name: str = name, make: Any = make) -> Any:
-                own, inputs = one(seed)
-                if (name, seed) not in compiled:
-                    compiled[name, seed] = make(own)  # the code that is compiled already: modules of one class share it
-                return [compiled[name, seed], inputs]
-
-            try:
-                times[name].append(_us(lambda pair: pair[0](*pair[1]), given, size, args[0].is_cuda))
-            except Exception as error:
-                notes.add("failed", {name: _short(error)})
-                del calls[name]
-    found = {name: median(runs) for name, runs in times.items() if len(runs) == ROUNDS}
-    notes.add("us", {name: {"us": us, "runs": times[name]} for name, us in found.items()})
-    return found
+    cells = {name: partial(_measured, partial(given, name=name), size, args[0].is_cuda) for name in calls}
+    return _medians(rounds(cells, ROUNDS), calls, notes)
 
 
-def _us(call: Any, given: Any, size: int, on_gpu: bool) -> float:
-    """Microseconds of a call, by the protocol of all benchmarks; on the CPU by the clock."""
+def _medians(cells: dict[str, dict[str, Any]], calls: dict[str, Any], notes: Notes) -> dict[str, float]:
+    """What was timed, written down; what failed is not called again."""
+    for name in [name for name, cell in cells.items() if "error" in cell]:
+        notes.add("failed", {name: cells[name]["error"]})
+        del calls[name]
+    timed = {name: {"us": cell["us"], "runs": cell["runs"]} for name, cell in cells.items() if "us" in cell}
+    notes.add("us", timed)
+    return {name: cell["us"] for name, cell in timed.items()}
+
+
+def _measured(given: Any, size: int, on_gpu: bool) -> Any:
+    """Time a call, by the protocol of all benchmarks; on the CPU by the clock."""
     if on_gpu:
         from mirage_formal.device.measure import TorchRecorder, measure
 
-        return measure(call, given, size, TorchRecorder()).us
+        return measure(lambda pair: pair[0](*pair[1]), given, size, TorchRecorder())
     pairs = [given(seed) for seed in range(2)]
-    call(pairs[0]), call(pairs[1])
+    for call, inputs in pairs:
+        call(*inputs)
     begin = time.perf_counter()
-    for i in range(6):
-        call(pairs[i % 2])
-    return (time.perf_counter() - begin) / 6 * 1e6
+    for call, inputs in pairs * 3:
+        call(*inputs)
+    return SimpleNamespace(us=(time.perf_counter() - begin) / 6 * 1e6)
 
 
 def _split(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> None:
@@ -222,7 +215,7 @@ def _split(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> None:
                     call(*args)
                 torch.cuda.synchronize()
         except Exception as error:
-            notes.add("failed", {f"kernels of {name}": _short(error)})
+            notes.add("failed", {f"kernels of {name}": short(error)})
             continue
         rows = []
         for event in seen.key_averages():
@@ -242,7 +235,6 @@ def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, notes: N
     try:
         base, args = cell.made(device)
         layers = [base] + [like(base, args, seed)[0] for seed in range(1, count)]
-        found: dict[str, float] = {}
         stacks: dict[str, Any] = {}
         for name in calls:
             own = [calls[name](layer) for layer in layers]
@@ -255,22 +247,25 @@ def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, notes: N
 
             token()
             stacks[name] = token if device == "cpu" else TorchRecorder().capture([token])[0]
-        runs: dict[str, list[float]] = {name: [] for name in stacks}
-        for _ in range(ROUNDS):
-            for name, replay in stacks.items():
-                if device == "cpu":
-                    begin = time.perf_counter()
-                    replay()
-                    runs[name].append(1e6 * (time.perf_counter() - begin))
-                else:
-                    runs[name].append(median(TorchRecorder().time(replay) for _ in range(12)))
-        found = {name: median(times) for name, times in runs.items()}
+        cells = {name: partial(_replayed, replay, device) for name, replay in stacks.items()}
+        found = {name: cell["us"] for name, cell in rounds(cells, ROUNDS).items()}
         notes.add("layers", {"count": count, "us": found})
     except Exception as error:
-        notes.add("failed", {f"{count} layers": _short(error)})
+        notes.add("failed", {f"{count} layers": short(error)})
     finally:
         if device != "cpu":
             torch.cuda.empty_cache()
+
+
+def _replayed(replay: Any, device: str) -> Any:
+    """Time one replay; on the CPU by the clock."""
+    from mirage_formal.device.measure import TorchRecorder
+
+    if device != "cpu":
+        return SimpleNamespace(us=median(TorchRecorder().time(replay) for _ in range(12)))
+    begin = time.perf_counter()
+    replay()
+    return SimpleNamespace(us=1e6 * (time.perf_counter() - begin))
 
 
 def _cores(number: int, jobs: int) -> list[int]:
@@ -281,13 +276,6 @@ def _cores(number: int, jobs: int) -> list[int]:
         return []
     start = number % jobs * own
     return sorted({every[(start + i) % len(every)] for i in range(min(3 * own, len(every)))})
-
-
-def healthy() -> bool:
-    """Whether the device still answers."""
-    from benchmarks.gpu_cases import healthy
-
-    return healthy()
 
 
 def show(notes: list[dict[str, Any]], names: list[str], brief: bool = False) -> tuple[str, bool]:
@@ -340,7 +328,7 @@ def show(notes: list[dict[str, Any]], names: list[str], brief: bool = False) -> 
 def main() -> int:
     """The command line."""
     if sys.argv[1:] == [WORKER]:
-        return serve(answer, healthy)
+        return serve(answer)
     given = options(__doc__)
     from benchmarks.torch_cells import cells, prepare
 
@@ -373,13 +361,7 @@ def main() -> int:
     def told(job: Job, result: Result) -> None:
         print(f"{job['example']}-b{job['batch']}: {result}", flush=True)
 
-    pool = Pool(
-        (sys.executable, "-m", "benchmarks.torch_layers", WORKER),
-        ledger,
-        environment,
-        given.out / "torch_layers.err",
-        told,
-    )
+    pool = children("benchmarks.torch_layers", given.out, told, ledger, environment)
     pool.do(jobs, processes=given.jobs, limit_s=given.limit, until=time.monotonic() + given.limit)
     lines = [json.loads(line) for line in notes.read_text().splitlines()] if notes.is_file() else []
     text, good = show(lines, [cell.name for cell in every])

@@ -20,21 +20,14 @@ Options:
 from __future__ import annotations
 
 import sys
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 
-from benchmarks.harness import options
+from benchmarks.harness import in_pool, options, quiet_torch
 from tests.kit.torch.models import FAMILIES, TYPES, Case, cases, compared
 
 
 def line(case: Case) -> tuple[bool, str]:
     """Whether a case is within, and what is printed for it."""
-    import warnings
-
-    import torch
-
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+    quiet_torch()
     try:
         found = compared(case)
     except Exception as error:  # a case that fails is a row, whatever fails
@@ -52,17 +45,10 @@ def main() -> int:
     given = options(__doc__, only=FAMILIES, types=TYPES)
     wanted = cases(given.only, given.types)
     failed = 0
-    if given.jobs < 1:
-        rows = map(line, wanted)
-        for within, text in rows:
-            failed += not within
-            print(("" if within else "NOT WITHIN: ") + text, flush=True)
-    else:
-        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            for future in as_completed([pool.submit(line, case) for case in wanted]):
-                within, text = future.result()
-                failed += not within
-                print(("" if within else "NOT WITHIN: ") + text, flush=True)
+    for _, future in in_pool(line, ((case,) for case in wanted), given.jobs):
+        within, text = future.result()
+        failed += not within
+        print(("" if within else "NOT WITHIN: ") + text, flush=True)
     print(f"{len(wanted)} cases, {failed} not within")
     return 1 if failed else 0
 

@@ -38,11 +38,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, serve
-from benchmarks.harness import options
+from benchmarks.gpu_jobs import WORKER, Job, Ledger, Result, children, serve, short
+from benchmarks.harness import in_turns, options
 from benchmarks.torch_store import unpacked
 
-WORKER = "--worker"
 TRIALS, ROUNDS = 5, 3
 #: What a search was given counts for one that asks for at most a ninth more.
 SEARCH_S = 20.0
@@ -100,7 +99,7 @@ def prepare(store: Path, levels: list[int], search: float) -> None:
                     for one in rows
                 )
             except Exception as error:  # the next problem is another matter
-                said = f"{type(error).__name__}: {str(error).strip()[:200]}"
+                said = short(error)
             print(f"{name}: {said or 'no region'} [{time.monotonic() - begin:.1f} s]", flush=True)
 
 
@@ -184,7 +183,6 @@ def _timed(calls: dict[str, Any], inputs: Any, device: str, turn: Any) -> dict[s
 
     from mirage_formal.device.measure import TorchRecorder, measure
 
-    times: dict[str, list[float]] = {name: [] for name in calls}
     sets: dict[int, Any] = {}
 
     def given(seed: int) -> Any:
@@ -193,26 +191,19 @@ def _timed(calls: dict[str, Any], inputs: Any, device: str, turn: Any) -> dict[s
             sets[seed] = inputs()
         return sets[seed]
 
+    def timed(call: Any) -> float:
+        if device == "cuda":
+            return measure(lambda some: call(*some), given, size, TorchRecorder(), outputs=()).us
+        begin = time.perf_counter()
+        call(*given(0))
+        return 1e6 * (time.perf_counter() - begin)
+
     for call in calls.values():
         call(*given(0))
     size = sum(x.numel() * x.element_size() for x in given(0) if isinstance(x, torch.Tensor))
     with turn:
-        for number in range(ROUNDS):
-            # Neither is always the one behind a pause.
-            for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
-                if device == "cuda":
-                    found = measure(_spread(call), given, size, TorchRecorder(), outputs=())
-                    times[name].append(found.us)
-                else:
-                    begin = time.perf_counter()
-                    call(*given(0))
-                    times[name].append(1e6 * (time.perf_counter() - begin))
-    return {name: median(runs) for name, runs in times.items()}
-
-
-def _spread(call: Any) -> Any:
-    """A call of a list of inputs."""
-    return lambda given: call(*given)
+        columns = zip(*in_turns([*calls.values()], timed, ROUNDS), strict=True)
+    return {name: median(runs) for name, runs in zip(calls, columns, strict=True)}
 
 
 def show(results: Mapping[str, Result | None]) -> str:
@@ -248,14 +239,11 @@ def show(results: Mapping[str, Result | None]) -> str:
 def main() -> int:
     """The command line."""
     if sys.argv[1:] == [WORKER]:
-        from benchmarks.gpu_cases import healthy
-
-        return serve(answer, healthy)
+        return serve(answer)
     given = options(__doc__)
     if given.prepare:
         prepare(given.store, given.levels, given.search)
         return 0
-    given.out.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="mirage_formal-problems-"))
     common = {"lock": str(scratch / "lock"), "store": str(unpacked(given.store)), "search": given.search}
     jobs: dict[str, Job] = {
@@ -263,34 +251,19 @@ def main() -> int:
         for name, text in problems(given.levels)
         if given.only in name
     }
-    ledger = _Ledger(given.out / "torch_problems.jsonl")
+    # Where the store and the lock are does not matter.
+    ledger = Ledger(given.out / "torch_problems.jsonl", keys=("name", "cpu"))
 
     def told(job: Job, result: Result) -> None:
         if "error" in result:
             print(f"{job['name']}: {json.dumps(result)[:200]}", flush=True)
 
-    command = (sys.executable, "-m", "benchmarks.torch_problems", WORKER)
-    pool = Pool(command, ledger, {"TORCHINDUCTOR_COMPILE_THREADS": "1"}, given.out / "torch_problems.err", told)
+    environment = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    pool = children("benchmarks.torch_problems", given.out, told, ledger, environment)
     pool.do(jobs.values(), processes=given.jobs, limit_s=given.problem_limit, until=time.monotonic() + given.limit)
     results = {name: ledger.get(job) for name, job in jobs.items()}
     print(show(results))
     return 0 if all(one is not None and "error" not in one for one in results.values()) else 1
-
-
-class _Ledger(Ledger):
-    """Answers by problem: where the store and the lock are does not matter."""
-
-    def get(self, job: Job) -> Result | None:
-        """See ``Ledger.get``."""
-        return super().get(_short(job))
-
-    def put(self, job: Job, result: Result) -> None:
-        """See ``Ledger.put``."""
-        super().put(_short(job), result)
-
-
-def _short(job: Job) -> Job:
-    return {key: job[key] for key in ("name", "cpu")}
 
 
 if __name__ == "__main__":

@@ -30,8 +30,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import mirage_formal as mf
-from benchmarks.harness import options
-from benchmarks.in_processes import ROOT
+from benchmarks.harness import ROOT, options
 from mirage_formal.claims.numerics import numerics
 from mirage_formal.claims.numerics.shrink import smaller
 from mirage_formal.cli.user_file import RUN_NAME

@@ -54,7 +54,7 @@ def test_what_tuning_has_taken_is_found_with_its_options(run: Path) -> None:
     found = {"kernels": str(places[1]), "warps": 2.0, "stages": 3, "sha256": chosen.digest}
     assert triton_of(places) == found
     with pytest.raises(ValueError, match="the file is another than the one that tuning chose"):
-        gpu_cases._Triton(cast(Case, None), {**found, "sha256": "0" * 64}, 1024)
+        gpu_cases.triton_call(cast(Case, None), {**found, "sha256": "0" * 64}, 1024)
 
 
 def test_what_tuning_found_the_fastest_is_measured_first(run: Path, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_row_has_a_cell_and_an_error_of_its_own_for_it(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("mirage_formal.device.measure.TorchRecorder", lambda: SimpleNamespace(cache_bytes=lambda: 1))
     monkeypatch.setattr(gpu_cases, "_Ours", Ours)
-    monkeypatch.setattr(gpu_cases, "_Triton", Triton)
+    monkeypatch.setattr(gpu_cases, "triton_call", Triton)
     monkeypatch.setattr(Ours, "measure", lambda self: SimpleNamespace(us=10.0))
     case = Case(lambda seed: [seed], lambda given: [], [])
     job: dict[str, Any] = {"kernels": "k", "peers": [], "read_only": False, "triton": {"warps": 2.0}}
