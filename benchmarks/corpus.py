@@ -25,17 +25,15 @@ Options:
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from benchmarks.harness import ROOT, parser_of
-from benchmarks.in_processes import Ledger, Row, Task, module, run_tasks
+from benchmarks.in_processes import STAGES, Ledger, Row, Task, module, run_stages
 
 CORPUS = ROOT / "examples" / "corpus"
 #: A search that takes longer than this is counted.
@@ -93,7 +91,7 @@ def table(rows: Sequence[Row], others: Sequence[Row]) -> str:
     """Markdown: the summary, one line for each search, and the stages that failed."""
     lines = ["# The corpus", "", "| | |", "|---|--:|"]
     lines += [f"| {what} | {count} |" for what, count in summary(rows).items()]
-    for stage in ("check", "build", "emulate"):
+    for stage in STAGES:
         if ran := [row for row in others if row.stage == stage]:
             lines.append(f"| {stage}: good of all | {sum(row.ok for row in ran)} of {len(ran)} |")
     lines += [
@@ -156,21 +154,16 @@ def main() -> int:
         parser.error(f"expected the name of a program of {given.programs}, got none that matches")
     out = given.out.resolve()
     ledger = Ledger(out / "results.jsonl")
-    stages = ["search", *(stage for stage in ("check", "build", "emulate") if getattr(given, stage))]
-    good = True
-    for stage in stages:
+
+    def wanted(stage: str) -> list[Task]:
         # What was not found has no run to check, and no kernels; the emulator searches for its own.
         usable = [path for path in paths if stage not in ("check", "build") or ledger.rows[path.stem, "search"].ok]
-        wanted = tasks(usable, stage, out, given.time_limit)
-        todo = wanted if given.again else ledger.lacks(wanted)
-        for task in todo if stage == "emulate" else ():
-            shutil.rmtree(out / "small" / task.program, ignore_errors=True)
-        show = partial(_show, len(todo))
-        run_tasks(todo, ledger, jobs=given.jobs, limit_s=given.kill_after, show=show)
-        good &= all(ledger.rows[task.program, task.stage].ok for task in wanted)
+        return tasks(usable, stage, out, given.time_limit)
+
+    rows = run_stages(wanted, ledger, given, _show)
     print(written(ledger, out).split("\n\n| program")[0])
     print(f"{out}/corpus.md")
-    return 0 if good else 1
+    return 0 if all(row.ok for row in rows) else 1
 
 
 if __name__ == "__main__":

@@ -28,17 +28,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from benchmarks.corpus import above, line
 from benchmarks.harness import parser_of
-from benchmarks.in_processes import Ledger, Row, Task, module, run_tasks
+from benchmarks.in_processes import Ledger, Row, Task, module, run_stages
 
 # The generator stands with the tests.
 from tests.kit.fuzz.programs import program
-
-STAGES = ("search", "check", "emulate")
 
 
 def name_of(seed: int) -> str:
@@ -104,13 +101,12 @@ def main() -> int:
     for seed in seeds:
         (out / "programs" / f"{name_of(seed)}.py").write_text(program(seed).text)
     ledger = Ledger(out / "results.jsonl")
-    rows = []
-    for stage in ("search", *(stage for stage in STAGES[1:] if getattr(given, stage))):
-        usable = [s for s in seeds if stage == "search" or ledger.rows[name_of(s), "search"].ok]
-        wanted = tasks(usable, stage, out, given.time_limit)
-        todo = wanted if given.again else ledger.lacks(wanted)
-        run_tasks(todo, ledger, jobs=given.jobs, limit_s=given.kill_after, show=partial(_show, len(todo)))
-        rows += [ledger.rows[task.program, task.stage] for task in wanted]
+
+    def wanted(stage: str) -> list[Task]:
+        usable = [seed for seed in seeds if stage == "search" or ledger.rows[name_of(seed), "search"].ok]
+        return tasks(usable, stage, out, given.time_limit)
+
+    rows = run_stages(wanted, ledger, given, _show)
     print(report(rows, out))
     return 1 if any(fault(row) for row in rows) else 0
 

@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -172,7 +172,14 @@ def spread(values: Sequence[float]) -> str:
 
 def row(*cells: object) -> str:
     """Write a line of a table in Markdown."""
-    return f"| {' | '.join(map(str, cells))} |"
+    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]], words: Collection[int] = (0,)) -> str:
+    """Write a table in Markdown; columns of numbers, which are all but some, stand on the right."""
+    left = {number % len(heads) for number in words}
+    rule = "|" + "|".join("---" if number in left else "--:" for number in range(len(heads))) + "|"
+    return "\n".join([row(*heads), rule, *(row(*cells) for cells in rows)])
 
 
 def quiet_torch() -> None:

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock, current_thread, main_thread
 
@@ -19,6 +21,8 @@ import msgspec
 from benchmarks.harness import ROOT, append
 
 _TAIL = 400
+#: What follows on a search.
+STAGES = ("check", "build", "emulate")
 #: Seconds between two looks at how much memory the processes of a measurement use.
 _SAMPLE_S = 0.3
 
@@ -118,6 +122,26 @@ def run_tasks(
             running.stop()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def run_stages(
+    tasks: Callable[[str], Sequence[Task]], ledger: Ledger, given: Namespace, show: Callable[[int, int, Row], None]
+) -> list[Row]:
+    """Run the search of programs, and the other stages that a command's options name; all of their rows.
+
+    Args:
+        tasks: Those of a stage, once the stages before have ended.
+        ledger: Has what need not be done again.
+        given: The options.
+        show: Is told how many tasks of a stage there are, how many are done, and each row.
+    """
+    rows = []
+    for stage in ("search", *(stage for stage in STAGES if getattr(given, stage, False))):
+        wanted = tasks(stage)
+        todo = wanted if given.again else ledger.lacks(wanted)
+        run_tasks(todo, ledger, jobs=given.jobs, limit_s=given.kill_after, show=partial(show, len(todo)))
+        rows += [ledger.rows[task.program, task.stage] for task in wanted]
+    return rows
 
 
 @contextmanager

@@ -17,8 +17,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 Inputs = Sequence[torch.Tensor]
 Function = Callable[..., torch.Tensor]
 
-EXAMPLES = ("attn", "qk", "qv", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode")
-BATCHES = (1, 8, 16)
 SCALE = 0.1
 
 
@@ -63,39 +61,15 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tenso
     return torch.softmax(q @ k, -1) @ v
 
 
-def _qk(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return _attention(_norm(q), _norm(k, 1), v)
-
-
-def _qv(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return _attention(_norm(q), k, _norm(v))
-
-
-def _rmsnorm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return _norm(x) @ w
-
-
-def _lora(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return x @ w + (x @ a) @ b
-
-
-def _gated_mlp(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
-    return F.silu(x @ w1) * (x @ w2)
-
-
-def _ntrans(h: torch.Tensor, x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    return _norm(x + alpha * (_norm(h) + x))
-
-
 EAGER: dict[str, Function] = {
     "attn": _attention,
     "decode": _attention,
-    "qk": _qk,
-    "qv": _qv,
-    "rmsnorm": _rmsnorm,
-    "lora": _lora,
-    "gated_mlp": _gated_mlp,
-    "ntrans": _ntrans,
+    "qk": lambda q, k, v: _attention(_norm(q), _norm(k, 1), v),
+    "qv": lambda q, k, v: _attention(_norm(q), k, _norm(v)),
+    "rmsnorm": lambda x, w: _norm(x) @ w,
+    "lora": lambda x, w, a, b: x @ w + (x @ a) @ b,
+    "gated_mlp": lambda x, w1, w2: F.silu(x @ w1) * (x @ w2),
+    "ntrans": lambda h, x, alpha: _norm(x + alpha * (_norm(h) + x)),
 }
 
 
@@ -107,10 +81,6 @@ def reference(example: str, given: Inputs) -> torch.Tensor:
         return EAGER[example](*(x.float() for x in given))
     finally:
         torch.backends.cuda.matmul.allow_tf32 = previous
-
-
-def _as_given(given: Inputs) -> list[torch.Tensor]:
-    return list(given)
 
 
 def _transposed(given: Inputs) -> list[torch.Tensor]:
@@ -141,9 +111,9 @@ def compiled(function: Function) -> list[Peer]:
     torch.compiler.reset()
     tuned = torch.compile(function, fullgraph=True, dynamic=False, mode="max-autotune-no-cudagraphs")
     return [
-        Peer("eager", _as_given, function),
-        Peer("compile", _as_given, torch.compile(function, fullgraph=True, dynamic=False)),
-        Peer("autotune", _as_given, tuned),
+        Peer("eager", list, function),
+        Peer("compile", list, torch.compile(function, fullgraph=True, dynamic=False)),
+        Peer("autotune", list, tuned),
     ]
 
 

@@ -5,7 +5,7 @@
 search: ``mf.superoptimize`` of the file's program into DIR, with no further options. check: python -m
 mirage_formal.check DIR. build: kernels of the best candidate for sm_80 and sm_90a, with their safety obligations.
 emulate: those kernels on the CPU emulator, results held to the derived tolerances at scales 0.1, 1 and 8; it searches
-first if DIR holds nothing.
+first at small sizes, and if DIR holds nothing.
 
 Options:
   stage {search,check,build,emulate}
@@ -257,13 +257,13 @@ def _last(text: str) -> str:
     return " ".join(text.split())[-_LONGEST:]
 
 
-def _stage(stage: str, place: Path, search: Callable[[], Row]) -> Row:
+def _stage(stage: str, place: Path, search: Callable[[], Row], *, small: bool) -> Row:
     """One stage; what goes wrong is a row as well."""
     empty = Row(program="", stage=stage, ok=False)
     try:
         if stage == "search":
             return search()
-        if stage == "emulate" and not place.is_dir() and not (row := search()).ok:
+        if stage == "emulate" and (small or not place.is_dir()) and not (row := search()).ok:
             return row
         begin = time.perf_counter()
         call: dict[str, Callable[[Path], str]] = {"check": checked, "build": built, "emulate": emulated}
@@ -284,7 +284,7 @@ def main() -> None:
         graph = program_of(given.file, small=given.small)
         return searched(graph, given.place, given.time_limit, evaluate=given.evaluate)
 
-    row = _stage(given.stage, given.place, search)
+    row = _stage(given.stage, given.place, search, small=given.small)
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
     row = replace_row(
         row, program=given.file.stem, stage=given.stage, reason=_last(row.reason), peak_mib=round(peak, 1)
