@@ -32,8 +32,9 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.harness import ROOT, parser_of
-from benchmarks.in_processes import STAGES, Ledger, Row, Task, module, run_stages
+from benchmarks import harness
+from benchmarks.harness import ROOT, command, parser_of
+from benchmarks.in_processes import STAGES, Ledger, Row, Task, run_stages
 
 CORPUS = ROOT / "examples" / "corpus"
 #: A search that takes longer than this is counted.
@@ -53,14 +54,11 @@ def _matches(path: Path, corpus: Path, pattern: str) -> bool:
 
 def tasks(paths: Sequence[Path], stage: str, out: Path, time_limit: float) -> list[Task]:
     """One stage of programs."""
-    found = []
-    for path in paths:
-        small = stage == "emulate"
-        place = out / ("small" if small else "runs") / path.stem
-        options = ["--time-limit", str(time_limit), *(["--small"] if small else [])]
-        command = module("benchmarks.stages", stage, str(path), str(place), *options)
-        found.append(Task(path.stem, stage, command))
-    return found
+    place, more = (out / "small", ["--small"]) if stage == "emulate" else (out / "runs", [])
+    asked = ("--time-limit", time_limit, *more)
+    return [
+        Task(path.stem, stage, command("benchmarks.stages", stage, path, place / path.stem, *asked)) for path in paths
+    ]
 
 
 def summary(rows: Sequence[Row]) -> dict[str, int]:
@@ -89,34 +87,29 @@ def above(row: Row) -> bool:
 
 def table(rows: Sequence[Row], others: Sequence[Row]) -> str:
     """Markdown: the summary, one line for each search, and the stages that failed."""
-    lines = ["# The corpus", "", "| | |", "|---|--:|"]
-    lines += [f"| {what} | {count} |" for what, count in summary(rows).items()]
+    counts: list[tuple[str, object]] = [*summary(rows).items()]
     for stage in STAGES:
         if ran := [row for row in others if row.stage == stage]:
-            lines.append(f"| {stage}: good of all | {sum(row.ok for row in ran)} of {len(ran)} |")
-    lines += [
-        "",
-        "| program | operators | kernels | unfused | fewest | us | unfused us | its us | s | MiB | verdict | reason |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|---|",
-    ]
+            counts.append((f"{stage}: good of all", f"{sum(row.ok for row in ran)} of {len(ran)}"))
+    lines = []
     for row in rows:
-        found = ["", "", "", ""]
+        found: list[object] = ["", "", "", ""]
         if row.kernels:
-            estimates = f"{row.estimate_us:.1f}", f"{row.fewest_us or row.estimate_us:.1f}"
-            found = [str(row.kernels), str(_fewest(row)), *estimates]
+            found = [row.kernels, _fewest(row), f"{row.estimate_us:.1f}", f"{row.fewest_us or row.estimate_us:.1f}"]
         kernels, fewest, us, their_us = found
-        cells = [row.program, str(row.operators), kernels, str(row.unfused_kernels), fewest, us]
-        cells += [f"{row.unfused_us:.1f}", their_us, f"{row.seconds:.1f}", f"{row.peak_mib:.0f}"]
-        cells += [row.verdict or row.kind, _short(row.reason)]
-        lines.append(f"| {' | '.join(cells)} |")
-    if failed := [row for row in others if not row.ok]:
-        lines += ["", "| program | stage | failed | reason |", "|---|---|---|---|"]
-        lines += [f"| {row.program} | {row.stage} | {row.kind} | {_short(row.reason)} |" for row in failed]
-    return "\n".join(lines) + "\n"
+        cells = [row.program, row.operators, kernels, row.unfused_kernels, fewest, us, f"{row.unfused_us:.1f}"]
+        cells += [their_us, f"{row.seconds:.1f}", f"{row.peak_mib:.0f}", row.verdict or row.kind, _short(row.reason)]
+        lines.append(cells)
+    heads = "program | operators | kernels | unfused | fewest | us | unfused us | its us | s | MiB | verdict | reason"
+    numbers = harness.table(["", ""], counts).replace("|  |  |", "| | |")
+    texts = ["# The corpus", numbers, harness.table(heads, lines, (0, -2, -1))]
+    if failed := [(row.program, row.stage, row.kind, _short(row.reason)) for row in others if not row.ok]:
+        texts.append(harness.table("program | stage | failed | reason", failed, range(4)))
+    return "\n\n".join(texts) + "\n"
 
 
 def _short(text: str) -> str:
-    return " ".join(text.split())[:_REASON].replace("|", "\\|")
+    return " ".join(text.split())[:_REASON]
 
 
 def written(ledger: Ledger, out: Path) -> str:

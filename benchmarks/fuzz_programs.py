@@ -31,8 +31,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.corpus import above, line
-from benchmarks.harness import parser_of
-from benchmarks.in_processes import Ledger, Row, Task, module, run_stages
+from benchmarks.harness import command, parser_of
+from benchmarks.in_processes import Ledger, Row, Task, run_stages
 
 # The generator stands with the tests.
 from tests.kit.fuzz.programs import program
@@ -46,11 +46,10 @@ def name_of(seed: int) -> str:
 def tasks(seeds: Sequence[int], stage: str, out: Path, time_limit: float) -> list[Task]:
     """One stage of programs."""
     found = []
-    for seed in seeds:
-        name = name_of(seed)
-        options = ["--time-limit", str(time_limit), "--evaluate"]
-        paths = [str(out / "programs" / f"{name}.py"), str(out / "runs" / name)]
-        found.append(Task(name, stage, module("benchmarks.stages", stage, *paths, *options)))
+    for name in map(name_of, seeds):
+        paths = out / "programs" / f"{name}.py", out / "runs" / name
+        asked = command("benchmarks.stages", stage, *paths, "--time-limit", time_limit, "--evaluate")
+        found.append(Task(name, stage, asked))
     return found
 
 

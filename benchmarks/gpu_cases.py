@@ -17,8 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from benchmarks.gpu_jobs import Job, Result, serve, short
-from benchmarks.gpu_turn import Turn
+from benchmarks.gpu_jobs import Job, Result, Turn, serve, short
 
 if TYPE_CHECKING:
     from benchmarks.peers import Peer
@@ -240,10 +239,10 @@ class _Ours:
     def __init__(self, case: Case, directory: Path) -> None:
         import torch
 
-        from benchmarks.torch_program import DTYPES
         from mirage_formal.device.launch import Optimized
         from mirage_formal.device.measure import TorchRecorder
         from mirage_formal.kernels.executable import load
+        from mirage_formal.torch.modules.eager import DTYPES
 
         executable = load(directory)
         self._case, self._recorder = case, TorchRecorder()

@@ -3,11 +3,16 @@
 A job is a dictionary of plain values. A child reads jobs from its standard input, a line of JSON each, and answers each
 with a line; a child that dies, hangs or breaks its device costs the job it was at, and another takes its place. Answers
 are appended to a ledger as they come, so a run that is cut keeps what it has, and the next does the rest.
+
+Children compile, search and make kernels side by side. Whatever is timed to be chosen or reported holds a file's lock:
+Inductor's candidates, this package's kernels and operators, and rows of tables. Who holds it may take it again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import json
 import os
 import queue
@@ -16,12 +21,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from benchmarks.harness import ROOT, append
+from benchmarks.harness import append, environment
 
 Job = dict[str, Any]
 Result = dict[str, Any]
@@ -176,7 +181,7 @@ def children(
     out: Path,
     show: Callable[[Job, Result], None],
     ledger: Ledger | None = None,
-    environment: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> Pool:
     """Make a pool of ``python -m module --worker``, which keeps answers and errors in a directory.
 
@@ -185,19 +190,18 @@ def children(
         out: The directory.
         show: See ``Pool``.
         ledger: Left out, the one of this directory.
-        environment: See ``Pool``.
+        variables: Of the environment; see ``Pool``.
     """
     out.mkdir(parents=True, exist_ok=True)
     stem = module.rpartition(".")[2]
     command = (sys.executable, "-m", module, WORKER)
-    return Pool(command, ledger or Ledger(out / f"{stem}.jsonl"), environment or {}, out / f"{stem}.err", show)
+    return Pool(command, ledger or Ledger(out / f"{stem}.jsonl"), variables or {}, out / f"{stem}.err", show)
 
 
 class _Child:
     """One process that answers jobs."""
 
     def __init__(self, pool: Pool) -> None:
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         pool.errors.parent.mkdir(parents=True, exist_ok=True)
         with pool.errors.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -206,7 +210,7 @@ class _Child:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, **pool.environment, "PYTHONPATH": path},
+                env=environment(**pool.environment),
                 start_new_session=True,  # so that what it starts ends with it
             )
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -247,3 +251,62 @@ class _Child:
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
+
+
+# --- turns -----------------------------------------------------------------------------------------------------------
+
+
+class Turn:
+    """A lock of processes, by a file.
+
+    Args:
+        path: The file; None: nothing is held.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._own, self._depth = path, threading.RLock(), 0
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> None:
+        self._own.acquire()
+        self._depth += 1
+        if self._depth == 1 and self._path is not None:
+            self._file = self._path.open("ab")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._file is not None:
+            self._file.close()  # closed, it is let go
+            self._file = None
+        self._own.release()
+
+    def taking(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that holds it while it runs."""
+
+        @functools.wraps(function)
+        def run(*given: Any, **named: Any) -> Any:
+            with self:
+                return function(*given, **named)
+
+        return run
+
+
+def everything_takes(turn: Turn) -> None:
+    """Let all that times on a GPU in this process hold a lock meanwhile, for the rest of its life."""
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    from mirage_formal.run.autotuning import timing
+    from mirage_formal.torch.modules import graph_timing
+
+    cls: Any = type(benchmarker)
+    cls.benchmark_gpu = turn.taking(cls.benchmark_gpu)
+    graph_timing.alone = lambda: turn
+    run = timing.Child.run
+
+    def alone(self: timing.Child, *given: Any) -> Iterator[Any]:
+        with turn:
+            yield from run(self, *given)
+
+    child: Any = timing.Child
+    child.run = alone

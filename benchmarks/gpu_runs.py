@@ -38,7 +38,7 @@ import shutil
 import subprocess
 import sys
 
-from benchmarks.harness import ROOT, parser_of
+from benchmarks.harness import ROOT, command, parser_of
 
 #: Name of the run: file and program of examples/, and its search space, if it is not the default. Without a space
 #: nothing is reported above the operators one by one, and fused kernels that the model puts there are not measured.
@@ -63,33 +63,26 @@ def main() -> int:
             parser.error(f"--times: expected times of --device {given.device}, got {given.times.name}")
         (given.out / "tuning" / "times").mkdir(parents=True, exist_ok=True)
         shutil.copy(given.times, given.out / "tuning" / "times")
+    workers = ["--workers", given.workers] if given.workers else []
     runs = []
     for batch in given.batches:
         for name, (file, program, space) in EXAMPLES.items():
             run = given.out / f"{name}-b{batch}"
             runs.append(run)
             if given.again or not (run / "summary.json").is_file():
-                command = [sys.executable, "-m", "mirage_formal.search", f"examples/{file}.py", "--program", program]
-                workers = ["--workers", str(given.workers)] if given.workers else []
-                environment = {**os.environ, "MIRAGE_BATCH": str(batch)}
-                command += ["--keep", str(given.count), *(["--config", space] if space else [])]
+                more = ["--config", space] if space else []
                 if (run / "run.json").is_file():
-                    command.append("--force" if given.again else "--resume")
-                subprocess.run([*command, *workers, "--out", str(run.resolve())], cwd=ROOT, env=environment, check=True)
+                    more.append("--force" if given.again else "--resume")
+                asked = ["--program", program, "--keep", given.count, *more, *workers, "--out", run.resolve()]
+                search = command("mirage_formal.search", f"examples/{file}.py", *asked)
+                subprocess.run(search, cwd=ROOT, env={**os.environ, "MIRAGE_BATCH": str(batch)}, check=True)
     if given.tune:
-        command = [sys.executable, "-m", "mirage_formal", "tune", *map(str, runs), "--kernels", str(given.kernels)]
-        command += ["--place", str(given.out / "tuning"), *(["--device", given.device] if given.device else [])]
-        command += [
-            "--backend",
-            given.backend,
-            "--finalists",
-            str(given.finalists),
-            *(["--workers", str(given.workers)] if given.workers else []),
-        ]
-        return subprocess.run(command, check=False).returncode
+        asked = ["--kernels", given.kernels, "--place", given.out / "tuning", "--backend", given.backend]
+        asked += ["--finalists", given.finalists, *(["--device", given.device] if given.device else []), *workers]
+        return subprocess.run(command("mirage_formal", "tune", *runs, *asked)).returncode
     archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]
-    command = [sys.executable, "-m", "mirage_formal.run.kernel_build", *map(str, runs), "--count", str(given.count)]
-    return subprocess.run([*command, *archs, "--force"], check=False).returncode
+    build = command("mirage_formal.run.kernel_build", *runs, "--count", given.count, *archs, "--force")
+    return subprocess.run(build).returncode
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ Options:
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_jobs import runs_among
-from benchmarks.harness import ROOT, options
+from benchmarks.harness import command, environment, options
 
 TOOLS = ("memcheck", "racecheck")
 FOUND = 77
@@ -64,17 +63,15 @@ def sanitize(run: Path, directory: Path, tool: str, limit: float) -> dict[str, A
     products = any(launch["launch"] == "matmul" for launch in launches)
     host = products and tool == "racecheck"
     filters = [x for name in names for x in ("--kernel-name", f"kernel_name={name}")]
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND), *filters]
-    command += [sys.executable, "-m", "mirage_formal.gpu", "run", str(directory)]
-    command += ["--without-library"] if host else []
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    watched = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND), *filters]
+    watched += [*command("mirage_formal.gpu", "run", directory), *(["--without-library"] if host else [])]
     begin = time.perf_counter()
     if not names:  # without a filter the tool would watch everything
         return {"run": run.name, "candidate": directory.name, "tool": tool, "outcome": "no generated kernels"}
     row: dict[str, Any] = {"run": run.name, "candidate": directory.name, "tool": tool, "kernels": names}
     row["products"] = "host" if host else "cuBLAS" if products else "none"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment)
+        done = subprocess.run(watched, capture_output=True, text=True, timeout=limit, env=environment())
     except FileNotFoundError:
         return {**row, "outcome": "compute-sanitizer is not installed"}
     except subprocess.TimeoutExpired:

@@ -89,13 +89,24 @@ def options(text: str | None, **choices: Iterable[str]) -> argparse.Namespace:
     return parser_of(text, **choices).parse_args()
 
 
-def in_process(function: str, *given: Any, environment: Mapping[str, str] | None = None, cwd: Path = ROOT) -> Any:
+def command(module: str, *arguments: object) -> tuple[str, ...]:
+    """The command that runs a module."""
+    return (sys.executable, "-m", module, *map(str, arguments))
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a command that runs a module of this repository, in any directory."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, **more}
+
+
+def in_process(function: str, *given: Any, variables: Mapping[str, str] | None = None, cwd: Path = ROOT) -> Any:
     """Call a function in a fresh process of its own, by JSON; ``function`` is its module, a colon and its name."""
     module, _, name = function.partition(":")
     code = f"import json, sys; from {module} import {name}; print(json.dumps({name}(*json.loads(sys.argv[1]))))"
     done = subprocess.run(
         [sys.executable, "-c", code, json.dumps(given)],
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, **(variables or {})},
         cwd=cwd,
         capture_output=True,
         text=True,
@@ -175,11 +186,12 @@ def row(*cells: object) -> str:
     return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def table(heads: Sequence[str], rows: Iterable[Sequence[object]], words: Collection[int] = (0,)) -> str:
+def table(heads: str | Sequence[str], rows: Iterable[Sequence[object]], words: Collection[int] = (0,)) -> str:
     """Write a table in Markdown; columns of numbers, which are all but some, stand on the right."""
-    left = {number % len(heads) for number in words}
-    rule = "|" + "|".join("---" if number in left else "--:" for number in range(len(heads))) + "|"
-    return "\n".join([row(*heads), rule, *(row(*cells) for cells in rows)])
+    names = heads.split(" | ") if isinstance(heads, str) else heads
+    left = {number % len(names) for number in words}
+    rule = "|" + "|".join("---" if number in left else "--:" for number in range(len(names))) + "|"
+    return "\n".join([row(*names), rule, *(row(*cells) for cells in rows)])
 
 
 def quiet_torch() -> None:

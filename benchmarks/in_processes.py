@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -246,8 +245,3 @@ def replace_row(row: Row, **changes: object) -> Row:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def module(name: str, *arguments: str) -> tuple[str, ...]:
-    """A command that runs a module of this repository."""
-    return (sys.executable, "-m", name, *arguments)

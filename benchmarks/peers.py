@@ -14,6 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mirage_formal.graph.graph import Input
+from mirage_formal.torch.modules.eager import DTYPES
+
 Inputs = Sequence[torch.Tensor]
 Function = Callable[..., torch.Tensor]
 
@@ -49,6 +52,17 @@ def inputs(example: str, b: int, seed: int, dtype: torch.dtype = torch.float16) 
     generator = torch.Generator("cuda").manual_seed(seed)
     made = [torch.randn(s, generator=generator, device="cuda", dtype=torch.float32) for s in shapes(example, b)]
     return [(x * SCALE).to(dtype) for x in made]
+
+
+def draw(given: Sequence[Input], seed: int, scale: float = 0.1) -> list[torch.Tensor]:
+    """Normal numbers in the inputs' shapes, element types and strides."""
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    made = []
+    for item in given:
+        values = torch.randn(item.tensor.shape, device="cuda", generator=generator) * scale
+        place = torch.empty_strided(item.tensor.shape, item.strides, device="cuda", dtype=DTYPES[item.tensor.dtype])
+        made.append(place.copy_(values))
+    return made
 
 
 def _norm(x: torch.Tensor, dim: int = -1) -> torch.Tensor:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from time import process_time
 from typing import TypeVar
 
-from benchmarks.harness import parser_of
+from benchmarks import harness
 from mirage_formal.check.proof_composition import replay
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.json import from_json
@@ -69,15 +69,15 @@ def row(name: str, found: list[Costs], unproved: int) -> str:
     for values in zip(*(item.numbers() for item in found), strict=True):
         form = "{:,.0f}" if isinstance(values[0], int) else "{:.1f}"
         columns += [form.format(statistics.median(values)), form.format(max(values))]
-    return f"| {name} | {len(found)} | {unproved} | " + " | ".join(columns or ["-"] * 2 * len(HEADS)) + " |"
+    return harness.row(name, len(found), unproved, *(columns or ["-"] * 2 * len(HEADS)))
 
 
 def main() -> int:
     """Print the table; exit status 1 if a candidate is not proved."""
-    parser = parser_of(__doc__)
+    parser = harness.parser_of(__doc__)
     arguments = parser.parse_args()
-    print("| run | proved | not | " + " | ".join(f"{head}, median | max" for head in HEADS) + " |")
-    print("|---" * (3 + 2 * len(HEADS)) + "|")
+    heads = " | ".join(f"{head}, median | max" for head in HEADS)
+    print(harness.table(f"run | proved | not | {heads}", [], range(3 + 2 * len(HEADS))))
     everything: list[Costs] = []
     unproved = 0
     for path in arguments.runs:

@@ -27,7 +27,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.harness import ROOT, parser_of
+from benchmarks.harness import ROOT, command, parser_of
 from mirage_formal.kernels.executable import LAUNCH_FILE
 
 TABLE = Path(__file__).with_suffix(".sha256")
@@ -49,17 +49,16 @@ COUNT = 3
 
 def made(out: Path, only: list[str]) -> dict[str, str]:
     """Search the examples, build kernels, and return the digests of all that."""
-    environment = {**os.environ, "MIRAGE_BATCH": "1"}
+    variables = {**os.environ, "MIRAGE_BATCH": "1"}
     for example in sorted((ROOT / "examples").glob("*.py")):
         if example.stem.startswith("tour") or (only and example.stem not in only):  # a notebook is no program
             continue
         print(example.stem, flush=True)
-        command = [sys.executable, "-m", "mirage_formal.search", str(example), "--seed", "0", "--no-cache", "--out"]
-        command.append(str(out / example.stem))
-        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        search = command("mirage_formal.search", example, "--seed", 0, "--no-cache", "--out", out / example.stem)
+        subprocess.run(search, cwd=ROOT, env=variables, check=True, stdout=subprocess.DEVNULL)
     runs = sorted({path.parent for path in out.rglob("run.json")})
-    command = [sys.executable, "-m", "mirage_formal.run.kernel_build", *map(str, runs), "--count", str(COUNT)]
-    subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+    build = command("mirage_formal.run.kernel_build", *runs, "--count", COUNT)
+    subprocess.run(build, cwd=ROOT, stdout=subprocess.DEVNULL)
     return digests(out)
 
 

@@ -91,8 +91,8 @@ def shortest(name: str) -> float:
 
 def measured(checkout: Path, name: str) -> float:
     """The same in a process of its own, with the package and the tests of a checkout."""
-    environment = {"PYTHONPATH": str(checkout)}
-    return float(in_process("benchmarks.speed:shortest", name, environment=environment, cwd=checkout))
+    variables = {"PYTHONPATH": str(checkout)}
+    return float(in_process("benchmarks.speed:shortest", name, variables=variables, cwd=checkout))
 
 
 def main() -> None:

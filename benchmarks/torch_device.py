@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, parser_of
+from benchmarks.harness import ROOT, command, environment, parser_of
 from benchmarks.torch_store import migrated, unpacked
 
 TESTS = "tests/torch/device"
@@ -64,23 +64,20 @@ def run(given: Namespace) -> tuple[list[Ended], Path]:
     out.mkdir(parents=True, exist_ok=True)
     lines = (out / "torch_device.jsonl").resolve()
     lines.unlink(missing_ok=True)
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "TOLD": str(lines), "TORCHINDUCTOR_COMPILE_THREADS": _THREADS}
+    variables = environment(TOLD=str(lines), TORCHINDUCTOR_COMPILE_THREADS=_THREADS)
     if given.cpu:
-        environment["MIRAGE_TORCH_DEVICE"] = "cpu"
+        variables["MIRAGE_TORCH_DEVICE"] = "cpu"
     if given.store is not None:
-        environment["MIRAGE_GPU_STORE"] = str(unpacked(given.store))
+        variables["MIRAGE_GPU_STORE"] = str(unpacked(given.store))
     until = time.monotonic() + given.limit
 
     def ended(name: str, arguments: Sequence[str]) -> Ended:
         begin = time.monotonic()
         if begin >= until:
             return Ended(name)
-        command = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider"]
-        command += ["-p", "tests.kit.torch.told", "-m", "gpu", *arguments]
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdout=errors, stderr=errors, start_new_session=True
-        )
+        options = ["-q", "-W", "default", "-p", "no:cacheprovider", "-p", "tests.kit.torch.told", "-m", "gpu"]
+        asked = command("pytest", *options, *arguments)
+        process = subprocess.Popen(asked, cwd=ROOT, env=variables, stderr=errors, stdout=errors, start_new_session=True)
         try:
             code = process.wait(until - begin)
         except subprocess.TimeoutExpired:

@@ -39,15 +39,17 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.gpu_cases import rounds
 from benchmarks.gpu_jobs import WORKER, Job, Ledger, Result, children, serve, short
-from benchmarks.harness import options
+from benchmarks.harness import append, options, table
 from benchmarks.torch_store import unpacked
 
 MODE = "max-autotune-no-cudagraphs"
@@ -59,29 +61,26 @@ WANTED = 0.85
 _SEED = 12345
 
 
-class Notes:
-    """What is known of a cell, written as it comes.
+#: Writes down something that is known of a cell: what it is, and its value.
+Note = Callable[[str, Any], None]
 
-    Args:
-        path: A file of JSON lines.
-        cell: The cell's name.
-    """
 
-    def __init__(self, path: Path, cell: str) -> None:
-        self._path, self._cell, self._begin = path, cell, time.perf_counter()
+def noting(path: Path, cell: str) -> Note:
+    """What is known of a cell, written to a file of JSON lines as it comes."""
+    begin = time.perf_counter()
 
-    def add(self, what: str, value: Any) -> None:
-        """Write something down."""
-        line = {"cell": self._cell, "what": what, "value": value, "at_s": round(time.perf_counter() - self._begin, 1)}
-        with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    def note(what: str, value: Any) -> None:
+        at = round(time.perf_counter() - begin, 1)
+        append(path, json.dumps({"cell": cell, "what": what, "value": value, "at_s": at}))
+
+    return note
 
 
 def answer(job: Job) -> Result:
     """One cell, in a process that has the GPU for as long as it holds the lock."""
     import torch
 
-    from benchmarks.gpu_turn import Turn, everything_takes
+    from benchmarks.gpu_jobs import Turn, everything_takes
     from benchmarks.torch_cells import Cell
     from benchmarks.torch_store import nothing_is_searched, store_in
     from mirage_formal.torch.modules import backend
@@ -89,16 +88,16 @@ def answer(job: Job) -> Result:
     torch.set_grad_enabled(False)
     if job["cores"]:  # each pool of workers has as many as there are processors for it
         os.sched_setaffinity(0, job["cores"])
-    if not job["cpu"]:
+    if not job["tiny"]:
         nothing_is_searched()
     turn = Turn(Path(job["lock"]))
     everything_takes(turn)
-    cell = Cell(job["example"], job["batch"], job["dtype"], job["cpu"])
-    notes = Notes(Path(job["notes"]), cell.name)
-    device = "cpu" if job["cpu"] else "cuda"
+    cell = Cell(*(job[field.name] for field in fields(Cell)))
+    note = noting(Path(job["notes"]), cell.name)
+    device = "cpu" if job["tiny"] else "cuda"
     module, args = cell.made(device)
-    notes.add("made", None)
-    options = {"time_limit": job["tune_s"], "measure": job["measure"], "mode": None if job["cpu"] else MODE}
+    note("made", None)
+    options = {"time_limit": job["tune_s"], "measure": job["measure"], "mode": None if job["tiny"] else MODE}
     calls: dict[str, Any] = {"eager": lambda module: module}
     calls["ours"] = lambda module: torch.compile(
         module, backend=backend.mirage_formal, fullgraph=True, dynamic=False, options=options
@@ -110,22 +109,22 @@ def answer(job: Job) -> Result:
             try:
                 begin = time.perf_counter()
                 errors[name] = _error(calls[name], module, args)
-                notes.add("compiled", {name: round(time.perf_counter() - begin, 1)})
+                note("compiled", {name: round(time.perf_counter() - begin, 1)})
             except Exception as error:
-                notes.add("failed", {name: short(error)})
+                note("failed", {name: short(error)})
                 del calls[name]
             if name == "ours" and backend.REPORTS:
-                notes.add("report", str(backend.REPORTS[-1]))
-    notes.add("errors", errors)
+                note("report", str(backend.REPORTS[-1]))
+    note("errors", errors)
     with turn:
-        found = _rounds(calls, module, args, notes)
+        found = _rounds(calls, module, args, note)
     ratio = found.get("ours", math.nan) / found.get("autotune", math.nan)
-    if not ratio <= WANTED and not job["cpu"]:
+    if not ratio <= WANTED and not job["tiny"]:
         with turn:
-            _split(calls, module, args, notes)
+            _split(calls, module, args, note)
     if job["layers"]:
         with store_in(Path(job["store"])), turn:
-            _stacked(calls, cell, job["layers"], device, notes)
+            _stacked(calls, cell, job["layers"], device, note)
     return {"ratio": ratio}
 
 
@@ -152,7 +151,7 @@ def _error(make: Any, module: Any, args: Any) -> float:
     return worst
 
 
-def _rounds(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> dict[str, float]:
+def _rounds(calls: dict[str, Any], module: Any, args: Any, note: Note) -> dict[str, float]:
     """Medians of rounds in which all are timed in turns, on several modules so that weights are not in the cache."""
     from benchmarks.torch_cells import like, size_of
 
@@ -168,17 +167,17 @@ def _rounds(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> dict
         return [compiled[name, seed], inputs]
 
     cells = {name: partial(_measured, partial(given, name=name), size, args[0].is_cuda) for name in calls}
-    return _medians(rounds(cells, ROUNDS), calls, notes)
-
-
-def _medians(cells: dict[str, dict[str, Any]], calls: dict[str, Any], notes: Notes) -> dict[str, float]:
-    """What was timed, written down; what failed is not called again."""
-    for name in [name for name, cell in cells.items() if "error" in cell]:
-        notes.add("failed", {name: cells[name]["error"]})
-        del calls[name]
-    timed = {name: {"us": cell["us"], "runs": cell["runs"]} for name, cell in cells.items() if "us" in cell}
-    notes.add("us", timed)
+    timed = _timed(rounds(cells, ROUNDS), calls, note)
+    note("us", timed)
     return {name: cell["us"] for name, cell in timed.items()}
+
+
+def _timed(cells: dict[str, dict[str, Any]], calls: dict[str, Any], note: Note) -> dict[str, dict[str, Any]]:
+    """The cells that were timed; what failed is written down, and not called again."""
+    for name in [name for name, cell in cells.items() if "error" in cell]:
+        note("failed", {name: cells.pop(name)["error"]})
+        del calls[name]
+    return {name: {"us": cell["us"], "runs": cell["runs"]} for name, cell in cells.items()}
 
 
 def _measured(given: Any, size: int, on_gpu: bool) -> Any:
@@ -190,13 +189,17 @@ def _measured(given: Any, size: int, on_gpu: bool) -> Any:
     pairs = [given(seed) for seed in range(2)]
     for call, inputs in pairs:
         call(*inputs)
+    return _by_clock(lambda: [call(*inputs) for call, inputs in pairs * 3], 6)
+
+
+def _by_clock(call: Callable[[], Any], count: int) -> Any:
+    """Microseconds of one of so many calls that are made together."""
     begin = time.perf_counter()
-    for call, inputs in pairs * 3:
-        call(*inputs)
-    return SimpleNamespace(us=(time.perf_counter() - begin) / 6 * 1e6)
+    call()
+    return SimpleNamespace(us=(time.perf_counter() - begin) / count * 1e6)
 
 
-def _split(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> None:
+def _split(calls: dict[str, Any], module: Any, args: Any, note: Note) -> None:
     """Microseconds of each kernel of a call, ours and theirs."""
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -215,17 +218,17 @@ def _split(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> None:
                     call(*args)
                 torch.cuda.synchronize()
         except Exception as error:
-            notes.add("failed", {f"kernels of {name}": short(error)})
+            note("failed", {f"kernels of {name}": short(error)})
             continue
         rows = []
         for event in seen.key_averages():
             us = getattr(event, "self_device_time_total", 0.0)
             if us and str(event.device_type).endswith("CUDA") and "emset" not in event.key and "fill" not in event.key:
                 rows.append([event.key[:90], round(us / 10, 2), round(event.count / 10, 1)])
-        notes.add("kernels", {name: sorted(rows, key=lambda row: -row[1])[:14]})
+        note("kernels", {name: sorted(rows, key=lambda row: -row[1])[:14]})
 
 
-def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, notes: Notes) -> None:
+def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, note: Note) -> None:
     """A token through many layers in one graph."""
     import torch
 
@@ -248,10 +251,10 @@ def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, notes: N
             token()
             stacks[name] = token if device == "cpu" else TorchRecorder().capture([token])[0]
         cells = {name: partial(_replayed, replay, device) for name, replay in stacks.items()}
-        found = {name: cell["us"] for name, cell in rounds(cells, ROUNDS).items()}
-        notes.add("layers", {"count": count, "us": found})
+        timed = _timed(rounds(cells, ROUNDS), calls, note)
+        note("layers", {"count": count, "us": {name: cell["us"] for name, cell in timed.items()}})
     except Exception as error:
-        notes.add("failed", {f"{count} layers": short(error)})
+        note("failed", {f"{count} layers": short(error)})
     finally:
         if device != "cpu":
             torch.cuda.empty_cache()
@@ -261,11 +264,9 @@ def _replayed(replay: Any, device: str) -> Any:
     """Time one replay; on the CPU by the clock."""
     from mirage_formal.device.measure import TorchRecorder
 
-    if device != "cpu":
-        return SimpleNamespace(us=median(TorchRecorder().time(replay) for _ in range(12)))
-    begin = time.perf_counter()
-    replay()
-    return SimpleNamespace(us=1e6 * (time.perf_counter() - begin))
+    if device == "cpu":
+        return _by_clock(replay, 1)
+    return SimpleNamespace(us=median(TorchRecorder().time(replay) for _ in range(12)))
 
 
 def _cores(number: int, jobs: int) -> list[int]:
@@ -278,19 +279,17 @@ def _cores(number: int, jobs: int) -> list[int]:
     return sorted({every[(start + i) % len(every)] for i in range(min(3 * own, len(every)))})
 
 
-def show(notes: list[dict[str, Any]], names: list[str], brief: bool = False) -> tuple[str, bool]:
+def show(notes: list[dict[str, Any]], names: list[str]) -> tuple[str, bool]:
     """The table, and whether every cell is right and timed."""
     known: dict[str, dict[str, Any]] = {name: {"failed": {}, "kernels": {}, "compiled": {}} for name in names}
     for line in notes:
-        row = known.setdefault(line["cell"], {"failed": {}, "kernels": {}, "compiled": {}})
+        row = known[line["cell"]]
         if line["what"] in ("failed", "kernels", "compiled"):
             row[line["what"]].update(line["value"])
         else:
             row[line["what"]] = line["value"]
         row["at"] = f"{line['what']} after {line['at_s']:.0f} s"
-    lines, good, ratios = [], True, []
-    lines.append("| cell | ours, us | max-autotune, us | ratio | eager, us | error ours / autotune / eager |")
-    lines.append("|---|--:|--:|--:|--:|---|")
+    good, rows, ratios = True, [], []
     for name, row in known.items():
         us = {key: cell["us"] for key, cell in row.get("us", {}).items()}
         errors = row.get("errors", {})
@@ -302,9 +301,11 @@ def show(notes: list[dict[str, Any]], names: list[str], brief: bool = False) -> 
             ratios.append(ratio)
         cells = [f"{x:.2f}" if x is not None else "-" for x in (ours, theirs, ratio, us.get("eager"))]
         said = " / ".join(f"{errors[key]:.2g}" if key in errors else "-" for key in ("ours", "autotune", "eager"))
-        lines.append(f"| {name} | {' | '.join(cells)} | {said}{'' if within else ' OUTSIDE'} |")
+        rows.append([name, *cells, said if within else f"{said} OUTSIDE"])
+    heads = ["cell", "ours, us", "max-autotune, us", "ratio", "eager, us", "error ours / autotune / eager"]
+    lines = [table(heads, rows, (0, -1))]
     if ratios:
-        lines.append(f"geometric mean of the ratio: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
+        lines.append(f"geometric mean of the ratio: {geometric_mean(ratios):.3f}")
     for name, row in known.items():
         if "layers" in row:
             found = row["layers"]["us"]
@@ -313,15 +314,12 @@ def show(notes: list[dict[str, Any]], names: list[str], brief: bool = False) -> 
             lines.append(f"{name}, {row['layers']['count']} layers, a token: {text}{less}")
         if row["failed"] or "us" not in row:
             lines.append(f"{name}: {row['failed']} last: {row.get('at', 'not begun')}, compiled in {row['compiled']} s")
-        if not brief and row["kernels"]:
-            for side, kernels in row["kernels"].items():
-                lines.append(f"{name}, kernels of {side} (us a call, times a call):")
-                lines += [f"  {us:8.2f} {count:4.1f}  {kernel}" for kernel, us, count in kernels]
-        if not brief and "report" in row:
-            lines += [
-                f"{name}, report:",
-                *("  " + text for text in row["report"].splitlines() if "evidence" not in text),
-            ]
+        for side, kernels in row["kernels"].items():
+            lines.append(f"{name}, kernels of {side} (us a call, times a call):")
+            lines += [f"  {us:8.2f} {count:4.1f}  {kernel}" for kernel, us, count in kernels]
+        if "report" in row:
+            texts = row["report"].splitlines()
+            lines += [f"{name}, report:", *(f"  {text}" for text in texts if "evidence" not in text)]
     return "\n".join(lines), good
 
 
@@ -341,13 +339,11 @@ def main() -> int:
     notes.unlink(missing_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="mirage_formal-layers-"))
     common = {"notes": str(notes), "store": str(unpacked(given.store)), "lock": str(scratch / "lock")}
-    common |= {"tune_s": given.tune, "measure": given.measure, "cpu": given.cpu}
+    common |= {"tune_s": given.tune, "measure": given.measure}
     jobs: list[Job] = [
         {
             **common,
-            "example": cell.example,
-            "batch": cell.batch,
-            "dtype": cell.dtype,
+            **asdict(cell),
             "layers": given.layers if cell.example == "llama_layer" and cell.batch == 1 else 0,
             "cores": _cores(number, min(given.jobs, len(every))),
         }

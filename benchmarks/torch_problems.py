@@ -35,11 +35,11 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
 from benchmarks.gpu_jobs import WORKER, Job, Ledger, Result, children, serve, short
-from benchmarks.harness import in_turns, options
+from benchmarks.harness import in_turns, options, table
 from benchmarks.torch_store import unpacked
 
 TRIALS, ROUNDS = 5, 3
@@ -107,7 +107,7 @@ def answer(job: Job) -> Result:
     """One problem."""
     import torch
 
-    from benchmarks.gpu_turn import Turn, everything_takes
+    from benchmarks.gpu_jobs import Turn, everything_takes
     from benchmarks.torch_store import nothing_is_searched, store_in
     from mirage_formal.torch.integrations.kernelbench.trials import compared
     from mirage_formal.torch.modules import backend
@@ -208,8 +208,7 @@ def _timed(calls: dict[str, Any], inputs: Any, device: str, turn: Any) -> dict[s
 
 def show(results: Mapping[str, Result | None]) -> str:
     """The figures of each level, and the problems that stand out."""
-    lines = ["| level | problems | done | right | ours used | fast_1 | geometric mean | least | below 0.95 |"]
-    lines.append("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    rows = []
     levels = sorted({name.partition("/")[0] for name in results})
     for level in [*levels, "all"]:
         own = {name: one for name, one in results.items() if level in (name.partition("/")[0], "all")}
@@ -217,10 +216,12 @@ def show(results: Mapping[str, Result | None]) -> str:
         right = {name: one for name, one in done.items() if one.get("correct") == "passed"}
         ratios = [one["speedup"] for one in right.values() if "speedup" in one]
         used = sum(one.get("ours_of", 0) > 0 for one in right.values())
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+        mean = geometric_mean(ratios) if ratios else math.nan
         fast, low = sum(ratio > 1 for ratio in ratios), sum(ratio < 0.95 for ratio in ratios)
         cells = [level, len(own), len(done), len(right), used, f"{fast / max(1, len(done)):.2f}", f"{mean:.2f}"]
-        lines.append("| " + " | ".join(map(str, [*cells, f"{min(ratios, default=math.nan):.2f}", low])) + " |")
+        rows.append([*cells, f"{min(ratios, default=math.nan):.2f}", low])
+    heads = ["level", "problems", "done", "right", "ours used", "fast_1", "geometric mean", "least", "below 0.95"]
+    lines = [table(heads, rows)]
     timed = {name: one for name, one in results.items() if one is not None and "speedup" in one}
     ordered = sorted(timed, key=lambda name: timed[name]["speedup"])
     for name in dict.fromkeys([*ordered[:8], *ordered[-8:]]):

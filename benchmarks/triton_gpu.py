@@ -25,20 +25,19 @@ Options:
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 from benchmarks.gpu_cases import Called, Case, rounds
-from benchmarks.gpu_jobs import WORKER, Job, Result, children, runs_among, serve, short
+from benchmarks.gpu_jobs import WORKER, Job, Result, Turn, children, runs_among, serve, short
 from benchmarks.gpu_stages import candidates
-from benchmarks.gpu_turn import Turn
-from benchmarks.harness import options
+from benchmarks.harness import options, table
 from mirage_formal.graph.graph import KernelGraph
 
 LIMITS = {"float16": 1e-3, "bfloat16": 1e-2, "float32": 1e-3}
@@ -109,7 +108,8 @@ def _row(job: Job, turn: Turn) -> Result:
 
 def _called(program: KernelGraph, run: Callable[..., Any]) -> Called:
     """Something that computes a program, beside the program in float64, by torch."""
-    from benchmarks.torch_program import draw, torch_program
+    from benchmarks.peers import draw
+    from mirage_formal.torch.modules.eager import torch_program
 
     exact = torch_program(program)
     case = Case(lambda seed: draw(program.inputs, seed), lambda given: exact(*(x.double() for x in given)), ())
@@ -163,23 +163,17 @@ def _own_form(directory: Path) -> Any:
 
 def show(rows: dict[str, Result]) -> str:
     """The table."""
-    lines = [
-        "| run | candidate | CUDA, us | Triton, us | ratio | errors | Triton's variant |",
-        "|---|---|--:|--:|--:|---|---|",
-    ]
-    ratios = []
+    lines, ratios = [], [row["ratio"] for row in rows.values() if "ratio" in row]
     for name, row in rows.items():
         cells = {key: f"{cell['us']:.2f}" for key, cell in row.get("cells", {}).items() if "us" in cell}
-        if "ratio" in row:
-            ratios.append(row["ratio"])
-        ratio = f"{row['ratio']:.3f}" if "ratio" in row else str(row.get("error", "-"))
+        ratio = f"{row['ratio']:.3f}" if "ratio" in row else row.get("error", "-")
         errors = " / ".join(f"{row[key]:.1e}" for key in ("cuda_error", "triton_error") if key in row)
-        parts = [name, str(row.get("candidate", "-"))[:20], cells.get("cuda", "-"), cells.get("triton", "-"), ratio]
-        lines.append(f"| {' | '.join([*parts, errors, str(row.get('variant', '-'))])} |")
-        lines += [f"|   {key} | {str(note)[:150]} |" for key, note in row.get("notes", {}).items()]
-    if ratios:
-        lines.append(f"{len(ratios)} rows, geometric mean {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
-    return "\n".join(lines)
+        parts = [name, row.get("candidate", "-")[:20], cells.get("cuda", "-"), cells.get("triton", "-"), ratio]
+        lines += [[*parts, errors, row.get("variant", "-")]]
+        lines += [[f"  {key}", str(note)[:150]] for key, note in row.get("notes", {}).items()]
+    heads = ["run", "candidate", "CUDA, us", "Triton, us", "ratio", "errors", "Triton's variant"]
+    text = table(heads, lines, (0, 1, 5, 6))
+    return f"{text}\n{len(ratios)} rows, geometric mean {geometric_mean(ratios):.3f}" if ratios else text
 
 
 def main() -> int:

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.harness import parser_of
+from benchmarks import harness
 from mirage_formal.claims.counterexamples.refute import find
 from mirage_formal.graph.formats.json import decode, from_json
 from mirage_formal.records import RUN_FILE, SEARCH_FILE, SUMMARY_FILE
@@ -99,16 +99,14 @@ def _refuted_by_both(texts: tuple[str, ...]) -> bool:
 
 def row(name: str, kinds: Counter[str]) -> str:
     """A line of the table."""
-    columns = [str(kinds[head]) for head in HEADS[:-1]]
-    return f"| {name} | {' | '.join(columns)} | {share(kinds):.1f} |"
+    return harness.row(name, *(kinds[head] for head in HEADS[:-1]), f"{share(kinds):.1f}")
 
 
 def main() -> int:
     """Print the table: a line for each run with unknown candidates, and one for all."""
-    parser = parser_of(__doc__)
+    parser = harness.parser_of(__doc__)
     given = parser.parse_args()
-    print(f"| run | {' | '.join(HEADS)} |")
-    print("|---" * (1 + len(HEADS)) + "|")
+    print(harness.table(["run", *HEADS], [], range(1 + len(HEADS))))
     everything = Counter[str]()
     for root in given.runs:
         if not root.is_dir():

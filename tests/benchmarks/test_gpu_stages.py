@@ -16,10 +16,9 @@ import pytest
 
 from benchmarks import corpus_gpu, gpu_bench, gpu_stages, gpu_table
 from benchmarks.gpu_cases import rounds
-from benchmarks.gpu_jobs import Job, Ledger, Pool, Result
+from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, Turn
 from benchmarks.gpu_sanitize import best
 from benchmarks.gpu_stages import Row, Stages, choose, following
-from benchmarks.gpu_turn import Turn
 from benchmarks.harness import parser_of
 from tests.kit.paths import REPOSITORY
 
@@ -203,7 +202,7 @@ def test_a_compiler_times_its_candidates_alone(tmp_path: Path) -> None:
     text = f"""
 import sys, time
 from pathlib import Path
-from benchmarks.gpu_turn import Turn
+from benchmarks.gpu_jobs import Turn
 def timing(again):
     begin = time.monotonic()
     if again: run(False)
