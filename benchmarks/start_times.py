@@ -27,58 +27,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-from benchmarks.harness import in_turns, options, row, spread
+from benchmarks.harness import ROOT, in_turns, options, row, spread
 
 STAGES = ("first state", "first unit", "end")
 
-#: Loaded by every Python of a run at its start: writes the time at which the first state is counted, once, atomically.
-HOOK = """
-import os, sys, time
-from importlib.machinery import PathFinder
-
-class Finder:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name != "mirage_formal.search.engine":
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        run = spec.loader.exec_module
-        def exec_module(module):
-            run(module)
-            watch(module.Tally)
-        spec.loader.exec_module = exec_module
-        return spec
-
-def watch(tally):
-    def counted(method):
-        def call(self, name, *rest):
-            if name == "states":
-                tally.step, tally.add = plain
-                mark()
-            return method(self, name, *rest)
-        return call
-    plain = tally.step, tally.add
-    tally.step, tally.add = map(counted, plain)
-
-def mark():
-    now, cpu, ticks = time.monotonic(), 0, os.sysconf("SC_CLK_TCK")
-    session = os.getsid(0)
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session:
-            cpu += sum(map(int, fields[11:15]))
-    try:
-        file = os.open(os.environ["FIRST_STATE"], os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    except FileExistsError:
-        return
-    os.write(file, f"{now} {cpu / ticks}".encode())
-    os.close(file)
-
-sys.meta_path.insert(0, Finder)
-"""
+#: Loaded by every Python of a run.
+HOOKS = ROOT / "benchmarks" / "first_state"
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -86,11 +40,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 def run(checkout: Path, program: Path, workers: int) -> dict[str, tuple[float, float]]:
     """Seconds of time and of processor time at each stage; of the unit, which is seen from outside, time alone."""
     with tempfile.TemporaryDirectory() as folder:
-        hooks = Path(folder) / "hooks"
-        hooks.mkdir()
-        (hooks / "sitecustomize.py").write_text(HOOK)
         first, out = Path(folder) / "first", Path(folder) / "run"
-        environment = {**os.environ, "PYTHONPATH": f"{hooks}:{checkout}", "FIRST_STATE": str(first)}
+        environment = {**os.environ, "PYTHONPATH": f"{HOOKS}:{checkout}", "FIRST_STATE": str(first)}
         environment["MIRAGE_FORMAL_NO_CACHE"] = "1"  # an option would be unknown to older checkouts
         command = [sys.executable, "-m", "mirage_formal.search", str(program), "--out", str(out)]
         begin = time.monotonic()
