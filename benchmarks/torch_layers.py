@@ -50,7 +50,7 @@ from typing import Any
 from benchmarks.gpu_cases import rounds
 from benchmarks.gpu_jobs import WORKER, Job, Ledger, Result, children, serve, short
 from benchmarks.harness import append, options, table
-from benchmarks.torch_store import unpacked
+from benchmarks.torch_store import child_turn, prepare, store_in, unpacked
 
 MODE = "max-autotune-no-cudagraphs"
 SCALES = (0.1, 1.0, 8.0)
@@ -80,21 +80,15 @@ def answer(job: Job) -> Result:
     """One cell, in a process that has the GPU for as long as it holds the lock."""
     import torch
 
-    from benchmarks.gpu_jobs import Turn, everything_takes
     from benchmarks.torch_cells import Cell
-    from benchmarks.torch_store import nothing_is_searched, store_in
     from mirage_formal.torch.modules import backend
 
-    torch.set_grad_enabled(False)
     if job["cores"]:  # each pool of workers has as many as there are processors for it
         os.sched_setaffinity(0, job["cores"])
-    if not job["tiny"]:
-        nothing_is_searched()
-    turn = Turn(Path(job["lock"]))
-    everything_takes(turn)
+    device = job["device"]
+    turn = child_turn(job["lock"], device)
     cell = Cell(*(job[field.name] for field in fields(Cell)))
     note = noting(Path(job["notes"]), cell.name)
-    device = "cpu" if job["tiny"] else "cuda"
     module, args = cell.made(device)
     note("made", None)
     options = {"time_limit": job["tune_s"], "measure": job["measure"], "mode": None if job["tiny"] else MODE}
@@ -328,18 +322,18 @@ def main() -> int:
     if sys.argv[1:] == [WORKER]:
         return serve(answer)
     given = options(__doc__)
-    from benchmarks.torch_cells import cells, prepare
+    from benchmarks.torch_cells import cells, searched
 
     every = cells(given.only, given.dtype, tiny=given.cpu)
     if given.prepare:
-        prepare(given.store, every, given.search)
+        prepare(given.store, ((cell.name, partial(searched, cell, given.search)) for cell in every))
         return 0
     given.out.mkdir(parents=True, exist_ok=True)
     notes = (given.out / "torch_layers.jsonl").resolve()
     notes.unlink(missing_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="mirage_formal-layers-"))
     common = {"notes": str(notes), "store": str(unpacked(given.store)), "lock": str(scratch / "lock")}
-    common |= {"tune_s": given.tune, "measure": given.measure}
+    common |= {"tune_s": given.tune, "measure": given.measure, "device": "cpu" if given.cpu else "cuda"}
     jobs: list[Job] = [
         {
             **common,

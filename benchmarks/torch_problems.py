@@ -34,13 +34,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks.gpu_jobs import WORKER, Job, Ledger, Result, children, serve, short
+from benchmarks.gpu_jobs import WORKER, Job, Ledger, Result, children, serve
 from benchmarks.harness import in_turns, options, table
-from benchmarks.torch_store import unpacked
+from benchmarks.torch_store import child_turn, prepare, store_in, unpacked
 
 TRIALS, ROUNDS = 5, 3
 #: What a search was given counts for one that asks for at most a ninth more.
@@ -73,55 +74,34 @@ def backend_options(search: float, **more: Any) -> dict[str, Any]:
     return {"time_limit": search, "measure": 0, **more}
 
 
-def prepare(store: Path, levels: list[int], search: float) -> None:
-    """Search what the backend would find, without memory for tensors."""
+def searched(name: str, text: str, search: float) -> str:
+    """Search what the backend would find, without memory for tensors; what became of it."""
     import torch
 
-    from benchmarks.torch_store import migrated, store_in
     from mirage_formal.torch.modules import backend
 
-    store.mkdir(parents=True, exist_ok=True)
-    with store_in(store), torch.no_grad():
-        print("{} of {} entries of other code taken over".format(*migrated(store)), flush=True)
-        for name, text in problems(levels):
-            begin = time.monotonic()
-            torch._dynamo.reset()
-            backend.REPORTS.clear()
-            try:
-                names = names_of(name, text, small=False)
-                with torch.device("meta"):
-                    module, inputs = _evaluated(names, names["get_init_inputs"]()), names["get_inputs"]()
-                own = backend_options(search, rest="eager")
-                torch.compile(module, backend=backend.mirage_formal, dynamic=False, options=own)(*inputs)
-                rows: Any = [row for report in backend.REPORTS for row in getattr(report, "regions", ())]
-                said = "; ".join(
-                    one.kept or f"{one.kernels} kernels {one.unfused_us:.0f} -> {one.estimate_us:.0f} us"
-                    for one in rows
-                )
-            except Exception as error:  # the next problem is another matter
-                said = short(error)
-            print(f"{name}: {said or 'no region'} [{time.monotonic() - begin:.1f} s]", flush=True)
+    names = names_of(name, text, small=False)
+    with torch.device("meta"):
+        module, inputs = _evaluated(names, names["get_init_inputs"]()), names["get_inputs"]()
+    asked = backend_options(search, rest="eager")
+    torch.compile(module, backend=backend.mirage_formal, dynamic=False, options=asked)(*inputs)
+    rows: Any = [row for report in backend.REPORTS for row in getattr(report, "regions", ())]
+    return "; ".join(
+        one.kept or f"{one.kernels} kernels {one.unfused_us:.0f} -> {one.estimate_us:.0f} us" for one in rows
+    )
 
 
 def answer(job: Job) -> Result:
     """One problem."""
     import torch
 
-    from benchmarks.gpu_jobs import Turn, everything_takes
-    from benchmarks.torch_store import nothing_is_searched, store_in
     from mirage_formal.torch.integrations.kernelbench.trials import compared
     from mirage_formal.torch.modules import backend
 
-    torch.set_grad_enabled(False)
-    if not job["cpu"]:
-        nothing_is_searched()
-    turn = Turn(Path(job["lock"]))
-    if not getattr(backend, "_takes_turns", False):
-        everything_takes(turn)
-        vars(backend)["_takes_turns"] = True
+    device = job["device"]
+    turn = child_turn(job["lock"], device)
     torch._dynamo.reset()
     backend.REPORTS.clear()
-    device = "cpu" if job["cpu"] else "cuda"
     names = _placed(names_of(job["name"], job["text"], small=job["cpu"]), device)
     asked = backend_options(job["search"], rest="inductor")
     made: list[Any] = []
@@ -243,10 +223,12 @@ def main() -> int:
         return serve(answer)
     given = options(__doc__)
     if given.prepare:
-        prepare(given.store, given.levels, given.search)
+        cases = problems(given.levels)
+        prepare(given.store, ((name, partial(searched, name, text, given.search)) for name, text in cases))
         return 0
     scratch = Path(tempfile.mkdtemp(prefix="mirage_formal-problems-"))
     common = {"lock": str(scratch / "lock"), "store": str(unpacked(given.store)), "search": given.search}
+    common["device"] = "cpu" if given.cpu else "cuda"
     jobs: dict[str, Job] = {
         name: {**common, "name": name, "text": text, "cpu": given.cpu}
         for name, text in problems(given.levels)

@@ -14,10 +14,13 @@ import os
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
+from benchmarks.gpu_jobs import Turn, everything_takes, short
 from benchmarks.harness import options
 
 
@@ -71,6 +74,44 @@ def nothing_is_searched() -> None:
         raise MirageError("the store has no search of it")
 
     vars(choose)["kept_results"] = refused
+
+
+def prepare(place: Path, cases: Iterable[tuple[str, Callable[[], str]]]) -> None:
+    """Let cases search what a store lacks; what it has of earlier code is taken over if it holds.
+
+    Args:
+        place: The store.
+        cases: Names, and what searches and says what became of it.
+    """
+    import torch
+
+    from mirage_formal.torch.modules import backend
+
+    place.mkdir(parents=True, exist_ok=True)
+    with store_in(place), torch.no_grad():
+        print("{} of {} entries of other code taken over".format(*migrated(place)), flush=True)
+        for name, search in cases:
+            torch._dynamo.reset()
+            backend.REPORTS.clear()
+            begin = time.monotonic()
+            try:
+                said = search()
+            except Exception as error:  # the next case is another matter
+                said = short(error)
+            print(f"{name}: {said or 'no region'} [{time.monotonic() - begin:.1f} s]", flush=True)
+
+
+@cache
+def child_turn(lock: str, device: str) -> Turn:
+    """Make a child one that searches nothing on a GPU, and holds a file's lock whenever it times something."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    turn = Turn(Path(lock))
+    if device != "cpu":
+        nothing_is_searched()
+    everything_takes(turn)
+    return turn
 
 
 def packed(place: Path, file: Path) -> int:
