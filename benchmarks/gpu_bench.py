@@ -34,6 +34,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_cases import Case, triton_of, work
@@ -48,13 +49,10 @@ _ATTENTION = ("attn", "qk", "qv", "decode")
 def case_of(job: Job) -> Case:
     """The program of a job."""
     from benchmarks import peers
+    from mirage_formal.kernels.executable import load
 
-    example, batch = example_of(job["name"])
-    return Case(
-        lambda seed: peers.inputs(example, batch, seed),
-        lambda given: [peers.reference(example, given)],
-        peers.peers(example),
-    )
+    (example, _), given = example_of(job["name"]), load(Path(job["kernels"])).program.inputs
+    return Case(lambda seed: peers.draw(given, seed), lambda x: [peers.reference(example, x)], peers.peers(example))
 
 
 def example_of(name: str) -> tuple[str, int]:

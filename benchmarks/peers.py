@@ -1,6 +1,6 @@
 """What the examples are compared with: torch eager, torch.compile in two modes, and scaled_dot_product_attention.
 
-Inputs have the shapes of the examples. Keys are transposed for scaled_dot_product_attention before anything is timed.
+Keys are transposed for scaled_dot_product_attention before anything is timed.
 Programs of examples/ without a running maximum are compared with torch.softmax, which has one.
 """
 
@@ -20,8 +20,6 @@ from mirage_formal.torch.modules.eager import DTYPES
 Inputs = Sequence[torch.Tensor]
 Function = Callable[..., torch.Tensor]
 
-SCALE = 0.1
-
 
 @dataclass(frozen=True)
 class Peer:
@@ -30,28 +28,6 @@ class Peer:
     name: str
     prepare: Callable[[Inputs], list[torch.Tensor]]
     call: Function
-
-
-def shapes(example: str, b: int) -> list[tuple[int, ...]]:
-    """Shapes of the example's inputs."""
-    every: dict[str, list[tuple[int, ...]]] = {
-        "attn": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
-        "qk": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
-        "qv": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
-        "rmsnorm": [(2 * b, 4096), (4096, 6144)],
-        "lora": [(16 * b, 256), (256, 4096), (256, 16), (16, 4096)],
-        "gated_mlp": [(8 * b, 4096), (4096, 4096), (4096, 4096)],
-        "ntrans": [(8 * b, 4096)] * 3,
-        "decode": [(64 * b, 1, 128), (64 * b, 128, 4096), (64 * b, 4096, 128)],
-    }
-    return every[example]
-
-
-def inputs(example: str, b: int, seed: int, dtype: torch.dtype = torch.float16) -> list[torch.Tensor]:
-    """Seeded normal inputs with standard deviation SCALE."""
-    generator = torch.Generator("cuda").manual_seed(seed)
-    made = [torch.randn(s, generator=generator, device="cuda", dtype=torch.float32) for s in shapes(example, b)]
-    return [(x * SCALE).to(dtype) for x in made]
 
 
 def draw(given: Sequence[Input], seed: int, scale: float = 0.1) -> list[torch.Tensor]:
