@@ -139,7 +139,7 @@ def _most(values: Iterable[float | None]) -> float:
 
 def timed(case: Case, job: Job) -> Result:
     """One candidate's time, once, and how far its results are off: which of them are to be measured at all."""
-    ours = _Ours(case, Path(job["kernels"]))
+    ours = cuda_call(case, Path(job["kernels"]))
     return {"us": ours.measure().us, "replays_error": ours.replays_error()}
 
 
@@ -150,7 +150,7 @@ def row(case: Case, job: Job) -> Result:
         case: The program.
         job: Beside others "triton": what ``triton_of`` says of the run.
     """
-    ours = _Ours(case, Path(job["kernels"]))
+    ours = cuda_call(case, Path(job["kernels"]))
     found: Result = {"replays_error": ours.replays_error(), "notes": {}}
     cells: Cells = {"ours": ours.measure}
     makers: dict[str, Callable[[], Cells]] = {}
@@ -233,54 +233,67 @@ def rounds(cells: Mapping[str, Callable[[], Any]], count: int = ROUNDS) -> dict[
     return found
 
 
-class _Ours:
-    """A candidate's kernels on torch tensors."""
+class Called:
+    """What computes a program on torch tensors.
 
-    def __init__(self, case: Case, directory: Path) -> None:
-        import torch
+    Args:
+        case: The program.
+        run: A function of inputs, which returns new outputs or writes ``outputs``.
+        size: Bytes that a call reads.
+        outputs: Tensors; None if the function returns new ones.
+    """
 
-        from mirage_formal.device.launch import Optimized
+    def __init__(self, case: Case, run: Callable[..., Any], size: int, outputs: Sequence[Any] | None = None) -> None:
         from mirage_formal.device.measure import TorchRecorder
-        from mirage_formal.kernels.executable import load
-        from mirage_formal.torch.modules.eager import DTYPES
 
-        executable = load(directory)
-        self._case, self._recorder = case, TorchRecorder()
-        self._call = Optimized.of(executable)
-        self.size = sum(item.tensor.bytes for item in executable.program.inputs)
-        types = [executable.values[number] for number in executable.graph.outputs]
-        self._outputs = [torch.empty(t.shape, device="cuda", dtype=DTYPES[t.dtype]) for t in types]
+        self._case, self._run, self._outputs, self._recorder = case, run, outputs, TorchRecorder()
+        self.size = size
+
+    def once(self) -> None:
+        """Call it."""
+        self._run(*self._case.draw(_SEED))
 
     def measure(self) -> Any:
         """Time it."""
         from mirage_formal.device.measure import measure
 
-        outputs = self._outputs
-        return measure(
-            lambda x: self._call(*x, out=outputs), self._case.draw, self.size, self._recorder, outputs=outputs
-        )
+        return measure(lambda x: self._run(*x), self._case.draw, self.size, self._recorder, outputs=self._outputs)
 
     def replays_error(self) -> float:
-        """The largest relative error of an output in replays of one graph, norms over norms."""
-        buffers, outputs = self._case.draw(_SEED), self._outputs
-        call = functools.partial(self._call, *buffers, out=outputs)
-        return _replays_error(self._case, call, buffers, outputs, self._recorder)
+        """The largest relative error of an output in replays of one graph, norms over norms; NaN before each."""
+        from mirage_formal.device.measure import replayed_error
+
+        drawn = {seed: self._case.draw(seed) for seed in _GRAPH_SEEDS}
+        wanted = {seed: self._case.reference(given) for seed, given in drawn.items()}
+        buffers, outputs = self._case.draw(_SEED), list(self._outputs or ())
+
+        def call() -> None:
+            found = self._run(*buffers)
+            if self._outputs is None:  # those that the captured call has made
+                outputs[:] = _several(found)
+
+        def load(seed: int) -> None:
+            for buffer, values in zip(buffers, drawn[seed], strict=True):
+                buffer.copy_(values)
+
+        return replayed_error(
+            call, load, lambda seed: _apart(outputs, wanted[seed]), outputs, self._recorder, _GRAPH_SEEDS
+        )
 
 
-def _replays_error(
-    case: Case, call: Callable[[], Any], buffers: Sequence[Any], outputs: Sequence[Any], recorder: Any
-) -> float:
-    """The largest relative error of replays of a call that reads ``buffers``; ``outputs`` are NaN before each."""
-    from mirage_formal.device.measure import replayed_error
+def cuda_call(case: Case, directory: Path) -> Called:
+    """A candidate's kernels."""
+    import torch
 
-    drawn = {seed: case.draw(seed) for seed in _GRAPH_SEEDS}
-    wanted = {seed: case.reference(given) for seed, given in drawn.items()}
+    from mirage_formal.device.launch import Optimized
+    from mirage_formal.kernels.executable import load
+    from mirage_formal.torch.modules.eager import DTYPES
 
-    def load(seed: int) -> None:
-        for buffer, values in zip(buffers, drawn[seed], strict=True):
-            buffer.copy_(values)
-
-    return replayed_error(call, load, lambda seed: _apart(outputs, wanted[seed]), outputs, recorder, _GRAPH_SEEDS)
+    executable = load(directory)
+    types = [executable.values[number] for number in executable.graph.outputs]
+    outputs = [torch.empty(t.shape, device="cuda", dtype=DTYPES[t.dtype]) for t in types]
+    size = sum(item.tensor.bytes for item in executable.program.inputs)
+    return Called(case, functools.partial(Optimized.of(executable), out=outputs), size, outputs)
 
 
 def triton_of(kernels: Sequence[Path]) -> Result | None:
@@ -299,41 +312,6 @@ def triton_of(kernels: Sequence[Path]) -> Result | None:
             (one,) = (one for one in record.tried if one.sha256 == record.chosen)
             return {"kernels": str(directory), "warps": one.warps, "stages": one.stages, "sha256": one.sha256}
     return None
-
-
-class Called:
-    """A function of inputs that returns new outputs, such as a Triton file's.
-
-    Args:
-        case: The program.
-        run: The function.
-        size: Bytes that a call reads.
-    """
-
-    def __init__(self, case: Case, run: Callable[..., Any], size: int) -> None:
-        from mirage_formal.device.measure import TorchRecorder
-
-        self._case, self._run, self._size, self._recorder = case, run, size, TorchRecorder()
-
-    def measure(self) -> Any:
-        """Time it."""
-        from mirage_formal.device.measure import measure
-
-        return measure(lambda x: self._run(*x), self._case.draw, self._size, self._recorder)
-
-    def once(self) -> None:
-        """Call it."""
-        self._run(*self._case.draw(_SEED))
-
-    def replays_error(self) -> float:
-        """See ``_Ours.replays_error``; the outputs are those that the captured call has made."""
-        buffers = self._case.draw(_SEED)
-        outputs: list[Any] = []
-
-        def call() -> None:
-            outputs[:] = _several(self._run(*buffers))
-
-        return _replays_error(self._case, call, buffers, outputs, self._recorder)
 
 
 def triton_call(case: Case, chosen: Mapping[str, Any], size: int) -> Called:

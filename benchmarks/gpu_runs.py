@@ -20,7 +20,7 @@ Options:
   --out DIR              [required]
   --batches N...         [default: 1 8 16]
   --count N              candidates that get kernels [default: 8]
-  --arch NAME...         architecture to compile for; repeatable [default: sm_90a]
+  --arch NAME...         architecture to compile for; repeatable; sm_90a if left out
   --again                search again what is there
   --workers N            worker processes; one for each processor if left out
   --tune                 tune kernels instead of building the model's best

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import sys
 
+from benchmarks.gpu_jobs import short
 from benchmarks.harness import in_pool, options, quiet_torch
 from tests.kit.torch.models import FAMILIES, TYPES, Case, cases, compared
 
@@ -31,7 +32,7 @@ def line(case: Case) -> tuple[bool, str]:
     try:
         found = compared(case)
     except Exception as error:  # a case that fails is a row, whatever fails
-        return False, f"{case}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        return False, f"{case}: {short(error)}"
     operators = sum(len(region.nodes) for region in found.imported.regions)
     pairs = zip(found.ours, found.eager, strict=True)
     errors = ", ".join(f"{ours:.1e} ({eager:.1e})" for ours, eager in pairs)

@@ -98,7 +98,7 @@ def test_a_row_has_a_cell_and_an_error_of_its_own_for_it(monkeypatch: pytest.Mon
             return 3e-4
 
     monkeypatch.setattr("mirage_formal.device.measure.TorchRecorder", lambda: SimpleNamespace(cache_bytes=lambda: 1))
-    monkeypatch.setattr(gpu_cases, "_Ours", Ours)
+    monkeypatch.setattr(gpu_cases, "cuda_call", Ours)
     monkeypatch.setattr(gpu_cases, "triton_call", Triton)
     monkeypatch.setattr(Ours, "measure", lambda self: SimpleNamespace(us=10.0))
     case = Case(lambda seed: [seed], lambda given: [], [])
