@@ -78,7 +78,7 @@ def _size(grid: tuple[int, int, int]) -> str:
 
 
 def rows(name: str, keep: int, *, sanitize: bool) -> Iterator[Row]:
-    """All kernels of an example."""
+    """Emulate all kernels of an example."""
     yield from whole(name, keep, sanitize=sanitize)
     for row, candidate in kit.fastest().items():
         example, _, batch = row.rpartition("-b")

@@ -171,7 +171,7 @@ def judge_graphs(seed: int, count: int) -> Tally:
 
 
 def tasks_of(seed: int, count: int) -> list[tuple[int, int]]:
-    """Seeds and counts of the tasks."""
+    """Cut a count into tasks, each with a seed of its own."""
     return [(seed * 1_000_000 + i, len(some)) for i, some in enumerate(parts(count, CHUNK))]
 
 
@@ -217,7 +217,7 @@ def main() -> int:
 
 
 def _whole(console: Console, title: str, count: int, tasks: int, results: Results) -> Tally:
-    """All parts together, with progress on the way and the table at the end."""
+    """Add all parts, with progress on the way and the table at the end."""
     whole = Tally()
     for _, future in shown(title, results, tasks):
         part = future.result()

@@ -170,14 +170,14 @@ def row(case: Case, job: Job) -> Result:
 
 
 def _triton(case: Case, chosen: Mapping[str, Any], size: int, found: Result) -> Cells:
-    """The cell of a Triton file; its error in ``found``."""
+    """Make the cell of a Triton file; its error goes into ``found``."""
     file = triton_call(case, chosen, size)
     found["triton_error"] = file.replays_error()
     return {"triton": file.measure}
 
 
 def _peer(case: Case, peer: Peer, size: int, found: Result) -> Cells:
-    """The cell of a peer; its error in ``found``."""
+    """Make the cell of a peer; its error goes into ``found``."""
     from mirage_formal.device.measure import TorchRecorder, measure
 
     begin = time.perf_counter()
@@ -260,7 +260,7 @@ class Called:
         return measure(lambda x: self._run(*x), self._case.draw, self.size, self._recorder, outputs=self._outputs)
 
     def replays_error(self) -> float:
-        """The largest relative error of an output in replays of one graph, norms over norms; NaN before each."""
+        """Find the largest relative error of an output in replays of one graph, norms over norms; NaN before each."""
         from mirage_formal.device.measure import replayed_error
 
         drawn = {seed: self._case.draw(seed) for seed in _GRAPH_SEEDS}
@@ -282,7 +282,7 @@ class Called:
 
 
 def cuda_call(case: Case, directory: Path) -> Called:
-    """A candidate's kernels."""
+    """Load a candidate's kernels."""
     import torch
 
     from mirage_formal.device.launch import Optimized
@@ -315,7 +315,7 @@ def triton_of(kernels: Sequence[Path]) -> Result | None:
 
 
 def triton_call(case: Case, chosen: Mapping[str, Any], size: int) -> Called:
-    """The Triton file that tuning chose; see ``triton_of``."""
+    """Load the Triton file that tuning chose; see ``triton_of``."""
     from mirage_formal.kernels.triton.options import LaunchOptions
     from mirage_formal.run.autotuning.triton.files import texts
     from mirage_formal.run.kernel_build.triton.calls import load_module

@@ -112,7 +112,7 @@ def _spread(row: dict[str, Any]) -> float:
 
 
 def markdown(written: dict[str, Any], sanitized: Sequence[dict[str, Any]] = ()) -> str:
-    """Times; spreads and candidates; errors beside tolerances.
+    """Write three tables: times; spreads and candidates; errors beside tolerances.
 
     Args:
         written: What gpu_bench.py has written.

@@ -90,12 +90,12 @@ def options(text: str | None, **choices: Iterable[str]) -> argparse.Namespace:
 
 
 def command(module: str, *arguments: object) -> tuple[str, ...]:
-    """The command that runs a module."""
+    """Make the command that runs a module."""
     return (sys.executable, "-m", module, *map(str, arguments))
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment of a command that runs a module of this repository, in any directory."""
+    """Make the environment of a command that runs a module of this repository, in any directory."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, **more}
 

@@ -24,7 +24,7 @@ EXAMPLES = ("attn", "qknorm", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode"
 
 
 def run(example: str, workers: int) -> tuple[float, list[dict[str, Any]]]:
-    """Seconds of one search as a whole process, and the summaries that it wrote."""
+    """Search as a whole process; its seconds, and the summaries that it wrote."""
     with tempfile.TemporaryDirectory() as folder:
         asked = ("--no-cache", "--workers", workers, "--out", Path(folder) / example)
         search = command("mirage_formal.search", f"examples/{example}.py", *asked)

@@ -77,7 +77,7 @@ def cells(only: Sequence[str], dtype: str, *, tiny: bool) -> list[Cell]:
 
 
 def searched(cell: Cell, limit: float) -> str:
-    """Search what the backend would find in a cell's graph, without memory for it; what became of it."""
+    """Search what the backend would find in a cell's graph, without memory for it; say what became of it."""
     from mirage_formal.torch.modules import backend
 
     module, args = cell.made("meta")

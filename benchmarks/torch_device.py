@@ -52,7 +52,7 @@ class Ended:
 
 
 def parts() -> dict[str, tuple[str, ...]]:
-    """What the processes test, the longest first: by name pytest's arguments."""
+    """Divide the tests among processes, the longest first: by name pytest's arguments."""
     file = f"{TESTS}/test_examples_device.py"
     found = {name: (file, "-k", f"[{name}") for name in sorted(EXAMPLES, key=lambda n: "layer" not in n)}
     return {**found, "calls": (f"{TESTS}/test_calls_device.py", f"{TESTS}/test_two_gpus.py")}
@@ -115,7 +115,7 @@ def prepare(store: Path) -> None:
 
 
 def shown(every: Sequence[Ended], rows: list[dict[str, Any]]) -> str:
-    """A line for each process, and the failures."""
+    """Say what became of each process, and the failures."""
     lines = []
     for part in every:
         took = "cut by the limit or not begun" if part.code is None else f"{part.seconds:.0f} s"

@@ -66,7 +66,7 @@ Note = Callable[[str, Any], None]
 
 
 def noting(path: Path, cell: str) -> Note:
-    """What is known of a cell, written to a file of JSON lines as it comes."""
+    """Write what is known of a cell to a file of JSON lines as it comes."""
     begin = time.perf_counter()
 
     def note(what: str, value: Any) -> None:
@@ -146,7 +146,7 @@ def _error(make: Any, module: Any, args: Any) -> float:
 
 
 def _rounds(calls: dict[str, Any], module: Any, args: Any, note: Note) -> dict[str, float]:
-    """Medians of rounds in which all are timed in turns, on several modules so that weights are not in the cache."""
+    """Time all in rounds, in turns: medians, on several modules so that weights are not in the cache."""
     from benchmarks.torch_cells import like, size_of
 
     kept, size = [(module, args)], size_of(module, args)
@@ -167,7 +167,7 @@ def _rounds(calls: dict[str, Any], module: Any, args: Any, note: Note) -> dict[s
 
 
 def _timed(cells: dict[str, dict[str, Any]], calls: dict[str, Any], note: Note) -> dict[str, dict[str, Any]]:
-    """The cells that were timed; what failed is written down, and not called again."""
+    """Choose the cells that were timed; what failed is written down, and not called again."""
     for name in [name for name, cell in cells.items() if "error" in cell]:
         note("failed", {name: cells.pop(name)["error"]})
         del calls[name]
@@ -187,7 +187,7 @@ def _measured(given: Any, size: int, on_gpu: bool) -> Any:
 
 
 def _by_clock(call: Callable[[], Any], count: int) -> Any:
-    """Microseconds of one of so many calls that are made together."""
+    """Time so many calls that are made together; microseconds of one."""
     begin = time.perf_counter()
     call()
     return SimpleNamespace(us=(time.perf_counter() - begin) / count * 1e6)

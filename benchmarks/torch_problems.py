@@ -75,7 +75,7 @@ def backend_options(search: float, **more: Any) -> dict[str, Any]:
 
 
 def searched(name: str, text: str, search: float) -> str:
-    """Search what the backend would find, without memory for tensors; what became of it."""
+    """Search what the backend would find, without memory for tensors; say what became of it."""
     import torch
 
     from mirage_formal.torch.modules import backend

@@ -47,7 +47,7 @@ _OPTIONS = re.compile(r"num_warps=(\d+), num_stages=(\d+)")
 
 
 def answer(job: Job) -> Result:
-    """A row of the table: the fastest right kernels of CUDA C++, and the same µGraph in Triton."""
+    """Measure a row of the table: the fastest right kernels of CUDA C++, and the same µGraph in Triton."""
     import torch
 
     torch.set_grad_enabled(False)
@@ -107,7 +107,7 @@ def _row(job: Job, turn: Turn) -> Result:
 
 
 def _called(program: KernelGraph, run: Callable[..., Any]) -> Called:
-    """Something that computes a program, beside the program in float64, by torch."""
+    """Put what computes a program beside the program in float64, by torch."""
     from benchmarks.peers import draw
     from mirage_formal.torch.modules.eager import torch_program
 
