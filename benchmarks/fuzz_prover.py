@@ -35,7 +35,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks.harness import in_pool, parser_of, parts, shown
+from benchmarks.harness import in_pool, parser_of, parts, shown, table
 from mirage_formal.check.proof.ring import ProofError
 
 # The generators stand with the tests.
@@ -178,11 +178,12 @@ def tasks_of(seed: int, count: int) -> list[tuple[int, int]]:
 def show(console: Console, title: str, tally: Tally) -> None:
     """Prints what came out."""
     console.print(f"{title}: {tally.total:,} decided, {len(tally.failures)} failures")
-    console.print("| verdict | " + " | ".join(f"float64: {said.value}" for said in Decision) + " | all |")
-    console.print("|---|---|---|---|---|")
+    rows = []
     for name in (kind.__name__ for kind in VERDICTS):
-        row = [tally.counts[name, said.value] for said in Decision]
-        console.print(f"| {name} | " + " | ".join(f"{n:,}" for n in (*row, sum(row))) + " |")
+        found = [tally.counts[name, said.value] for said in Decision]
+        rows.append([name, *(f"{n:,}" for n in (*found, sum(found)))])
+    heads = ["verdict", *(f"float64: {said.value}" for said in Decision), "all"]
+    console.print(table(heads, rows, range(len(heads))))
     console.print(
         f"largest proof {tally.proof_bytes:,} bytes; slowest pair {tally.slowest[0]:.2f} s, {tally.slowest[1]}"
     )
