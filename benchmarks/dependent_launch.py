@@ -24,9 +24,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import cupy
-
-from benchmarks.harness import in_turns, options
+from benchmarks.harness import in_turns, options, table
 from benchmarks.harness import row as table_row
 from mirage_formal.device.measure import host_overhead
 from mirage_formal.device.programmatic_launch import launcher
@@ -36,8 +34,8 @@ from mirage_formal.errors import MirageError
 from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaunch, in_order, load
 
 HEAD = (
-    "| kernels | launches | dependent | in order us | dependent us | saved us | us a launch | spread % "
-    "| host in order us | host dependent us | bits |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
+    "kernels | launches | dependent | in order us | dependent us | saved us | us a launch | spread % | "
+    "host in order us | host dependent us | bits"
 )
 
 
@@ -68,6 +66,8 @@ def same(ways: Sequence[DeviceRuns], inputs: InputSets, repeats: int = 20) -> bo
 
 def row(place: Path, rounds: int) -> tuple[float, bool, str]:
     """Measure a directory: microseconds saved of a dependent launch, whether bits are equal, a line of the table."""
+    import cupy
+
     executable = load(place)
     ways = [DeviceRuns(in_order(executable)), DeviceRuns(executable)]
     inputs = InputSets(ways[0])
@@ -91,10 +91,13 @@ def row(place: Path, rounds: int) -> tuple[float, bool, str]:
 def main() -> None:
     """Print the table."""
     given = options(__doc__)
+    import cupy
+
     if launcher(cupy.cuda.runtime, str(cupy.cuda.Device().compute_capability)) is None:
         sys.exit("expected a GPU of compute capability 9.0 and a driver for CUDA 12.3 or later, got others")
     version = cupy.cuda.runtime.driverGetVersion()
-    print(f"{device_name()}, driver for CUDA {version // 1000}.{version % 1000 // 10}\n\n{HEAD}")
+    print(f"{device_name()}, driver for CUDA {version // 1000}.{version % 1000 // 10}\n")
+    print(table(HEAD, [], (0, -1)))
     saved, left, wrong = list[float](), 0, False
     for place in found(given.places):
         try:

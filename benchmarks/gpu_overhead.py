@@ -14,11 +14,7 @@ from __future__ import annotations
 
 from functools import partial
 
-import cupy
-import torch
-
 from benchmarks.harness import options, row, table
-from benchmarks.peers import draw
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import host_overhead
 from mirage_formal.kernels.executable import load
@@ -30,6 +26,11 @@ MOST_US = 20.0
 def main() -> None:
     """Print the table."""
     kernels = options(__doc__).kernels
+    import cupy
+    import torch
+
+    from benchmarks.peers import draw
+
     synchronise = torch.cuda.synchronize
     bare = cupy.RawKernel('extern "C" __global__ void f(void*, void*, void*, void*, void*) {}', "f")
     arguments = tuple(cupy.zeros(4) for _ in range(5))
