@@ -5,23 +5,24 @@ Run: .venv/bin/python -m benchmarks.attack [--trials N] [--seed S] [--jobs J] [-
 Exit 1 if anything false was accepted, an exception that is no refusal came out, a trial took more than 60 s of
 processor time, or a process more than 1 GiB of memory. A trial is named by its family, seed and number, and --only with
 --number makes it again alone. The trials do not depend on the number of jobs.
+
+Options:
+  --trials N   of all families together [default: 50000]
+  --seed N     [default: 1]
+  --jobs N     processes [default: processors]
+  --only NAME  one family alone
+  --number N   one trial alone, with --only
 """
 
 from __future__ import annotations
 
-import argparse
 import faulthandler
-import multiprocessing
-import os
 import resource
 import sys
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from time import perf_counter
 
-from rich.console import Console
-from rich.progress import Progress
+from benchmarks.harness import in_pool, parser_of, parts, shown
 
 # The generators stand with the tests.
 from tests.attack.families import FAMILIES
@@ -45,53 +46,30 @@ def part(family: int, seed: int, first: int, count: int) -> tuple[Tally, int]:
     return tally, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def chunks(counts: dict[int, int]) -> Iterator[tuple[int, int, int]]:
-    """Family, first number and count of each part."""
-    for family, count in counts.items():
-        for first in range(0, count, CHUNK):
-            yield family, first, min(CHUNK, count - first)
-
-
 def main() -> int:
     """Run a campaign; returns the exit code."""
     names = [family.name for family in FAMILIES]
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=50_000, help="of all families together [default: 50000]")
-    parser.add_argument("--seed", type=int, default=1, help="[default: 1]")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes [default: processors]")
-    parser.add_argument("--only", choices=names, help="one family alone")
-    parser.add_argument("--number", type=int, help="one trial alone, with --only")
-    options = parser.parse_args()
-    if options.number is not None:
-        if options.only is None:
+    parser = parser_of(__doc__, only=names)
+    given = parser.parse_args()
+    if given.number is not None:
+        if given.only is None:
             parser.error("--number needs --only")
-        tally = campaign(FAMILIES[names.index(options.only)], options.seed, range(options.number, options.number + 1))
+        tally = campaign(FAMILIES[names.index(given.only)], given.seed, range(given.number, given.number + 1))
         print(*tally.failures or tally.said, sep="\n")
         return 1 if tally.failures else 0
-    chosen = {i: family for i, family in enumerate(FAMILIES) if options.only in (None, family.name)}
-    counts = {i: max(1, round(options.trials * family.share)) for i, family in chosen.items()}
+    chosen = {i: family for i, family in enumerate(FAMILIES) if given.only in (None, family.name)}
+    counts = {i: max(1, round(given.trials * family.share)) for i, family in chosen.items()}
     begin, most = perf_counter(), 0
     tallies = {i: Tally() for i in counts}
-    console = Console(stderr=True)
-    with (
-        ProcessPoolExecutor(options.jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
-        Progress(console=console, disable=not console.is_terminal) as progress,
-    ):
-        task = progress.add_task("trials", total=sum(counts.values()))
-        futures: dict[Future[tuple[Tally, int]], tuple[int, int, int]] = {
-            pool.submit(part, family, options.seed, first, count): (family, first, count)
-            for family, first, count in chunks(counts)
-        }
-        for future in as_completed(futures):
-            family, first, count = futures[future]
-            try:
-                tally, memory = future.result()
-            except BrokenProcessPool:
-                tally, memory = Tally(), 0
-                tally.failures.append(f"{FAMILIES[family].name} {options.seed}:{first}+{count}: the process died")
-            tallies[family].add(tally)
-            most = max(most, memory)
-            progress.advance(task, count)
+    tasks = [(i, given.seed, some.start, len(some)) for i, count in counts.items() for some in parts(count, CHUNK)]
+    for (family, _, first, count), future in shown("trials", in_pool(part, tasks, given.jobs), len(tasks)):
+        try:
+            tally, memory = future.result()
+        except BrokenProcessPool:
+            tally, memory = Tally(), 0
+            tally.failures.append(f"{FAMILIES[family].name} {given.seed}:{first}+{count}: the process died")
+        tallies[family].add(tally)
+        most = max(most, memory)
     return report({FAMILIES[i]: tally for i, tally in tallies.items()}, perf_counter() - begin, most)
 
 

@@ -6,16 +6,19 @@ For each form of tests/claims/equality/constant_forms.py (a scale, a norm's eps,
 proving and of replaying, over all programs, of the two forms being equal and of each being equal to itself; with 1/8,
 and with the 24 natural constants. Exit 1 if something is not proved or refused, or if a median with the natural
 constants is more than twice that with 1/8.
+
+Options:
+  --repeat N  [default: 1]
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Iterable
 from fractions import Fraction
 
+from benchmarks.harness import options, row, table
 from benchmarks.proof_times import Costs, costs
 
 # The constants stand with the tests.
@@ -37,22 +40,19 @@ def measured(form: str, constants: Iterable[Fraction], programs: Iterable[Sample
 
 def main() -> int:
     """Prints the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeat", type=int, default=1)
-    arguments = parser.parse_args()
+    arguments = options(__doc__)
     programs = [sample for sample in samples() if not sample.name.startswith(LONG)]
-    print("| form | proofs | not proved | prove ms, 1/8 | prove ms | replay ms, 1/8 | replay ms |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    print(table("form | proofs | not proved | prove ms, 1/8 | prove ms | replay ms, 1/8 | replay ms", []))
     good = True
     for form in FORMS:
-        plain = [item for item in measured(form, [Fraction(1, 8)], programs, arguments.repeat) if item is not None]
-        every = measured(form, NATURAL.values(), programs, arguments.repeat)
-        found = [item for item in every if item is not None]
-        before, after = (statistics.median(item.prove_ms for item in items) for items in (plain, found))
-        replays = [statistics.median(item.replay_ms for item in items) for items in (plain, found)]
-        times = f"{before:.1f} | {after:.1f} | {replays[0]:.1f} | {replays[1]:.1f}"
-        print(f"| {form} | {len(found)} | {len(every) - len(found)} | {times} |", flush=True)
-        good &= len(found) == len(every) and after <= 2 * before
+        kinds = ([Fraction(1, 8)], NATURAL.values())
+        plain, every = (measured(form, constants, programs, arguments.repeat) for constants in kinds)
+        both = [[item for item in some if item is not None] for some in (plain, every)]
+        before, after = (statistics.median(item.prove_ms for item in items) for items in both)
+        replays = [statistics.median(item.replay_ms for item in items) for items in both]
+        missing = len(every) - len(both[1])
+        print(row(form, len(both[1]), missing, *(f"{ms:.1f}" for ms in (before, after, *replays))), flush=True)
+        good &= not missing and after <= 2 * before
     return 0 if good else 1
 
 

@@ -9,21 +9,32 @@ the program at its small sizes and runs the kernels on the CPU emulator. Results
 a later call does what is missing there; --again does everything again. The table is DIR/corpus.md and DIR/corpus.json.
 
 Exit 1 if a program has no candidate, or a stage failed.
+
+Options:
+  --only PATTERN...  programs; a shell pattern
+  --programs DIR     [default: examples/corpus]
+  --out DIR          [default: runs/corpus]
+  --jobs N           programs at once [default: 1]
+  --time-limit S     seconds of one search [default: 60]
+  --kill-after S     seconds of one process [default: 900]
+  --check            check the run directories again
+  --build            build kernels of the best candidates
+  --emulate          run kernels at small sizes on the emulator
+  --again            also what has a result
 """
 
 from __future__ import annotations
 
-import argparse
-import shutil
 import sys
 from collections.abc import Sequence
 from fnmatch import fnmatch
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.in_processes import ROOT, Ledger, Row, Task, module, run_tasks
+from benchmarks import harness
+from benchmarks.harness import ROOT, command, parser_of
+from benchmarks.in_processes import STAGES, Ledger, Row, Task, run_stages
 
 CORPUS = ROOT / "examples" / "corpus"
 #: A search that takes longer than this is counted.
@@ -43,14 +54,11 @@ def _matches(path: Path, corpus: Path, pattern: str) -> bool:
 
 def tasks(paths: Sequence[Path], stage: str, out: Path, time_limit: float) -> list[Task]:
     """One stage of programs."""
-    found = []
-    for path in paths:
-        small = stage == "emulate"
-        place = out / ("small" if small else "runs") / path.stem
-        options = ["--time-limit", str(time_limit), *(["--small"] if small else [])]
-        command = module("benchmarks.stages", stage, str(path), str(place), *options)
-        found.append(Task(path.stem, stage, command))
-    return found
+    place, more = (out / "small", ["--small"]) if stage == "emulate" else (out / "runs", [])
+    asked = ("--time-limit", time_limit, *more)
+    return [
+        Task(path.stem, stage, command("benchmarks.stages", stage, path, place / path.stem, *asked)) for path in paths
+    ]
 
 
 def summary(rows: Sequence[Row]) -> dict[str, int]:
@@ -79,34 +87,29 @@ def above(row: Row) -> bool:
 
 def table(rows: Sequence[Row], others: Sequence[Row]) -> str:
     """Markdown: the summary, one line for each search, and the stages that failed."""
-    lines = ["# The corpus", "", "| | |", "|---|--:|"]
-    lines += [f"| {what} | {count} |" for what, count in summary(rows).items()]
-    for stage in ("check", "build", "emulate"):
+    counts: list[tuple[str, object]] = [*summary(rows).items()]
+    for stage in STAGES:
         if ran := [row for row in others if row.stage == stage]:
-            lines.append(f"| {stage}: good of all | {sum(row.ok for row in ran)} of {len(ran)} |")
-    lines += [
-        "",
-        "| program | operators | kernels | unfused | fewest | us | unfused us | its us | s | MiB | verdict | reason |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|---|",
-    ]
+            counts.append((f"{stage}: good of all", f"{sum(row.ok for row in ran)} of {len(ran)}"))
+    lines = []
     for row in rows:
-        found = ["", "", "", ""]
+        found: list[object] = ["", "", "", ""]
         if row.kernels:
-            estimates = f"{row.estimate_us:.1f}", f"{row.fewest_us or row.estimate_us:.1f}"
-            found = [str(row.kernels), str(_fewest(row)), *estimates]
+            found = [row.kernels, _fewest(row), f"{row.estimate_us:.1f}", f"{row.fewest_us or row.estimate_us:.1f}"]
         kernels, fewest, us, their_us = found
-        cells = [row.program, str(row.operators), kernels, str(row.unfused_kernels), fewest, us]
-        cells += [f"{row.unfused_us:.1f}", their_us, f"{row.seconds:.1f}", f"{row.peak_mib:.0f}"]
-        cells += [row.verdict or row.kind, _short(row.reason)]
-        lines.append(f"| {' | '.join(cells)} |")
-    if failed := [row for row in others if not row.ok]:
-        lines += ["", "| program | stage | failed | reason |", "|---|---|---|---|"]
-        lines += [f"| {row.program} | {row.stage} | {row.kind} | {_short(row.reason)} |" for row in failed]
-    return "\n".join(lines) + "\n"
+        cells = [row.program, row.operators, kernels, row.unfused_kernels, fewest, us, f"{row.unfused_us:.1f}"]
+        cells += [their_us, f"{row.seconds:.1f}", f"{row.peak_mib:.0f}", row.verdict or row.kind, _short(row.reason)]
+        lines.append(cells)
+    heads = "program | operators | kernels | unfused | fewest | us | unfused us | its us | s | MiB | verdict | reason"
+    numbers = harness.table(["", ""], counts).replace("|  |  |", "| | |")
+    texts = ["# The corpus", numbers, harness.table(heads, lines, (0, -2, -1))]
+    if failed := [(row.program, row.stage, row.kind, _short(row.reason)) for row in others if not row.ok]:
+        texts.append(harness.table("program | stage | failed | reason", failed, range(4)))
+    return "\n\n".join(texts) + "\n"
 
 
 def _short(text: str) -> str:
-    return " ".join(text.split())[:_REASON].replace("|", "\\|")
+    return " ".join(text.split())[:_REASON]
 
 
 def written(ledger: Ledger, out: Path) -> str:
@@ -137,38 +140,23 @@ def _show(count: int, done: int, row: Row) -> None:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", default=[], metavar="PATTERN", help="programs; a shell pattern")
-    parser.add_argument("--programs", type=Path, default=CORPUS, metavar="DIR", help="[default: examples/corpus]")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "corpus", help="[default: runs/corpus]")
-    parser.add_argument("--jobs", type=int, default=1, help="programs at once [default: 1]")
-    parser.add_argument("--time-limit", type=float, default=60.0, help="seconds of one search [default: 60]")
-    parser.add_argument("--kill-after", type=float, default=900.0, help="seconds of one process [default: 900]")
-    parser.add_argument("--check", action="store_true", help="check the run directories again")
-    parser.add_argument("--build", action="store_true", help="build kernels of the best candidates")
-    parser.add_argument("--emulate", action="store_true", help="run kernels at small sizes on the emulator")
-    parser.add_argument("--again", action="store_true", help="also what has a result")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     paths = files(given.only, given.programs)
     if not paths:
         parser.error(f"expected the name of a program of {given.programs}, got none that matches")
     out = given.out.resolve()
     ledger = Ledger(out / "results.jsonl")
-    stages = ["search", *(stage for stage in ("check", "build", "emulate") if getattr(given, stage))]
-    good = True
-    for stage in stages:
+
+    def wanted(stage: str) -> list[Task]:
         # What was not found has no run to check, and no kernels; the emulator searches for its own.
         usable = [path for path in paths if stage not in ("check", "build") or ledger.rows[path.stem, "search"].ok]
-        wanted = tasks(usable, stage, out, given.time_limit)
-        todo = wanted if given.again else ledger.lacks(wanted)
-        for task in todo if stage == "emulate" else ():
-            shutil.rmtree(out / "small" / task.program, ignore_errors=True)
-        show = partial(_show, len(todo))
-        run_tasks(todo, ledger, jobs=given.jobs, limit_s=given.kill_after, show=show)
-        good &= all(ledger.rows[task.program, task.stage].ok for task in wanted)
+        return tasks(usable, stage, out, given.time_limit)
+
+    rows = run_stages(wanted, ledger, given, _show)
     print(written(ledger, out).split("\n\n| program")[0])
     print(f"{out}/corpus.md")
-    return 0 if good else 1
+    return 0 if all(row.ok for row in rows) else 1
 
 
 if __name__ == "__main__":

@@ -7,29 +7,38 @@
 RUNS is what benchmarks.corpus has written (runs/corpus/runs). With --top the best N candidates (or covers) of each
 program get kernels; on the GPU each is timed once, and the fastest of those within tolerance at the most scales is
 measured anew. What is done in which order is said in benchmarks/gpu_stages.py; answers are kept in corpus_gpu.jsonl of
---out, and a call that was cut is continued by the same call. --from and --to name the first and the last program.
+--out, and a call that was cut is continued by the same call.
 
 Numerics are compared at scales 0.1, 1 and 8. The peer is PyTorch on the same operators, eager and compiled, captured in
 a CUDA graph and timed by the same protocol. The ratio is the better of torch.compile's times over ours.
+
+Options:
+  stage {build,run}
+  directory DIR
+  --top N            candidates of each program [default: 1]
+  --autotune         also torch.compile's mode max-autotune
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 
 import msgspec
 
-from benchmarks import gpu_stages
+from benchmarks import gpu_stages, harness
 from benchmarks.gpu_cases import Case, work
-from benchmarks.gpu_jobs import Job
-from benchmarks.gpu_stages import COMPILED, READS, WORKER, Row, options, stages
+from benchmarks.gpu_jobs import WORKER, Job, short
+from benchmarks.gpu_stages import COMPILED, OPTIONS, READS, Row, stages
 
 ARCH = "sm_90a"
+_HEADS = (
+    "program | candidate | launches | ours us | compile us | max-autotune us | eager us | ratio | read-only us | "
+    "x read-only | spread % | difference | numerics"
+)
 
 
 def build(runs: Path, out: Path, top: int) -> int:
@@ -49,7 +58,7 @@ def build(runs: Path, out: Path, top: int) -> int:
             program, graphs = best_few_of(place, top)
         except (MirageError, OSError, ValueError) as error:
             refused += 1
-            print(f"{place.name}: {type(error).__name__}: {str(error).splitlines()[0][:160]}", flush=True)
+            print(f"{place.name}: {short(error)}", flush=True)
             continue
         for rank, graph in enumerate(graphs, 1):
             name = cover_name(rank, digest(graph))
@@ -60,7 +69,7 @@ def build(runs: Path, out: Path, top: int) -> int:
                 made = build_kernels(graph, program, load_target(DEFAULT_TARGET), (ARCH,))
             except (MirageError, ValueError) as error:
                 refused += rank == 1
-                print(f"{place.name} {name}: {type(error).__name__}: {str(error).splitlines()[0][:160]}", flush=True)
+                print(f"{place.name} {name}: {short(error)}", flush=True)
                 continue
             save(made.executable, target)
             print(f"{place.name} {name}: built; {made.stable.note or 'stable'}", flush=True)
@@ -75,9 +84,9 @@ def candidates(place: Path, top: int) -> list[Path]:
 
 def case_of(job: Job) -> Case:
     """The program of a job."""
-    from benchmarks.peers import compiled
-    from benchmarks.torch_program import draw, torch_program
+    from benchmarks.peers import compiled, draw
     from mirage_formal.kernels.executable import load
+    from mirage_formal.torch.modules.eager import torch_program
 
     program = load(Path(job["kernels"])).program
     eager = torch_program(program)
@@ -87,60 +96,40 @@ def case_of(job: Job) -> Case:
 
 def table(rows: Sequence[Row]) -> str:
     """The table as Markdown."""
-    good = [row for row in rows if row.over(*COMPILED) is not None]
-    lines = [
-        "| program | candidate | launches | ours us | compile us | max-autotune us | eager us | ratio | read-only us "
-        "| x read-only | spread % | difference | numerics |",
-        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|",
-    ]
+    lines: list[list[object]] = []
     for row in rows:
         numerics = row.numerics.get(row.chosen or "", {})
         if row.us("ours") is None:
-            lines.append(f"| {row.name} |{' |' * 11} {row.reason.replace('|', ' ')} |")
+            lines.append([row.name, *[""] * 11, row.reason.replace("|", " ")])
             continue
         times = [row.us(name) for name in ("ours", "compile", "autotune", "eager")]
-        least = row.over(*READS)
-        shown = [*times, row.over(*COMPILED), row.us(*READS), None if least is None else 1 / least]
-        cells = " | ".join("" if value is None else f"{value:.2f}" for value in shown)
+        reads = row.over(*READS)
+        shown = [*times, row.over(*COMPILED), row.us(*READS), None if reads is None else 1 / reads]
         spread = 100 * max(cell["spread"] for cell in row.cells.values() if "spread" in cell)
         answers = ", ".join(scale["answer"] for scale in numerics["scales"])
         answers += "".join(f"; no {name}: {reason}" for name, reason in row.missing.items()).replace("|", " ")
-        what = f"{numerics['digest'][:12]} | {len(numerics['launches'])}"
-        lines.append(f"| {row.name} | {what} | {cells} | {spread:.1f} | {row.found['replays_error']:.0e} | {answers} |")
-    if good:
-        ratios = {row.name: row.over(*COMPILED) or math.nan for row in good}
-        mean = math.exp(sum(math.log(ratio) for ratio in ratios.values()) / len(ratios))
+        cells = ["" if value is None else f"{value:.2f}" for value in shown]
+        what = [row.name, numerics["digest"][:12], len(numerics["launches"])]
+        lines.append([*what, *cells, f"{spread:.1f}", f"{row.found['replays_error']:.0e}", answers])
+    text = harness.table(_HEADS, lines, (0, 1, -1)) + "\n"
+    if ratios := {row.name: ratio for row in rows if (ratio := row.over(*COMPILED)) is not None}:
         slow = sorted((ratio, name) for name, ratio in ratios.items() if ratio < 0.9)
         within = sum(row.within for row in rows)
-        lines += [
-            "",
-            f"{len(good)} of {len(rows)} programs; geometric mean of the ratios {mean:.2f}, least "
-            f"{min(ratios.values()):.2f}; {within} within tolerance at all three scales; {len(slow)} below 0.9: "
-            f"{', '.join(f'{name} {ratio:.2f}' for ratio, name in slow) or 'none'}.",
-        ]
-    return "\n".join(lines) + "\n"
+        below = ", ".join(f"{name} {ratio:.2f}" for ratio, name in slow) or "none"
+        mean, least = geometric_mean(ratios.values()), min(ratios.values())
+        text += f"\n{len(ratios)} of {len(rows)} programs; geometric mean of the ratios {mean:.2f}, least {least:.2f}; "
+        text += f"{within} within tolerance at all three scales; {len(slow)} below 0.9: {below}.\n"
+    return text
 
 
 def main() -> int:
     """The command line."""
     if sys.argv[1:] == [WORKER]:
         return work(case_of)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["build", "run"])
-    parser.add_argument("directory", type=Path, metavar="DIR")
-    parser.add_argument("--top", type=int, default=1, metavar="N", help="candidates of each program [default: 1]")
-    parser.add_argument("--autotune", action="store_true", help="also torch.compile's mode max-autotune")
-    parser.add_argument("--from", dest="first", default="", metavar="NAME", help="the first program")
-    parser.add_argument("--to", dest="last", default="~", metavar="NAME", help="the last program")
-    options(parser)
-    given = parser.parse_args()
+    given = harness.options((__doc__ or "") + OPTIONS)
     if given.stage == "build":
         return build(given.directory, given.out, given.top)
-    places = {
-        path.name: candidates(path, given.top)
-        for path in sorted(given.directory.iterdir())
-        if path.is_dir() and given.first <= path.name <= given.last
-    }
+    places = {path.name: candidates(path, given.top) for path in sorted(given.directory.iterdir()) if path.is_dir()}
     peers = ["eager", *(name for name in COMPILED if given.autotune or name != "autotune")]
     measured = stages("benchmarks.corpus_gpu", given, lambda name: peers)
     rows = measured.run(places)

@@ -3,28 +3,29 @@
 Run on a GPU, with directories of kernels (a RUN_DIR/kernels/NNN-id, one of tests/kit/kernels/device_kernels.py, or
 anything above them); NumPy, CuPy and msgspec are enough:
 
-    python -m benchmarks.dependent_launch DIR... [--rounds N] [--json FILE]
+    python -m benchmarks.dependent_launch DIR... [--rounds N]
 
 Each candidate that has a dependent launch is measured as it is and with all launches in order, in turns, by the
 protocol of docs/kernels.md (CUDA graphs, a cold cache); the medians of the rounds count. "us a launch" is the
 difference over the number of dependent launches: what a target's launch_us is more than its dependent_launch_us. Host
 times are of calls that are not captured. Outputs of both ways are compared bit by bit; exit code 1 if they differ
 anywhere, or if driver or GPU have no dependent launches.
+
+Options:
+  places DIR...
+  --rounds N     measurements of each way [default: 7]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import cupy
-
+from benchmarks.harness import in_turns, options, table
+from benchmarks.harness import row as table_row
 from mirage_formal.device.measure import host_overhead
 from mirage_formal.device.programmatic_launch import launcher
 from mirage_formal.device.runs import DeviceRuns, InputSets
@@ -33,8 +34,8 @@ from mirage_formal.errors import MirageError
 from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaunch, in_order, load
 
 HEAD = (
-    "| kernels | launches | dependent | in order us | dependent us | saved us | us a launch | spread % "
-    "| host in order us | host dependent us | bits |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|"
+    "kernels | launches | dependent | in order us | dependent us | saved us | us a launch | spread % | "
+    "host in order us | host dependent us | bits"
 )
 
 
@@ -63,75 +64,58 @@ def same(ways: Sequence[DeviceRuns], inputs: InputSets, repeats: int = 20) -> bo
     return True
 
 
-def row(place: Path, rounds: int) -> dict[str, Any]:
-    """What is measured of one directory."""
+def row(place: Path, rounds: int) -> tuple[float, bool, str]:
+    """Measure a directory: microseconds saved of a dependent launch, whether bits are equal, a line of the table."""
+    import cupy
+
     executable = load(place)
     ways = [DeviceRuns(in_order(executable)), DeviceRuns(executable)]
     inputs = InputSets(ways[0])
-    times: list[list[float]] = [[], []]
-    for number in range(rounds):
-        for way in (0, 1) if number % 2 == 0 else (1, 0):
-            # That results are finite is the concern of numerics, and with these inputs need not hold.
-            times[way].append(ways[way].measure(inputs=inputs, finite=False).us)
+    # That results are finite is the concern of numerics, and with these inputs need not hold.
+    rounds_us = in_turns(ways, lambda way: way.measure(inputs=inputs, finite=False).us, rounds)
+    times = [*zip(*rounds_us, strict=True)]
     synchronise = cupy.cuda.Device().synchronize
     given = inputs(0)
     outputs = ways[0].outputs()
     host = [host_overhead(partial(runs.launch, given, outputs), synchronise) for runs in ways]
     slow, quick = (median(some) for some in times)
-    return {
-        "kernels": place.as_posix(),
-        "launches": len(executable.launches),
-        "dependent": dependents(executable),
-        "in_order_us": slow,
-        "dependent_us": quick,
-        "saved_us": slow - quick,
-        "us_a_launch": (slow - quick) / dependents(executable),
-        "spread": max((max(some) - min(some)) / median(some) for some in times),
-        "host_in_order_us": host[0],
-        "host_dependent_us": host[1],
-        "same": same(ways, inputs),
-        "rounds": times,
-    }
+    dependent, equal = dependents(executable), same(ways, inputs)
+    apart = max((max(some) - min(some)) / median(some) for some in times)
+    saved = (slow - quick) / dependent
+    shown = [f"{value:.2f}" for value in (slow, quick, slow - quick, saved)]
+    said = [f"{place.parent.parent.name}/{place.name}", len(executable.launches), dependent, *shown]
+    said += [f"{100 * apart:.1f}", *(f"{value:.2f}" for value in host), "equal" if equal else "DIFFER"]
+    return saved, equal, table_row(*said)
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("places", type=Path, nargs="+", metavar="DIR")
-    parser.add_argument("--rounds", type=int, default=7, help="measurements of each way [default: 7]")
-    parser.add_argument("--json", type=Path, help="write all figures to this file")
-    options = parser.parse_args()
+    given = options(__doc__)
+    import cupy
+
     if launcher(cupy.cuda.runtime, str(cupy.cuda.Device().compute_capability)) is None:
         sys.exit("expected a GPU of compute capability 9.0 and a driver for CUDA 12.3 or later, got others")
     version = cupy.cuda.runtime.driverGetVersion()
-    print(f"{device_name()}, driver for CUDA {version // 1000}.{version % 1000 // 10}\n\n{HEAD}")
-    rows, left, wrong = [], 0, False
-    for place in found(options.places):
+    print(f"{device_name()}, driver for CUDA {version // 1000}.{version % 1000 // 10}\n")
+    print(table(HEAD, [], (0, -1)))
+    saved, left, wrong = list[float](), 0, False
+    for place in found(given.places):
         try:
             if not dependents(load(place)):
                 left += 1
                 continue
-            one = row(place, max(1, options.rounds))
+            us, equal, said = row(place, max(1, given.rounds))
         except MirageError as error:
             wrong = True
             print(f"| {place} |{' |' * 9} {str(error).splitlines()[0]} |", flush=True)
             continue
-        rows.append(one)
-        wrong |= not one["same"]
-        shown = (one[key] for key in ("in_order_us", "dependent_us", "saved_us", "us_a_launch"))
-        bits = "equal" if one["same"] else "DIFFER"
-        print(
-            f"| {place.parent.parent.name}/{place.name} | {one['launches']} | {one['dependent']} | "
-            f"{' | '.join(f'{value:.2f}' for value in shown)} | {100 * one['spread']:.1f} | "
-            f"{one['host_in_order_us']:.2f} | {one['host_dependent_us']:.2f} | {bits} |",
-            flush=True,
-        )
-    if rows:
-        print(f"\nmedian of us a launch: {median(one['us_a_launch'] for one in rows):.2f}; {len(rows)} candidates")
+        saved.append(us)
+        wrong |= not equal
+        print(said, flush=True)
+    if saved:
+        print(f"\nmedian of us a launch: {median(saved):.2f}; {len(saved)} candidates")
     print(f"{left} directories have no dependent launch")
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
-    sys.exit(int(wrong or not rows))
+    sys.exit(int(wrong or not saved))
 
 
 if __name__ == "__main__":

@@ -4,21 +4,22 @@ Run: .venv/bin/python -m benchmarks.differential [NAME ...]
 
 Fails if guided finds a candidate that exhaustive lacks, or lacks one without a named reason. It takes long: exhaustive
 search is the definition of the space, and enumerates all of it.
+
+Options:
+  names [NAME...]  of the examples in small; all if none is given
 """
 
 from __future__ import annotations
 
-import argparse
 import time
 
+from benchmarks.harness import options
 from tests.search.engine_comparison import WHOLE, compare, tiny
 
 
 def main() -> None:
     """Print the table, a row as soon as it is known."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(WHOLE)}; all if none is given")
-    names = parser.parse_args().names or list(WHOLE)
+    names = options(__doc__).names or list(WHOLE)
     print("| example | guided | exhaustive | by reason | minutes |\n|---|---|---|---|---|", flush=True)
     for name in names:
         begin = time.perf_counter()

@@ -6,16 +6,20 @@ Two kinds of kernels: those of the candidates that a search at reduced extents r
 other number of kernels), whose results are compared with the program's; and those of the candidates that were fastest
 on an H200 (tests/example_candidates.json), each alone, with the tiles of real extents, fewer blocks and iterations. A
 row is one kernel. The exit status is 1 if a row is not clean.
+
+Options:
+  --examples NAME...  [default: all]
+  --keep N            candidates that a search reports [default: 4]
+  --plain             without sanitizers
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from benchmarks.harness import options
 from mirage_formal.claims.numerics.numerics import SCALES
 
 # The kernels' makers stand with the tests.
@@ -26,20 +30,8 @@ from mirage_formal.kernels.executable import KernelLaunch
 from mirage_formal.run.kernel_build.values import Built
 from tests.kit.kernels import example_kernels as kit
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What became of one kernel: "clean", or a fault in words."""
-
-    program: str
-    kernel: str
-    result: str
-    seconds: float
-
-    @property
-    def failed(self) -> bool:
-        """Whether something was found."""
-        return self.result != "clean"
+#: A kernel, and what became of it: "clean", or a fault in words; seconds.
+Row = tuple[str, str, float]
 
 
 def _outcome(call: Callable[[], str]) -> tuple[str, float]:
@@ -67,8 +59,7 @@ def whole(name: str, keep: int, *, sanitize: bool = True) -> Iterator[Row]:
         result, seconds = _outcome(call)
         generated = [x for x in made.executable.launches if isinstance(x, KernelLaunch)]
         for launch in generated:
-            text = f"reduced #{number} {launch.name} {_size(launch.grid)}"
-            yield Row(name, text, result, seconds / len(generated))
+            yield f"reduced #{number} {launch.name} {_size(launch.grid)}", result, seconds / len(generated)
 
 
 def alone(row: str, position: int, kernel: KernelGraph, *, sanitize: bool = True) -> Iterator[Row]:
@@ -80,47 +71,36 @@ def alone(row: str, position: int, kernel: KernelGraph, *, sanitize: bool = True
         worst = kit.run_alone(kernel, position, sanitize=sanitize)
         return "clean" if worst <= 1 else f"an error is {worst:.3g} times what is allowed"
 
-    result, seconds = _outcome(call)
-    yield Row(row.rsplit("-b", 1)[0], f"{row} kernel {position} {_size(op.graph.grid)}", result, seconds)
+    yield f"{row} kernel {position} {_size(op.graph.grid)}", *_outcome(call)
 
 
 def _size(grid: tuple[int, int, int]) -> str:
     return "x".join(map(str, grid))
 
 
-def rows(names: list[str], keep: int, *, sanitize: bool) -> Iterator[Row]:
-    """All kernels of some examples."""
-    for name in names:
-        yield from whole(name, keep, sanitize=sanitize)
-        for row, candidate in kit.fastest().items():
-            if row.rsplit("-b", 1)[0] == name:
-                made = kit.built(candidate, kit.real(name, int(row.rsplit("-b", 1)[1])))
-                for position, kernel in enumerate(kit.kernels(made.stable.graph)):
-                    yield from alone(row, position, kernel, sanitize=sanitize)
-
-
-def report(found: list[Row]) -> int:
-    """Prints the last line; the exit status."""
-    bad = [row for row in found if row.failed]
-    print(f"{len(found)} kernels, {len(bad)} with findings")
-    for row in bad:
-        print(f"\n{row.program}, {row.kernel}:\n{row.result}")
-    return 1 if bad or not found else 0
+def rows(name: str, keep: int, *, sanitize: bool) -> Iterator[Row]:
+    """Emulate all kernels of an example."""
+    yield from whole(name, keep, sanitize=sanitize)
+    for row, candidate in kit.fastest().items():
+        example, _, batch = row.rpartition("-b")
+        if example == name:
+            made = kit.built(candidate, kit.real(name, int(batch)))
+            for position, kernel in enumerate(kit.kernels(made.stable.graph)):
+                yield from alone(row, position, kernel, sanitize=sanitize)
 
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--examples", nargs="+", choices=list(kit.EXAMPLES), default=list(kit.EXAMPLES))
-    parser.add_argument("--keep", type=int, default=4, help="candidates that a search reports [default: 4]")
-    parser.add_argument("--plain", action="store_true", help="without sanitizers")
-    given = parser.parse_args()
-    found: list[Row] = []
-    for row in rows(given.examples, given.keep, sanitize=not given.plain):
-        found.append(row)
-        result = row.result.splitlines()[0][:60]
-        print(f"{row.program:11}{row.kernel:34}{result:62}{row.seconds:6.1f} s", flush=True)
-    return report(found)
+    given = options(__doc__, examples=kit.EXAMPLES)
+    count, bad = 0, []
+    for name in given.examples:
+        for kernel, result, seconds in rows(name, given.keep, sanitize=not given.plain):
+            count += 1
+            print(f"{name:11}{kernel:34}{result.splitlines()[0][:60]:62}{seconds:6.1f} s", flush=True)
+            if result != "clean":
+                bad.append(f"\n{name}, {kernel}:\n{result}")
+    print(f"{count} kernels, {len(bad)} with findings", *bad, sep="\n")
+    return 1 if bad or not count else 0
 
 
 if __name__ == "__main__":

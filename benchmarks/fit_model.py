@@ -10,11 +10,17 @@ each with its first schedule, and every program as much as every other. Printed 
 each is raised and lowered in turn, by less and less. For a tuning directory it is also printed what the model's first
 kernel takes over the fastest one (mean over programs), and in how many programs the fastest is among its first 8. The
 result goes into gpu/targets by hand, with its digits cut to what the fit can tell.
+
+Options:
+  built DIR
+  times [FILE]
+  --device NAME   DIR is a tuning directory; the times of this GPU
+  --target NAME   [default: h200]
+  --free NAME...  [default: tensor_efficiency l2_bandwidth_gbs step_us]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -22,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.harness import parser_of
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cost import estimate
@@ -29,7 +36,6 @@ from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.autotuning.plans import Place, graph_of, read_plan
 
-FREE = ("tensor_efficiency", "l2_bandwidth_gbs", "step_us")
 #: Shares, of a peak or of a time: at most 1.
 _SHARES = frozenset({"tensor_efficiency", "bandwidth_efficiency", "library_efficiency", "l2_reread_share"})
 _ROUNDS = 8
@@ -123,15 +129,10 @@ def _said(data: Data, target: Target, changed: Mapping[str, float], device: str 
     return f"{text}; first over fastest {over:.3f}; fastest among the first {_FIRST}: {among} of {len(data)}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Print the fit."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("built", type=Path, metavar="DIR")
-    parser.add_argument("times", type=Path, metavar="TIMES", nargs="?")
-    parser.add_argument("--device", metavar="NAME", help="DIR is a tuning directory; the times of this GPU")
-    parser.add_argument("--target", default="h200")
-    parser.add_argument("--free", nargs="+", default=list(FREE), metavar="NAME")
-    args = parser.parse_args(argv)
+    parser = parser_of(__doc__)
+    args = parser.parse_args()
     if (args.times is None) == (args.device is None):
         parser.error("expected TIMES or --device")
     data = read(args.built, args.times) if args.device is None else read_tuned(args.built, args.device)

@@ -10,24 +10,32 @@ checker establish the run again; --emulate runs the kernels on the CPU emulator.
 DIR/results.jsonl, and a later call does what is missing; --again does everything again.
 
 Exit 1 if one program failed.
+
+Options:
+  --count N       programs [default: 1000]
+  --seed N        seed of the first one [default: 0]
+  --out DIR       [default: runs/fuzz]
+  --jobs N        programs at once [default: 1]
+  --time-limit S  seconds of one search [default: 20]
+  --kill-after S  seconds of one process [default: 600]
+  --check         check the run directories again
+  --emulate       run the kernels on the emulator
+  --again         also what has a result
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from benchmarks.corpus import above, line
-from benchmarks.in_processes import ROOT, Ledger, Row, Task, module, run_tasks
+from benchmarks.harness import command, parser_of
+from benchmarks.in_processes import Ledger, Row, Task, run_stages
 
 # The generator stands with the tests.
 from tests.kit.fuzz.random_programs import program
-
-STAGES = ("search", "check", "emulate")
 
 
 def name_of(seed: int) -> str:
@@ -38,11 +46,10 @@ def name_of(seed: int) -> str:
 def tasks(seeds: Sequence[int], stage: str, out: Path, time_limit: float) -> list[Task]:
     """One stage of programs."""
     found = []
-    for seed in seeds:
-        name = name_of(seed)
-        options = ["--time-limit", str(time_limit), "--evaluate"]
-        paths = [str(out / "programs" / f"{name}.py"), str(out / "runs" / name)]
-        found.append(Task(name, stage, module("benchmarks.stages", stage, *paths, *options)))
+    for name in map(name_of, seeds):
+        paths = out / "programs" / f"{name}.py", out / "runs" / name
+        asked = command("benchmarks.stages", stage, *paths, "--time-limit", time_limit, "--evaluate")
+        found.append(Task(name, stage, asked))
     return found
 
 
@@ -83,16 +90,7 @@ def _show(count: int, done: int, row: Row) -> None:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=1000, help="programs [default: 1000]")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first one [default: 0]")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "fuzz", help="[default: runs/fuzz]")
-    parser.add_argument("--jobs", type=int, default=1, help="programs at once [default: 1]")
-    parser.add_argument("--time-limit", type=float, default=20.0, help="seconds of one search [default: 20]")
-    parser.add_argument("--kill-after", type=float, default=600.0, help="seconds of one process [default: 600]")
-    parser.add_argument("--check", action="store_true", help="check the run directories again")
-    parser.add_argument("--emulate", action="store_true", help="run the kernels on the emulator")
-    parser.add_argument("--again", action="store_true", help="also what has a result")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     if given.count < 1:
         parser.error("expected --count above 0")
@@ -102,13 +100,12 @@ def main() -> int:
     for seed in seeds:
         (out / "programs" / f"{name_of(seed)}.py").write_text(program(seed).text)
     ledger = Ledger(out / "results.jsonl")
-    rows = []
-    for stage in ("search", *(stage for stage in STAGES[1:] if getattr(given, stage))):
-        usable = [s for s in seeds if stage == "search" or ledger.rows[name_of(s), "search"].ok]
-        wanted = tasks(usable, stage, out, given.time_limit)
-        todo = wanted if given.again else ledger.lacks(wanted)
-        run_tasks(todo, ledger, jobs=given.jobs, limit_s=given.kill_after, show=partial(_show, len(todo)))
-        rows += [ledger.rows[task.program, task.stage] for task in wanted]
+
+    def wanted(stage: str) -> list[Task]:
+        usable = [seed for seed in seeds if stage == "search" or ledger.rows[name_of(seed), "search"].ok]
+        return tasks(usable, stage, out, given.time_limit)
+
+    rows = run_stages(wanted, ledger, given, _show)
     print(report(rows, out))
     return 1 if any(fault(row) for row in rows) else 0
 

@@ -12,26 +12,30 @@ single changes of it.
 Exit 1 if float64 tells the two sides of a proved pair apart, if the checker refuses a proof, if anything crashes or
 takes more than LIMIT seconds of processor time, if what right rewrites made is Different, if the reference does not
 confirm a counterexample, if a program is not proved equal to itself, or if more than 1 % of the mutants are Unknown.
+
+Options:
+  --pairs N    random pairs of programs [default: 0]
+  --graphs N   random programs against themselves and changes of them [default: 0]
+  --mutants N  mutants of found candidates [default: 0]
+  --seed N     [default: 1]
+  --jobs N     processes [default: processors]
 """
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
-import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
-from itertools import islice
 from time import process_time
 from types import FrameType
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from benchmarks.harness import in_pool, parser_of, parts, shown, table
 from mirage_formal.check.proof.ring import ProofError
 
 # The generators stand with the tests.
@@ -54,6 +58,7 @@ LINE = 5_000
 LIMIT = 60.0
 #: Share of the mutants that may be Unknown.
 UNKNOWN_SHARE = 0.01
+Results = Iterable[tuple[tuple[Any, ...], Future["Tally"]]]
 VERDICTS = (Equivalent, Unknown, Different)
 
 
@@ -154,36 +159,30 @@ def _fail(tally: Tally, kind: str, case: Case) -> None:
     tally.failures.append((kind, f"{case.name}\n{to_text(case.program)}\n{to_text(case.candidate)}"))
 
 
-def judge_pairs(task: tuple[int, int]) -> Tally:
-    """A task of random pairs: seed and count."""
-    return judge(Case(p.name, p.program, p.candidate, p.truth is Truth.RIGHT) for p in pairs(*task))
+def judge_pairs(seed: int, count: int) -> Tally:
+    """Judge random pairs."""
+    return judge(Case(p.name, p.program, p.candidate, p.truth is Truth.RIGHT) for p in pairs(seed, count))
 
 
-def judge_graphs(task: tuple[int, int]) -> Tally:
-    """A task of random programs, each with itself and with changes of it: seed and count."""
-    return judge(Case(label, left, right, label == "itself") for label, left, right in graph_changes.pairs(*task))
+def judge_graphs(seed: int, count: int) -> Tally:
+    """Judge random programs, each with itself and with changes of it."""
+    return judge(Case(label, left, right, label == "itself") for label, left, right in graph_changes.pairs(seed, count))
 
 
-def pair_tasks(seed: int, count: int) -> list[tuple[int, int]]:
-    """Seeds and counts of the tasks."""
-    return [(seed * 1_000_000 + at // CHUNK, min(CHUNK, count - at)) for at in range(0, count, CHUNK)]
-
-
-def mutant_tasks(seed: int, count: int) -> Iterator[list[Case]]:
-    """The mutants, some at a time."""
-    cases = (Case(m.name, m.program, m.graph) for m in mutants(seed, count))
-    while chunk := list(islice(cases, CHUNK)):
-        yield chunk
+def tasks_of(seed: int, count: int) -> list[tuple[int, int]]:
+    """Cut a count into tasks, each with a seed of its own."""
+    return [(seed * 1_000_000 + i, len(some)) for i, some in enumerate(parts(count, CHUNK))]
 
 
 def show(console: Console, title: str, tally: Tally) -> None:
     """Prints what came out."""
     console.print(f"{title}: {tally.total:,} decided, {len(tally.failures)} failures")
-    console.print("| verdict | " + " | ".join(f"float64: {said.value}" for said in Decision) + " | all |")
-    console.print("|---|---|---|---|---|")
+    rows = []
     for name in (kind.__name__ for kind in VERDICTS):
-        row = [tally.counts[name, said.value] for said in Decision]
-        console.print(f"| {name} | " + " | ".join(f"{n:,}" for n in (*row, sum(row))) + " |")
+        found = [tally.counts[name, said.value] for said in Decision]
+        rows.append([name, *(f"{n:,}" for n in (*found, sum(found)))])
+    heads = ["verdict", *(f"float64: {said.value}" for said in Decision), "all"]
+    console.print(table(heads, rows, range(len(heads))))
     console.print(
         f"largest proof {tally.proof_bytes:,} bytes; slowest pair {tally.slowest[0]:.2f} s, {tally.slowest[1]}"
     )
@@ -195,49 +194,37 @@ def show(console: Console, title: str, tally: Tally) -> None:
 
 def main() -> int:
     """Runs both parts; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=0, help="random pairs of programs")
-    parser.add_argument("--graphs", type=int, default=0, help="random programs against themselves and changes of them")
-    parser.add_argument("--mutants", type=int, default=0, help="mutants of found candidates")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    arguments = parser.parse_args()
-    counts = (arguments.pairs, arguments.graphs, arguments.mutants)
+    parser = parser_of(__doc__)
+    given = parser.parse_args()
+    counts = (given.pairs, given.graphs, given.mutants)
     if min(counts) < 0 or not any(counts):
         parser.error("expected --pairs, --graphs or --mutants above 0")
     console = Console(highlight=False, markup=False)
     good = True
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max(1, arguments.jobs), context) as pool:
-        if arguments.pairs:
-            results = pool.map(judge_pairs, pair_tasks(arguments.seed, arguments.pairs))
-            whole = _whole(console, "random pairs", arguments.pairs, results)
-            good &= not whole.failures
-        if arguments.graphs:
-            results = pool.map(judge_graphs, pair_tasks(arguments.seed, arguments.graphs))
-            whole = _whole(console, "programs and changes of them", arguments.graphs, results)
-            good &= not whole.failures
-        if arguments.mutants:
-            results = pool.map(judge, mutant_tasks(arguments.seed, arguments.mutants))
-            whole = _whole(console, "mutants", arguments.mutants, results)
+    cases = [Case(m.name, m.program, m.graph) for m in mutants(given.seed, given.mutants)] if given.mutants else []
+    works: dict[str, tuple[int, Callable[..., Tally], list[tuple[Any, ...]]]] = {
+        "random pairs": (given.pairs, judge_pairs, [*tasks_of(given.seed, given.pairs)]),
+        "programs and changes of them": (given.graphs, judge_graphs, [*tasks_of(given.seed, given.graphs)]),
+        "mutants": (given.mutants, judge, [(cases[i.start : i.stop],) for i in parts(len(cases), CHUNK)]),
+    }
+    for title, (count, work, tasks) in works.items():
+        if count:
+            whole = _whole(console, title, count, len(tasks), in_pool(work, tasks, max(1, given.jobs)))
             unknown = sum(n for (verdict, _), n in whole.counts.items() if verdict == Unknown.__name__)
-            good &= not whole.failures and unknown <= UNKNOWN_SHARE * whole.total
+            good &= not whole.failures and (title != "mutants" or unknown <= UNKNOWN_SHARE * whole.total)
     console.print("good" if good else "FAILED")
     return 0 if good else 1
 
 
-def _whole(console: Console, title: str, count: int, results: Iterable[Tally]) -> Tally:
-    """All parts together, with progress on the way and the table at the end."""
+def _whole(console: Console, title: str, count: int, tasks: int, results: Results) -> Tally:
+    """Add all parts, with progress on the way and the table at the end."""
     whole = Tally()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True) as progress:
-        task = progress.add_task(title, total=count)
-        for part in results:
-            whole.add(part)
+    for _, future in shown(title, results, tasks):
+        part = future.result()
+        whole.add(part)
+        if not console.is_terminal and whole.total % LINE < part.total:
             failures = f", {len(whole.failures)} failures" if whole.failures else ""
-            progress.update(task, completed=whole.total, description=title + failures)
-            if not console.is_terminal and whole.total % LINE < part.total:
-                console.print(f"{title}: {whole.total:,} of {count:,}{failures}")
+            console.print(f"{title}: {whole.total:,} of {count:,}{failures}")
     show(console, title, whole)
     return whole
 

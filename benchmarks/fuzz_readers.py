@@ -5,11 +5,15 @@ exception, a traceback), hangs, control characters in what is printed, and wrong
 although more than the fields of tests/kit/runs/tampering.py differ.
 
     python -m benchmarks.fuzz_readers --trials 20000
+
+Options:
+  --trials N   [default: 20000]
+  --seed N     [default: 0]
+  --seconds S  stop after this time [default: inf]
 """
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import random
@@ -28,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import options
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
@@ -105,11 +110,7 @@ def wrong(good: Path, root: Path, path: Path) -> list[str]:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
-    given = parser.parse_args()
+    given = options(__doc__)
     signal.signal(signal.SIGALRM, _alarm)
     setattr(command, "Within", Here)  # noqa: B010 (the module only imports the name)
     counts: Counter[str] = Counter()

@@ -12,19 +12,25 @@ contract; it needs g++.
 
 Each violation is printed with the smallest module that has it, and stands in OUT/violations.md. What is drawn depends
 on the seeds alone, not on the number of jobs. Exit 1 if there is a violation.
+
+Options:
+  --count N       modules [default: 20000]
+  --seed N        seed of the first one [default: 0]
+  --jobs N        processes at once [default: 2]
+  --emulate N     search and emulate the first N [default: 0]
+  --time-limit S  seconds of one search [default: 10]
+  --out DIR       [default: runs/fuzz_torch]
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
-from benchmarks.in_processes import ROOT
+from benchmarks.harness import in_pool, parser_of, parts, quiet_torch
 
 # The generator stands with the tests.
 from tests.kit.torch.random_modules import Violation, emulated, violation
@@ -42,14 +48,7 @@ def checked(seeds: Sequence[int], place: Path | None, time_limit: float) -> list
         place: Where to search them; None if they are not searched.
         time_limit: Seconds of each search.
     """
-    import logging
-    import warnings
-
-    import torch
-
-    warnings.simplefilter("ignore")
-    logging.disable(logging.ERROR)  # what torch.export says of modules that it refuses
-    torch.set_num_threads(1)
+    quiet_torch()
     found = []
     for seed in seeds:
         one = violation(seed) or (None if place is None else emulated(seed, place, time_limit))
@@ -65,44 +64,28 @@ def written(found: Violation) -> str:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=20000, help="modules [default: 20000]")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first one [default: 0]")
-    parser.add_argument("--jobs", type=int, default=2, help="processes at once [default: 2]")
-    parser.add_argument(
-        "--emulate", type=int, default=0, metavar="N", help="search and emulate the first N [default: 0]"
-    )
-    parser.add_argument("--time-limit", type=float, default=10.0, help="seconds of one search [default: 10]")
-    parser.add_argument("--out", type=Path, default=ROOT / "runs" / "fuzz_torch", help="[default: runs/fuzz_torch]")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     if given.count < 1 or given.emulate < 0 or given.emulate > given.count:
         parser.error("expected --count above 0, and --emulate from 0 to it")
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    seeds = range(given.seed, given.seed + given.count)
-    searched, plain = seeds[: given.emulate], seeds[given.emulate :]
-    tasks = [(part, out / "searches") for part in _parts(searched, 1)] + [
-        (part, None) for part in _parts(plain, _CHUNK)
-    ]
+    plain = parts(given.count - given.emulate, _CHUNK, given.seed + given.emulate)
+    tasks: list[tuple[Any, ...]] = [(some, None, given.time_limit) for some in plain]
+    searched = parts(given.emulate, 1, given.seed)
+    tasks = [*((some, out / "searches", given.time_limit) for some in searched), *tasks]
     begin, done, bad = time.monotonic(), 0, []
-    for first in range(0, len(tasks), _TASKS * given.jobs):
-        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            some = tasks[first : first + _TASKS * given.jobs]
-            futures = {pool.submit(checked, part, place, given.time_limit): len(part) for part, place in some}
-            for future in as_completed(futures):
-                done += futures[future]
-                for one in future.result():
-                    bad.append(one)
-                    print(written(one), flush=True)
-        print(f"[{done}/{given.count}] {len(bad)} violations, {time.monotonic() - begin:.0f} s", flush=True)
+    for number, ((seeds, *_), future) in enumerate(in_pool(checked, tasks, given.jobs, _TASKS), 1):
+        done += len(seeds)
+        for one in future.result():
+            bad.append(one)
+            print(written(one), flush=True)
+        if number % (_TASKS * given.jobs) == 0 or number == len(tasks):
+            print(f"[{done}/{given.count}] {len(bad)} violations, {time.monotonic() - begin:.0f} s", flush=True)
     bad.sort(key=lambda one: one.seed)
     (out / "violations.md").write_text("# Violations of the contract\n\n" + "\n".join(map(written, bad)))
     print(f"{given.count} modules, {given.emulate} of them searched and emulated: {len(bad)} violations")
     return 1 if bad else 0
-
-
-def _parts(seeds: Sequence[int], size: int) -> list[Sequence[int]]:
-    return [seeds[first : first + size] for first in range(0, len(seeds), size)]
 
 
 if __name__ == "__main__":

@@ -21,11 +21,16 @@ on one machine with a GPU, torch, Triton, CuPy and the solvers:
 Answers are kept in DIR/gpu_bench.jsonl as they come: a call that was cut is continued by the same call. What fails or
 hangs costs its own cell or row. Exit code 0 if every row has a time of ours within tolerance, all of its peers, and at
 most a relative error of 1e-3 in replays of its graph, in Triton as well.
+
+Options:
+  runs RUN_DIR...
+  --top N                candidates of each run [default: 8]
+  --markdown FILE        where the table goes as Markdown
+  --backend {cuda,auto}  auto: the Triton files of tuning as well [default: cuda]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 import sys
@@ -33,9 +38,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu_cases import Case, triton_of, work
-from benchmarks.gpu_jobs import Job, runs_among
-from benchmarks.gpu_stages import ERROR, WORKER, Row, candidates, options, stages
+from benchmarks.gpu_jobs import WORKER, Job, runs_among
+from benchmarks.gpu_stages import ERROR, OPTIONS, Row, candidates, stages
 from benchmarks.gpu_table import PEERS, markdown, show, table
+from benchmarks.harness import options
 
 _ATTENTION = ("attn", "qk", "qv", "decode")
 
@@ -43,13 +49,10 @@ _ATTENTION = ("attn", "qk", "qv", "decode")
 def case_of(job: Job) -> Case:
     """The program of a job."""
     from benchmarks import peers
+    from mirage_formal.kernels.executable import load
 
-    example, batch = example_of(job["name"])
-    return Case(
-        lambda seed: peers.inputs(example, batch, seed),
-        lambda given: [peers.reference(example, given)],
-        peers.peers(example),
-    )
+    (example, _), given = example_of(job["name"]), load(Path(job["kernels"])).program.inputs
+    return Case(lambda seed: peers.draw(given, seed), lambda x: [peers.reference(example, x)], peers.peers(example))
 
 
 def example_of(name: str) -> tuple[str, int]:
@@ -73,14 +76,7 @@ def main() -> int:
     """The command line."""
     if sys.argv[1:] == [WORKER]:
         return work(case_of)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
-    parser.add_argument("--top", type=int, default=8, help="candidates of each run [default: 8]")
-    parser.add_argument("--markdown", type=Path, help="where the table goes as Markdown")
-    what = "auto: the Triton files of tuning as well [default: cuda]"
-    parser.add_argument("--backend", choices=("cuda", "auto"), default="cuda", help=what)
-    options(parser)
-    given = parser.parse_args()
+    given = options((__doc__ or "") + OPTIONS)
     runs = {run.name: run for run in sorted(runs_among(given.runs), key=lambda run: example_of(run.name))}
     taken = {name: triton_of(candidates(run)) for name, run in runs.items()} if given.backend == "auto" else {}
     more = {name: {"triton": one} for name, one in taken.items() if one is not None}

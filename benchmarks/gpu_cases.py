@@ -6,28 +6,27 @@ ours, every peer and the read-only kernels one after another, then all of them a
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
 import math
 import os
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
-from benchmarks.gpu_jobs import Job, Result, serve
+from benchmarks.gpu_jobs import Job, Result, Turn, serve, short
 
 if TYPE_CHECKING:
     from benchmarks.peers import Peer
 
+#: What is measured, by name; each call returns a Measurement.
+Cells = dict[str, Callable[[], Any]]
 #: Names the file that a process holds while it times candidates of a compiler.
 LOCK = "MIRAGE_FORMAL_GPU_LOCK"
 ROUNDS = 3
-_SHORT = 160
 _SEED = 12345
 _GRAPH_SEEDS = (1, 2)
 
@@ -70,18 +69,7 @@ def answer(case_of: Callable[[Job], Case], job: Job) -> Result:
 
 def work(case_of: Callable[[Job], Case]) -> int:
     """What a child's main function returns: see gpu_jobs.serve."""
-    return serve(functools.partial(answer, case_of), healthy)
-
-
-def healthy() -> bool:
-    """Whether the device still answers."""
-    try:
-        import torch
-
-        torch.cuda.synchronize()
-    except Exception:
-        return False
-    return True
+    return serve(functools.partial(answer, case_of))
 
 
 def bandwidth() -> Result:
@@ -104,7 +92,12 @@ def bandwidth() -> Result:
 def compiled(case: Case, job: Job) -> Result:
     """One peer compiled, so that the compiler's cache on disk has it; and how far its results are off."""
     (peer,) = (peer for peer in case.peers if peer.name == job["peer"])
-    with one_at_a_time(os.environ.get(LOCK)):
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    # Several processes that compile at once would otherwise choose among candidates by times that include each other.
+    lock, cls = os.environ.get(LOCK), type(benchmarker)
+    turn = Turn(None if lock is None else Path(lock))
+    with patch.object(cls, "benchmark_gpu", turn.taking(cls.benchmark_gpu)):
         return {"error_norm": _peer_error(case, peer)}
 
 
@@ -146,7 +139,7 @@ def _most(values: Iterable[float | None]) -> float:
 
 def timed(case: Case, job: Job) -> Result:
     """One candidate's time, once, and how far its results are off: which of them are to be measured at all."""
-    ours = _Ours(case, Path(job["kernels"]))
+    ours = cuda_call(case, Path(job["kernels"]))
     return {"us": ours.measure().us, "replays_error": ours.replays_error()}
 
 
@@ -157,45 +150,43 @@ def row(case: Case, job: Job) -> Result:
         case: The program.
         job: Beside others "triton": what ``triton_of`` says of the run.
     """
-    from mirage_formal.device.measure import Measurement, TorchRecorder, measure
-
-    recorder = TorchRecorder()
-    ours = _Ours(case, Path(job["kernels"]))
+    ours = cuda_call(case, Path(job["kernels"]))
     found: Result = {"replays_error": ours.replays_error(), "notes": {}}
-    cells: dict[str, Callable[[], Measurement]] = {"ours": ours.measure}
+    cells: Cells = {"ours": ours.measure}
+    makers: dict[str, Callable[[], Cells]] = {}
     if "triton" in job:
-        try:
-            file = _Triton(case, job["triton"], ours.size)
-            found["triton_error"] = file.replays_error()
-            cells["triton"] = file.measure
-        except Exception as error:
-            found["notes"]["triton"] = {"error": f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"}
-    size, draw = ours.size, case.draw
+        makers["triton"] = functools.partial(_triton, case, job["triton"], ours.size, found)
     for peer in case.peers:
-        if peer.name not in job["peers"]:
-            continue
-        try:
-            begin = time.perf_counter()
-            found["notes"][peer.name] = {"error_norm": _peer_error(case, peer), "s": time.perf_counter() - begin}
-        except Exception as error:
-            found["notes"][peer.name] = {"error": f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"}
-            continue
-        cells[peer.name] = functools.partial(
-            measure,
-            lambda x, peer=peer: peer.call(*x),  # type: ignore[misc]
-            lambda seed, peer=peer: peer.prepare(draw(seed)),  # type: ignore[misc]
-            size,
-            recorder,
-        )
+        if peer.name in job["peers"]:
+            makers[peer.name] = functools.partial(_peer, case, peer, ours.size, found)
     if job.get("read_only", True):
+        makers["read_only"] = functools.partial(_read_only, ours.size, found)
+    for name, make in makers.items():
         try:
-            cells |= _read_only(size, found)
+            cells |= make()
         except Exception as error:
-            found["notes"]["read_only"] = {"error": f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"}
-    return {**found, "bytes": size, "cells": rounds(cells, job.get("rounds", ROUNDS))}
+            found["notes"][name] = {"error": short(error)}
+    return {**found, "bytes": ours.size, "cells": rounds(cells, job.get("rounds", ROUNDS))}
 
 
-def _read_only(size: int, found: Result) -> dict[str, Callable[[], Any]]:
+def _triton(case: Case, chosen: Mapping[str, Any], size: int, found: Result) -> Cells:
+    """Make the cell of a Triton file; its error goes into ``found``."""
+    file = triton_call(case, chosen, size)
+    found["triton_error"] = file.replays_error()
+    return {"triton": file.measure}
+
+
+def _peer(case: Case, peer: Peer, size: int, found: Result) -> Cells:
+    """Make the cell of a peer; its error goes into ``found``."""
+    from mirage_formal.device.measure import TorchRecorder, measure
+
+    begin = time.perf_counter()
+    found["notes"][peer.name] = {"error_norm": _peer_error(case, peer), "s": time.perf_counter() - begin}
+    prepared, recorder = (lambda seed: peer.prepare(case.draw(seed))), TorchRecorder()
+    return {peer.name: functools.partial(measure, lambda x: peer.call(*x), prepared, size, recorder)}
+
+
+def _read_only(size: int, found: Result) -> Cells:
     """Cells of both kernels that only read, each on the grid that is fastest here; all grids' times in ``found``."""
     from benchmarks.read_only import Reader
     from mirage_formal.device.measure import TorchRecorder, measure
@@ -205,7 +196,7 @@ def _read_only(size: int, found: Result) -> dict[str, Callable[[], Any]]:
         variant: measure(reader.call(variant), reader.inputs, reader.size, recorder).us for variant in reader.verified()
     }
     found["read_only_tried"] = {str(variant): us for variant, us in tried.items()}
-    cells: dict[str, Callable[[], Any]] = {}
+    cells: Cells = {}
     for kernel in dict.fromkeys(variant.kernel for variant in tried):
         best = min((v for v in tried if v.kernel == kernel), key=lambda v: tried[v])
         found["notes"][kernel] = {"variant": str(best)}
@@ -233,7 +224,7 @@ def rounds(cells: Mapping[str, Callable[[], Any]], count: int = ROUNDS) -> dict[
             try:
                 runs[name].append(cell().us)
             except Exception as error:
-                errors[name] = f"{type(error).__name__}: {str(error).strip()[:_SHORT]}"
+                errors[name] = short(error)
     found: dict[str, dict[str, Any]] = {name: {"error": error} for name, error in errors.items()}
     for name, times in runs.items():
         if name not in errors:
@@ -242,54 +233,67 @@ def rounds(cells: Mapping[str, Callable[[], Any]], count: int = ROUNDS) -> dict[
     return found
 
 
-class _Ours:
-    """A candidate's kernels on torch tensors."""
+class Called:
+    """What computes a program on torch tensors.
 
-    def __init__(self, case: Case, directory: Path) -> None:
-        import torch
+    Args:
+        case: The program.
+        run: A function of inputs, which returns new outputs or writes ``outputs``.
+        size: Bytes that a call reads.
+        outputs: Tensors; None if the function returns new ones.
+    """
 
-        from benchmarks.torch_program import DTYPES
-        from mirage_formal.device.launch import Optimized
+    def __init__(self, case: Case, run: Callable[..., Any], size: int, outputs: Sequence[Any] | None = None) -> None:
         from mirage_formal.device.measure import TorchRecorder
-        from mirage_formal.kernels.executable import load
 
-        executable = load(directory)
-        self._case, self._recorder = case, TorchRecorder()
-        self._call = Optimized.of(executable)
-        self.size = sum(item.tensor.bytes for item in executable.program.inputs)
-        types = [executable.values[number] for number in executable.graph.outputs]
-        self._outputs = [torch.empty(t.shape, device="cuda", dtype=DTYPES[t.dtype]) for t in types]
+        self._case, self._run, self._outputs, self._recorder = case, run, outputs, TorchRecorder()
+        self.size = size
+
+    def once(self) -> None:
+        """Call it."""
+        self._run(*self._case.draw(_SEED))
 
     def measure(self) -> Any:
         """Time it."""
         from mirage_formal.device.measure import measure
 
-        outputs = self._outputs
-        return measure(
-            lambda x: self._call(*x, out=outputs), self._case.draw, self.size, self._recorder, outputs=outputs
-        )
+        return measure(lambda x: self._run(*x), self._case.draw, self.size, self._recorder, outputs=self._outputs)
 
     def replays_error(self) -> float:
-        """The largest relative error of an output in replays of one graph, norms over norms."""
-        buffers, outputs = self._case.draw(_SEED), self._outputs
-        call = functools.partial(self._call, *buffers, out=outputs)
-        return _replays_error(self._case, call, buffers, outputs, self._recorder)
+        """Find the largest relative error of an output in replays of one graph, norms over norms; NaN before each."""
+        from mirage_formal.device.measure import replayed_error
+
+        drawn = {seed: self._case.draw(seed) for seed in _GRAPH_SEEDS}
+        wanted = {seed: self._case.reference(given) for seed, given in drawn.items()}
+        buffers, outputs = self._case.draw(_SEED), list(self._outputs or ())
+
+        def call() -> None:
+            found = self._run(*buffers)
+            if self._outputs is None:  # those that the captured call has made
+                outputs[:] = _several(found)
+
+        def load(seed: int) -> None:
+            for buffer, values in zip(buffers, drawn[seed], strict=True):
+                buffer.copy_(values)
+
+        return replayed_error(
+            call, load, lambda seed: _apart(outputs, wanted[seed]), outputs, self._recorder, _GRAPH_SEEDS
+        )
 
 
-def _replays_error(
-    case: Case, call: Callable[[], Any], buffers: Sequence[Any], outputs: Sequence[Any], recorder: Any
-) -> float:
-    """The largest relative error of replays of a call that reads ``buffers``; ``outputs`` are NaN before each."""
-    from mirage_formal.device.measure import replayed_error
+def cuda_call(case: Case, directory: Path) -> Called:
+    """Load a candidate's kernels."""
+    import torch
 
-    drawn = {seed: case.draw(seed) for seed in _GRAPH_SEEDS}
-    wanted = {seed: case.reference(given) for seed, given in drawn.items()}
+    from mirage_formal.device.launch import Optimized
+    from mirage_formal.kernels.executable import load
+    from mirage_formal.torch.modules.eager import DTYPES
 
-    def load(seed: int) -> None:
-        for buffer, values in zip(buffers, drawn[seed], strict=True):
-            buffer.copy_(values)
-
-    return replayed_error(call, load, lambda seed: _apart(outputs, wanted[seed]), outputs, recorder, _GRAPH_SEEDS)
+    executable = load(directory)
+    types = [executable.values[number] for number in executable.graph.outputs]
+    outputs = [torch.empty(t.shape, device="cuda", dtype=DTYPES[t.dtype]) for t in types]
+    size = sum(item.tensor.bytes for item in executable.program.inputs)
+    return Called(case, functools.partial(Optimized.of(executable), out=outputs), size, outputs)
 
 
 def triton_of(kernels: Sequence[Path]) -> Result | None:
@@ -310,42 +314,25 @@ def triton_of(kernels: Sequence[Path]) -> Result | None:
     return None
 
 
-class _Triton:
-    """A Triton file on torch tensors."""
+def triton_call(case: Case, chosen: Mapping[str, Any], size: int) -> Called:
+    """Load the Triton file that tuning chose; see ``triton_of``."""
+    from mirage_formal.kernels.triton.options import LaunchOptions
+    from mirage_formal.run.autotuning.triton.files import texts
+    from mirage_formal.run.kernel_build.triton.calls import load_module
 
-    def __init__(self, case: Case, chosen: Mapping[str, Any], size: int) -> None:
-        from mirage_formal.device.measure import TorchRecorder
-        from mirage_formal.kernels.triton.options import LaunchOptions
-        from mirage_formal.run.autotuning.triton.files import texts
-        from mirage_formal.run.kernel_build.triton.calls import load_module
+    (one,) = texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
+    if one.digest != chosen["sha256"]:
+        raise ValueError("the file is another than the one that tuning chose: tune the run again")
+    return Called(case, load_module(one.text).run, size)
 
-        (one,) = texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
-        if one.digest != chosen["sha256"]:
-            raise ValueError("the file is another than the one that tuning chose: tune the run again")
-        self._case, self._size, self._recorder, self._run = case, size, TorchRecorder(), load_module(one.text).run
 
-    def measure(self) -> Any:
-        """Time it."""
-        from mirage_formal.device.measure import measure
-
-        return measure(lambda x: self._run(*x), self._case.draw, self._size, self._recorder)
-
-    def replays_error(self) -> float:
-        """See ``_Ours.replays_error``; the outputs are those that the captured call has made."""
-        buffers = self._case.draw(_SEED)
-        outputs: list[Any] = []
-
-        def call() -> None:
-            found = self._run(*buffers)
-            outputs[:] = found if isinstance(found, tuple) else [found]
-
-        return _replays_error(self._case, call, buffers, outputs, self._recorder)
+def _several(outputs: Any) -> Sequence[Any]:
+    return outputs if isinstance(outputs, list | tuple) else [outputs]
 
 
 def _peer_error(case: Case, peer: Peer) -> float:
     given = case.draw(_SEED)
-    got = peer.call(*peer.prepare(given))
-    return _apart(got if isinstance(got, list | tuple) else [got], case.reference(given))
+    return _apart(_several(peer.call(*peer.prepare(given))), case.reference(given))
 
 
 def _apart(got: Sequence[Any], want: Sequence[Any]) -> float:
@@ -359,46 +346,3 @@ def _apart(got: Sequence[Any], want: Sequence[Any]) -> float:
         if found != found:
             return found
     return found
-
-
-@contextlib.contextmanager
-def one_at_a_time(path: str | None) -> Iterator[None]:
-    """While it lasts, torch.compile times its candidates only while this process holds a file's lock.
-
-    Several processes that compile at once would otherwise choose among candidates by times that include each other.
-
-    Args:
-        path: The file; None: nothing is held.
-    """
-    if path is None:
-        yield
-        return
-    from torch._inductor.runtime.benchmarking import benchmarker
-
-    cls = type(benchmarker)
-    timing = cls.benchmark_gpu
-    cls.benchmark_gpu = locked(timing, Path(path))
-    try:
-        yield
-    finally:
-        cls.benchmark_gpu = timing
-
-
-def locked(function: Callable[..., Any], path: Path) -> Callable[..., Any]:
-    """A function that other processes with the same file do not run meanwhile; it may call itself."""
-    own, inside = threading.RLock(), [False]
-
-    @functools.wraps(function)
-    def run(*given: Any, **named: Any) -> Any:
-        with own:
-            if inside[0]:
-                return function(*given, **named)
-            with path.open("ab") as file:  # closed, it is let go
-                fcntl.flock(file, fcntl.LOCK_EX)
-                inside[0] = True
-                try:
-                    return function(*given, **named)
-                finally:
-                    inside[0] = False
-
-    return run

@@ -3,11 +3,16 @@
 A job is a dictionary of plain values. A child reads jobs from its standard input, a line of JSON each, and answers each
 with a line; a child that dies, hangs or breaks its device costs the job it was at, and another takes its place. Answers
 are appended to a ledger as they come, so a run that is cut keeps what it has, and the next does the rest.
+
+Children compile, search and make kernels side by side. Whatever is timed to be chosen or reported holds a file's lock:
+Inductor's candidates, this package's kernels and operators, and rows of tables. Who holds it may take it again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import json
 import os
 import queue
@@ -16,14 +21,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.harness import append, environment
+
 Job = dict[str, Any]
 Result = dict[str, Any]
+#: The only argument of a child.
+WORKER = "--worker"
 #: What an answer begins with; libraries print lines of their own.
 _ANSWER = "@answer "
 _TAIL = 300
@@ -35,7 +43,24 @@ def runs_among(directories: Sequence[Path]) -> list[Path]:
     return [one for one in directories if not one.name.endswith("-triton")]
 
 
-def serve(do: Callable[[Job], Result], healthy: Callable[[], bool]) -> int:
+def short(error: BaseException) -> str:
+    """Say an exception in a line."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:_TAIL] if lines else ''}"
+
+
+def healthy() -> bool:
+    """Whether the device still answers."""
+    try:
+        import torch
+
+        torch.cuda.synchronize()
+    except Exception:
+        return False
+    return True
+
+
+def serve(do: Callable[[Job], Result], healthy: Callable[[], bool] = healthy) -> int:
     """What a child does: jobs from standard input until its end, or until one breaks the device.
 
     Args:
@@ -47,10 +72,7 @@ def serve(do: Callable[[Job], Result], healthy: Callable[[], bool]) -> int:
         try:
             result = do(json.loads(line))
         except Exception as error:
-            lines = str(error).strip().splitlines()
-            result = {"error": f"{type(error).__name__}: {lines[0][:_TAIL] if lines else ''}"}
-            if not healthy():
-                result["broken"] = True
+            result = {"error": short(error), **({} if healthy() else {"broken": True})}
         result["seconds"] = round(time.perf_counter() - begin, 2)
         print(f"{_ANSWER}{json.dumps(result)}", flush=True)
         if "broken" in result:
@@ -64,38 +86,31 @@ class Ledger:
     Args:
         path: The file; it need not be there yet.
         retry: Whether jobs that failed are to be done again.
+        keys: What tells jobs apart; left out, all that they hold.
     """
 
-    def __init__(self, path: Path, *, retry: bool = False) -> None:
-        self._path, self._lock = path, threading.Lock()
+    def __init__(self, path: Path, *, retry: bool = False, keys: Sequence[str] | None = None) -> None:
+        self._path, self._lock, self._keys = path, threading.Lock(), keys
         self._results: dict[str, Result] = {}
         for line in path.read_text().splitlines() if path.is_file() else ():
             with contextlib.suppress(ValueError, KeyError, TypeError):  # a line that was cut
                 kept = json.loads(line)
-                self._results[_key(kept["job"])] = kept["result"]
+                self._results[self._key(kept["job"])] = kept["result"]
         if retry:
             self._results = {key: result for key, result in self._results.items() if "error" not in result}
 
     def get(self, job: Job) -> Result | None:
         """The answer to a job, if there is one."""
-        return self._results.get(_key(job))
+        return self._results.get(self._key(job))
+
+    def _key(self, job: Job) -> str:
+        return json.dumps({key: job[key] for key in self._keys or job}, sort_keys=True)
 
     def put(self, job: Job, result: Result) -> None:
         """Keep an answer."""
         with self._lock:
-            self._results[_key(job)] = result
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a+b") as file:
-                # What was cut has no end of line.
-                if file.tell():
-                    file.seek(-1, os.SEEK_END)
-                    if file.read(1) != b"\n":
-                        file.write(b"\n")
-                file.write(json.dumps({"job": job, "result": result}).encode() + b"\n")
-
-
-def _key(job: Job) -> str:
-    return json.dumps(job, sort_keys=True)
+            self._results[self._key(job)] = result
+            append(self._path, f'{{"job": {self._key(job)}, "result": {json.dumps(result)}}}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +127,7 @@ class Pool:
 
     command: Sequence[str]
     ledger: Ledger
-    environment: dict[str, str]
+    environment: Mapping[str, str]
     errors: Path
     show: Callable[[Job, Result], None]
 
@@ -161,11 +176,32 @@ class Pool:
                 child.end()
 
 
+def children(
+    module: str,
+    out: Path,
+    show: Callable[[Job, Result], None],
+    ledger: Ledger | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Pool:
+    """Make a pool of ``python -m module --worker``, which keeps answers and errors in a directory.
+
+    Args:
+        module: Its main function serves.
+        out: The directory.
+        show: See ``Pool``.
+        ledger: Left out, the one of this directory.
+        variables: Of the environment; see ``Pool``.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    stem = module.rpartition(".")[2]
+    command = (sys.executable, "-m", module, WORKER)
+    return Pool(command, ledger or Ledger(out / f"{stem}.jsonl"), variables or {}, out / f"{stem}.err", show)
+
+
 class _Child:
     """One process that answers jobs."""
 
     def __init__(self, pool: Pool) -> None:
-        path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         pool.errors.parent.mkdir(parents=True, exist_ok=True)
         with pool.errors.open("ab") as errors:
             self._process = subprocess.Popen(
@@ -174,7 +210,7 @@ class _Child:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                env={**os.environ, **pool.environment, "PYTHONPATH": path},
+                env=environment(**pool.environment),
                 start_new_session=True,  # so that what it starts ends with it
             )
         self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -215,3 +251,62 @@ class _Child:
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()
+
+
+# --- turns -----------------------------------------------------------------------------------------------------------
+
+
+class Turn:
+    """A lock of processes, by a file.
+
+    Args:
+        path: The file; None: nothing is held.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path, self._own, self._depth = path, threading.RLock(), 0
+        self._file: IO[bytes] | None = None
+
+    def __enter__(self) -> None:
+        self._own.acquire()
+        self._depth += 1
+        if self._depth == 1 and self._path is not None:
+            self._file = self._path.open("ab")
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._file is not None:
+            self._file.close()  # closed, it is let go
+            self._file = None
+        self._own.release()
+
+    def taking(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that holds it while it runs."""
+
+        @functools.wraps(function)
+        def run(*given: Any, **named: Any) -> Any:
+            with self:
+                return function(*given, **named)
+
+        return run
+
+
+def everything_takes(turn: Turn) -> None:
+    """Let all that times on a GPU in this process hold a lock meanwhile, for the rest of its life."""
+    from torch._inductor.runtime.benchmarking import benchmarker
+
+    from mirage_formal.run.autotuning import timing
+    from mirage_formal.torch.modules import graph_timing
+
+    cls: Any = type(benchmarker)
+    cls.benchmark_gpu = turn.taking(cls.benchmark_gpu)
+    graph_timing.alone = lambda: turn
+    run = timing.Child.run
+
+    def alone(self: timing.Child, *given: Any) -> Iterator[Any]:
+        with turn:
+            yield from run(self, *given)
+
+    child: Any = timing.Child
+    child.run = alone

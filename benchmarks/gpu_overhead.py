@@ -5,18 +5,16 @@ Run on a GPU, with the kernels of tests/kit/kernels/device_kernels.py:
     python -m benchmarks.gpu_overhead runs/gpu/fixtures
 
 Exit code 1 if a call takes more than 20 microseconds beyond its bare launches.
+
+Options:
+  kernels DIR
 """
 
 from __future__ import annotations
 
-import argparse
 from functools import partial
-from pathlib import Path
 
-import cupy
-import torch
-
-from mirage_formal.claims.numerics.numerics import draw_all
+from benchmarks.harness import options, row, table
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import host_overhead
 from mirage_formal.kernels.executable import load
@@ -25,44 +23,32 @@ NAMES = ("lora", "ntrans", "split")
 MOST_US = 20.0
 
 
-def inputs(executable: object) -> list[torch.Tensor]:
-    """Drawn inputs with the declared strides."""
-    program = executable.program  # type: ignore[attr-defined]
-    made = []
-    for item, array in zip(program.inputs, draw_all(program, 0, 0.5), strict=True):
-        dtype = getattr(torch, item.tensor.dtype.value)
-        tensor = torch.empty_strided(item.tensor.shape, item.strides, dtype=dtype, device="cuda")
-        made.append(tensor.copy_(torch.from_numpy(array)))
-    return made
-
-
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kernels", type=Path)
-    kernels = parser.parse_args().kernels
+    kernels = options(__doc__).kernels
+    import cupy
+    import torch
+
+    from benchmarks.peers import draw
+
     synchronise = torch.cuda.synchronize
     bare = cupy.RawKernel('extern "C" __global__ void f(void*, void*, void*, void*, void*) {}', "f")
     arguments = tuple(cupy.zeros(4) for _ in range(5))
     base = host_overhead(lambda: bare((1,), (32,), arguments), synchronise)
-    print("| kernels | called with | us | bare launches, us | ratio |")
-    print("|---|---|--:|--:|--:|")
+    print(table("kernels | called with | us | bare launches, us | ratio", [], (0, 1)))
     late = False
     for name in NAMES:
         executable = load(kernels / name)
-        optimized, given = Optimized.of(executable), inputs(executable)
+        optimized, given = Optimized.of(executable), draw(executable.program.inputs, 0)
         out = optimized(*given)
         out = list(out) if isinstance(out, tuple | list) else [out]
         copies = [cupy.asarray(x) for x in given]
         launches = len(executable.launches) * base
-        for kind, call in (
-            ("torch", partial(optimized, *given)),
-            ("torch, out=", partial(optimized, *given, out=out)),
-            ("CuPy", partial(optimized, *copies)),
-        ):
+        calls = {"torch": partial(optimized, *given), "torch, out=": partial(optimized, *given, out=out)}
+        for kind, call in {**calls, "CuPy": partial(optimized, *copies)}.items():
             taken = host_overhead(call, synchronise)
             late = late or taken - launches > MOST_US
-            print(f"| {name} | {kind} | {taken:.1f} | {launches:.1f} | {taken / launches:.2f} |")
+            print(row(name, kind, f"{taken:.1f}", f"{launches:.1f}", f"{taken / launches:.2f}"))
     raise SystemExit(int(late))
 
 

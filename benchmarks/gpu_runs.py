@@ -15,18 +15,31 @@ launches as then: there is no first call, and what is built is what they chose, 
 
 With --backend auto Triton files are timed beside the kernels, on this machine's GPU; `benchmarks.gpu_bench --backend
 auto` then has those that are faster in its table.
+
+Options:
+  --out DIR              [required]
+  --batches N...         [default: 1 8 16]
+  --count N              candidates that get kernels [default: 8]
+  --arch NAME...         architecture to compile for; repeatable; sm_90a if left out
+  --again                search again what is there
+  --workers N            worker processes; one for each processor if left out
+  --tune                 tune kernels instead of building the model's best
+  --device NAME          the GPU whose times decide
+  --times FILE           its times, which become those of OUT/tuning
+  --kernels N            kernels of a run that are tried [default: 128]
+  --finalists N          candidates that are built from times [default: 3]
+  --backend {cuda,auto}  what is tuned [default: cuda]
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.harness import ROOT, command, parser_of
+
 #: Name of the run: file and program of examples/, and its search space, if it is not the default. Without a space
 #: nothing is reported above the operators one by one, and fused kernels that the model puts there are not measured.
 EXAMPLES = {
@@ -43,52 +56,33 @@ EXAMPLES = {
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 16])
-    parser.add_argument("--count", type=int, default=8, help="candidates that get kernels [default: 8]")
-    parser.add_argument("--arch", action="append", help="architecture to compile for; repeatable [default: sm_90a]")
-    parser.add_argument("--again", action="store_true", help="search again what is there")
-    parser.add_argument("--workers", type=int, help="worker processes [default: processors]")
-    parser.add_argument("--tune", action="store_true", help="tune kernels instead of building the model's best")
-    parser.add_argument("--device", metavar="NAME", help="the GPU whose times decide")
-    parser.add_argument("--times", type=Path, metavar="FILE", help="its times, which become those of OUT/tuning")
-    parser.add_argument("--kernels", type=int, default=128, help="kernels of a run that are tried [default: 128]")
-    parser.add_argument("--finalists", type=int, default=3, help="candidates that are built from times [default: 3]")
-    parser.add_argument("--backend", choices=("cuda", "auto"), default="cuda", help="what is tuned [default: cuda]")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     if given.times is not None:
         if given.device is None or given.times.stem != given.device:
             parser.error(f"--times: expected times of --device {given.device}, got {given.times.name}")
         (given.out / "tuning" / "times").mkdir(parents=True, exist_ok=True)
         shutil.copy(given.times, given.out / "tuning" / "times")
+    workers = ["--workers", given.workers] if given.workers else []
     runs = []
     for batch in given.batches:
         for name, (file, program, space) in EXAMPLES.items():
             run = given.out / f"{name}-b{batch}"
             runs.append(run)
             if given.again or not (run / "summary.json").is_file():
-                command = [sys.executable, "-m", "mirage_formal.search", f"examples/{file}.py", "--program", program]
-                workers = ["--workers", str(given.workers)] if given.workers else []
-                environment = {**os.environ, "MIRAGE_BATCH": str(batch)}
-                command += ["--keep", str(given.count), *(["--config", space] if space else [])]
+                more = ["--config", space] if space else []
                 if (run / "run.json").is_file():
-                    command.append("--force" if given.again else "--resume")
-                subprocess.run([*command, *workers, "--out", str(run.resolve())], cwd=ROOT, env=environment, check=True)
+                    more.append("--force" if given.again else "--resume")
+                asked = ["--program", program, "--keep", given.count, *more, *workers, "--out", run.resolve()]
+                search = command("mirage_formal.search", f"examples/{file}.py", *asked)
+                subprocess.run(search, cwd=ROOT, env={**os.environ, "MIRAGE_BATCH": str(batch)}, check=True)
     if given.tune:
-        command = [sys.executable, "-m", "mirage_formal", "tune", *map(str, runs), "--kernels", str(given.kernels)]
-        command += ["--place", str(given.out / "tuning"), *(["--device", given.device] if given.device else [])]
-        command += [
-            "--backend",
-            given.backend,
-            "--finalists",
-            str(given.finalists),
-            *(["--workers", str(given.workers)] if given.workers else []),
-        ]
-        return subprocess.run(command, check=False).returncode
+        asked = ["--kernels", given.kernels, "--place", given.out / "tuning", "--backend", given.backend]
+        asked += ["--finalists", given.finalists, *(["--device", given.device] if given.device else []), *workers]
+        return subprocess.run(command("mirage_formal", "tune", *runs, *asked)).returncode
     archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]
-    command = [sys.executable, "-m", "mirage_formal.run.kernel_build", *map(str, runs), "--count", str(given.count)]
-    return subprocess.run([*command, *archs, "--force"], check=False).returncode
+    build = command("mirage_formal.run.kernel_build", *runs, "--count", given.count, *archs, "--force")
+    return subprocess.run(build).returncode
 
 
 if __name__ == "__main__":

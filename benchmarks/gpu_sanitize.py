@@ -6,13 +6,18 @@ The candidate is the one that benchmarks/gpu_bench.py measured, or else the firs
 Only generated kernels are instrumented, not those of CuPy that make the inputs. racecheck fails inside of cuBLAS, for a
 product of CuPy alone as well; under it the host computes predefined products (``gpu run --without-library``), so that
 the generated kernels beside them get their inputs. Every row names the kernels that were instrumented.
+
+Options:
+  runs RUN_DIR...
+  --bench FILE     results of gpu_bench.py
+  --jobs N         processes at a time [default: 8]
+  --limit S        seconds for each [default: 240]
+  --out DIR        where the JSON goes [default: $OUT]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -22,7 +27,8 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_jobs import ROOT, runs_among
+from benchmarks.gpu_jobs import runs_among
+from benchmarks.harness import command, environment, options
 
 TOOLS = ("memcheck", "racecheck")
 FOUND = 77
@@ -57,17 +63,15 @@ def sanitize(run: Path, directory: Path, tool: str, limit: float) -> dict[str, A
     products = any(launch["launch"] == "matmul" for launch in launches)
     host = products and tool == "racecheck"
     filters = [x for name in names for x in ("--kernel-name", f"kernel_name={name}")]
-    command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND), *filters]
-    command += [sys.executable, "-m", "mirage_formal.gpu", "run", str(directory)]
-    command += ["--without-library"] if host else []
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    watched = ["compute-sanitizer", "--tool", tool, "--error-exitcode", str(FOUND), *filters]
+    watched += [*command("mirage_formal.gpu", "run", directory), *(["--without-library"] if host else [])]
     begin = time.perf_counter()
     if not names:  # without a filter the tool would watch everything
         return {"run": run.name, "candidate": directory.name, "tool": tool, "outcome": "no generated kernels"}
     row: dict[str, Any] = {"run": run.name, "candidate": directory.name, "tool": tool, "kernels": names}
     row["products"] = "host" if host else "cuBLAS" if products else "none"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment)
+        done = subprocess.run(watched, capture_output=True, text=True, timeout=limit, env=environment())
     except FileNotFoundError:
         return {**row, "outcome": "compute-sanitizer is not installed"}
     except subprocess.TimeoutExpired:
@@ -84,13 +88,7 @@ def sanitize(run: Path, directory: Path, tool: str, limit: float) -> dict[str, A
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN_DIR")
-    parser.add_argument("--bench", type=Path, help="results of gpu_bench.py")
-    parser.add_argument("--jobs", type=int, default=8, help="processes at a time [default: 8]")
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds for each [default: 240]")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where the JSON goes")
-    given = parser.parse_args()
+    given = options(__doc__)
     runs = runs_among(given.runs)
     chosen = best(runs, given.bench)
     work = [(run, directory, tool) for tool in TOOLS for run, directory in chosen.items()]

@@ -5,29 +5,39 @@
 3. torch.compile's peers, programs side by side: its cache on disk then has them.
 4. Rows, one after another: the chosen candidate is measured anew beside its peers (benchmarks/gpu_cases.py); the time
    by which it was chosen is not the one that counts.
+
+Options:
+  --out DIR          where results go [default: $OUT]
+  --jobs N           processes that compile and compare [default: 8]
+  --rounds N         measurements of each cell; the median counts [default: 3]
+  --limit S          seconds in all; a later call continues; 0: only the tables of what is known [default: 1500]
+  --compile-limit S  seconds for all of torch.compile [default: 600]
+  --peer-limit S     seconds for one peer or numerics [default: 240]
+  --row-limit S      seconds for one row [default: 120]
+  --no-read-only     leave out the time to read the inputs
+  --retry            do again what failed in an earlier call
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import math
 import os
 import secrets
-import sys
 import tempfile
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_cases import LOCK, ROUNDS
-from benchmarks.gpu_jobs import Job, Ledger, Pool, Result
+from benchmarks.gpu_cases import LOCK
+from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, children
 from benchmarks.gpu_sanitize import large
 
-#: The only argument of a child.
-WORKER = "--worker"
+#: The options that both commands have, as lines of a docstring.
+OPTIONS = (__doc__ or "").partition("\nOptions:\n")[2]
 COMPILED = ("compile", "autotune")
 READS = ("read_plain", "read_bulk")
 #: The largest relative error, norm over norm, of results that count as exact.
@@ -94,14 +104,14 @@ class Stages:
     Attributes:
         pool: Does the jobs.
         peers_of: The peers of a program, by name.
-        given: The command's options; see ``options``.
+        given: The command's options.
         cache: Names the compiler's cache, so that a job whose results are gone is done again.
         more: What else stands in the job of a program's row, by its name; see gpu_cases.row.
     """
 
     pool: Pool
     peers_of: Callable[[str], Sequence[str]]
-    given: argparse.Namespace
+    given: Namespace
     cache: str
     more: Callable[[str], Mapping[str, Any]] = lambda name: {}
 
@@ -261,28 +271,9 @@ def _job(do: str, name: str, directory: Path) -> Job:
 # --- the command line ------------------------------------------------------------------------------------------------
 
 
-def options(parser: argparse.ArgumentParser) -> None:
-    """The options that both commands have."""
-    add = parser.add_argument
-    add("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
-    add("--jobs", type=int, default=8, metavar="N", help="processes that compile and compare [default: 8]")
-    add("--rounds", type=int, default=ROUNDS, help="measurements of each cell; the median counts [default: 3]")
-    add(
-        "--limit",
-        type=float,
-        default=1500.0,
-        help="seconds in all; a later call continues; 0: only the tables of what is known [default: 1500]",
-    )
-    add("--compile-limit", type=float, default=600.0, help="seconds for all of torch.compile [default: 600]")
-    add("--peer-limit", type=float, default=240.0, help="seconds for one peer or numerics [default: 240]")
-    add("--row-limit", type=float, default=120.0, help="seconds for one row [default: 120]")
-    add("--no-read-only", action="store_true", help="leave out the time to read the inputs")
-    add("--retry", action="store_true", help="do again what failed in an earlier call")
-
-
 def stages(
     module: str,
-    given: argparse.Namespace,
+    given: Namespace,
     peers_of: Callable[[str], Sequence[str]],
     more: Callable[[str], Mapping[str, Any]] = lambda name: {},
 ) -> Stages:
@@ -295,10 +286,8 @@ def stages(
     # The same for what compiles and for what measures: a difference could make another key of the compiler's cache.
     threads = str(max(1, (os.cpu_count() or 1) // given.jobs))
     environment = {LOCK: str(cache / "mirage-lock"), "TORCHINDUCTOR_COMPILE_THREADS": threads}
-    given.out.mkdir(parents=True, exist_ok=True)
-    stem = module.rpartition(".")[2]
-    ledger = Ledger(given.out / f"{stem}.jsonl", retry=given.retry)
-    pool = Pool((sys.executable, "-m", module, WORKER), ledger, environment, given.out / f"{stem}.err", _show)
+    ledger = Ledger(given.out / f"{module.rpartition('.')[2]}.jsonl", retry=given.retry)
+    pool = children(module, given.out, _show, ledger, environment)
     return Stages(pool, peers_of, given, token.read_text(), more)
 
 

@@ -4,17 +4,24 @@ python -m benchmarks.gpu_table gpu_bench.json [--sanitized gpu_sanitize.json] > 
 python -m benchmarks.gpu_table gpu_bench.json --auto > results-auto.md     # CUDA C++ and the back end auto
 python -m benchmarks.gpu_table --page results.md       # the table of docs/results.md: the same numbers, fewer columns
 python -m benchmarks.gpu_table --readme results.md     # the README's table: fewer again
+
+Options:
+  results FILE
+  --sanitized FILE results of gpu_sanitize.py
+  --page           the table of docs/results.md, from results.md
+  --readme         the README's table, from results.md
+  --auto           CUDA C++ beside the back end auto
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks import harness
 from benchmarks.gpu_stages import ERROR, READS, Row
 
 PEERS = ("eager", "compile", "autotune", "flash", "cudnn")
@@ -25,7 +32,7 @@ _NAMES = {
     "flash": "SDPA flash",
     "cudnn": "SDPA cuDNN",
 }
-#: Rows of both tables: titles of the examples.
+#: Rows of the README's table: what it calls the examples.
 _TITLES = {
     "attn": "attn (GQA)",
     "qk": "qknorm (Q and K)",
@@ -109,70 +116,48 @@ def _spread(row: dict[str, Any]) -> float:
 
 
 def markdown(written: dict[str, Any], sanitized: Sequence[dict[str, Any]] = ()) -> str:
-    """Times; spreads and candidates; errors beside tolerances.
+    """Write three tables: times; spreads and candidates; errors beside tolerances.
 
     Args:
         written: What gpu_bench.py has written.
         sanitized: What gpu_sanitize.py has written, if anything.
     """
-    device, rows = written["device"], written["rows"]
-    lines = [
-        f"# {device.get('device', 'GPU')}",
-        "",
-        "Written by `make gpu-bench` from the kernels of `make gpu-runs`; docs/kernels.md says how times and",
-        "tolerances come about. Microseconds, medians of three rounds in one process; each round measures ours, every",
-        "peer and the read-only kernels in turns. The floor is the program's inputs and outputs at the speed of copies",
-        f"on this GPU, {device.get('gbs', 0):.0f} GB/s (small programs stay within its L2). Read-only is a kernel that",
-        "only reads the program's inputs: the best of plain 16-byte loads and of 16 KiB bulk copies, each on the best",
-        "of several grids. Keys are transposed for SDPA before anything is timed; max-autotune makes no CUDA graphs",
-        "of its own, as everything is captured in one. Ratio: the best peer's time over ours; above 1 ours is faster.",
-        "x read-only: ours over read-only.",
-        f"PyTorch {device.get('torch', '')}.",
-        "",
-        _line(["program", "b", "ours", "floor", "read-only", *_NAMES.values(), "ratio", "x read-only", "kernels"]),
-        "|---|" + "--:|" * (6 + len(PEERS)) + "---|",
+    rows, tools = written["rows"], {(row["run"], row["tool"]): row["outcome"] for row in sanitized}
+    named = [(row, (row["example"], row["b"])) for row in rows]
+    keys = ("ours", "floor", "read_only", *PEERS, "ratio", "x_read_only")
+    times = [
+        (*name, *(_cell(row.get(key)) for key in keys), row.get("reason") or "; ".join(map(_short, row["launches"])))
+        for row, name in named
     ]
-    for row in rows:
-        keys = ("ours", "floor", "read_only", *PEERS, "ratio", "x_read_only")
-        what = row.get("reason") or "; ".join(_short(x) for x in row["launches"])
-        lines.append(_line([row["example"], str(row["b"]), *(_cell(row.get(key)) for key in keys), what]))
+    spreads = []
+    for row, name in named:
+        reads = [row["cells"][kind] for kind in READS if "us" in row["cells"].get(kind, {})]
+        cells = [
+            *(row["cells"].get(kind, {}) for kind in ("ours", *PEERS)),
+            min(reads, key=lambda c: c["us"], default={}),
+        ]
+        shown = [_cell(100 * cell["spread"] if "spread" in cell else None, ".1f") for cell in cells]
+        outcomes = [tools.get((f"{row['example']}-b{row['b']}", tool), "") for tool in ("memcheck", "racecheck")]
+        spreads.append((*name, (row["digest"] or "")[:12], *shown, _cell(row["replays_error"], ".1e"), *outcomes))
+    errors = [
+        (*name, *(f"{s['error']:.2g} / {s['tolerance']:.2g} ({s['ratio']:.2f})" for s in row.get("scales") or ()))
+        for row, name in named
+    ]
+    heads = ["program", "b", "ours", "floor", "read-only", *_NAMES.values(), "ratio", "x read-only", "kernels"]
+    others = ["program", "b", "candidate", "ours", *_NAMES.values(), "read-only", "replays", "memcheck", "racecheck"]
     absent = [
-        f"- {row['example']}, b = {row['b']}: {_NAMES.get(peer, peer)}: {reason}"
+        (f"{row['example']}, b = {row['b']}: {_NAMES.get(peer, peer)}", reason)
         for row in rows
         for peer, reason in row["missing"].items()
     ]
-    if absent:
-        lines += ["", "Not measured, and not in the ratio:", "", *absent]
-    lines += [
-        "",
-        "Candidates by their digest; the distance of the fastest and the slowest of the three rounds, in percent of",
-        "the median; the largest relative error (norm over norm) in replays of one graph, 12 for each of two seeds,",
-        f"outputs NaN before each (at most {ERROR:g}); compute-sanitizer where it was run.",
-        "",
-        _line(["program", "b", "candidate", "ours", *_NAMES.values(), "read-only", "replays", "memcheck", "racecheck"]),
-        "|---|--:|---|" + "--:|" * (3 + len(PEERS)) + "---|---|",
-    ]
-    tools = {(row["run"], row["tool"]): row["outcome"] for row in sanitized}
-    for row in rows:
-        cells = row["cells"]
-        reads = [cells[name] for name in READS if "us" in cells.get(name, {})]
-        spreads = [cells.get(name, {}) for name in ("ours", *PEERS)] + [min(reads, key=lambda c: c["us"], default={})]
-        error = "" if row["replays_error"] is None else f"{row['replays_error']:.1e}"
-        outcomes = [tools.get((f"{row['example']}-b{row['b']}", tool), "") for tool in ("memcheck", "racecheck")]
-        shown = ["" if "spread" not in cell else f"{100 * cell['spread']:.1f}" for cell in spreads]
-        lines.append(_line([row["example"], str(row["b"]), (row["digest"] or "")[:12], *shown, error, *outcomes]))
-    lines += [
-        "",
-        "Largest error of an element / largest tolerance of one, at three scales of the inputs; in brackets the",
-        "largest error over the tolerance of the same element, which is at most 1 within tolerance.",
-        "",
-        "| program | b | scale 0.1 | scale 1 | scale 8 |",
-        "|---|--:|---|---|---|",
-    ]
-    for row in rows:
-        scales = [f"{s['error']:.2g} / {s['tolerance']:.2g} ({s['ratio']:.2f})" for s in row.get("scales") or ()]
-        lines.append(_line([row["example"], str(row["b"]), *scales]))
-    return "\n".join(lines) + "\n"
+    return _text(
+        "gpu_bench",
+        written["device"],
+        times=harness.table(heads, times, (0, -1)),
+        absent=_absent("Not measured, and not in the ratio:", absent),
+        spreads=harness.table(others, spreads, (0, 2, -2, -1)),
+        errors=harness.table(["program", "b", "scale 0.1", "scale 1", "scale 8"], errors, (0, 2, 3, 4)),
+    )
 
 
 def auto(written: dict[str, Any]) -> str:
@@ -181,35 +166,31 @@ def auto(written: dict[str, Any]) -> str:
     Args:
         written: What gpu_bench.py --backend auto has written.
     """
-    device = written["device"]
-    lines = [
-        f"# The back end auto on {device.get('device', 'a GPU')}",
-        "",
-        "CUDA C++ is the candidate of the table of `make gpu-bench`. Triton has a time where `mirage-formal tune",
-        "--backend auto` took a Triton file, by its own times, as at least 2 % faster than all CUDA kernels of the",
-        "run; elsewhere auto is CUDA C++. Both were measured here in the same rounds, in one process. Microseconds,",
-        "medians of three rounds. Ratio: the best peer's time over that of auto. Errors: the largest (norm over",
-        f"norm) in replays of one graph, 12 for each of two seeds, outputs NaN before each (at most {ERROR:g}).",
-        f"PyTorch {device.get('torch', '')}.",
-        "",
-        _line(["program", "b", "CUDA C++", "Triton", "auto", "saved, %", "ratio", "error, CUDA", "error, Triton"]),
-        "|---|" + "--:|" * 8,
-    ]
+    times = []
     for row in written["rows"]:
         ours, triton = row.get("ours"), row.get("triton")
         best = ours if triton is None else triton
         peer = min((row[name] for name in PEERS if row.get(name) is not None), default=None)
-        saved = "" if triton is None or ours is None else f"{100 * (1 - triton / ours):.1f}"
-        errors = ["" if row.get(key) is None else f"{row[key]:.1e}" for key in ("replays_error", "triton_error")]
+        saved = None if triton is None or ours is None else 100 * (1 - triton / ours)
         ratio = None if best is None or peer is None else peer / best
-        cells = [*(_cell(us) for us in (ours, triton, best)), saved, _cell(ratio), *errors]
-        lines.append(_line([row["example"], str(row["b"]), *cells]))
-    absent = [
-        f"- {row['example']}, b = {row['b']}: {row['missing']['triton']}"
-        for row in written["rows"]
-        if "triton" in row["missing"]
-    ]
-    return "\n".join(lines + (["", "Triton files that were not measured:", "", *absent] if absent else [])) + "\n"
+        errors = [_cell(row.get(key), ".1e") for key in ("replays_error", "triton_error")]
+        cells = [*map(_cell, (ours, triton, best)), _cell(saved, ".1f"), _cell(ratio), *errors]
+        times.append((row["example"], row["b"], *cells))
+    missing = [(row, row["missing"]["triton"]) for row in written["rows"] if "triton" in row["missing"]]
+    absent = [(f"{row['example']}, b = {row['b']}", reason) for row, reason in missing]
+    heads = ["program", "b", "CUDA C++", "Triton", "auto", "saved, %", "ratio", "error, CUDA", "error, Triton"]
+    listed = _absent("Triton files that were not measured:", absent)
+    return _text("gpu_bench_auto", written["device"], times=harness.table(heads, times), absent=listed)
+
+
+def _text(name: str, device: dict[str, Any], **tables: str) -> str:
+    """Write tables into the text of benchmarks/tables that is about them."""
+    text = (harness.ROOT / "benchmarks" / "tables" / f"{name}.txt").read_text(encoding="utf-8")
+    return text.format(**{"device": "GPU", "torch": "", "gbs": 0, **device, "most": ERROR, **tables})
+
+
+def _absent(title: str, items: Sequence[tuple[str, str]]) -> str:
+    return "\n".join(["", "", title, "", *(f"- {what}: {reason}" for what, reason in items)]) if items else ""
 
 
 def page(results: str) -> str:
@@ -235,22 +216,17 @@ def _chosen(results: str, columns: Sequence[str]) -> str:
         rows[cells["program"], int(cells["b"])] = [cells[name] for name in chosen]
     batches = sorted({batch for _, batch in rows})
     titles = [f"b = {b}, us" if name == "ours" else name for b in batches for name in chosen]
-    made = [_line(["program", *titles]), "|---|" + "--:|" * len(titles)]
-    for example, title in _TITLES.items():
-        made.append(_line([title, *(cell for b in batches for cell in rows.get((example, b), [""] * len(chosen)))]))
-    return "\n".join(made) + "\n"
+    blank = [""] * len(chosen)
+    made = [[title, *(x for b in batches for x in rows.get((name, b), blank))] for name, title in _TITLES.items()]
+    return harness.table(["program", *titles], made) + "\n"
 
 
 def _split(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
-def _cell(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+def _cell(value: float | None, form: str = ".2f") -> str:
+    return "" if value is None else format(value, form)
 
 
 def _short(launch: str) -> str:
@@ -258,25 +234,18 @@ def _short(launch: str) -> str:
     return launch.partition("): ")[2].rpartition(",")[0] or launch
 
 
-def main() -> int:
+def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", type=Path)
-    parser.add_argument("--sanitized", type=Path, help="results of gpu_sanitize.py")
-    parser.add_argument("--page", action="store_true", help="the table of docs/results.md, from results.md")
-    parser.add_argument("--readme", action="store_true", help="the README's table, from results.md")
-    parser.add_argument("--auto", action="store_true", help="CUDA C++ beside the back end auto")
-    given = parser.parse_args()
-    if given.auto:
-        sys.stdout.write(auto(json.loads(given.results.read_text())))
-        return 0
+    given = harness.options(__doc__)
+    text = given.results.read_text()
     if given.page or given.readme:
-        sys.stdout.write((page if given.page else readme)(given.results.read_text()))
-        return 0
-    sanitized = json.loads(given.sanitized.read_text()) if given.sanitized is not None else ()
-    sys.stdout.write(markdown(json.loads(given.results.read_text()), sanitized))
-    return 0
+        sys.stdout.write((page if given.page else readme)(text))
+    elif given.auto:
+        sys.stdout.write(auto(json.loads(text)))
+    else:
+        sanitized = json.loads(given.sanitized.read_text()) if given.sanitized is not None else ()
+        sys.stdout.write(markdown(json.loads(text), sanitized))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

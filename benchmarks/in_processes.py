@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Lock, current_thread, main_thread
 
 import msgspec
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks.harness import ROOT, append
+
 _TAIL = 400
+#: What follows on a search.
+STAGES = ("check", "build", "emulate")
 #: Seconds between two looks at how much memory the processes of a measurement use.
 _SAMPLE_S = 0.3
 
@@ -87,9 +91,7 @@ class Ledger:
         """Write a row down."""
         with self._lock:
             self.rows[row.program, row.stage] = row
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab") as file:
-                file.write(msgspec.json.encode(row) + b"\n")
+            append(self._path, msgspec.json.encode(row).decode())
 
     def lacks(self, tasks: Iterable[Task]) -> list[Task]:
         """Those that have no row yet."""
@@ -119,6 +121,26 @@ def run_tasks(
             running.stop()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def run_stages(
+    tasks: Callable[[str], Sequence[Task]], ledger: Ledger, given: Namespace, show: Callable[[int, int, Row], None]
+) -> list[Row]:
+    """Run the search of programs, and the other stages that a command's options name; all of their rows.
+
+    Args:
+        tasks: Those of a stage, once the stages before have ended.
+        ledger: Has what need not be done again.
+        given: The options.
+        show: Is told how many tasks of a stage there are, how many are done, and each row.
+    """
+    rows = []
+    for stage in ("search", *(stage for stage in STAGES if getattr(given, stage, False))):
+        wanted = tasks(stage)
+        todo = wanted if given.again else ledger.lacks(wanted)
+        run_tasks(todo, ledger, jobs=given.jobs, limit_s=given.kill_after, show=partial(show, len(todo)))
+        rows += [ledger.rows[task.program, task.stage] for task in wanted]
+    return rows
 
 
 @contextmanager
@@ -223,8 +245,3 @@ def replace_row(row: Row, **changes: object) -> Row:
 def _kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def module(name: str, *arguments: str) -> tuple[str, ...]:
-    """A command that runs a module of this repository."""
-    return (sys.executable, "-m", name, *arguments)

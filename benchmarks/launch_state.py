@@ -10,33 +10,25 @@ it captures N more graphs, none of which is ever replayed, or settles as ``measu
 25 replays. The kernels: one that does nothing, one that reads 2.4 MB, and those of candidates, DIR
 (RUN_DIR/kernels/NNN-id). With --torch the graphs are torch's, on torch's streams, and the process settles as it does
 before torch is measured; otherwise they are CuPy's.
+
+Options:
+  kernels [NAME...]       kernels of a candidate
+  --graphs [N...]        [default: 1 2 3 16]
+  --torch                torch captures [default: CuPy]
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from benchmarks.harness import ROOT, in_process, options
 from mirage_formal.device.measure import SETTLING
 
-_SOURCE: Final = r"""
-extern "C" __global__ void nothing(const float4* x, float* y, int n) { if (threadIdx.x == 4096) y[0] = 1.0f; }
-extern "C" __global__ void reading(const float4* x, float* y, int n) {
-  float sum = 0.0f;
-  for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x) {
-    float4 v = __ldg(x + i);
-    sum += v.x + v.y + v.z + v.w;
-  }
-  if (sum == 1234567.0f) y[0] = sum;
-}
-"""
+_SOURCE: Final = ROOT / "benchmarks" / "cuda" / "launch_state.cu"
 _CALLS: Final = 64
 _BYTES: Final = 2_400_000
 _KERNELS: Final = ("nothing", "reading")
@@ -53,7 +45,7 @@ def calls(kernel: str) -> list[Callable[[], Any]]:
         runs = DeviceRuns(load(Path(kernel)))
         sets, outputs = InputSets(runs), runs.outputs()
         return [partial(runs.launch, sets(seed), outputs) for seed in range(_CALLS)]
-    function = cupy.RawModule(code=_SOURCE).get_function(kernel)
+    function = cupy.RawModule(code=_SOURCE.read_text()).get_function(kernel)
     out = cupy.zeros(1, cupy.float32)
     given = [cupy.zeros(_BYTES // 4, cupy.float32) for _ in range(_CALLS)]
     return [partial(function, (132,), (256,), (x, out, _BYTES // 16)) for x in given]
@@ -94,29 +86,17 @@ def state(kernel: str, graphs: int, torch: bool) -> dict[str, float]:
     return {"before": before, "after": timed()}
 
 
-def main() -> int:
+def main() -> None:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kernels", nargs="*", metavar="DIR", help="kernels of a candidate")
-    parser.add_argument("--graphs", type=int, nargs="*", default=[1, 2, 3, 16])
-    parser.add_argument("--torch", action="store_true", help="torch captures [default: CuPy]")
-    parser.add_argument("--state", nargs=2, metavar=("KERNEL", "GRAPHS"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.state:
-        print(json.dumps(state(given.state[0], int(given.state[1]), given.torch)))
-        return 0
+    given = options(__doc__)
     print("| kernel | then | us before | us after |\n|---|---|--:|--:|")
     for kernel in (*_KERNELS, *given.kernels):
         for graphs in (*given.graphs, 0):
-            command = [sys.executable, "-m", "benchmarks.launch_state", "--state", kernel, str(graphs)]
-            command += ["--torch"] * given.torch
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            found = json.loads(done.stdout)
+            found = in_process("benchmarks.launch_state:state", kernel, graphs, given.torch)
             what = f"{graphs} graphs" if graphs else f"{SETTLING} launches"
             name = kernel if kernel in _KERNELS else Path(kernel).name
             print(f"| {name} | {what} | {found['before']:.3f} | {found['after']:.3f} |", flush=True)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

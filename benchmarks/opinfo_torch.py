@@ -8,16 +8,20 @@ contract of docs/torch.md. --most N takes N of an operator's samples in each typ
 
 Prints how many samples of each operator were compared, and each that differs. Exit 1 if one does; 2 if there is no
 database.
+
+Options:
+  --most N         samples of an operator in one type; all if left out
+  --types NAME...  [default: all three]
+  --only NAME...   operators, as in exp or nn.functional.elu
+  --jobs N         processes at once; 0 is this one [default: 2]
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 
+from benchmarks.harness import in_pool, options, parts, quiet_torch
 from tests.kit.torch.operator_samples import TYPES, Counts, checked, drawn, operators, samples
 
 #: Of how many operators a process has samples: the database takes long to load.
@@ -26,14 +30,9 @@ _CHUNK = 12
 
 def looked_at(names: Sequence[str], types: Sequence[str], most: int | None) -> Counts:
     """What becomes of the samples of some operators; names say which variant."""
-    import logging
-    import warnings
-
     import torch
 
-    warnings.simplefilter("ignore")
-    logging.disable(logging.ERROR)  # what torch.export says of samples that it refuses
-    torch.set_num_threads(1)
+    quiet_torch()
     found = Counts()
     for info in operators():
         if f"{info.name} {info.variant_test_name}" in names:
@@ -46,14 +45,7 @@ def looked_at(names: Sequence[str], types: Sequence[str], most: int | None) -> C
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--most", type=int, help="samples of an operator in one type [default: all]")
-    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES), help="[default: all three]")
-    parser.add_argument(
-        "--only", nargs="+", default=[], metavar="NAME", help="operators, as in exp or nn.functional.elu"
-    )
-    parser.add_argument("--jobs", type=int, default=2, help="processes at once; 0 is this one [default: 2]")
-    given = parser.parse_args()
+    given = options(__doc__, types=TYPES)
     try:
         every = operators()
     except ImportError as error:
@@ -61,13 +53,9 @@ def main() -> int:
         return 2
     names = [f"{info.name} {info.variant_test_name}" for info in every if not given.only or info.name in given.only]
     found = Counts()
-    if given.jobs < 1:
-        found.add(looked_at(names, given.types, given.most))
-    else:
-        parts = [names[first : first + _CHUNK] for first in range(0, len(names), _CHUNK)]
-        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            for future in as_completed(pool.submit(looked_at, part, given.types, given.most) for part in parts):
-                found.add(future.result())
+    tasks = [([names[i] for i in part], given.types, given.most) for part in parts(len(names), _CHUNK)]
+    for _, future in in_pool(looked_at, tasks, given.jobs):
+        found.add(future.result())
     for fault in sorted(found.faults):
         print(fault)
     for name in sorted({*found.compared, *found.left}):

@@ -1,6 +1,6 @@
 """What the examples are compared with: torch eager, torch.compile in two modes, and scaled_dot_product_attention.
 
-Inputs have the shapes of the examples. Keys are transposed for scaled_dot_product_attention before anything is timed.
+Keys are transposed for scaled_dot_product_attention before anything is timed.
 Programs of examples/ without a running maximum are compared with torch.softmax, which has one.
 """
 
@@ -14,12 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from mirage_formal.graph.graph import Input
+from mirage_formal.torch.modules.eager import DTYPES
+
 Inputs = Sequence[torch.Tensor]
 Function = Callable[..., torch.Tensor]
-
-EXAMPLES = ("attn", "qk", "qv", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode")
-BATCHES = (1, 8, 16)
-SCALE = 0.1
 
 
 @dataclass(frozen=True)
@@ -31,26 +30,15 @@ class Peer:
     call: Function
 
 
-def shapes(example: str, b: int) -> list[tuple[int, ...]]:
-    """Shapes of the example's inputs."""
-    every: dict[str, list[tuple[int, ...]]] = {
-        "attn": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
-        "qk": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
-        "qv": [(2 * b, 256, 64), (2 * b, 64, 4096), (2 * b, 4096, 64)],
-        "rmsnorm": [(2 * b, 4096), (4096, 6144)],
-        "lora": [(16 * b, 256), (256, 4096), (256, 16), (16, 4096)],
-        "gated_mlp": [(8 * b, 4096), (4096, 4096), (4096, 4096)],
-        "ntrans": [(8 * b, 4096)] * 3,
-        "decode": [(64 * b, 1, 128), (64 * b, 128, 4096), (64 * b, 4096, 128)],
-    }
-    return every[example]
-
-
-def inputs(example: str, b: int, seed: int, dtype: torch.dtype = torch.float16) -> list[torch.Tensor]:
-    """Seeded normal inputs with standard deviation SCALE."""
-    generator = torch.Generator("cuda").manual_seed(seed)
-    made = [torch.randn(s, generator=generator, device="cuda", dtype=torch.float32) for s in shapes(example, b)]
-    return [(x * SCALE).to(dtype) for x in made]
+def draw(given: Sequence[Input], seed: int, scale: float = 0.1) -> list[torch.Tensor]:
+    """Normal numbers in the inputs' shapes, element types and strides."""
+    generator = torch.Generator(device="cuda").manual_seed(seed)
+    made = []
+    for item in given:
+        values = torch.randn(item.tensor.shape, device="cuda", generator=generator) * scale
+        place = torch.empty_strided(item.tensor.shape, item.strides, device="cuda", dtype=DTYPES[item.tensor.dtype])
+        made.append(place.copy_(values))
+    return made
 
 
 def _norm(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
@@ -63,39 +51,15 @@ def _attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tenso
     return torch.softmax(q @ k, -1) @ v
 
 
-def _qk(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return _attention(_norm(q), _norm(k, 1), v)
-
-
-def _qv(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    return _attention(_norm(q), k, _norm(v))
-
-
-def _rmsnorm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return _norm(x) @ w
-
-
-def _lora(x: torch.Tensor, w: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return x @ w + (x @ a) @ b
-
-
-def _gated_mlp(x: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor) -> torch.Tensor:
-    return F.silu(x @ w1) * (x @ w2)
-
-
-def _ntrans(h: torch.Tensor, x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-    return _norm(x + alpha * (_norm(h) + x))
-
-
 EAGER: dict[str, Function] = {
     "attn": _attention,
     "decode": _attention,
-    "qk": _qk,
-    "qv": _qv,
-    "rmsnorm": _rmsnorm,
-    "lora": _lora,
-    "gated_mlp": _gated_mlp,
-    "ntrans": _ntrans,
+    "qk": lambda q, k, v: _attention(_norm(q), _norm(k, 1), v),
+    "qv": lambda q, k, v: _attention(_norm(q), k, _norm(v)),
+    "rmsnorm": lambda x, w: _norm(x) @ w,
+    "lora": lambda x, w, a, b: x @ w + (x @ a) @ b,
+    "gated_mlp": lambda x, w1, w2: F.silu(x @ w1) * (x @ w2),
+    "ntrans": lambda h, x, alpha: _norm(x + alpha * (_norm(h) + x)),
 }
 
 
@@ -107,10 +71,6 @@ def reference(example: str, given: Inputs) -> torch.Tensor:
         return EAGER[example](*(x.float() for x in given))
     finally:
         torch.backends.cuda.matmul.allow_tf32 = previous
-
-
-def _as_given(given: Inputs) -> list[torch.Tensor]:
-    return list(given)
 
 
 def _transposed(given: Inputs) -> list[torch.Tensor]:
@@ -141,9 +101,9 @@ def compiled(function: Function) -> list[Peer]:
     torch.compiler.reset()
     tuned = torch.compile(function, fullgraph=True, dynamic=False, mode="max-autotune-no-cudagraphs")
     return [
-        Peer("eager", _as_given, function),
-        Peer("compile", _as_given, torch.compile(function, fullgraph=True, dynamic=False)),
-        Peer("autotune", _as_given, tuned),
+        Peer("eager", list, function),
+        Peer("compile", list, torch.compile(function, fullgraph=True, dynamic=False)),
+        Peer("autotune", list, tuned),
     ]
 
 

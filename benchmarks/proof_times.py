@@ -4,20 +4,23 @@ Run: .venv/bin/python -m benchmarks.proof_times [--repeat N] RUN_DIR...
 
 Single process, processor time, the least of the repetitions. Proving is all that `prove` does; replaying is what the
 checker's kernel does, the obligations of the solvers left out.
+
+Options:
+  runs RUN_DIR...
+  --repeat N       [default: 3]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from time import process_time
 from typing import TypeVar
 
+from benchmarks import harness
 from mirage_formal.check.proof_composition import replay
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.json import from_json
@@ -66,17 +69,15 @@ def row(name: str, found: list[Costs], unproved: int) -> str:
     for values in zip(*(item.numbers() for item in found), strict=True):
         form = "{:,.0f}" if isinstance(values[0], int) else "{:.1f}"
         columns += [form.format(statistics.median(values)), form.format(max(values))]
-    return f"| {name} | {len(found)} | {unproved} | " + " | ".join(columns or ["-"] * 2 * len(HEADS)) + " |"
+    return harness.row(name, len(found), unproved, *(columns or ["-"] * 2 * len(HEADS)))
 
 
 def main() -> int:
     """Print the table; exit status 1 if a candidate is not proved."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--repeat", type=int, default=3)
+    parser = harness.parser_of(__doc__)
     arguments = parser.parse_args()
-    print("| run | proved | not | " + " | ".join(f"{head}, median | max" for head in HEADS) + " |")
-    print("|---" * (3 + 2 * len(HEADS)) + "|")
+    heads = " | ".join(f"{head}, median | max" for head in HEADS)
+    print(harness.table(f"run | proved | not | {heads}", [], range(3 + 2 * len(HEADS))))
     everything: list[Costs] = []
     unproved = 0
     for path in arguments.runs:

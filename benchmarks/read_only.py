@@ -6,6 +6,9 @@ bytes are not in practice but which no compiler can rule out. With ``check`` the
 variant that leaves a byte out, or reads one twice, is found before anything is timed.
 
     python -m benchmarks.read_only [MiB...]     # on a GPU: every variant at some sizes
+
+Options:
+  mib [MIB...]  [default: 0.19 2 12 100 2048]
 """
 
 from __future__ import annotations
@@ -18,97 +21,15 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final
 
+from benchmarks.harness import ROOT, options
+
 UNIT: Final = 16
 PIECE: Final = 16 << 10
 _MAX_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
-TYPES: Final = r"""
-typedef unsigned long long u64;
-typedef unsigned u32;
-constexpr u32 PIECE = 16 << 10;
-"""
-
-PLAIN: Final = r"""
-extern "C" __global__ void __launch_bounds__(1024)
-read_plain(const uint4* __restrict__ data, u64 bytes, u32* out, u32 check, u32) {
-  const u64 units = bytes / sizeof(uint4), step = u64(gridDim.x) * blockDim.x;
-  u32 fold = 0;
-  for (u64 first = u64(blockIdx.x) * blockDim.x + threadIdx.x; first < units; first += 8 * step) {
-    uint4 v[8];
-#pragma unroll
-    for (int k = 0; k < 8; ++k) v[k] = first + k * step < units ? __ldg(data + first + k * step) : uint4{0, 0, 0, 0};
-#pragma unroll
-    for (int k = 0; k < 8; ++k) fold ^= v[k].x ^ v[k].y ^ v[k].z ^ v[k].w;
-  }
-  if (check) atomicXor(out, fold);
-  else if (fold == 0x9e3779b9u) *out = fold;
-}
-"""
-
-#: What read_bulk needs of the machine: mbarriers in shared memory, by their addresses there, and the copies that they
-#: wait for.
-MACHINE: Final = r"""
-__device__ __forceinline__ void make(u32 barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-}
-__device__ __forceinline__ void publish() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ __forceinline__ void expect(u32 barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void copy(u32 to, const void* from, u32 bytes, u32 barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(__cvta_generic_to_global(from)), "r"(bytes), "r"(barrier)
-               : "memory");
-}
-__device__ __forceinline__ bool arrived(u32 barrier, u32 phase) {
-  u32 done;
-  asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n selp.u32 %0, 1, 0, p;\n}"
-               : "=r"(done)
-               : "r"(barrier), "r"(phase)
-               : "memory");
-  return done;
-}
-"""
-
-BULK: Final = r"""
-// One warp. Shared memory: `stages` pieces, then an mbarrier for each, whose phase ends when the piece has come.
-extern "C" __global__ void __launch_bounds__(32)
-read_bulk(const unsigned char* __restrict__ data, u64 bytes, u32* out, u32 check, u32 stages) {
-  extern __shared__ __align__(128) unsigned char ring[];
-  const u32 lane = threadIdx.x, base = u32(__cvta_generic_to_shared(ring)), full = base + stages * PIECE;
-  const u64 pieces = (bytes + PIECE - 1) / PIECE;
-  const u64 count = blockIdx.x < pieces ? (pieces - blockIdx.x - 1) / gridDim.x + 1 : 0;
-  auto start = [&](u64 i) { return (blockIdx.x + i * gridDim.x) * PIECE; };
-  auto size = [&](u64 i) { return bytes - start(i) < PIECE ? u32(bytes - start(i)) : PIECE; };
-  auto fetch = [&](u64 i, u32 stage) {
-    expect(full + 8 * stage, size(i));
-    copy(base + stage * PIECE, data + start(i), size(i), full + 8 * stage);
-  };
-  if (lane == 0) {
-    for (u32 s = 0; s < stages; ++s) make(full + 8 * s);
-    publish();
-    for (u32 s = 0; s < stages && s < count; ++s) fetch(s, s);
-  }
-  __syncwarp();
-  u32 fold = 0, stage = 0, phase = 0;
-  for (u64 i = 0; i < count; ++i) {
-    while (!arrived(full + 8 * stage, phase)) {
-    }
-    const u32* piece = reinterpret_cast<const u32*>(ring + stage * PIECE);
-    const u32 words = size(i) / 4, end = check || words < 32 ? words : 32;
-    for (u32 w = lane; w < end; w += 32) fold ^= piece[w];
-    __syncwarp();
-    if (lane == 0 && i + stages < count) fetch(i + stages, stage);
-    if (++stage == stages) stage = 0, phase ^= 1;
-  }
-  if (check) atomicXor(out, fold);
-  else if (fold == 0x9e3779b9u) *out = fold;
-}
-"""
-
+_CUDA: Final = ROOT / "benchmarks" / "cuda"
+_FILES: Final = ("types", "read_plain", "barriers", "read_bulk")
+TYPES, PLAIN, MACHINE, BULK = ((_CUDA / f"{name}.cu").read_text(encoding="utf-8") for name in _FILES)
 SOURCES: Final = {"read_plain": TYPES + PLAIN, "read_bulk": TYPES + MACHINE + BULK}
 
 
@@ -242,11 +163,11 @@ def main() -> int:
     """The command line."""
     from mirage_formal.device.measure import TorchRecorder, measure
 
-    for mib in [float(x) for x in sys.argv[1:]] or [0.19, 2, 12, 100, 2048]:
-        reader = Reader(int(mib * (1 << 20)))
+    for mib in options(__doc__).mib:
+        reader = Reader(int(float(mib) * (1 << 20)))
         for variant in reader.verified():
             us = measure(reader.call(variant), reader.inputs, reader.size, TorchRecorder()).us
-            print(f"{mib:8g} MiB {us:9.2f} us {reader.size / us / 1e3:8.0f} GB/s  {variant}", flush=True)
+            print(f"{float(mib):8g} MiB {us:9.2f} us {reader.size / us / 1e3:8.0f} GB/s  {variant}", flush=True)
     return 0
 
 

@@ -9,11 +9,15 @@ table in replay.sha256; machine code is not, which is the compiler's. What is ne
 Exit codes: 0 all equal, 1 not.
 
 With --update the table is written instead of compared.
+
+Options:
+  --update           write the table instead of comparing with it
+  --out DIR          an empty directory for the runs, kept; a temporary one if left out
+  --only EXAMPLE...  these examples alone
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import hashlib
 import json
@@ -23,9 +27,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.harness import ROOT, command, parser_of
 from mirage_formal.kernels.executable import LAUNCH_FILE
 
-ROOT = Path(__file__).resolve().parent.parent
 TABLE = Path(__file__).with_suffix(".sha256")
 #: What is compared. Logs are not: they hold times.
 PATTERNS = (
@@ -45,17 +49,16 @@ COUNT = 3
 
 def made(out: Path, only: list[str]) -> dict[str, str]:
     """Search the examples, build kernels, and return the digests of all that."""
-    environment = {**os.environ, "MIRAGE_BATCH": "1"}
+    variables = {**os.environ, "MIRAGE_BATCH": "1"}
     for example in sorted((ROOT / "examples").glob("*.py")):
         if example.stem.startswith("tour") or (only and example.stem not in only):  # a notebook is no program
             continue
         print(example.stem, flush=True)
-        command = [sys.executable, "-m", "mirage_formal.search", str(example), "--seed", "0", "--no-cache", "--out"]
-        command.append(str(out / example.stem))
-        subprocess.run(command, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        search = command("mirage_formal.search", example, "--seed", 0, "--no-cache", "--out", out / example.stem)
+        subprocess.run(search, cwd=ROOT, env=variables, check=True, stdout=subprocess.DEVNULL)
     runs = sorted({path.parent for path in out.rglob("run.json")})
-    command = [sys.executable, "-m", "mirage_formal.run.kernel_build", *map(str, runs), "--count", str(COUNT)]
-    subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+    build = command("mirage_formal.run.kernel_build", *runs, "--count", COUNT)
+    subprocess.run(build, cwd=ROOT, stdout=subprocess.DEVNULL)
     return digests(out)
 
 
@@ -91,10 +94,7 @@ def table() -> dict[str, str]:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--update", action="store_true", help="write the table instead of comparing with it")
-    parser.add_argument("--out", type=Path, help="an empty directory for the runs, kept [default: a temporary one]")
-    parser.add_argument("--only", nargs="+", default=[], metavar="EXAMPLE", help="these examples alone")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     if given.update and given.only:
         parser.error("--update writes the whole table: leave out --only")

@@ -9,11 +9,16 @@ supervisor between the phases. ``overhead`` measures on a local dask cluster wha
 client and the scheduler, and what a worker costs before its first task. ``table`` replays the phases: tasks are sent in
 order, each to the first worker that is free, one after the other by one client; a phase starts when the one before has
 ended. Processor seconds, because a measurement on a machine that others use should say the same.
+
+Options:
+  command {measure,overhead,table}
+  files FILE...
+  --program NAME                    the program of PROGRAM.py; its first one if left out
+  --set FIELD=VALUE...              settings of the search
 """
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import os
 import resource
@@ -28,6 +33,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks import harness
 from mirage_formal.cli.user_file import load_programs
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.driver import run
@@ -196,25 +202,20 @@ def table(measured: Sequence[Measured], overhead: Overhead) -> Iterator[str]:
     yield f"A task costs client and scheduler {dispatch:.2f} ms, the start of a worker {start:.2f} s."
     for one in measured:
         yield f"\n{one.name}\n"
-        yield "| phase | tasks | sum, s | median | longest | supervisor before, s |"
-        yield "|---|--:|--:|--:|--:|--:|"
+        phases = []
         for phase in one.phases:
-            ordered = sorted(phase.seconds)
-            middle, longest = ordered[len(ordered) // 2], ordered[-1]
-            yield (
-                f"| {phase.name} | {len(ordered)} | {sum(ordered):.2f} | {middle:.3f} | {longest:.3f} | "
-                f"{phase.before:.3f} |"
-            )
+            times = sum(phase.seconds), sorted(phase.seconds)[len(phase.seconds) // 2], max(phase.seconds)
+            shown = f"{times[0]:.2f}", f"{times[1]:.3f}", f"{times[2]:.3f}"
+            phases.append((phase.name, len(phase.seconds), *shown, f"{phase.before:.3f}"))
+        yield harness.table("phase | tasks | sum, s | median | longest | supervisor before, s", phases)
         first = replay(one, 1, overhead)
         alone = serial(one, overhead)
         longest = sum(max(phase.seconds) for phase in one.phases)
         yield f"\nSupervisor after the last phase: {one.after:.2f} s. Alone in one process: {alone:.2f} s, a serial "
         yield f"fraction of {alone / first:.3f}; longest tasks of the phases: {longest:.2f} s together.\n"
-        yield "| workers | s | speed-up | efficiency |"
-        yield "|--:|--:|--:|--:|"
-        for workers in WORKERS:
-            seconds = replay(one, workers, overhead)
-            yield f"| {workers} | {seconds:.1f} | {first / seconds:.1f} | {first / seconds / workers:.2f} |"
+        seconds = {workers: replay(one, workers, overhead) for workers in WORKERS}
+        rows = [(n, f"{s:.1f}", f"{first / s:.1f}", f"{first / s / n:.2f}") for n, s in seconds.items()]
+        yield harness.table("workers | s | speed-up | efficiency", rows, ())
 
 
 def _value(text: str) -> Any:
@@ -226,26 +227,16 @@ def _value(text: str) -> Any:
 
 def main() -> None:
     """Measure, or print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    search = commands.add_parser("measure")
-    search.add_argument("out", type=Path)
-    search.add_argument("file", type=Path)
-    search.add_argument("--program")
-    search.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
-    commands.add_parser("overhead").add_argument("out", type=Path)
-    show = commands.add_parser("table")
-    show.add_argument("overhead", type=Path)
-    show.add_argument("files", type=Path, nargs="+")
-    arguments = parser.parse_args()
-    if arguments.command == "measure":
-        chosen = {field: _value(value) for field, _, value in (text.partition("=") for text in arguments.set)}
-        arguments.out.write_bytes(msgspec.json.encode(measure(arguments.file, arguments.program, chosen)))
-    elif arguments.command == "overhead":
-        arguments.out.write_bytes(msgspec.json.encode(measure_overhead()))
+    given = harness.options(__doc__)
+    out, *files = given.files
+    if given.command == "measure":
+        chosen = {field: _value(value) for field, _, value in (text.partition("=") for text in given.set)}
+        out.write_bytes(msgspec.json.encode(measure(files[0], given.program, chosen)))
+    elif given.command == "overhead":
+        out.write_bytes(msgspec.json.encode(measure_overhead()))
     else:
-        measured = [msgspec.json.decode(path.read_bytes(), type=Measured) for path in arguments.files]
-        overhead = msgspec.json.decode(arguments.overhead.read_bytes(), type=Overhead)
+        measured = [msgspec.json.decode(path.read_bytes(), type=Measured) for path in files]
+        overhead = msgspec.json.decode(out.read_bytes(), type=Overhead)
         print(*table(measured, overhead), sep="\n")
 
 

@@ -1,56 +1,49 @@
 """Wall-clock of the example searches, certificates and fingerprints included, as a Markdown table.
 
 Run: .venv/bin/python -m benchmarks.search_times [--repeat N] [--workers N]
+
+Options:
+  --repeat N   [default: 3]
+  --workers N  [default: 2]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from benchmarks.harness import ROOT, command, options, row, table
+
 EXAMPLES = ("attn", "qknorm", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode", "mha", "mqa", "mla")
-ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(example: str, workers: int, out: Path) -> tuple[float, list[dict[str, Any]]]:
-    """Seconds of one search as a whole process, and the summaries that it wrote."""
-    command = [sys.executable, "-m", "mirage_formal.search", f"examples/{example}.py", "--no-cache"]
-    begin = time.perf_counter()
-    subprocess.run(
-        [*command, "--workers", str(workers), "--out", str(out)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
-    )
-    seconds = time.perf_counter() - begin
-    return seconds, [json.loads(path.read_text()) for path in sorted(out.rglob("summary.json"))]
+def run(example: str, workers: int) -> tuple[float, list[dict[str, Any]]]:
+    """Search as a whole process; its seconds, and the summaries that it wrote."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked = ("--no-cache", "--workers", workers, "--out", Path(folder) / example)
+        search = command("mirage_formal.search", f"examples/{example}.py", *asked)
+        begin = time.perf_counter()
+        subprocess.run(search, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        seconds = time.perf_counter() - begin
+        return seconds, [json.loads(path.read_text()) for path in sorted(Path(folder).rglob("summary.json"))]
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--workers", type=int, default=2)
-    arguments = parser.parse_args()
-    print(f"{os.cpu_count()} processors, {arguments.workers} workers, median of {arguments.repeat}")
-    print("| example | s | states | candidates found | reported |")
-    print("|---|---|---|---|---|")
+    given = options(__doc__)
+    print(f"{os.cpu_count()} processors, {given.workers} workers, median of {given.repeat}")
+    print(table("example | s | states | candidates found | reported", [], range(5)))
     for example in EXAMPLES:
-        seconds = []
-        summaries: list[dict[str, Any]] = []
-        for _ in range(arguments.repeat):
-            with tempfile.TemporaryDirectory() as folder:
-                taken, summaries = run(example, arguments.workers, Path(folder) / example)
-            seconds.append(taken)
-        states = sum(int(str(s["states"])) for s in summaries)
-        found = sum(int(str(s["found"])) for s in summaries)
-        reported = sum(len(s["candidates"]) for s in summaries)
-        print(f"| {example} | {statistics.median(seconds):.1f} | {states:,} | {found:,} | {reported} |", flush=True)
+        seconds, summaries = zip(*(run(example, given.workers) for _ in range(given.repeat)), strict=True)
+        states, found = (sum(int(str(one[key])) for one in summaries[-1]) for key in ("states", "found"))
+        reported = sum(len(one["candidates"]) for one in summaries[-1])
+        print(row(example, f"{median(seconds):.1f}", f"{states:,}", f"{found:,}", reported), flush=True)
 
 
 if __name__ == "__main__":

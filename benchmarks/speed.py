@@ -4,18 +4,23 @@ Run: .venv/bin/python -m benchmarks.speed OLD NEW [--rounds N] [CASE ...]
 
 OLD and NEW are checkouts of this repository. Every round starts a fresh process of each, the first one changing, which
 does one case until it has taken half a second, and tells its shortest processor time. Printed are medians over rounds.
+
+Options:
+  old DIR
+  new DIR
+  cases [CASE...]  block_cost, counterexample, safety, towers, replay; all if none is named
+  --rounds N       [default: 5]
 """
 
 from __future__ import annotations
 
-import argparse
-import os
-import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import median
+
+from benchmarks.harness import in_process, in_turns, parser_of, row, spread
 
 Work = Callable[[], object]
 
@@ -86,39 +91,23 @@ def shortest(name: str) -> float:
 
 def measured(checkout: Path, name: str) -> float:
     """The same in a process of its own, with the package and the tests of a checkout."""
-    path = str(checkout)
-    command = [sys.executable, "-m", "benchmarks.speed", "--case", name]
-    done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": path}, cwd=checkout, check=True, stdout=subprocess.PIPE, text=True
-    )
-    return float(done.stdout)
+    variables = {"PYTHONPATH": str(checkout)}
+    return float(in_process("benchmarks.speed:shortest", name, variables=variables, cwd=checkout))
 
 
 def main() -> None:
     """Print the table."""
-    if sys.argv[1:2] == ["--case"]:
-        print(shortest(sys.argv[2]))
-        return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("old", type=lambda text: Path(text).resolve())
-    parser.add_argument("new", type=lambda text: Path(text).resolve())
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = parser_of(__doc__)
     arguments = parser.parse_args()
     if unknown := set(arguments.cases) - set(CASES):
         parser.error(f"expected cases of {', '.join(CASES)}, got {', '.join(sorted(unknown))}")
     print("| case | old ms | new ms | new / old |")
     print("|---|--:|--:|---|")
     for name in arguments.cases or CASES:
-        pairs = []
-        for number in range(arguments.rounds):
-            order = (arguments.old, arguments.new) if number % 2 == 0 else (arguments.new, arguments.old)
-            found = {checkout: measured(checkout, name) for checkout in order}
-            pairs.append((found[arguments.old], found[arguments.new]))
-        old, new = (1e3 * statistics.median(side) for side in zip(*pairs, strict=True))
-        ratios = [b / a for a, b in pairs]
-        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-        print(f"| {name} | {old:.3f} | {new:.3f} | {spread} |", flush=True)
+        checkouts = (arguments.old.resolve(), arguments.new.resolve())
+        pairs = in_turns(checkouts, partial(measured, name=name), arguments.rounds)
+        old, new = (1e3 * median(side) for side in zip(*pairs, strict=True))
+        print(row(name, f"{old:.3f}", f"{new:.3f}", spread([b / a for a, b in pairs])), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,19 @@
 search: ``mf.superoptimize`` of the file's program into DIR, with no further options. check: python -m
 mirage_formal.check DIR. build: kernels of the best candidate for sm_80 and sm_90a, with their safety obligations.
 emulate: those kernels on the CPU emulator, results held to the derived tolerances at scales 0.1, 1 and 8; it searches
-first if DIR holds nothing.
+first at small sizes, and if DIR holds nothing.
+
+Options:
+  stage {search,check,build,emulate}
+  file FILE
+  place DIR
+  --time-limit S                      [default: 60.0]
+  --small                             the program at its small sizes
+  --evaluate                          compare candidate and program in float64
 """
 
 from __future__ import annotations
 
-import argparse
 import resource
 import runpy
 import shutil
@@ -19,13 +26,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
 import mirage_formal as mf
-from benchmarks.in_processes import ROOT, Row, replace_row
+from benchmarks.harness import ROOT, options
+from benchmarks.in_processes import Row, replace_row
 from mirage_formal.cli.user_file import RUN_NAME
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph, operators
@@ -250,13 +257,13 @@ def _last(text: str) -> str:
     return " ".join(text.split())[-_LONGEST:]
 
 
-def _stage(stage: str, place: Path, search: Callable[[], Row]) -> Row:
+def _stage(stage: str, place: Path, search: Callable[[], Row], *, small: bool) -> Row:
     """One stage; what goes wrong is a row as well."""
     empty = Row(program="", stage=stage, ok=False)
     try:
         if stage == "search":
             return search()
-        if stage == "emulate" and not place.is_dir() and not (row := search()).ok:
+        if stage == "emulate" and (small or not place.is_dir()) and not (row := search()).ok:
             return row
         begin = time.perf_counter()
         call: dict[str, Callable[[Path], str]] = {"check": checked, "build": built, "emulate": emulated}
@@ -271,20 +278,13 @@ def _stage(stage: str, place: Path, search: Callable[[], Row]) -> Row:
 
 def main() -> None:
     """The command line; the last line of what it prints is the Row."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("stage", choices=["search", "check", "build", "emulate"])
-    parser.add_argument("file", type=Path)
-    parser.add_argument("place", type=Path)
-    parser.add_argument("--time-limit", type=float, default=60.0)
-    parser.add_argument("--small", action="store_true", help="the program at its small sizes")
-    parser.add_argument("--evaluate", action="store_true", help="compare candidate and program in float64")
-    given: Any = parser.parse_args()
+    given = options(__doc__)
 
     def search() -> Row:
         graph = program_of(given.file, small=given.small)
         return searched(graph, given.place, given.time_limit, evaluate=given.evaluate)
 
-    row = _stage(given.stage, given.place, search)
+    row = _stage(given.stage, given.place, search, small=given.small)
     peak = max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) / 1024
     row = replace_row(
         row, program=given.file.stem, stage=given.stage, reason=_last(row.reason), peak_mib=round(peak, 1)

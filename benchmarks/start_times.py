@@ -6,11 +6,17 @@ OLD and NEW are directories that contain ``mirage_formal``. Runs of one and the 
 pair changing, on the same machine and with the same Python. Printed are medians of seconds of time and of processor
 time of all the run's processes, the ratio NEW / OLD of each pair as median with the smallest and largest, and the
 difference. Processor time says more where other programs use the machine as well.
+
+Options:
+  old DIR
+  new DIR
+  --pairs N       [default: 10]
+  --workers N     [default: 2]
+  --program FILE  [default: examples/rmsnorm.py]
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import statistics
@@ -18,58 +24,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
+
+from benchmarks.harness import ROOT, in_turns, options, row, spread
 
 STAGES = ("first state", "first unit", "end")
 
-#: Loaded by every Python of a run at its start: writes the time at which the first state is counted, once, atomically.
-HOOK = """
-import os, sys, time
-from importlib.machinery import PathFinder
-
-class Finder:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name != "mirage_formal.search.engine":
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        run = spec.loader.exec_module
-        def exec_module(module):
-            run(module)
-            watch(module.Tally)
-        spec.loader.exec_module = exec_module
-        return spec
-
-def watch(tally):
-    def counted(method):
-        def call(self, name, *rest):
-            if name == "states":
-                tally.step, tally.add = plain
-                mark()
-            return method(self, name, *rest)
-        return call
-    plain = tally.step, tally.add
-    tally.step, tally.add = map(counted, plain)
-
-def mark():
-    now, cpu, ticks = time.monotonic(), 0, os.sysconf("SC_CLK_TCK")
-    session = os.getsid(0)
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session:
-            cpu += sum(map(int, fields[11:15]))
-    try:
-        file = os.open(os.environ["FIRST_STATE"], os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    except FileExistsError:
-        return
-    os.write(file, f"{now} {cpu / ticks}".encode())
-    os.close(file)
-
-sys.meta_path.insert(0, Finder)
-"""
+#: Loaded by every Python of a run.
+HOOKS = ROOT / "benchmarks" / "first_state"
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -77,11 +40,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 def run(checkout: Path, program: Path, workers: int) -> dict[str, tuple[float, float]]:
     """Seconds of time and of processor time at each stage; of the unit, which is seen from outside, time alone."""
     with tempfile.TemporaryDirectory() as folder:
-        hooks = Path(folder) / "hooks"
-        hooks.mkdir()
-        (hooks / "sitecustomize.py").write_text(HOOK)
         first, out = Path(folder) / "first", Path(folder) / "run"
-        environment = {**os.environ, "PYTHONPATH": f"{hooks}:{checkout}", "FIRST_STATE": str(first)}
+        environment = {**os.environ, "PYTHONPATH": f"{HOOKS}:{checkout}", "FIRST_STATE": str(first)}
         environment["MIRAGE_FORMAL_NO_CACHE"] = "1"  # an option would be unknown to older checkouts
         command = [sys.executable, "-m", "mirage_formal.search", str(program), "--out", str(out)]
         begin = time.monotonic()
@@ -130,25 +90,17 @@ def _load() -> str:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("old", type=lambda text: Path(text).resolve())
-    parser.add_argument("new", type=lambda text: Path(text).resolve())
-    parser.add_argument("--pairs", type=int, default=10)
-    parser.add_argument("--workers", type=int, default=2)
-    root = Path(__file__).resolve().parent.parent
-    parser.add_argument("--program", type=lambda text: Path(text).resolve(), default=root / "examples/rmsnorm.py")
-    arguments = parser.parse_args()
+    arguments = options(__doc__)
     # A run's server process outlives the process that started it: it is ours then, with the time that it has used.
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    checkouts = (arguments.old, arguments.new)
+    checkouts = (arguments.old.resolve(), arguments.new.resolve())
+    measure = partial(run, program=arguments.program.resolve(), workers=arguments.workers)
     for checkout in checkouts:  # once for nothing: byte code and files in memory
-        run(checkout, arguments.program, arguments.workers)
+        measure(checkout)
     print(f"{os.cpu_count()} processors, load {_load()}, {arguments.workers} workers, {arguments.pairs} pairs, medians")
-    pairs = []
-    for number in range(arguments.pairs):
-        order = checkouts if number % 2 == 0 else checkouts[::-1]
-        found = {checkout: run(checkout, arguments.program, arguments.workers) for checkout in order}
-        pairs.append((found[arguments.old], found[arguments.new]))
+    pairs = in_turns(
+        checkouts, partial(run, program=arguments.program.resolve(), workers=arguments.workers), arguments.pairs
+    )
     print("| to | of | old s | new s | new / old | old - new s |")
     print("|---|---|--:|--:|---|--:|")
     for stage in STAGES:
@@ -157,10 +109,9 @@ def main() -> None:
             if values[0][0] != values[0][0]:
                 continue
             old, new = (statistics.median(side) for side in zip(*values, strict=True))
-            ratios = [b / a for a, b in values]
             gain = statistics.median(a - b for a, b in values)
-            spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            print(f"| {stage} | {name} | {old:.2f} | {new:.2f} | {spread} | {gain:.2f} |")
+            ratios = spread([b / a for a, b in values])
+            print(row(stage, name, f"{old:.2f}", f"{new:.2f}", ratios, f"{gain:.2f}"))
     print(f"load at the end {_load()}")
 
 

@@ -7,20 +7,23 @@ MLP; float16, one token. The first process searches, with the given limit, if th
 each of N processes imports torch, and from there on seconds of time and of processor time are counted until
 ``mf.optimize`` has returned: medians, with the smallest and largest. Solvers cannot be imported there. Processor time
 says more where other programs use the machine as well.
+
+Options:
+  --time-limit S  seconds for the search [default: 240.0]
+  --runs N        processes that are measured [default: 5]
+  --store DIR     the store's directory; without it, a new one
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import statistics
-import subprocess
 import sys
 import tempfile
 from importlib.abc import MetaPathFinder
 from itertools import pairwise
 from typing import Any
+
+from benchmarks.harness import in_process, options, spread
 
 STAGES = ("import", "export", "store", "rest", "all")
 SOLVERS = ("z3", "cvc5", "galois")
@@ -69,7 +72,7 @@ def layer() -> tuple[Any, tuple[Any, ...]]:
     return Layer().eval().half(), (torch.randn(1, 1, hidden, dtype=torch.float16), *positions, *cache)
 
 
-def fresh(limit: float) -> None:
+def fresh(limit: float) -> dict[str, Any]:
     """What a process does whose start is measured."""
     sys.meta_path.insert(0, Forbidden())
     import time
@@ -90,13 +93,13 @@ def fresh(limit: float) -> None:
     stages: Any = optimize
     trace, choose = stages.trace, stages.choose
 
-    def traced(*given: Any) -> Any:
-        found = trace(*given)
+    def traced(*given: Any, **named: Any) -> Any:
+        found = trace(*given, **named)
         mark("export")
         return found
 
-    def chosen(*given: Any) -> Any:
-        found = choose(*given)
+    def chosen(*given: Any, **named: Any) -> Any:
+        found = choose(*given, **named)
         mark("store")
         return found
 
@@ -108,37 +111,23 @@ def fresh(limit: float) -> None:
     found["all"] = list(marks["rest"])
     solvers = [name for name in SOLVERS if name in sys.modules]
     regions = [(one.kernels, one.kept) for one in model.mirage_report().regions]
-    print(json.dumps({"stages": found, "solvers": solvers, "regions": regions}))
+    return {"stages": found, "solvers": solvers, "regions": regions}
 
 
 def main() -> None:
     """Warm the store, and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--time-limit", type=float, default=240.0, help="seconds for the search")
-    parser.add_argument("--runs", type=int, default=5, help="processes that are measured")
-    parser.add_argument("--store", help="the store's directory; without it, a new one")
-    parser.add_argument("--fresh", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.fresh:
-        return fresh(given.time_limit)
+    given = options(__doc__)
     with tempfile.TemporaryDirectory() as scratch:
-        os.environ["MIRAGE_FORMAL_STORE"] = given.store or scratch
+        os.environ["MIRAGE_FORMAL_STORE"] = str(given.store or scratch)
         os.environ.pop("MIRAGE_FORMAL_NO_CACHE", None)
         import mirage_formal as mf
 
         print(mf.optimize(*layer(), time_limit=given.time_limit).mirage_report())
-        command = [sys.executable, "-m", "benchmarks.store_start", "--fresh", "--time-limit", str(given.time_limit)]
-        found = []
-        for _ in range(given.runs):
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
-            found.append(json.loads(done.stdout))
+        found = [in_process("benchmarks.store_start:fresh", given.time_limit) for _ in range(given.runs)]
     print(f"solvers loaded: {sorted({name for one in found for name in one['solvers']}) or 'none'}")
     print(f"{'stage':8} {'seconds':>24} {'processor':>24}")
     for stage in STAGES:
-        columns = []
-        for i in (0, 1):
-            values = [one["stages"][stage][i] for one in found]
-            columns.append(f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})")
+        columns = [spread([one["stages"][stage][i] for one in found]) for i in (0, 1)]
         print(f"{stage:8} {columns[0]:>24} {columns[1]:>24}")
 
 

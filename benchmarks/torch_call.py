@@ -11,11 +11,13 @@ torch.library adds more than 6 microseconds to that. A block of attention is cal
 
 "a plan" is what an optimized module does in a call beside its function: seeing that the import holds for it, and
 collecting parameters.
+
+Options:
+  --device {cpu,cuda}  where tensors lie [default: cpu]
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import timeit
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +29,7 @@ from typing import Any
 import torch
 
 import mirage_formal as mf
+from benchmarks.harness import options
 from mirage_formal.run.results.result import Result
 from mirage_formal.torch.modules.operators import TorchOperator
 
@@ -146,9 +149,7 @@ def told(name: str, times: Sequence[float]) -> None:
 
 def main() -> int:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where tensors lie [default: cpu]")
-    device = parser.parse_args().device
+    device = options(__doc__).device
     graph = mf.new_kernel_graph()
     x, w = graph.new_input((16, 64), mf.float32), graph.new_input((64, 32), mf.float32)
     graph.mark_output(graph.relu(x @ w) + 1)

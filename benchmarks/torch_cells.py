@@ -8,16 +8,12 @@ with an adapter of rank 16. All weights are random.
 from __future__ import annotations
 
 import copy
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.torch_store import migrated, store_in
 from tests.kit.torch.examples import taken
 
 #: Options of the examples at real sizes, and at sizes that a CPU computes at once.
@@ -81,35 +77,18 @@ def cells(only: Sequence[str], dtype: str, *, tiny: bool) -> list[Cell]:
 
 
 def searched(cell: Cell, limit: float) -> str:
-    """Search what the backend would find in a cell's graph, without memory for it; a line of what became of it."""
+    """Search what the backend would find in a cell's graph, without memory for it; say what became of it."""
     from mirage_formal.torch.modules import backend
 
-    torch._dynamo.reset()
     module, args = cell.made("meta")
-    begin = time.monotonic()
     options = {"time_limit": limit, "measure": 0, "rest": "eager"}
-    with torch.no_grad():
-        torch.compile(module, backend=backend.mirage_formal, fullgraph=True, options=options)(*args)
+    torch.compile(module, backend=backend.mirage_formal, fullgraph=True, options=options)(*args)
     report: Any = backend.REPORTS[-1]
-    parts = [
+    return "; ".join(
         f"{len(one.operators)} operators {one.unfused_us:.1f} us -> "
         + (f"{one.kernels} kernels {one.estimate_us:.1f} us" if one.estimate_us is not None else one.kept)
         for one in report.regions
-    ]
-    return f"{cell.name}: {'; '.join(parts)} [{time.monotonic() - begin:.1f} s]"
-
-
-def prepare(place: Path, every: Sequence[Cell], limit: float) -> None:
-    """Fill a store with the searches of cells; what it has of earlier code is taken over if it holds."""
-    place.mkdir(parents=True, exist_ok=True)
-    with store_in(place):
-        done, others = migrated(place)
-        print(f"{done} of {others} entries of other code taken over", flush=True)
-        for cell in every:
-            try:
-                print(searched(cell, limit), flush=True)
-            except Exception as error:  # the next cell is another matter
-                print(f"{cell.name}: {type(error).__name__}: {str(error).strip()[:300]}", file=sys.stderr, flush=True)
+    )
 
 
 def size_of(module: Any, args: Sequence[Any]) -> int:

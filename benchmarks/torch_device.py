@@ -8,21 +8,32 @@ What became of a test is written to DIR/torch_device.jsonl as it is known: a pro
 the tests that it had left, which count as not run. DIR is $OUT, or the current directory. What the store lacks is
 searched; it may be a file of benchmarks/torch_store.py. --cpu runs what needs no GPU. The exit status is 0 if every
 test that ran has passed, and at least one has.
+
+Options:
+  --limit S    seconds for everything [default: 110]
+  --jobs N     processes at a time [default: 9]
+  --out DIR    where results go [default: $OUT]
+  --store DIR  a store that was prepared
+  --cpu        run what needs no GPU, on the CPU
+  --prepare    search what the store lacks for these tests
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_jobs import ROOT
+from benchmarks.harness import ROOT, command, environment, parser_of
 from benchmarks.torch_store import migrated, unpacked
 
 TESTS = "tests/torch/device"
@@ -31,65 +42,52 @@ EXAMPLES = ("attention", "llama_layer", "lora_linear", "mlp", "ngpt_layer", "nor
 _THREADS = "2"
 
 
-@dataclass(slots=True)
-class Part:
-    """One process of pytest.
-
-    Attributes:
-        name: What its tests are about.
-        arguments: pytest's.
-        process: It, once it runs.
-        seconds: How long it took; None until it has ended.
-    """
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A process of pytest: what its tests are about, how long it took and how it ended; None if it was cut."""
 
     name: str
-    arguments: tuple[str, ...]
-    process: subprocess.Popen[bytes] | None = None
-    seconds: float | None = None
+    seconds: float = 0.0
+    code: int | None = None
 
 
-def parts() -> list[Part]:
-    """The processes, the longest first."""
-    files = (f"{TESTS}/test_examples_device.py",)
-    found = [Part(name, (*files, "-k", f"[{name}")) for name in sorted(EXAMPLES, key=lambda n: "layer" not in n)]
-    return [*found, Part("calls", (f"{TESTS}/test_calls_device.py", f"{TESTS}/test_two_gpus.py"))]
+def parts() -> dict[str, tuple[str, ...]]:
+    """Divide the tests among processes, the longest first: by name pytest's arguments."""
+    file = f"{TESTS}/test_examples_device.py"
+    found = {name: (file, "-k", f"[{name}") for name in sorted(EXAMPLES, key=lambda n: "layer" not in n)}
+    return {**found, "calls": (f"{TESTS}/test_calls_device.py", f"{TESTS}/test_two_gpus.py")}
 
 
-def run(every: list[Part], given: argparse.Namespace) -> Path:
+def run(given: Namespace) -> tuple[list[Ended], Path]:
     """Run all parts, so many at a time; where their lines are."""
     out: Path = given.out
     out.mkdir(parents=True, exist_ok=True)
     lines = (out / "torch_device.jsonl").resolve()
     lines.unlink(missing_ok=True)
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "TOLD": str(lines), "TORCHINDUCTOR_COMPILE_THREADS": _THREADS}
+    variables = environment(TOLD=str(lines), TORCHINDUCTOR_COMPILE_THREADS=_THREADS)
     if given.cpu:
-        environment["MIRAGE_TORCH_DEVICE"] = "cpu"
+        variables["MIRAGE_TORCH_DEVICE"] = "cpu"
     if given.store is not None:
-        environment["MIRAGE_GPU_STORE"] = str(unpacked(given.store))
-    until, waiting = time.monotonic() + given.limit, list(every)
-    running: list[Part] = []
-    begun: dict[str, float] = {}
-    with (out / "torch_device.err").open("wb") as errors:
-        while waiting or running:
-            while waiting and len(running) < given.jobs and time.monotonic() < until:
-                part = waiting.pop(0)
-                command = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider"]
-                command += ["-p", "tests.kit.torch.outcome_log", "-m", "gpu", *part.arguments]
-                part.process = subprocess.Popen(
-                    command, cwd=ROOT, env=environment, stdout=errors, stderr=errors, start_new_session=True
-                )
-                begun[part.name] = time.monotonic()
-                running.append(part)
-            for part in [part for part in running if part.process is not None and part.process.poll() is not None]:
-                part.seconds = time.monotonic() - begun[part.name]
-                running.remove(part)
-            if time.monotonic() >= until:
-                for part in running:
-                    _end(part)
-                break
-            time.sleep(0.1)
-    return lines
+        variables["MIRAGE_GPU_STORE"] = str(unpacked(given.store))
+    until = time.monotonic() + given.limit
+
+    def ended(name: str, arguments: Sequence[str]) -> Ended:
+        begin = time.monotonic()
+        if begin >= until:
+            return Ended(name)
+        options = ["-q", "-W", "default", "-p", "no:cacheprovider", "-p", "tests.kit.torch.outcome_log", "-m", "gpu"]
+        asked = command("pytest", *options, *arguments)
+        process = subprocess.Popen(asked, cwd=ROOT, env=variables, stderr=errors, stdout=errors, start_new_session=True)
+        try:
+            code = process.wait(until - begin)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return Ended(name)
+        return Ended(name, time.monotonic() - begin, code)
+
+    with (out / "torch_device.err").open("wb") as errors, ThreadPoolExecutor(given.jobs) as pool:
+        return list(pool.map(ended, *zip(*parts().items(), strict=True))), lines
 
 
 def prepare(store: Path) -> None:
@@ -116,23 +114,12 @@ def prepare(store: Path) -> None:
             print(f"{name} {dtype}: {used} operators [{time.monotonic() - begin:.1f} s]", flush=True)
 
 
-def _end(part: Part) -> None:
-    """End a process with what it has started."""
-    if part.process is not None:
-        try:
-            os.killpg(part.process.pid, 9)
-        except ProcessLookupError:
-            return
-        part.process.wait()
-
-
-def shown(every: list[Part], rows: list[dict[str, Any]]) -> str:
-    """A line for each process, and the failures."""
+def shown(every: Sequence[Ended], rows: list[dict[str, Any]]) -> str:
+    """Say what became of each process, and the failures."""
     lines = []
     for part in every:
-        took = "cut by the limit or not begun" if part.seconds is None else f"{part.seconds:.0f} s"
-        code = "" if part.process is None or part.process.returncode in (0, 1) else f", exit {part.process.returncode}"
-        lines.append(f"{part.name:14} {took}{code}")
+        took = "cut by the limit or not begun" if part.code is None else f"{part.seconds:.0f} s"
+        lines.append(f"{part.name:14} {took}{'' if part.code in (0, 1, None) else f', exit {part.code}'}")
     for outcome in ("passed", "failed", "skipped"):
         lines.append(f"{outcome}: {sum(row['outcome'] == outcome for row in rows)}")
     slow = sorted(rows, key=lambda row: -row["seconds"])[:5]
@@ -146,21 +133,14 @@ def shown(every: list[Part], rows: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--limit", type=float, default=110.0, help="seconds for everything [default: 110]")
-    parser.add_argument("--jobs", type=int, default=9, help="processes at a time [default: 9]")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
-    parser.add_argument("--store", type=Path, help="a store that was prepared")
-    parser.add_argument("--cpu", action="store_true", help="run what needs no GPU, on the CPU")
-    parser.add_argument("--prepare", action="store_true", help="search what the store lacks for these tests")
+    parser = parser_of(__doc__)
     given = parser.parse_args()
     if given.prepare:
         if given.store is None:
             parser.error("--prepare needs --store")
         prepare(given.store)
         return 0
-    every = parts()
-    lines = run(every, given)
+    every, lines = run(given)
     rows = [json.loads(line) for line in lines.read_text().splitlines()] if lines.is_file() else []
     print(shown(every, rows))
     good = {row["outcome"] for row in rows} <= {"passed", "skipped"} and any(r["outcome"] == "passed" for r in rows)

@@ -4,11 +4,13 @@
 
 A guard computes in float32 what the conditions are about, as far as the region computes it on the way, and reduces each
 once. Times are the least of seven rounds, with one thread.
+
+Options:
+  --sizes N...  rows and columns [default: 16 256 1024]
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import timeit
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from typing import Any
 import torch
 
 import mirage_formal as mf
+from benchmarks.harness import options
 from mirage_formal.torch.analysis.conditions import Guard
 
 ROUNDS = 7
@@ -40,11 +43,9 @@ def least(call: Callable[[], Any]) -> float:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", nargs="+", type=int, default=[16, 256, 1024], help="rows and columns")
     torch.set_num_threads(1)
     print("| region | rows and columns | conditions | torch, us | looking at them, us |\n|---|--:|--:|--:|--:|")
-    for size in parser.parse_args().sizes:
+    for size in options(__doc__).sizes:
         given = torch.rand(size, size) + 1, torch.rand(size, size) + 1
         for name, call in CALLS.items():
             imported = mf.from_torch(call, given)

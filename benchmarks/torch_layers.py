@@ -14,26 +14,44 @@ their own in one graph, each layer compiled by itself, as models are that share 
 
 What is known is written to DIR/torch_layers.jsonl as it comes. --cpu tries all of it with tiny sizes and without a GPU.
 The exit status is 0 if every cell is within tolerance and has a time.
+
+Options:
+  --store DIR                 the store that has the searches [required]
+  --prepare                   search what the store lacks; no GPU is needed
+  --only [NAME...]            examples, or cells as llama_layer-b1 [default: all]
+  --dtype {float16,bfloat16}  [default: float16]
+  --search S                  with --prepare, seconds for each graph [default: 300]
+  --tune S                    seconds to measure candidates of a cell [default: 60]
+  --measure N                 candidates that are measured; 0 takes the estimates [default: 8]
+  --layers N                  layers of the stack; 0 leaves it out [default: 32]
+  --limit S                   seconds for everything [default: 280]
+  --jobs N                    cells at a time [default: 8]
+  --cache DIR                 where kernels and their times are kept; left out, for this call alone
+  --out DIR                   where results go [default: $OUT]
+  --cpu                       try everything on the CPU with tiny sizes
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
+from types import SimpleNamespace
 from typing import Any
 
-from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, serve
-from benchmarks.torch_store import unpacked
+from benchmarks.gpu_cases import rounds
+from benchmarks.gpu_jobs import WORKER, Job, Ledger, Result, children, serve, short
+from benchmarks.harness import append, options, table
+from benchmarks.torch_store import child_turn, prepare, store_in, unpacked
 
-#: The only argument of a child.
-WORKER = "--worker"
 MODE = "max-autotune-no-cudagraphs"
 SCALES = (0.1, 1.0, 8.0)
 ROUNDS = 3
@@ -43,46 +61,37 @@ WANTED = 0.85
 _SEED = 12345
 
 
-class Notes:
-    """What is known of a cell, written as it comes.
+#: Writes down something that is known of a cell: what it is, and its value.
+Note = Callable[[str, Any], None]
 
-    Args:
-        path: A file of JSON lines.
-        cell: The cell's name.
-    """
 
-    def __init__(self, path: Path, cell: str) -> None:
-        self._path, self._cell, self._begin = path, cell, time.perf_counter()
+def noting(path: Path, cell: str) -> Note:
+    """Write what is known of a cell to a file of JSON lines as it comes."""
+    begin = time.perf_counter()
 
-    def add(self, what: str, value: Any) -> None:
-        """Write something down."""
-        line = {"cell": self._cell, "what": what, "value": value, "at_s": round(time.perf_counter() - self._begin, 1)}
-        with self._path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+    def note(what: str, value: Any) -> None:
+        at = round(time.perf_counter() - begin, 1)
+        append(path, json.dumps({"cell": cell, "what": what, "value": value, "at_s": at}))
+
+    return note
 
 
 def answer(job: Job) -> Result:
     """One cell, in a process that has the GPU for as long as it holds the lock."""
     import torch
 
-    from benchmarks.gpu_turn import Turn, everything_takes
     from benchmarks.torch_cells import Cell
-    from benchmarks.torch_store import nothing_is_searched, store_in
     from mirage_formal.torch.modules import backend
 
-    torch.set_grad_enabled(False)
     if job["cores"]:  # each pool of workers has as many as there are processors for it
         os.sched_setaffinity(0, job["cores"])
-    if not job["cpu"]:
-        nothing_is_searched()
-    turn = Turn(Path(job["lock"]))
-    everything_takes(turn)
-    cell = Cell(job["example"], job["batch"], job["dtype"], job["cpu"])
-    notes = Notes(Path(job["notes"]), cell.name)
-    device = "cpu" if job["cpu"] else "cuda"
+    device = job["device"]
+    turn = child_turn(job["lock"], device)
+    cell = Cell(*(job[field.name] for field in fields(Cell)))
+    note = noting(Path(job["notes"]), cell.name)
     module, args = cell.made(device)
-    notes.add("made", None)
-    options = {"time_limit": job["tune_s"], "measure": job["measure"], "mode": None if job["cpu"] else MODE}
+    note("made", None)
+    options = {"time_limit": job["tune_s"], "measure": job["measure"], "mode": None if job["tiny"] else MODE}
     calls: dict[str, Any] = {"eager": lambda module: module}
     calls["ours"] = lambda module: torch.compile(
         module, backend=backend.mirage_formal, fullgraph=True, dynamic=False, options=options
@@ -94,28 +103,23 @@ def answer(job: Job) -> Result:
             try:
                 begin = time.perf_counter()
                 errors[name] = _error(calls[name], module, args)
-                notes.add("compiled", {name: round(time.perf_counter() - begin, 1)})
+                note("compiled", {name: round(time.perf_counter() - begin, 1)})
             except Exception as error:
-                notes.add("failed", {name: _short(error)})
+                note("failed", {name: short(error)})
                 del calls[name]
             if name == "ours" and backend.REPORTS:
-                notes.add("report", str(backend.REPORTS[-1]))
-    notes.add("errors", errors)
+                note("report", str(backend.REPORTS[-1]))
+    note("errors", errors)
     with turn:
-        found = _rounds(calls, module, args, notes)
+        found = _rounds(calls, module, args, note)
     ratio = found.get("ours", math.nan) / found.get("autotune", math.nan)
-    if not ratio <= WANTED and not job["cpu"]:
+    if not ratio <= WANTED and not job["tiny"]:
         with turn:
-            _split(calls, module, args, notes)
+            _split(calls, module, args, note)
     if job["layers"]:
         with store_in(Path(job["store"])), turn:
-            _stacked(calls, cell, job["layers"], device, notes)
+            _stacked(calls, cell, job["layers"], device, note)
     return {"ratio": ratio}
-
-
-def _short(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200] if lines else ''}"
 
 
 def _error(make: Any, module: Any, args: Any) -> float:
@@ -141,54 +145,55 @@ def _error(make: Any, module: Any, args: Any) -> float:
     return worst
 
 
-def _rounds(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> dict[str, float]:
-    """Medians of rounds in which all are timed in turns, on several modules so that weights are not in the cache."""
+def _rounds(calls: dict[str, Any], module: Any, args: Any, note: Note) -> dict[str, float]:
+    """Time all in rounds, in turns: medians, on several modules so that weights are not in the cache."""
     from benchmarks.torch_cells import like, size_of
 
-    kept = [(module, args)]
+    kept, size = [(module, args)], size_of(module, args)
+    compiled: dict[tuple[str, int], Any] = {}
 
-    def one(seed: int) -> Any:
+    def given(seed: int, name: str) -> Any:
         while len(kept) <= seed:
             kept.append(like(module, args, len(kept)))
-        return kept[seed]
+        own, inputs = kept[seed]
+        if (name, seed) not in compiled:
+            compiled[name, seed] = calls[name](own)  # the code is compiled already: modules of one class share it
+        return [compiled[name, seed], inputs]
 
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    compiled: dict[tuple[str, int], Any] = {}
-    size = size_of(module, args)
-    for _ in range(ROUNDS):
-        for name, make in list(calls.items()):
-
-            def given(seed: int, name: str = name, make: Any = make) -> Any:
-                own, inputs = one(seed)
-                if (name, seed) not in compiled:
-                    compiled[name, seed] = make(own)  # the code that is compiled already: modules of one class share it
-                return [compiled[name, seed], inputs]
-
-            try:
-                times[name].append(_us(lambda pair: pair[0](*pair[1]), given, size, args[0].is_cuda))
-            except Exception as error:
-                notes.add("failed", {name: _short(error)})
-                del calls[name]
-    found = {name: median(runs) for name, runs in times.items() if len(runs) == ROUNDS}
-    notes.add("us", {name: {"us": us, "runs": times[name]} for name, us in found.items()})
-    return found
+    cells = {name: partial(_measured, partial(given, name=name), size, args[0].is_cuda) for name in calls}
+    timed = _timed(rounds(cells, ROUNDS), calls, note)
+    note("us", timed)
+    return {name: cell["us"] for name, cell in timed.items()}
 
 
-def _us(call: Any, given: Any, size: int, on_gpu: bool) -> float:
-    """Microseconds of a call, by the protocol of all benchmarks; on the CPU by the clock."""
+def _timed(cells: dict[str, dict[str, Any]], calls: dict[str, Any], note: Note) -> dict[str, dict[str, Any]]:
+    """Choose the cells that were timed; what failed is written down, and not called again."""
+    for name in [name for name, cell in cells.items() if "error" in cell]:
+        note("failed", {name: cells.pop(name)["error"]})
+        del calls[name]
+    return {name: {"us": cell["us"], "runs": cell["runs"]} for name, cell in cells.items()}
+
+
+def _measured(given: Any, size: int, on_gpu: bool) -> Any:
+    """Time a call, by the protocol of all benchmarks; on the CPU by the clock."""
     if on_gpu:
         from mirage_formal.device.measure import TorchRecorder, measure
 
-        return measure(call, given, size, TorchRecorder()).us
+        return measure(lambda pair: pair[0](*pair[1]), given, size, TorchRecorder())
     pairs = [given(seed) for seed in range(2)]
-    call(pairs[0]), call(pairs[1])
+    for call, inputs in pairs:
+        call(*inputs)
+    return _by_clock(lambda: [call(*inputs) for call, inputs in pairs * 3], 6)
+
+
+def _by_clock(call: Callable[[], Any], count: int) -> Any:
+    """Time so many calls that are made together; microseconds of one."""
     begin = time.perf_counter()
-    for i in range(6):
-        call(pairs[i % 2])
-    return (time.perf_counter() - begin) / 6 * 1e6
+    call()
+    return SimpleNamespace(us=(time.perf_counter() - begin) / count * 1e6)
 
 
-def _split(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> None:
+def _split(calls: dict[str, Any], module: Any, args: Any, note: Note) -> None:
     """Microseconds of each kernel of a call, ours and theirs."""
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -207,17 +212,17 @@ def _split(calls: dict[str, Any], module: Any, args: Any, notes: Notes) -> None:
                     call(*args)
                 torch.cuda.synchronize()
         except Exception as error:
-            notes.add("failed", {f"kernels of {name}": _short(error)})
+            note("failed", {f"kernels of {name}": short(error)})
             continue
         rows = []
         for event in seen.key_averages():
             us = getattr(event, "self_device_time_total", 0.0)
             if us and str(event.device_type).endswith("CUDA") and "emset" not in event.key and "fill" not in event.key:
                 rows.append([event.key[:90], round(us / 10, 2), round(event.count / 10, 1)])
-        notes.add("kernels", {name: sorted(rows, key=lambda row: -row[1])[:14]})
+        note("kernels", {name: sorted(rows, key=lambda row: -row[1])[:14]})
 
 
-def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, notes: Notes) -> None:
+def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, note: Note) -> None:
     """A token through many layers in one graph."""
     import torch
 
@@ -227,7 +232,6 @@ def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, notes: N
     try:
         base, args = cell.made(device)
         layers = [base] + [like(base, args, seed)[0] for seed in range(1, count)]
-        found: dict[str, float] = {}
         stacks: dict[str, Any] = {}
         for name in calls:
             own = [calls[name](layer) for layer in layers]
@@ -240,22 +244,23 @@ def _stacked(calls: dict[str, Any], cell: Any, count: int, device: str, notes: N
 
             token()
             stacks[name] = token if device == "cpu" else TorchRecorder().capture([token])[0]
-        runs: dict[str, list[float]] = {name: [] for name in stacks}
-        for _ in range(ROUNDS):
-            for name, replay in stacks.items():
-                if device == "cpu":
-                    begin = time.perf_counter()
-                    replay()
-                    runs[name].append(1e6 * (time.perf_counter() - begin))
-                else:
-                    runs[name].append(median(TorchRecorder().time(replay) for _ in range(12)))
-        found = {name: median(times) for name, times in runs.items()}
-        notes.add("layers", {"count": count, "us": found})
+        cells = {name: partial(_replayed, replay, device) for name, replay in stacks.items()}
+        timed = _timed(rounds(cells, ROUNDS), calls, note)
+        note("layers", {"count": count, "us": {name: cell["us"] for name, cell in timed.items()}})
     except Exception as error:
-        notes.add("failed", {f"{count} layers": _short(error)})
+        note("failed", {f"{count} layers": short(error)})
     finally:
         if device != "cpu":
             torch.cuda.empty_cache()
+
+
+def _replayed(replay: Any, device: str) -> Any:
+    """Time one replay; on the CPU by the clock."""
+    from mirage_formal.device.measure import TorchRecorder
+
+    if device == "cpu":
+        return _by_clock(replay, 1)
+    return SimpleNamespace(us=median(TorchRecorder().time(replay) for _ in range(12)))
 
 
 def _cores(number: int, jobs: int) -> list[int]:
@@ -268,26 +273,17 @@ def _cores(number: int, jobs: int) -> list[int]:
     return sorted({every[(start + i) % len(every)] for i in range(min(3 * own, len(every)))})
 
 
-def healthy() -> bool:
-    """Whether the device still answers."""
-    from benchmarks.gpu_cases import healthy
-
-    return healthy()
-
-
-def show(notes: list[dict[str, Any]], names: list[str], brief: bool = False) -> tuple[str, bool]:
+def show(notes: list[dict[str, Any]], names: list[str]) -> tuple[str, bool]:
     """The table, and whether every cell is right and timed."""
     known: dict[str, dict[str, Any]] = {name: {"failed": {}, "kernels": {}, "compiled": {}} for name in names}
     for line in notes:
-        row = known.setdefault(line["cell"], {"failed": {}, "kernels": {}, "compiled": {}})
+        row = known[line["cell"]]
         if line["what"] in ("failed", "kernels", "compiled"):
             row[line["what"]].update(line["value"])
         else:
             row[line["what"]] = line["value"]
         row["at"] = f"{line['what']} after {line['at_s']:.0f} s"
-    lines, good, ratios = [], True, []
-    lines.append("| cell | ours, us | max-autotune, us | ratio | eager, us | error ours / autotune / eager |")
-    lines.append("|---|--:|--:|--:|--:|---|")
+    good, rows, ratios = True, [], []
     for name, row in known.items():
         us = {key: cell["us"] for key, cell in row.get("us", {}).items()}
         errors = row.get("errors", {})
@@ -299,9 +295,11 @@ def show(notes: list[dict[str, Any]], names: list[str], brief: bool = False) -> 
             ratios.append(ratio)
         cells = [f"{x:.2f}" if x is not None else "-" for x in (ours, theirs, ratio, us.get("eager"))]
         said = " / ".join(f"{errors[key]:.2g}" if key in errors else "-" for key in ("ours", "autotune", "eager"))
-        lines.append(f"| {name} | {' | '.join(cells)} | {said}{'' if within else ' OUTSIDE'} |")
+        rows.append([name, *cells, said if within else f"{said} OUTSIDE"])
+    heads = ["cell", "ours, us", "max-autotune, us", "ratio", "eager, us", "error ours / autotune / eager"]
+    lines = [table(heads, rows, (0, -1))]
     if ratios:
-        lines.append(f"geometric mean of the ratio: {math.exp(sum(map(math.log, ratios)) / len(ratios)):.3f}")
+        lines.append(f"geometric mean of the ratio: {geometric_mean(ratios):.3f}")
     for name, row in known.items():
         if "layers" in row:
             found = row["layers"]["us"]
@@ -310,56 +308,36 @@ def show(notes: list[dict[str, Any]], names: list[str], brief: bool = False) -> 
             lines.append(f"{name}, {row['layers']['count']} layers, a token: {text}{less}")
         if row["failed"] or "us" not in row:
             lines.append(f"{name}: {row['failed']} last: {row.get('at', 'not begun')}, compiled in {row['compiled']} s")
-        if not brief and row["kernels"]:
-            for side, kernels in row["kernels"].items():
-                lines.append(f"{name}, kernels of {side} (us a call, times a call):")
-                lines += [f"  {us:8.2f} {count:4.1f}  {kernel}" for kernel, us, count in kernels]
-        if not brief and "report" in row:
-            lines += [
-                f"{name}, report:",
-                *("  " + text for text in row["report"].splitlines() if "evidence" not in text),
-            ]
+        for side, kernels in row["kernels"].items():
+            lines.append(f"{name}, kernels of {side} (us a call, times a call):")
+            lines += [f"  {us:8.2f} {count:4.1f}  {kernel}" for kernel, us, count in kernels]
+        if "report" in row:
+            texts = row["report"].splitlines()
+            lines += [f"{name}, report:", *(f"  {text}" for text in texts if "evidence" not in text)]
     return "\n".join(lines), good
 
 
 def main() -> int:
     """The command line."""
     if sys.argv[1:] == [WORKER]:
-        return serve(answer, healthy)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--store", type=Path, required=True, help="the store that has the searches")
-    add("--prepare", action="store_true", help="search what the store lacks; no GPU is needed")
-    add("--only", nargs="*", default=[], metavar="NAME", help="examples, or cells as llama_layer-b1 [default: all]")
-    add("--dtype", default="float16", choices=("float16", "bfloat16"))
-    add("--search", type=float, default=300.0, help="with --prepare, seconds for each graph [default: 300]")
-    add("--tune", type=float, default=60.0, help="seconds to measure candidates of a cell [default: 60]")
-    add("--measure", type=int, default=8, help="candidates that are measured; 0 takes the estimates [default: 8]")
-    add("--layers", type=int, default=LAYERS, help="layers of the stack; 0 leaves it out [default: 32]")
-    add("--limit", type=float, default=280.0, help="seconds for everything [default: 280]")
-    add("--jobs", type=int, default=8, help="cells at a time [default: 8]")
-    add("--cache", type=Path, help="where kernels and their times are kept; left out, for this call alone")
-    add("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
-    add("--cpu", action="store_true", help="try everything on the CPU with tiny sizes")
-    given = parser.parse_args()
-    from benchmarks.torch_cells import cells, prepare
+        return serve(answer)
+    given = options(__doc__)
+    from benchmarks.torch_cells import cells, searched
 
     every = cells(given.only, given.dtype, tiny=given.cpu)
     if given.prepare:
-        prepare(given.store, every, given.search)
+        prepare(given.store, ((cell.name, partial(searched, cell, given.search)) for cell in every))
         return 0
     given.out.mkdir(parents=True, exist_ok=True)
     notes = (given.out / "torch_layers.jsonl").resolve()
     notes.unlink(missing_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="mirage_formal-layers-"))
     common = {"notes": str(notes), "store": str(unpacked(given.store)), "lock": str(scratch / "lock")}
-    common |= {"tune_s": given.tune, "measure": given.measure, "cpu": given.cpu}
+    common |= {"tune_s": given.tune, "measure": given.measure, "device": "cpu" if given.cpu else "cuda"}
     jobs: list[Job] = [
         {
             **common,
-            "example": cell.example,
-            "batch": cell.batch,
-            "dtype": cell.dtype,
+            **asdict(cell),
             "layers": given.layers if cell.example == "llama_layer" and cell.batch == 1 else 0,
             "cores": _cores(number, min(given.jobs, len(every))),
         }
@@ -373,13 +351,7 @@ def main() -> int:
     def told(job: Job, result: Result) -> None:
         print(f"{job['example']}-b{job['batch']}: {result}", flush=True)
 
-    pool = Pool(
-        (sys.executable, "-m", "benchmarks.torch_layers", WORKER),
-        ledger,
-        environment,
-        given.out / "torch_layers.err",
-        told,
-    )
+    pool = children("benchmarks.torch_layers", given.out, told, ledger, environment)
     pool.do(jobs, processes=given.jobs, limit_s=given.limit, until=time.monotonic() + given.limit)
     lines = [json.loads(line) for line in notes.read_text().splitlines()] if notes.is_file() else []
     text, good = show(lines, [cell.name for cell in every])

@@ -10,30 +10,29 @@ and the error of each result (its norm, from the module in float64) may be twice
 
 Prints a line for each case: its errors beside PyTorch's, and how many operators are in programs. Exit 1 if one is not
 within.
+
+Options:
+  --only NAME...   [default: all]
+  --types NAME...  [default: all three]
+  --jobs N         processes at once; 0 is this one [default: 2]
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
 
+from benchmarks.gpu_jobs import short
+from benchmarks.harness import in_pool, options, quiet_torch
 from tests.kit.torch.models import FAMILIES, TYPES, Case, cases, compared
 
 
 def line(case: Case) -> tuple[bool, str]:
     """Whether a case is within, and what is printed for it."""
-    import warnings
-
-    import torch
-
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
+    quiet_torch()
     try:
         found = compared(case)
     except Exception as error:  # a case that fails is a row, whatever fails
-        return False, f"{case}: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        return False, f"{case}: {short(error)}"
     operators = sum(len(region.nodes) for region in found.imported.regions)
     pairs = zip(found.ours, found.eager, strict=True)
     errors = ", ".join(f"{ours:.1e} ({eager:.1e})" for ours, eager in pairs)
@@ -44,24 +43,13 @@ def line(case: Case) -> tuple[bool, str]:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=FAMILIES, default=list(FAMILIES), help="[default: all]")
-    parser.add_argument("--types", nargs="+", choices=TYPES, default=list(TYPES), help="[default: all three]")
-    parser.add_argument("--jobs", type=int, default=2, help="processes at once; 0 is this one [default: 2]")
-    given = parser.parse_args()
+    given = options(__doc__, only=FAMILIES, types=TYPES)
     wanted = cases(given.only, given.types)
     failed = 0
-    if given.jobs < 1:
-        rows = map(line, wanted)
-        for within, text in rows:
-            failed += not within
-            print(("" if within else "NOT WITHIN: ") + text, flush=True)
-    else:
-        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            for future in as_completed([pool.submit(line, case) for case in wanted]):
-                within, text = future.result()
-                failed += not within
-                print(("" if within else "NOT WITHIN: ") + text, flush=True)
+    for _, future in in_pool(line, ((case,) for case in wanted), given.jobs):
+        within, text = future.result()
+        failed += not within
+        print(("" if within else "NOT WITHIN: ") + text, flush=True)
     print(f"{len(wanted)} cases, {failed} not within")
     return 1 if failed else 0
 

@@ -11,27 +11,38 @@ the L2 cache; medians of three rounds. fast_1 is the share of problems that are 
 
 Answers are kept in DIR/torch_problems.jsonl as they come, and a call that was cut is continued by the same call. --cpu
 tries it without a GPU, at sizes of at most 64. The exit status is 0 if no problem failed.
+
+Options:
+  --store DIR            the store that has the searches [required]
+  --prepare              search what the store lacks; no GPU is needed
+  --levels [{1,2,3}...]  [default: 1 2 3]
+  --only NAME            problems whose names contain this
+  --search S             seconds for the searches of a problem [default: 20]
+  --limit S              seconds for everything [default: 190]
+  --problem-limit S      seconds for one problem, turns waited for [default: 240]
+  --jobs N               processes, of up to 20 GB of the GPU's memory each [default: 6]
+  --out DIR              where results go [default: $OUT]
+  --cpu                  try it on the CPU, with small sizes
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import os
 import re
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any
 
-from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, serve
-from benchmarks.torch_store import unpacked
+from benchmarks.gpu_jobs import WORKER, Job, Ledger, Result, children, serve
+from benchmarks.harness import in_turns, options, table
+from benchmarks.torch_store import child_turn, prepare, store_in, unpacked
 
-WORKER = "--worker"
 TRIALS, ROUNDS = 5, 3
 #: What a search was given counts for one that asks for at most a ninth more.
 SEARCH_S = 20.0
@@ -58,62 +69,41 @@ def names_of(name: str, text: str, *, small: bool) -> dict[str, Any]:
     return names
 
 
-def options(search: float, **more: Any) -> dict[str, Any]:
+def backend_options(search: float, **more: Any) -> dict[str, Any]:
     """Of the backend."""
     return {"time_limit": search, "measure": 0, **more}
 
 
-def prepare(store: Path, levels: list[int], search: float) -> None:
-    """Search what the backend would find, without memory for tensors."""
+def searched(name: str, text: str, search: float) -> str:
+    """Search what the backend would find, without memory for tensors; say what became of it."""
     import torch
 
-    from benchmarks.torch_store import migrated, store_in
     from mirage_formal.torch.modules import backend
 
-    store.mkdir(parents=True, exist_ok=True)
-    with store_in(store), torch.no_grad():
-        print("{} of {} entries of other code taken over".format(*migrated(store)), flush=True)
-        for name, text in problems(levels):
-            begin = time.monotonic()
-            torch._dynamo.reset()
-            backend.REPORTS.clear()
-            try:
-                names = names_of(name, text, small=False)
-                with torch.device("meta"):
-                    module, inputs = _evaluated(names, names["get_init_inputs"]()), names["get_inputs"]()
-                own = options(search, rest="eager")
-                torch.compile(module, backend=backend.mirage_formal, dynamic=False, options=own)(*inputs)
-                rows: Any = [row for report in backend.REPORTS for row in getattr(report, "regions", ())]
-                said = "; ".join(
-                    one.kept or f"{one.kernels} kernels {one.unfused_us:.0f} -> {one.estimate_us:.0f} us"
-                    for one in rows
-                )
-            except Exception as error:  # the next problem is another matter
-                said = f"{type(error).__name__}: {str(error).strip()[:200]}"
-            print(f"{name}: {said or 'no region'} [{time.monotonic() - begin:.1f} s]", flush=True)
+    names = names_of(name, text, small=False)
+    with torch.device("meta"):
+        module, inputs = _evaluated(names, names["get_init_inputs"]()), names["get_inputs"]()
+    asked = backend_options(search, rest="eager")
+    torch.compile(module, backend=backend.mirage_formal, dynamic=False, options=asked)(*inputs)
+    rows: Any = [row for report in backend.REPORTS for row in getattr(report, "regions", ())]
+    return "; ".join(
+        one.kept or f"{one.kernels} kernels {one.unfused_us:.0f} -> {one.estimate_us:.0f} us" for one in rows
+    )
 
 
 def answer(job: Job) -> Result:
     """One problem."""
     import torch
 
-    from benchmarks.gpu_turn import Turn, everything_takes
-    from benchmarks.torch_store import nothing_is_searched, store_in
     from mirage_formal.torch.integrations.kernelbench.trials import compared
     from mirage_formal.torch.modules import backend
 
-    torch.set_grad_enabled(False)
-    if not job["cpu"]:
-        nothing_is_searched()
-    turn = Turn(Path(job["lock"]))
-    if not getattr(backend, "_takes_turns", False):
-        everything_takes(turn)
-        vars(backend)["_takes_turns"] = True
+    device = job["device"]
+    turn = child_turn(job["lock"], device)
     torch._dynamo.reset()
     backend.REPORTS.clear()
-    device = "cpu" if job["cpu"] else "cuda"
     names = _placed(names_of(job["name"], job["text"], small=job["cpu"]), device)
-    asked = options(job["search"], rest="inductor")
+    asked = backend_options(job["search"], rest="inductor")
     made: list[Any] = []
 
     def model_new(*given: Any) -> Any:
@@ -173,7 +163,6 @@ def _timed(calls: dict[str, Any], inputs: Any, device: str, turn: Any) -> dict[s
 
     from mirage_formal.device.measure import TorchRecorder, measure
 
-    times: dict[str, list[float]] = {name: [] for name in calls}
     sets: dict[int, Any] = {}
 
     def given(seed: int) -> Any:
@@ -182,32 +171,24 @@ def _timed(calls: dict[str, Any], inputs: Any, device: str, turn: Any) -> dict[s
             sets[seed] = inputs()
         return sets[seed]
 
+    def timed(call: Any) -> float:
+        if device == "cuda":
+            return measure(lambda some: call(*some), given, size, TorchRecorder(), outputs=()).us
+        begin = time.perf_counter()
+        call(*given(0))
+        return 1e6 * (time.perf_counter() - begin)
+
     for call in calls.values():
         call(*given(0))
     size = sum(x.numel() * x.element_size() for x in given(0) if isinstance(x, torch.Tensor))
     with turn:
-        for number in range(ROUNDS):
-            # Neither is always the one behind a pause.
-            for name, call in list(calls.items())[:: -1 if number % 2 else 1]:
-                if device == "cuda":
-                    found = measure(_spread(call), given, size, TorchRecorder(), outputs=())
-                    times[name].append(found.us)
-                else:
-                    begin = time.perf_counter()
-                    call(*given(0))
-                    times[name].append(1e6 * (time.perf_counter() - begin))
-    return {name: median(runs) for name, runs in times.items()}
-
-
-def _spread(call: Any) -> Any:
-    """A call of a list of inputs."""
-    return lambda given: call(*given)
+        columns = zip(*in_turns([*calls.values()], timed, ROUNDS), strict=True)
+    return {name: median(runs) for name, runs in zip(calls, columns, strict=True)}
 
 
 def show(results: Mapping[str, Result | None]) -> str:
     """The figures of each level, and the problems that stand out."""
-    lines = ["| level | problems | done | right | ours used | fast_1 | geometric mean | least | below 0.95 |"]
-    lines.append("|---|--:|--:|--:|--:|--:|--:|--:|--:|")
+    rows = []
     levels = sorted({name.partition("/")[0] for name in results})
     for level in [*levels, "all"]:
         own = {name: one for name, one in results.items() if level in (name.partition("/")[0], "all")}
@@ -215,10 +196,12 @@ def show(results: Mapping[str, Result | None]) -> str:
         right = {name: one for name, one in done.items() if one.get("correct") == "passed"}
         ratios = [one["speedup"] for one in right.values() if "speedup" in one]
         used = sum(one.get("ours_of", 0) > 0 for one in right.values())
-        mean = math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else math.nan
+        mean = geometric_mean(ratios) if ratios else math.nan
         fast, low = sum(ratio > 1 for ratio in ratios), sum(ratio < 0.95 for ratio in ratios)
         cells = [level, len(own), len(done), len(right), used, f"{fast / max(1, len(done)):.2f}", f"{mean:.2f}"]
-        lines.append("| " + " | ".join(map(str, [*cells, f"{min(ratios, default=math.nan):.2f}", low])) + " |")
+        rows.append([*cells, f"{min(ratios, default=math.nan):.2f}", low])
+    heads = ["level", "problems", "done", "right", "ours used", "fast_1", "geometric mean", "least", "below 0.95"]
+    lines = [table(heads, rows)]
     timed = {name: one for name, one in results.items() if one is not None and "speedup" in one}
     ordered = sorted(timed, key=lambda name: timed[name]["speedup"])
     for name in dict.fromkeys([*ordered[:8], *ordered[-8:]]):
@@ -237,61 +220,33 @@ def show(results: Mapping[str, Result | None]) -> str:
 def main() -> int:
     """The command line."""
     if sys.argv[1:] == [WORKER]:
-        from benchmarks.gpu_cases import healthy
-
-        return serve(answer, healthy)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add = parser.add_argument
-    add("--store", type=Path, required=True, help="the store that has the searches")
-    add("--prepare", action="store_true", help="search what the store lacks; no GPU is needed")
-    add("--levels", type=int, nargs="*", default=[1, 2, 3], choices=(1, 2, 3))
-    add("--only", default="", help="problems whose names contain this")
-    add("--search", type=float, default=SEARCH_S, help="seconds for the searches of a problem [default: 20]")
-    add("--limit", type=float, default=190.0, help="seconds for everything [default: 190]")
-    add("--problem-limit", type=float, default=240.0, help="seconds for one problem, turns waited for [default: 240]")
-    add("--jobs", type=int, default=6, help="processes, of up to 20 GB of the GPU's memory each [default: 6]")
-    add("--out", type=Path, default=Path(os.environ.get("OUT", ".")), help="where results go")
-    add("--cpu", action="store_true", help="try it on the CPU, with small sizes")
-    given = parser.parse_args()
+        return serve(answer)
+    given = options(__doc__)
     if given.prepare:
-        prepare(given.store, given.levels, given.search)
+        cases = problems(given.levels)
+        prepare(given.store, ((name, partial(searched, name, text, given.search)) for name, text in cases))
         return 0
-    given.out.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix="mirage_formal-problems-"))
     common = {"lock": str(scratch / "lock"), "store": str(unpacked(given.store)), "search": given.search}
+    common["device"] = "cpu" if given.cpu else "cuda"
     jobs: dict[str, Job] = {
         name: {**common, "name": name, "text": text, "cpu": given.cpu}
         for name, text in problems(given.levels)
         if given.only in name
     }
-    ledger = _Ledger(given.out / "torch_problems.jsonl")
+    # Where the store and the lock are does not matter.
+    ledger = Ledger(given.out / "torch_problems.jsonl", keys=("name", "cpu"))
 
     def told(job: Job, result: Result) -> None:
         if "error" in result:
             print(f"{job['name']}: {json.dumps(result)[:200]}", flush=True)
 
-    command = (sys.executable, "-m", "benchmarks.torch_problems", WORKER)
-    pool = Pool(command, ledger, {"TORCHINDUCTOR_COMPILE_THREADS": "1"}, given.out / "torch_problems.err", told)
+    environment = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    pool = children("benchmarks.torch_problems", given.out, told, ledger, environment)
     pool.do(jobs.values(), processes=given.jobs, limit_s=given.problem_limit, until=time.monotonic() + given.limit)
     results = {name: ledger.get(job) for name, job in jobs.items()}
     print(show(results))
     return 0 if all(one is not None and "error" not in one for one in results.values()) else 1
-
-
-class _Ledger(Ledger):
-    """Answers by problem: where the store and the lock are does not matter."""
-
-    def get(self, job: Job) -> Result | None:
-        """See ``Ledger.get``."""
-        return super().get(_short(job))
-
-    def put(self, job: Job, result: Result) -> None:
-        """See ``Ledger.put``."""
-        super().put(_short(job), result)
-
-
-def _short(job: Job) -> Job:
-    return {key: job[key] for key in ("name", "cpu")}
 
 
 if __name__ == "__main__":

@@ -2,18 +2,26 @@
 
 python -m benchmarks.torch_store --migrate DIR     take entries of other code over, where all of it holds
 python -m benchmarks.torch_store --pack DIR FILE   its answers as one file (.tar.xz); parts of searches stay behind
+
+Options:
+  --migrate DIR
+  --pack DIR FILE
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+
+from benchmarks.gpu_jobs import Turn, everything_takes, short
+from benchmarks.harness import options
 
 
 @contextmanager
@@ -68,6 +76,44 @@ def nothing_is_searched() -> None:
     vars(choose)["kept_results"] = refused
 
 
+def prepare(place: Path, cases: Iterable[tuple[str, Callable[[], str]]]) -> None:
+    """Let cases search what a store lacks; what it has of earlier code is taken over if it holds.
+
+    Args:
+        place: The store.
+        cases: Names, and what searches and says what became of it.
+    """
+    import torch
+
+    from mirage_formal.torch.modules import backend
+
+    place.mkdir(parents=True, exist_ok=True)
+    with store_in(place), torch.no_grad():
+        print("{} of {} entries of other code taken over".format(*migrated(place)), flush=True)
+        for name, search in cases:
+            torch._dynamo.reset()
+            backend.REPORTS.clear()
+            begin = time.monotonic()
+            try:
+                said = search()
+            except Exception as error:  # the next case is another matter
+                said = short(error)
+            print(f"{name}: {said or 'no region'} [{time.monotonic() - begin:.1f} s]", flush=True)
+
+
+@cache
+def child_turn(lock: str, device: str) -> Turn:
+    """Make a child one that searches nothing on a GPU, and holds a file's lock whenever it times something."""
+    import torch
+
+    torch.set_grad_enabled(False)
+    turn = Turn(Path(lock))
+    if device != "cpu":
+        nothing_is_searched()
+    everything_takes(turn)
+    return turn
+
+
 def packed(place: Path, file: Path) -> int:
     """Write the answers of a store as one file; how many. What only a search would ask for is left out."""
     from mirage_formal.store.entry import read_record
@@ -94,10 +140,7 @@ def unpacked(store: Path) -> Path:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--migrate", type=Path, metavar="DIR")
-    parser.add_argument("--pack", type=Path, nargs=2, metavar=("DIR", "FILE"))
-    given = parser.parse_args()
+    given = options(__doc__)
     if given.migrate is not None:
         print("{} of {} entries of other code taken over".format(*migrated(given.migrate)))
     if given.pack is not None:

@@ -8,11 +8,19 @@ option; every candidate that is reported, and with --forms every form of it, is 
 written as a file. Triton's interpreter runs the file: its results are held to the derived tolerances, and its own
 check must end with 0. Then Triton compiles the file of the candidate's real extents for sm_80, sm_90 and sm_100. Needs
 torch and Triton; no GPU. A row is one file; the exit status is 1 if one fails.
+
+Options:
+  --only NAME   programs whose names match [default: *]
+  --keep N      candidates of each [default: 17]
+  --forms       every form of a candidate as well
+  --bfloat16    with bfloat16 for float16
+  --no-compile  interpret only
+  --corpus      the corpus at small sizes instead of the examples
+  --out DIR     where files stay; a temporary directory if left out
 """
 
 from __future__ import annotations
 
-import argparse
 import runpy
 import subprocess
 import sys
@@ -22,7 +30,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import mirage_formal as mf
-from benchmarks.in_processes import ROOT
+from benchmarks.harness import ROOT, options
 from mirage_formal.claims.numerics import numerics
 from mirage_formal.claims.numerics.shrink import smaller
 from mirage_formal.cli.user_file import RUN_NAME
@@ -74,15 +82,7 @@ def within(case: kit.Case, ran: kit.Ran) -> str:
 
 def main() -> int:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="*", help="programs whose names match [default: all]")
-    parser.add_argument("--keep", type=int, default=17, help="candidates of each [default: 17]")
-    parser.add_argument("--forms", action="store_true", help="every form of a candidate as well")
-    parser.add_argument("--bfloat16", action="store_true", help="with bfloat16 for float16")
-    parser.add_argument("--no-compile", action="store_true", help="interpret only")
-    parser.add_argument("--corpus", action="store_true", help="the corpus at small sizes instead of the examples")
-    parser.add_argument("--out", type=Path, help="where files stay [default: a temporary directory]")
-    given = parser.parse_args()
+    given = options(__doc__)
     root = given.out or Path(tempfile.mkdtemp(prefix="mirage_formal-triton-"))
     files = bad = 0
     for name, graph in programs(given.only, small=given.corpus):

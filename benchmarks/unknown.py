@@ -12,11 +12,15 @@ answers, its proof and the proof's replay, and a counterexample where it is not 
 Candidates are read from the journal; nothing is searched.
 
 Exit 1 if the share is above --most percent.
+
+Options:
+  runs RUN_DIR...
+  --again          look at each rejected candidate once more
+  --most PERCENT   of unknown ones [default: 1]
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from base64 import b64decode
@@ -25,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks import harness
 from mirage_formal.claims.counterexamples.refute import find
 from mirage_formal.graph.formats.json import decode, from_json
 from mirage_formal.records import RUN_FILE, SEARCH_FILE, SUMMARY_FILE
@@ -94,19 +99,14 @@ def _refuted_by_both(texts: tuple[str, ...]) -> bool:
 
 def row(name: str, kinds: Counter[str]) -> str:
     """A line of the table."""
-    columns = [str(kinds[head]) for head in HEADS[:-1]]
-    return f"| {name} | {' | '.join(columns)} | {share(kinds):.1f} |"
+    return harness.row(name, *(kinds[head] for head in HEADS[:-1]), f"{share(kinds):.1f}")
 
 
 def main() -> int:
     """Print the table: a line for each run with unknown candidates, and one for all."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN_DIR")
-    parser.add_argument("--again", action="store_true", help="look at each rejected candidate once more")
-    parser.add_argument("--most", type=float, default=1.0, metavar="PERCENT", help="of unknown ones [default: 1]")
+    parser = harness.parser_of(__doc__)
     given = parser.parse_args()
-    print(f"| run | {' | '.join(HEADS)} |")
-    print("|---" * (1 + len(HEADS)) + "|")
+    print(harness.table(["run", *HEADS], [], range(1 + len(HEADS))))
     everything = Counter[str]()
     for root in given.runs:
         if not root.is_dir():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import gpu_bench, gpu_cases, gpu_table
+from benchmarks import gpu_bench, gpu_cases, gpu_stages, gpu_table
 from benchmarks.gpu_cases import Case, triton_of
 from benchmarks.gpu_jobs import Pool
-from benchmarks.gpu_stages import Row, Stages, candidates, options
+from benchmarks.gpu_stages import Row, Stages, candidates
+from benchmarks.harness import parser_of
 from mirage_formal.device.measure import Measurement
 from mirage_formal.device.sealed_records import write_measurement, write_triton
 from mirage_formal.kernels.triton.options import LaunchOptions
@@ -54,7 +54,7 @@ def test_what_tuning_has_taken_is_found_with_its_options(run: Path) -> None:
     found = {"kernels": str(places[1]), "warps": 2.0, "stages": 3, "sha256": chosen.digest}
     assert triton_of(places) == found
     with pytest.raises(ValueError, match="the file is another than the one that tuning chose"):
-        gpu_cases._Triton(cast(Case, None), {**found, "sha256": "0" * 64}, 1024)
+        gpu_cases.triton_call(cast(Case, None), {**found, "sha256": "0" * 64}, 1024)
 
 
 def test_what_tuning_found_the_fastest_is_measured_first(run: Path, tmp_path: Path) -> None:
@@ -70,8 +70,7 @@ def test_what_tuning_found_the_fastest_is_measured_first(run: Path, tmp_path: Pa
 
 def test_rows_of_runs_in_which_it_was_taken_measure_it_and_no_other_job_changes(tmp_path: Path) -> None:
     places = {"a-b8": kernels(tmp_path / "a", 1), "b-b1": kernels(tmp_path / "b", 1)}
-    parser = argparse.ArgumentParser()
-    options(parser)
+    parser = parser_of(gpu_stages.__doc__)
 
     def jobs(more: dict[str, Any]) -> list[dict[str, Any]]:
         pool = Answered(tmp_path / f"ledger{len(more)}", script)
@@ -99,8 +98,8 @@ def test_a_row_has_a_cell_and_an_error_of_its_own_for_it(monkeypatch: pytest.Mon
             return 3e-4
 
     monkeypatch.setattr("mirage_formal.device.measure.TorchRecorder", lambda: SimpleNamespace(cache_bytes=lambda: 1))
-    monkeypatch.setattr(gpu_cases, "_Ours", Ours)
-    monkeypatch.setattr(gpu_cases, "_Triton", Triton)
+    monkeypatch.setattr(gpu_cases, "cuda_call", Ours)
+    monkeypatch.setattr(gpu_cases, "triton_call", Triton)
     monkeypatch.setattr(Ours, "measure", lambda self: SimpleNamespace(us=10.0))
     case = Case(lambda seed: [seed], lambda given: [], [])
     job: dict[str, Any] = {"kernels": "k", "peers": [], "read_only": False, "triton": {"warps": 2.0}}

@@ -116,7 +116,7 @@ class Reader:
 
 def test_a_row_measures_each_peer_with_its_own_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "TorchRecorder", Recorder)
-    monkeypatch.setattr(gpu_cases, "_Ours", Ours)
+    monkeypatch.setattr(gpu_cases, "cuda_call", Ours)
     monkeypatch.setattr(read_only, "Reader", Reader)
     prepared: list[tuple[str, Any]] = []
 
@@ -155,7 +155,7 @@ def test_a_reader_that_fails_costs_no_row(monkeypatch: pytest.MonkeyPatch) -> No
         raise ValueError("expected the fold 0x1, got 0x2")
 
     monkeypatch.setattr(measure, "TorchRecorder", Recorder)
-    monkeypatch.setattr(gpu_cases, "_Ours", Ours)
+    monkeypatch.setattr(gpu_cases, "cuda_call", Ours)
     monkeypatch.setattr(read_only, "Reader", failing)
     found = gpu_cases.row(Case(lambda seed: [seed], lambda given: [], []), {"kernels": "k", "peers": []})
     assert list(found["cells"]) == ["ours"]

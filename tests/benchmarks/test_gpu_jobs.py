@@ -100,9 +100,9 @@ def test_processes_share_the_jobs(tmp_path: Path) -> None:
 
 
 def test_the_child_is_imported_from_this_tree() -> None:
-    from benchmarks import gpu_jobs
+    from benchmarks import harness
 
-    assert gpu_jobs.ROOT == REPOSITORY
+    assert harness.ROOT == REPOSITORY
 
 
 def test_triton_files_beside_runs_are_no_runs(tmp_path: Path) -> None:

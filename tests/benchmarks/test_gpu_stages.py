@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -15,11 +14,12 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import corpus_gpu, gpu_bench, gpu_table
-from benchmarks.gpu_cases import locked, rounds
-from benchmarks.gpu_jobs import Job, Ledger, Pool, Result
+from benchmarks import corpus_gpu, gpu_bench, gpu_stages, gpu_table
+from benchmarks.gpu_cases import rounds
+from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, Turn
 from benchmarks.gpu_sanitize import best
-from benchmarks.gpu_stages import Row, Stages, choose, following, options
+from benchmarks.gpu_stages import Row, Stages, choose, following
+from benchmarks.harness import parser_of
 from tests.kit.paths import REPOSITORY
 
 WITHIN: Result = {
@@ -67,10 +67,9 @@ def kernels(place: Path, count: int) -> list[Path]:
 
 
 def stages(pool: Answered, cache: str = "c", *given: str) -> Stages:
-    parser = argparse.ArgumentParser()
-    options(parser)
     peers = ("eager", "compile", "autotune")
-    return Stages(cast(Pool, pool), lambda name: peers, parser.parse_args(["--jobs", "4", *given]), cache)
+    options = parser_of(gpu_stages.__doc__).parse_args(["--jobs", "4", *given])
+    return Stages(cast(Pool, pool), lambda name: peers, options, cache)
 
 
 def cell(us: float) -> dict[str, Any]:
@@ -203,13 +202,13 @@ def test_a_compiler_times_its_candidates_alone(tmp_path: Path) -> None:
     text = f"""
 import sys, time
 from pathlib import Path
-from benchmarks.gpu_cases import locked
+from benchmarks.gpu_jobs import Turn
 def timing(again):
     begin = time.monotonic()
     if again: run(False)
     time.sleep(0.3)
     print(begin, time.monotonic())
-run = locked(timing, Path({str(tmp_path / "lock")!r}))
+run = Turn(Path({str(tmp_path / "lock")!r})).taking(timing)
 run(True)
 """
     command = [sys.executable, "-c", text]
@@ -222,11 +221,11 @@ run(True)
     spans.sort()
     assert all(first[1] <= second[0] for first, second in pairwise(spans))
     # One that raises lets go.
-    failing = locked(lambda: 1 / 0, tmp_path / "lock")
+    failing = Turn(tmp_path / "lock").taking(lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         failing()
     begin = time.monotonic()
-    assert locked(lambda: 5, tmp_path / "lock")() == 5
+    assert Turn(tmp_path / "lock").taking(lambda: 5)() == 5
     assert time.monotonic() - begin < 5
 
 
