@@ -24,10 +24,10 @@ from mirage_formal.claims.numerics.numerics import SCALES
 
 # The kernels' makers stand with the tests.
 from mirage_formal.device import emulate
-from mirage_formal.emulate.runner import checked
+from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.executable import KernelLaunch
-from mirage_formal.run.kernel_build.values import Built
+from mirage_formal.run.kernel_build.values import BuiltKernels
 from tests.kit.kernels import example_kernels as kit
 
 #: A kernel, and what became of it: "clean", or a fault in words; seconds.
@@ -52,8 +52,8 @@ def whole(name: str, keep: int, *, sanitize: bool = True) -> Iterator[Row]:
         # Without a running maximum exponentials may leave float16 at larger scales.
         scales = (0.1,) if made.stable.note else SCALES
 
-        def call(made: Built = made, scales: tuple[float, ...] = scales) -> str:
-            record = checked(made, sanitize=sanitize, scales=scales)
+        def call(made: BuiltKernels = made, scales: tuple[float, ...] = scales) -> str:
+            record = compare_on_emulator(made, sanitize=sanitize, scales=scales)
             return "clean" if record.answer == "within" else f"results {record.answer} at scales {scales}"
 
         result, seconds = _outcome(call)

@@ -40,7 +40,7 @@ from mirage_formal.check.proof.ring import ProofError
 
 # The generators stand with the tests.
 from mirage_formal.check.proof_composition import replay
-from mirage_formal.claims.counterexamples.refute import CLEAR, confirm
+from mirage_formal.claims.counterexamples.refute import CLEAR, evaluate_counterexample
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
@@ -151,7 +151,7 @@ def _judge(case: Case, tally: Tally) -> None:
 def _confirmed(case: Case, verdict: Different) -> bool:
     if verdict.counterexample is None:
         return False
-    found = confirm(case.program, case.candidate, verdict.counterexample)
+    found = evaluate_counterexample(case.program, case.candidate, verdict.counterexample)
     return abs(found.expected - found.got) > CLEAR * max(abs(found.expected), abs(found.got))
 
 

@@ -105,12 +105,12 @@ def numerics(directory: Path) -> Result:
     """A candidate's numerics at all scales, and what is to be said of its kernels."""
     from mirage_formal.device.runs import DeviceRuns
     from mirage_formal.kernels.executable import KernelLaunch, describe, load
-    from mirage_formal.run.kernel_build.device_records import compared
+    from mirage_formal.run.kernel_build.device_records import compare_with_float64
 
     executable = load(directory)
     launches = executable.launches
     binaries = [b for x in launches if isinstance(x, KernelLaunch) for b in x.cubins.values()]
-    record = compared(DeviceRuns(executable))
+    record = compare_with_float64(DeviceRuns(executable))
     scales = [
         {
             "scale": scale.scale,
@@ -317,10 +317,10 @@ def triton_of(kernels: Sequence[Path]) -> Result | None:
 def triton_call(case: Case, chosen: Mapping[str, Any], size: int) -> Called:
     """Load the Triton file that tuning chose; see ``triton_of``."""
     from mirage_formal.kernels.triton.options import LaunchOptions
-    from mirage_formal.run.autotuning.triton.files import texts
+    from mirage_formal.run.autotuning.triton.files import triton_texts
     from mirage_formal.run.kernel_build.triton.calls import load_module
 
-    (one,) = texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
+    (one,) = triton_texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
     if one.digest != chosen["sha256"]:
         raise ValueError("the file is another than the one that tuning chose: tune the run again")
     return Called(case, load_module(one.text).run, size)

@@ -43,7 +43,7 @@ from mirage_formal.search.engine import SearchOptions, Unit
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.workers.cluster import Cluster
-from mirage_formal.workers.dispatch import Done, Failed, Slow
+from mirage_formal.workers.dispatch import Slow, TaskDone, TaskFailed
 from mirage_formal.workers.pool import Pool
 
 WORKERS = (1, 2, 8, 64, 1024)
@@ -144,13 +144,13 @@ class Recorder(Pool):
 
     def run(
         self, function: Callable[[Any], Any], tasks: Sequence[Any], **options: Any
-    ) -> Iterator[Done[Any] | Failed | Slow | None]:
+    ) -> Iterator[TaskDone[Any] | TaskFailed | Slow | None]:
         """As in the base class."""
         seconds = [0.0] * len(tasks)
         begin = time.process_time()
         try:
             for outcome in super().run(function, tasks, **options):
-                if isinstance(outcome, Done):
+                if isinstance(outcome, TaskDone):
                     seconds[outcome.index] = outcome.cpu_milliseconds / 1e3
                 yield outcome
         finally:

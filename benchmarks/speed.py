@@ -40,11 +40,11 @@ def block_cost() -> Work:
 
 def counterexample() -> Work:
     """Counterexamples of all wrong claims in tests/refute, at tiny sizes."""
-    from mirage_formal.claims.counterexamples.refute import find
+    from mirage_formal.claims.counterexamples.refute import find_counterexample
     from tests.kit.proofs.claims import load
 
     made = [claim.tiny() for claim in load("refute")]
-    return lambda: [find(*one, seed=7) for one in made]
+    return lambda: [find_counterexample(*one, seed=7) for one in made]
 
 
 def safety() -> Work:

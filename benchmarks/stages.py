@@ -207,7 +207,7 @@ def emulated(place: Path) -> str:
     """
     from mirage_formal.claims.numerics.numerics import SCALES
     from mirage_formal.device.emulate import EmulationFault
-    from mirage_formal.emulate.runner import checked as held
+    from mirage_formal.emulate.runner import compare_on_emulator as held
     from mirage_formal.kernels.target import load_target
     from mirage_formal.options import DEFAULT_TARGET
     from mirage_formal.run.kernel_build.build import build
@@ -238,13 +238,13 @@ def _lost(program: KernelGraph, seed: int, scale: float) -> bool:
     Then nobody who computes it operator by operator gets exact values either: a softmax of large logits that is divided
     by itself is 0 / 0. And an exact value just below the largest one may be rounded to infinity.
     """
-    from mirage_formal.claims.numerics.numerics import draw_all, expected
+    from mirage_formal.claims.numerics.numerics import draw_all, expected_results
     from mirage_formal.claims.numerics.rounding import LARGEST
     from mirage_formal.claims.numerics.rounding_simulation import simulate
     from mirage_formal.graph.check import kernel_types
 
     arrays = draw_all(program, seed, scale)
-    wanted = expected(program, program, arrays)
+    wanted = expected_results(program, program, arrays)
     types = kernel_types(program)
     results = list(zip(wanted.values, program.outputs, strict=True))
     beyond = any(bool((np.abs(value) > LARGEST[types[number].dtype]).any()) for value, number in results)

@@ -95,7 +95,7 @@ def answer(job: Job) -> Result:
     """One problem."""
     import torch
 
-    from mirage_formal.torch.integrations.kernelbench.trials import compared
+    from mirage_formal.torch.integrations.kernelbench.trials import compare_modules
     from mirage_formal.torch.modules import backend
 
     device = job["device"]
@@ -114,7 +114,7 @@ def answer(job: Job) -> Result:
         with store_in(Path(job["store"])):
             module = names["Model"](*names["get_init_inputs"]())
             training = module.training
-            trials = compared(
+            trials = compare_modules(
                 {**names, "Model": lambda *given: _evaluated(names, given)}, {"ModelNew": model_new}, TRIALS
             )
             found: Result = {"correct": trials.answer, "max_error": trials.max_error, "training": training}

@@ -42,14 +42,14 @@ def store_in(place: Path) -> Iterator[None]:
 def migrated(place: Path) -> tuple[int, int]:
     """Take entries of other code as this code's, where all proofs and estimates hold; how many, and of how many."""
     from mirage_formal.errors import MirageError
-    from mirage_formal.run.result_cache.entry_checks import listed, taken_in
+    from mirage_formal.run.result_cache.entry_checks import check_record, taken_in
     from mirage_formal.store.archive import export
     from mirage_formal.store.entry import read_entry
     from mirage_formal.store.location import Place
 
     store, done, others = Place(place), 0, 0
     for path in store.entries():
-        if not listed(path).why:
+        if not check_record(path).why:
             continue
         others += 1
         file = place / f"{path.name}.zip"

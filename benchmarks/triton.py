@@ -32,7 +32,7 @@ from pathlib import Path
 import mirage_formal as mf
 from benchmarks.harness import ROOT, options
 from mirage_formal.claims.numerics import numerics
-from mirage_formal.claims.numerics.shrink import smaller
+from mirage_formal.claims.numerics.shrink import shrink
 from mirage_formal.cli.user_file import RUN_NAME
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import kernel_types
@@ -70,7 +70,7 @@ def within(case: kit.Case, ran: kit.Ran) -> str:
     """What is wrong with what the interpreter computed; "" if nothing is."""
     if not ran.results:
         return ran.said.strip().splitlines()[-1]
-    expected = numerics.expected(case.program, case.graph, kit.inputs(case.program))
+    expected = numerics.expected_results(case.program, case.graph, kit.inputs(case.program))
     types = kernel_types(case.program)
     for i, (value, tolerance) in enumerate(zip(expected.values, expected.tolerances, strict=True)):
         dtype = types[case.program.outputs[i]].dtype
@@ -91,7 +91,7 @@ def main() -> int:
         real: list[kit.Case] = []
         said: dict[str, str] = {}
         for label, candidate in candidates(graph, given.keep, root / "runs" / name, others=given.forms):
-            pair = smaller(program, candidate)
+            pair = shrink(program, candidate)
             graphs = (pair.program, pair.candidate, program, candidate)
             if given.bfloat16:
                 graphs = tuple(kit.of_type(one, DType.BFLOAT16) for one in graphs)  # type: ignore[assignment]

@@ -152,11 +152,11 @@ def _own_form(directory: Path) -> Any:
     """The candidate of a directory of kernels with running maxima and nothing else; None if the run is not there."""
     from mirage_formal.errors import MirageError
     from mirage_formal.run.kernel_build.build import candidates_of
-    from mirage_formal.run.kernel_build.stable import stable
+    from mirage_formal.run.kernel_build.stable import stabilize_proved
 
     try:
         graph = dict(candidates_of(directory.parents[1])[2])[directory.name]()
-        return stable(graph).graph
+        return stabilize_proved(graph).graph
     except (MirageError, KeyError, OSError):
         return None
 

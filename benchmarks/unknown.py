@@ -30,12 +30,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import harness
-from mirage_formal.claims.counterexamples.refute import find
+from mirage_formal.claims.counterexamples.refute import find_counterexample
 from mirage_formal.graph.formats.json import decode, from_json
 from mirage_formal.records import RUN_FILE, SEARCH_FILE, SUMMARY_FILE
 from mirage_formal.run.settings import Job, Settings, make_job
 from mirage_formal.run.tasks import certify, discharge_texts, verify_candidate
-from mirage_formal.run.work import Accepted, CandidateTask, Uncertified
+from mirage_formal.run.work import AcceptedCandidate, CandidateTask, UncertifiedTensor
 
 #: Kinds of rejected candidates of which nothing is known, see ``records.RejectedRecord``.
 UNKNOWN: Final = ("certificate", "unproved", "proof-refused", "unknown")
@@ -78,15 +78,15 @@ def kind_of(job: Job, graph: bytes) -> str:
     """What the present code makes of a candidate of a job, by the names of HEADS."""
     task = CandidateTask(job, graph)
     claims = certify(task)
-    texts = tuple(dict.fromkeys(claim.text for claim in claims if not isinstance(claim, Uncertified)))
-    certified = not any(isinstance(claim, Uncertified) for claim in claims) and _refuted_by_both(texts)
+    texts = tuple(dict.fromkeys(claim.text for claim in claims if not isinstance(claim, UncertifiedTensor)))
+    certified = not any(isinstance(claim, UncertifiedTensor) for claim in claims) and _refuted_by_both(texts)
     verified = verify_candidate(task)
-    if isinstance(verified, Accepted):
+    if isinstance(verified, AcceptedCandidate):
         digits = () if verified.proof is None else tuple(one.text for one in verified.proof.obligations)
         if not certified:
             return "certificate"
         return "accepted" if _refuted_by_both(digits) else "unknown"
-    if find(job.program, decode(graph), seed=job.options.seed) is not None:
+    if find_counterexample(job.program, decode(graph), seed=job.options.seed) is not None:
         return "refuted"
     if verified.kind == "different":  # by a fingerprint, in which functions are random ones
         return "unknown"

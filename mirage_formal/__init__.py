@@ -49,9 +49,9 @@ from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor, new_
 from mirage_formal.frontend.tensor import Tensor  # noqa: E402
 from mirage_formal.graph.types import DType  # noqa: E402
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict  # noqa: E402
-from mirage_formal.report.display import install  # noqa: E402
+from mirage_formal.report.display import install_printers  # noqa: E402
 
-install()
+install_printers()
 
 if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.generated_text import generate_cuda_program, generate_triton_program
@@ -144,6 +144,6 @@ def __getattr__(name: str) -> object:
         import mirage_formal.hf as hf
 
         return hf
-    from mirage_formal.frontend.mirage_api.table import missing
+    from mirage_formal.frontend.mirage_api.table import missing_attribute_error
 
-    raise missing("", name, f"module {__name__}")
+    raise missing_attribute_error("", name, f"module {__name__}")

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from mirage_formal import options as rules
 from mirage_formal.errors import GraphError, UnsupportedError
-from mirage_formal.frontend.arguments import fail, ignore, parse_dim3, parse_dtype
+from mirage_formal.frontend.arguments import error_at_user_line, parse_dim3, parse_dtype, warn_ignored
 from mirage_formal.frontend.builder import KernelBuilder
 from mirage_formal.frontend.handles import Handle
-from mirage_formal.frontend.mirage_api.table import missing, refusal
+from mirage_formal.frontend.mirage_api.table import missing_attribute_error, refusal_error
 from mirage_formal.graph.formats.dot import to_dot
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
@@ -91,9 +91,9 @@ class Graph(ShownProgram, KernelBuilder):
             MirageError: The graph has no output or no kernel that may run, or a tensor does not fit.
             UnsupportedError: ``profiling`` or ``rank`` is set, or there is no such option.
         """
-        from mirage_formal.run.kernel_build.generated_text import code_options
+        from mirage_formal.run.kernel_build.generated_text import check_code_options
 
-        code_options("a call", more, ("target_cc",))
+        check_code_options("a call", more, ("target_cc",))
         if outputs is not None and any(isinstance(tensor, Handle) for tensor in outputs):
             places = [self._place(tensor) for tensor in outputs]
             given = list(tensors) if inputs is None else inputs
@@ -111,7 +111,7 @@ class Graph(ShownProgram, KernelBuilder):
         found = self.results()
         if tensor not in found:
             text = f"expected one of the graph's outputs, {', '.join(map(repr, found))}, got {tensor!r}"
-            raise fail(GraphError, text, "mark it with mark_output, or leave outputs out")
+            raise error_at_user_line(GraphError, text, "mark it with mark_output, or leave outputs out")
         return found.index(tensor)
 
     def compile(self, async_: bool = False, **more: Any) -> None:
@@ -126,9 +126,9 @@ class Graph(ShownProgram, KernelBuilder):
             MirageError: The graph has no output or no kernel that may run.
             UnsupportedError: ``profiling`` is set, or there is no such option.
         """
-        from mirage_formal.run.kernel_build.generated_text import code_options
+        from mirage_formal.run.kernel_build.generated_text import check_code_options
 
-        code_options("compile", {"async_": async_, **more}, ("async_", "inputs", "target_cc"))
+        check_code_options("compile", {"async_": async_, **more}, ("async_", "inputs", "target_cc"))
         found = self._optimized()
         from mirage_formal.device.runtime import device_count
 
@@ -161,9 +161,9 @@ class Graph(ShownProgram, KernelBuilder):
             GraphError: The graph has no output.
             RunError: The file cannot be written.
         """
-        from mirage_formal.run.kernel_build.generated_text import written
+        from mirage_formal.run.kernel_build.generated_text import write_text
 
-        written(file_name, ".dot", to_dot(self.freeze()))
+        write_text(file_name, ".dot", to_dot(self.freeze()))
 
     def to_json(self, filename: str | PathLike[str]) -> None:
         """Write the graph in the reference system's checkpoint format.
@@ -177,9 +177,9 @@ class Graph(ShownProgram, KernelBuilder):
             RunError: The file cannot be written.
         """
         from mirage_formal.graph.formats.mirage.writer import to_mirage
-        from mirage_formal.run.kernel_build.generated_text import written
+        from mirage_formal.run.kernel_build.generated_text import write_text
 
-        written(filename, "", to_mirage([self.freeze()]))
+        write_text(filename, "", to_mirage([self.freeze()]))
 
     def generate_triton_program(self, path: str | PathLike[str] | None = None, *, target_cc: int = 90) -> TritonProgram:
         """The Triton file of the graph's own kernels; no search comes before.
@@ -194,26 +194,26 @@ class Graph(ShownProgram, KernelBuilder):
         Raises:
             MirageError: See there; or the file cannot be written.
         """
-        from mirage_formal.run.kernel_build.generated_text import generate_triton_program, written
+        from mirage_formal.run.kernel_build.generated_text import generate_triton_program, write_text
 
         made = generate_triton_program(self, target_cc=target_cc)
         if path is not None:
-            written(path, ".py", made.code)
+            write_text(path, ".py", made.code)
         return made
 
     def _optimized(self) -> Optimized:
         made_of = (self._count, tuple(tensor.number for tensor in self.outputs))
         if self._called is None or self._called[0] != made_of:
-            from mirage_formal.run.kernel_build.compile_unsearched import optimized
+            from mirage_formal.run.kernel_build.compile_unsearched import make_callable
 
-            self._called = (made_of, optimized(self.freeze()))
+            self._called = (made_of, make_callable(self.freeze()))
         return self._called[1]
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             """Names of the reference system that graphs here have not: refused by their row of the table."""
-            raise missing("KNGraph", name, type(self).__name__)
+            raise missing_attribute_error("KNGraph", name, type(self).__name__)
 
     def superoptimize(self, *, verbose: bool = False, **options: Unpack[Options]) -> Result:
         """The best candidate for this program.
@@ -244,7 +244,7 @@ def new_kernel_graph(gpu_dim: object = (1, 1, 1)) -> Graph:
         UnsupportedError: More GPUs are asked for.
     """
     if (gpus := parse_dim3("new_kernel_graph", "gpu_dim", gpu_dim)) != (1, 1, 1):
-        raise refusal("new_kernel_graph(gpu_dim)", f"new_kernel_graph: expected gpu_dim (1, 1, 1), got {gpus}")
+        raise refusal_error("new_kernel_graph(gpu_dim)", f"new_kernel_graph: expected gpu_dim (1, 1, 1), got {gpus}")
     return Graph()
 
 
@@ -267,25 +267,25 @@ def superoptimize(graph: Graph | KernelGraph, *, verbose: bool = False, **option
     """
     if not isinstance(graph, KernelBuilder | KernelGraph):
         text = f"superoptimize: expected a kernel graph, got {type(graph).__name__}"
-        raise fail(GraphError, text, "make it with new_kernel_graph")
+        raise error_at_user_line(GraphError, text, "make it with new_kernel_graph")
     given: dict[str, Any] = {name: value for name, value in options.items() if (name, value) != ("backend", None)}
     if given.get("backend", "cuda") not in ("cuda", "triton", "auto"):
         text = f"superoptimize: expected backend cuda, triton or auto, got {given['backend']!r}"
-        raise refusal("superoptimize(backend)", text)
+        raise refusal_error("superoptimize(backend)", text)
     for name, own in _RENAMED.items():
         if given.get(name, -1) != -1:
             given.setdefault(own, given[name])
         given.pop(name, None)
     for name in _IGNORED:
         if given.pop(name, None) not in (None, -1):  # both leave it out there
-            ignore(f"superoptimize option {name}")
+            warn_ignored(f"superoptimize option {name}")
     if isinstance(graph, KernelBuilder):
         graph.freeze()  # what is wrong with it is said before anything is loaded
     from mirage_formal.run import request
 
     if unknown := sorted(set(given) - set(request.Options.__annotations__)):
         hint = "the options are " + ", ".join(request.Options.__annotations__)
-        raise fail(UnsupportedError, f"superoptimize: no option is called {', '.join(unknown)}", hint)
+        raise error_at_user_line(UnsupportedError, f"superoptimize: no option is called {', '.join(unknown)}", hint)
     if verbose:
         given.setdefault("watch", _watch())
     return request.superoptimize(graph, **cast("Options", given))
@@ -318,7 +318,7 @@ def equivalence(
         ProgramError: The program or the graph is no kernel graph.
         SpaceError: The seed is no whole number from 0 up.
     """
-    rules.whole("seed", seed)
+    rules.whole_number("seed", seed)
     from mirage_formal.run.verify import verdicts
 
     given = Path(graph) if isinstance(graph, str | PathLike) else graph
@@ -342,7 +342,7 @@ def convert_dtype_to_torch_type(dtype: DType) -> Any:
         torch = import_module("torch")
     except ImportError:
         text = "convert_dtype_to_torch_type: expected torch, got none"
-        raise fail(UnsupportedError, text, "install torch, or use the element types here") from None
+        raise error_at_user_line(UnsupportedError, text, "install torch, or use the element types here") from None
     return getattr(torch, parse_dtype(dtype).value)
 
 
@@ -367,7 +367,7 @@ def set_gpu_device_id(device_id: int) -> None:
     Args:
         device_id: Not used.
     """
-    ignore("set_gpu_device_id")
+    warn_ignored("set_gpu_device_id")
 
 
 def bypass_compile_errors(value: bool = True) -> None:
@@ -376,7 +376,7 @@ def bypass_compile_errors(value: bool = True) -> None:
     Args:
         value: Not used.
     """
-    ignore("bypass_compile_errors")
+    warn_ignored("bypass_compile_errors")
 
 
 def _watch() -> Callable[[Progress], None]:

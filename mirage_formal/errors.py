@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from mirage_formal.terminal import lines, plain
+from mirage_formal.terminal import escape_line, lines
 
 _LONGEST = 4000
 
@@ -35,9 +35,9 @@ class MirageError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        what = lines(self.what, _LONGEST) if self.several_lines else plain(self.what, _LONGEST)
-        head = f"{plain(self.where)}: {what}" if self.where else what
-        return f"{head}\n  hint: {plain(self.hint, _LONGEST)}" if self.hint else head
+        what = lines(self.what, _LONGEST) if self.several_lines else escape_line(self.what, _LONGEST)
+        head = f"{escape_line(self.where)}: {what}" if self.where else what
+        return f"{head}\n  hint: {escape_line(self.hint, _LONGEST)}" if self.hint else head
 
 
 class ShapeError(MirageError):
@@ -104,9 +104,9 @@ class Reason:
     hint: str
 
     def __str__(self) -> str:
-        what = plain(self.what, _LONGEST)
-        head = f"{plain(self.where)}: {what}" if self.where else what
-        return f"{head}\n    try: {plain(self.hint, _LONGEST)}" if self.hint else head
+        what = escape_line(self.what, _LONGEST)
+        head = f"{escape_line(self.where)}: {what}" if self.where else what
+        return f"{head}\n    try: {escape_line(self.hint, _LONGEST)}" if self.hint else head
 
 
 class NothingFoundError(MirageError):

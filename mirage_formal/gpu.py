@@ -23,7 +23,7 @@ from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaun
 from mirage_formal.records import KERNELS
 from mirage_formal.records.answer import answer_text
 from mirage_formal.run.kernel_build.device_records import record_numerics, record_time
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 _OFF: Final = "[default: off]"
 _JSON: Final = "print one JSON object, see `mirage-formal schema answer`."
@@ -125,7 +125,7 @@ def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0, li
             report["numerics"] = msgspec.to_builtins(record_numerics(runs, directory, seed))
             report["answer"] = report["numerics"]["answer"]
         else:
-            report["answer"] = _runs(runs, executable, seed)
+            report["answer"] = _finiteness(runs, executable, seed)
         if measure:
             report["measure"] = msgspec.to_builtins(record_time(runs, directory))
         report["ok"] = report["answer"] == "within" or (not numerics and report["answer"] == "finite")
@@ -145,7 +145,7 @@ def _described(executable: Executable) -> dict[str, Any]:
     }
 
 
-def _runs(runs: Any, executable: Executable, seed: int) -> str:
+def _finiteness(runs: Any, executable: Executable, seed: int) -> str:
     """Run the kernels once, and return whether the outputs are finite, as text."""
     from mirage_formal.claims.numerics.numerics import draw_all
 
@@ -154,8 +154,10 @@ def _runs(runs: Any, executable: Executable, seed: int) -> str:
 
 
 def _run(given: argparse.Namespace) -> int:
-    candidate = None if given.candidate is None else options.whole("--candidate", options.number(given.candidate), 1)
-    seed = options.whole("--seed", options.number(given.seed))
+    candidate = (
+        None if given.candidate is None else options.whole_number("--candidate", options.number(given.candidate), 1)
+    )
+    seed = options.whole_number("--seed", options.number(given.seed))
     how = {"measure": given.measure, "numerics": given.numerics, "library": not given.without_library}
     return print_reports(run_all(given.directory, candidate, seed, **how), as_json=given.json)
 
@@ -186,12 +188,14 @@ def print_reports(reports: Sequence[dict[str, Any]], *, as_json: bool) -> int:
         print(answer_text("gpu run", code, reports))
     else:
         for report in reports:
-            print(plain(line(report), 4000))
+            print(escape_line(outcome_line(report), 4000))
     return code
 
 
 def _tune(given: argparse.Namespace) -> int:
-    limit = None if given.time_limit is None else options.amount("--time-limit", options.number(given.time_limit))
+    limit = (
+        None if given.time_limit is None else options.positive_number("--time-limit", options.number(given.time_limit))
+    )
 
     def watch(what: str, done: int, count: int) -> None:
         if done == count or done % 100 == 0:
@@ -208,13 +212,13 @@ def tune(place: Path | None, roots: Sequence[Path], limit: float | None, watch: 
     """
     from mirage_formal.run.autotuning.plans import Place
     from mirage_formal.run.autotuning.timing import Child
-    from mirage_formal.run.autotuning.tune import on_device
+    from mirage_formal.run.autotuning.tune import tune_on_device
 
     if place is not None and not (place / "plans").is_dir():
         hint = "mirage-formal tune RUN_DIR --place DIR writes it, where the solvers are installed"
         raise RunError("expected a directory of tuning, got none", where=str(place), hint=hint)
     with Child() as device:
-        return list(on_device(Place(place), roots, device, watch, limit))
+        return list(tune_on_device(Place(place), roots, device, watch, limit))
 
 
 def print_tuned(found: Sequence[tuple[str, Any]], *, as_json: bool) -> int:
@@ -225,11 +229,11 @@ def print_tuned(found: Sequence[tuple[str, Any]], *, as_json: bool) -> int:
         print(answer_text("gpu tune", code, rows))
     else:
         for name, answer in found:
-            print(plain(f"{name}: {answer.failed or f'{answer.us:.2f} us, {answer.answer}'}", 4000), flush=True)
+            print(escape_line(f"{name}: {answer.failed or f'{answer.us:.2f} us, {answer.answer}'}", 4000), flush=True)
     return code
 
 
-def line(report: dict[str, Any]) -> str:
+def outcome_line(report: dict[str, Any]) -> str:
     """Return an outcome as one line."""
     name = Path(report["directory"]).name
     if "error" in report:
@@ -281,7 +285,7 @@ def print_machine(found: dict[str, Any], *, as_json: bool) -> int:
     for name in ("cupy", "torch", "numpy", "msgspec"):
         print(f"{name}: {found[name] or 'not installed'}")
     for i, gpu in enumerate(found["gpus"]):
-        print(f"GPU {i}: {plain(gpu['name'])}, {gpu['arch']}, {gpu['sms']} SMs, {gpu['memory_bytes'] >> 20} MiB")
+        print(f"GPU {i}: {escape_line(gpu['name'])}, {gpu['arch']}, {gpu['sms']} SMs, {gpu['memory_bytes'] >> 20} MiB")
     if not found["gpus"]:
         print("GPU: none that CuPy can use; calls compute by the reference semantics")
     return 0

@@ -87,12 +87,12 @@ def guarded(main: Callable[[], int | None]) -> NoReturn:
         code = 0 if result is None else int(result)
     except BaseException as error:
         _STATE.entered = False
-        code = _told(error)
+        code = _print_error(error)
     finally:
         _STATE.entered = False
     if code == 128 + signal.SIGINT and _STATE.received:
         code = 128 + _STATE.received
-    code = _flushed(code)
+    code = _flush_output(code)
     sys.unraisablehook = hook
     show()
     for number, handler in earlier.items():
@@ -107,7 +107,7 @@ def stopped_by() -> int:
 
 
 @contextmanager
-def orderly(hint: str = "") -> Iterator[None]:
+def keep_results_on_stop(hint: str = "") -> Iterator[None]:
     """Mark a block that keeps its results when it is stopped: a signal in it is always raised, and never lost.
 
     Args:
@@ -123,7 +123,7 @@ def orderly(hint: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def shield() -> Iterator[None]:
+def shield_children() -> Iterator[None]:
     """Block Ctrl-C for processes that are started inside; the command receives it and ends them."""
     from multiprocessing import resource_tracker
 
@@ -167,7 +167,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
     if _STATE.entered and _STATE.orderly:
         _try_again(number)
     else:
-        _leave(128 + number)
+        _end_process(128 + number)
 
 
 def _importing(frame: FrameType | None) -> bool:
@@ -186,7 +186,7 @@ def _try_again(number: int) -> None:
     timer.start()
 
 
-def _leave(code: int) -> NoReturn:
+def _end_process(code: int) -> NoReturn:
     """End this process at once, because there are no results to keep."""
     _end_children()
     cursor = "\x1b[?25h" if os.isatty(2) else ""
@@ -232,9 +232,9 @@ def _unraisable(hook: Callable[[Any], Any]) -> Callable[[Any], None]:
 # --- what went wrong -------------------------------------------------------------------------------------------------
 
 
-def _told(error: BaseException) -> int:
+def _print_error(error: BaseException) -> int:
     """Print the error that ended a command; return the exit code."""
-    chain = list(_chain(error))
+    chain = list(_exception_chain(error))
     if any(isinstance(one, BrokenPipeError) for one in chain):
         return UNREAD
     if any(isinstance(one, KeyboardInterrupt) for one in chain) or (
@@ -261,7 +261,7 @@ def _described(error: BaseException) -> tuple[list[str], int]:
             return f"error: {error}".splitlines(), REFUSED
         case OSError():
             unnamed = "the system" if error.errno in (errno.EAGAIN, errno.ENOMEM) else "the output"
-            where = unnamed if error.filename is None else _shown(error.filename)
+            where = unnamed if error.filename is None else _printable_name(error.filename)
             got = error.strerror or _first(error)
             names = errno.errorcode.get(error.errno or 0, "")
             hint = next((hint for hint, those in _HINTS.items() if names in those), "check the path")
@@ -270,13 +270,13 @@ def _described(error: BaseException) -> tuple[list[str], int]:
             hint = "use fewer --workers, a smaller program or a machine with more memory"
             return ["error: expected enough memory, got none", f"  hint: {hint}"], REFUSED
         case UnicodeEncodeError():
-            got = _shown(error.object[max(0, error.start - 40) : error.end + 40])
+            got = _printable_name(error.object[max(0, error.start - 40) : error.end + 40])
             hint = "rename the file or the directory"
             return [f"error: expected a name in UTF-8, got '{got}'", f"  hint: {hint}"], REFUSED
     at = ""
     trace = error.__traceback__
     while trace is not None:
-        at = f" at {_shown(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+        at = f" at {_printable_name(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
         trace = trace.tb_next
     what = f"error: this is a bug of mirage_formal: {type(error).__name__}: {_first(error)}{at}"
     return [what, f"  hint: {DEBUG}=1 in the environment shows the traceback; report it with what you have run"], BUG
@@ -286,12 +286,12 @@ def _first(error: BaseException) -> str:
     return next(iter(str(error).strip().splitlines()), "")
 
 
-def _shown(name: object) -> str:
+def _printable_name(name: object) -> str:
     text = os.fsdecode(name) if isinstance(name, bytes) else str(name)
     return "".join(c if c.isprintable() else c.encode("utf-8", "backslashreplace").decode() for c in text)[:200]
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _exception_chain(error: BaseException) -> Iterator[BaseException]:
     """Yield an exception and those that it was raised for; typer wraps some in its own."""
     seen: set[int] = set()
     left: BaseException | None = error
@@ -333,7 +333,7 @@ def _plain_warnings() -> Callable[[], None]:
     return undo
 
 
-def _flushed(code: int) -> int:
+def _flush_output(code: int) -> int:
     """Flush the output now, because Python can only print a complaint if a flush fails at exit."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
@@ -350,4 +350,4 @@ def _flushed(code: int) -> int:
     return code
 
 
-__all__ = ["DEBUG", "Stopped", "at_start", "guarded", "orderly", "shield", "stopped_by"]
+__all__ = ["DEBUG", "Stopped", "at_start", "guarded", "keep_results_on_stop", "shield_children", "stopped_by"]

@@ -20,7 +20,7 @@ DEFAULT_TARGET: Final = "h200"
 MEASURED: Final = 16
 
 
-def whole(where: str, value: object, least: int = 0) -> int:
+def whole_number(where: str, value: object, least: int = 0) -> int:
     """Return ``value`` as a whole number of at least ``least``.
 
     Raises:
@@ -36,7 +36,7 @@ def whole(where: str, value: object, least: int = 0) -> int:
     return found
 
 
-def amount(where: str, value: object) -> float:
+def positive_number(where: str, value: object) -> float:
     """Return ``value`` as a positive finite number.
 
     Raises:
@@ -52,7 +52,7 @@ def amount(where: str, value: object) -> float:
     return found
 
 
-def word(where: str, value: object, allowed: Sequence[str], *, free: bool = False) -> str:
+def allowed_word(where: str, value: object, allowed: Sequence[str], *, free: bool = False) -> str:
     """Return ``value`` if it is one of some words; with ``free``, also "module:Class".
 
     Raises:
@@ -64,7 +64,7 @@ def word(where: str, value: object, allowed: Sequence[str], *, free: bool = Fals
     raise SpaceError(f"expected one of {', '.join(allowed)}, got {_shown(value)}", where=where, hint=hint)
 
 
-def switch(where: str, value: object) -> bool:
+def boolean(where: str, value: object) -> bool:
     """Return ``value`` if it is True or False.
 
     Raises:
@@ -87,7 +87,7 @@ def text(where: str, value: object, what: str) -> str:
     return found
 
 
-def listed(where: str, value: object, what: str) -> Sequence[object]:
+def list_value(where: str, value: object, what: str) -> Sequence[object]:
     """Return ``value`` if it is a list or a tuple of ``what``; the elements are not checked.
 
     Raises:

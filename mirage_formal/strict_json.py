@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mirage_formal.errors import FormatError
 from mirage_formal.limits import MAX_DEPTH, MAX_FILE_BYTES, MAX_MARKS, MAX_NUMBER
-from mirage_formal.terminal import quote
+from mirage_formal.terminal import quote_text
 
 _MARKS: Final = (b"[", b"{", b",", b":", b'"')
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
@@ -76,7 +76,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise FormatError(f"expected distinct keys: key {quote(twice, 60)} occurs twice in one object")
+        raise FormatError(f"expected distinct keys: key {quote_text(twice, 60)} occurs twice in one object")
     return found
 
 

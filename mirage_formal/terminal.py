@@ -20,7 +20,7 @@ _MARKS: Final = frozenset({"Mn", "Me"})
 _BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 
 
-def plain(text: str, limit: int = LONGEST) -> str:
+def escape_line(text: str, limit: int = LONGEST) -> str:
     """Return a text on one line, truncated, with escapes for invisible and cursor-moving characters.
 
     A text that this function has made comes back unchanged, so that texts can be put together from such parts.
@@ -30,14 +30,14 @@ def plain(text: str, limit: int = LONGEST) -> str:
     return shown if len(shown) <= limit and len(text) <= limit else f"{shown[: limit - 4]} ..."
 
 
-def quote(text: str, limit: int = LONGEST) -> str:
+def quote_text(text: str, limit: int = LONGEST) -> str:
     """Return an author's text in quotes that it cannot close, so that it cannot imitate our messages."""
-    return '"' + plain(text, limit).replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return '"' + escape_line(text, limit).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def lines(text: str, limit: int = LONGEST) -> str:
-    """Return a text of several lines, each as by ``plain``; those after the first are indented."""
-    first, *rest = (plain(line, limit) for line in text.split("\n"))
+    """Return a text of several lines, each as by ``escape_line``; those after the first are indented."""
+    first, *rest = (escape_line(line, limit) for line in text.split("\n"))
     return "\n".join([first, *(line if line.startswith("  ") else f"  {line}" for line in rest)])
 
 

@@ -11,17 +11,17 @@ from time import perf_counter
 from typing import Literal
 
 from mirage_formal.check.abstract import parts, targets
-from mirage_formal.check.equal import equal
-from mirage_formal.check.equivalence import Opinions, Replayed, described, opinions
+from mirage_formal.check.equal import establish_equality
+from mirage_formal.check.equivalence import Opinions, Replayed, describe_theorem, opinions
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
-from mirage_formal.check.report import CheckFailed, check_manifest, expect, step
-from mirage_formal.check.solvers import directory, expect_unsat
+from mirage_formal.check.report import CheckFailed, check_manifest, expect_equal, step
+from mirage_formal.check.solvers import directory_budget, expect_unsat
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.graph.remainder_tiles.matching import readings
+from mirage_formal.graph.remainder_tiles.matching import certificate_pairs
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.logic.certificate import audit
 from mirage_formal.logic.terms import Expr, add, children, head, postorder, to_text
@@ -98,7 +98,7 @@ class Established:
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
+class _CandidateFiles:
     """The parsed files of a candidate."""
 
     manifest: ManifestRecord
@@ -120,7 +120,7 @@ class _Files:
         return [record for record in self.proof if isinstance(record, EquivalenceRecord)]
 
 
-@directory()
+@directory_budget()
 def check_candidate(root: Path) -> Established:
     """Check everything about one candidate, from its directory alone.
 
@@ -151,7 +151,7 @@ def check_candidate(root: Path) -> Established:
         steps=0 if proved is None else proved.theorem.steps,
         conditions=() if proved is None else proved.conditions,
         added=() if proved is None else proved.added,
-        opinions=None if proved is None else _second(root, proved),
+        opinions=None if proved is None else _second_opinions(root, proved),
         seed=draws.seed,
         rounds=draws.rounds if draws.verdict == "probable" else 0,
         solvers=frozenset(_solvers(files)),
@@ -163,7 +163,7 @@ def check_candidate(root: Path) -> Established:
 # --- files ---------------------------------------------------------------------------------------------------------
 
 
-def _read(root: Path) -> _Files:
+def _read(root: Path) -> _CandidateFiles:
     """Parse every file with its expected type; nothing is executed, sizes are bounded, paths confined."""
     with step(root / MANIFEST_FILE, "read the manifest", corrupt=True):
         manifest = decode(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
@@ -192,10 +192,10 @@ def _read(root: Path) -> _Files:
                     obligations[name] = read(confined(root, name)).decode("ascii")
                 except UnicodeDecodeError as error:
                     raise FormatError(f"expected ASCII text: {error.reason} at byte {error.start}") from None
-    return _Files(manifest, graph, program, sought, proof, verification, fingerprint, obligations, equivalence)
+    return _CandidateFiles(manifest, graph, program, sought, proof, verification, fingerprint, obligations, equivalence)
 
 
-def _check_digests(root: Path, files: _Files) -> None:
+def _check_digests(root: Path, files: _CandidateFiles) -> None:
     with step(root / MANIFEST_FILE, "seal"):
         unsealed(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
     check_manifest(root, MANIFEST_FILE, files.manifest.files)
@@ -204,13 +204,13 @@ def _check_digests(root: Path, files: _Files) -> None:
             if name not in _NAMES and not name.startswith(f"{PROOF_DIR}/"):
                 raise FormatError(f"expected only files of a candidate, got {name} as well")
         for name in (GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE):
-            expect(f"{name} in the manifest", True, name in files.manifest.files)
+            expect_equal(f"{name} in the manifest", True, name in files.manifest.files)
 
 
 # --- graphs --------------------------------------------------------------------------------------------------------
 
 
-def _check_graphs(root: Path, files: _Files) -> None:
+def _check_graphs(root: Path, files: _CandidateFiles) -> None:
     for name, graph, code in (
         (GRAPH_FILE, files.graph, files.manifest.candidate),
         (VERIFICATION_FILE, files.program, files.verification.program_digest),
@@ -219,23 +219,23 @@ def _check_graphs(root: Path, files: _Files) -> None:
             if found := faults(graph):
                 raise FormatError("; ".join(found)[:600])
         with step(root / name, "digest of the graph"):
-            expect("digest", digest(graph), code)
+            expect_equal("digest", digest(graph), code)
     with step(root / VERIFICATION_FILE, "what was sought"):
         if found := faults(files.sought):
             raise FormatError("; ".join(found)[:600])
-        expect("inputs", files.program.inputs, files.sought.inputs)
+        expect_equal("inputs", files.program.inputs, files.sought.inputs)
     with step(root / GRAPH_FILE, "same inputs and outputs as the program"):
-        expect("inputs", files.program.inputs, files.graph.inputs)
+        expect_equal("inputs", files.program.inputs, files.graph.inputs)
         here, there = (kernel_types(graph) for graph in (files.graph, files.program))
-        expect("outputs", [there[i] for i in files.program.outputs], [here[i] for i in files.graph.outputs])
+        expect_equal("outputs", [there[i] for i in files.program.outputs], [here[i] for i in files.graph.outputs])
     with step(root / VERIFICATION_FILE, "which candidate"):
-        expect("candidate", files.manifest.candidate, files.verification.candidate)
+        expect_equal("candidate", files.manifest.candidate, files.verification.candidate)
 
 
 # --- certificates --------------------------------------------------------------------------------------------------
 
 
-def _check_proof(root: Path, files: _Files) -> None:
+def _check_proof(root: Path, files: _CandidateFiles) -> None:
     """Check that every tensor has a certificate: the right claim, an audited text, refuted by both solvers.
 
     A concatenation has one, or one for each of its parts. For a candidate with remainder tiles, these are the tensors
@@ -245,7 +245,7 @@ def _check_proof(root: Path, files: _Files) -> None:
     claims, proved = files.certificates, files.equivalences
     with step(path, "abstract expressions"):
         told = {record.tensor for record in claims}
-        pairs = readings(files.sought, files.graph)
+        pairs = certificate_pairs(files.sought, files.graph)
         program, graph = next((pair for pair in pairs if told == set(_tensors(pair[1]))), pairs[0])
         found, goals = parts(graph), targets(program)
     with step(path, "complete proof log"):
@@ -255,7 +255,7 @@ def _check_proof(root: Path, files: _Files) -> None:
             for name in _tensors(graph)
             for e in (found[name] if lines[name] > 1 else (reduce(add, found[name]),))
         ]
-        expect("tensors with a certificate", [name for name, _ in wanted], [record.tensor for record in claims])
+        expect_equal("tensors with a certificate", [name for name, _ in wanted], [record.tensor for record in claims])
         used = {record.file for record in claims}
         closing = ClosingRecord(
             certificates=len(claims),
@@ -265,11 +265,11 @@ def _check_proof(root: Path, files: _Files) -> None:
             graph=files.manifest.candidate,
             program=files.verification.program_digest,
         )
-        expect("closing line", [closing], [r for r in files.proof if isinstance(r, ClosingRecord)])
-        expect("order of lines", (*claims, *proved, closing), files.proof)
+        expect_equal("closing line", [closing], [r for r in files.proof if isinstance(r, ClosingRecord)])
+        expect_equal("order of lines", (*claims, *proved, closing), files.proof)
     with step(root / MANIFEST_FILE, "obligations"):
         digits = {digit.file for record in proved for digit in record.digits}
-        expect("files of obligations", sorted(used | digits), sorted(files.obligations))
+        expect_equal("files of obligations", sorted(used | digits), sorted(files.obligations))
     for record, (_, e) in zip(claims, wanted, strict=True):
         with step(path, f"claim about {record.tensor}"):
             _check_claim(record, e, goals, files.obligations)
@@ -279,7 +279,7 @@ def _check_proof(root: Path, files: _Files) -> None:
         _check_refuted(root, name, files)
 
 
-def _check_refuted(root: Path, name: str, files: _Files) -> None:
+def _check_refuted(root: Path, name: str, files: _CandidateFiles) -> None:
     with step(root / name, "z3 and cvc5"):
         expect_unsat("answers", files.obligations[name])
 
@@ -300,12 +300,12 @@ def _check_claim(record: CertificateRecord, e: Expr, goals: list[Expr], obligati
         size[node] = len(head(node)) + 2 + sum(size[child] + 1 for child in children(node))
     if size[e] > _MAX_TEXT:
         raise FormatError(f"expected an expression of at most {_MAX_TEXT} characters, got {size[e]}")
-    expect("expression", to_text(e), record.expression)
+    expect_equal("expression", to_text(e), record.expression)
     if record.output >= len(goals):
         raise FormatError(f"expected an output below {len(goals)}, got {record.output}")
-    expect("sha256 of the obligation", sha256(obligations[record.file].encode()), record.sha256)
-    expect("answer of z3", "unsat", record.z3.answer)
-    expect("answer of cvc5", "unsat", record.cvc5.answer)
+    expect_equal("sha256 of the obligation", sha256(obligations[record.file].encode()), record.sha256)
+    expect_equal("answer of z3", "unsat", record.z3.answer)
+    expect_equal("answer of cvc5", "unsat", record.cvc5.answer)
 
 
 def _check_certificate(text: str, e: Expr, target: Expr) -> None:
@@ -319,45 +319,45 @@ def _check_certificate(text: str, e: Expr, target: Expr) -> None:
 # --- equivalence ---------------------------------------------------------------------------------------------------
 
 
-def _check_equivalence(root: Path, files: _Files) -> Replayed | None:
+def _check_equivalence(root: Path, files: _CandidateFiles) -> Replayed | None:
     """Return the theorem of the proof, if the verdict needs one.
 
-    Sound: ``equal`` reads both graphs and the proof from the files itself, and the kernel replays it for these graphs;
-    they are the ones that everything else here is about. The obligations are those that the kernel names, written anew
-    here, compared with the files and refuted by both solvers.
+    Sound: ``establish_equality`` reads both graphs and the proof from the files itself, and the kernel replays it for
+    these graphs; they are the ones that everything else here is about. The obligations are those that the kernel
+    names, written anew here, compared with the files and refuted by both solvers.
     """
     kind = files.verification.verdict.kind
     with step(root / PROOF_FILE, "equivalence proof for the verdict"):
-        expect(f"proofs for the verdict {kind}", int(kind == "equivalent"), len(files.equivalences))
-        expect(f"{EQUIVALENCE_FILE} there", kind == "equivalent", files.equivalence is not None)
+        expect_equal(f"proofs for the verdict {kind}", int(kind == "equivalent"), len(files.equivalences))
+        expect_equal(f"{EQUIVALENCE_FILE} there", kind == "equivalent", files.equivalence is not None)
     if files.equivalence is None:
         return None
     (record,) = files.equivalences
     with step(root / EQUIVALENCE_FILE, "replay the proof"):
-        proved = equal(root)
-        expect("graphs", (files.program, files.graph), (proved.program, proved.candidate))
-        found = described(proved.theorem)
+        proved = establish_equality(root)
+        expect_equal("graphs", (files.program, files.graph), (proved.program, proved.candidate))
+        found = describe_theorem(proved.theorem)
     with step(root / PROOF_FILE, "claim of the proof"):
-        expect("file", EQUIVALENCE_FILE, record.file)
-        expect("sha256 of the proof", sha256(files.equivalence), record.sha256)
-        expect("steps and lemmas", (found.theorem.steps, found.theorem.lemmas), (record.steps, record.lemmas))
-        expect("conditions", found.conditions, record.conditions)
-        expect("conditions that the program has not", found.added, record.added)
+        expect_equal("file", EQUIVALENCE_FILE, record.file)
+        expect_equal("sha256 of the proof", sha256(files.equivalence), record.sha256)
+        expect_equal("steps and lemmas", (found.theorem.steps, found.theorem.lemmas), (record.steps, record.lemmas))
+        expect_equal("conditions", found.conditions, record.conditions)
+        expect_equal("conditions that the program has not", found.added, record.added)
         needed = [
             (one.extents, one.lemma, digits_file(number), sha256(one.text.encode()))
             for number, one in enumerate(found.obligations, 1)
         ]
-        expect("digit lemmas", needed, [(d.extents, d.lemma, d.file, d.sha256) for d in record.digits])
+        expect_equal("digit lemmas", needed, [(d.extents, d.lemma, d.file, d.sha256) for d in record.digits])
         for digit in record.digits:
-            expect(f"answers to {digit.file}", ("unsat", "unsat"), (digit.z3.answer, digit.cvc5.answer))
+            expect_equal(f"answers to {digit.file}", ("unsat", "unsat"), (digit.z3.answer, digit.cvc5.answer))
     for one, digit in zip(found.obligations, record.digits, strict=True):
         with step(root / digit.file, "text of the digit lemma"):
-            expect("text", one.text, files.obligations[digit.file])
+            expect_equal("text", one.text, files.obligations[digit.file])
         _check_refuted(root, digit.file, files)
     return found
 
 
-def _solvers(files: _Files) -> Iterator[tuple[str, str]]:
+def _solvers(files: _CandidateFiles) -> Iterator[tuple[str, str]]:
     digits = (digit for one in files.equivalences for digit in one.digits)
     answered = [(record.z3, record.cvc5) for record in files.certificates] + [(d.z3, d.cvc5) for d in digits]
     for z3, cvc5 in answered:
@@ -367,7 +367,7 @@ def _solvers(files: _Files) -> Iterator[tuple[str, str]]:
         yield "galois", files.fingerprint.confirmation.galois
 
 
-def _second(root: Path, proved: Replayed) -> Opinions:
+def _second_opinions(root: Path, proved: Replayed) -> Opinions:
     with step(root / EQUIVALENCE_FILE, "second opinion of sympy"):
         return opinions(proved)
 
@@ -375,7 +375,7 @@ def _second(root: Path, proved: Replayed) -> Opinions:
 # --- verdict and fingerprint ---------------------------------------------------------------------------------------
 
 
-def _check_verification(root: Path, files: _Files, proved: Replayed | None) -> None:
+def _check_verification(root: Path, files: _CandidateFiles, proved: Replayed | None) -> None:
     record = files.fingerprint
     with step(root / VERIFICATION_FILE, "verdict"):
         if proved is not None:
@@ -386,7 +386,7 @@ def _check_verification(root: Path, files: _Files, proved: Replayed | None) -> N
             verdict = VerdictRecord(
                 kind="probable", rounds=record.rounds, bound_log2=record.bound_log2, reason=record.bound_reason
             )
-        expect("verdict", verdict, files.verification.verdict)
+        expect_equal("verdict", verdict, files.verification.verdict)
     with step(root / VERIFICATION_FILE, "fingerprint"):
         check_fingerprint(files.program, files.graph, record)
 

@@ -22,7 +22,7 @@ from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json, from_value
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.strict_json import load
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 GRAPH: Final = "mugraph.json"
 #: Verification log, and the name of the program in it.
@@ -32,7 +32,7 @@ PROOF: Final = "proof/equivalence.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Equal:
+class EqualGraphs:
     """Two graphs that compute the same outputs wherever the theorem's conditions hold.
 
     Attributes:
@@ -46,7 +46,7 @@ class Equal:
     theorem: Theorem
 
 
-def equal(root: Path) -> Equal:
+def establish_equality(root: Path) -> EqualGraphs:
     """Establish that the µGraph in a directory computes the program beside it.
 
     Sound: both graphs are read from the files and well-formed; they have the same inputs (names, shapes, element types
@@ -71,7 +71,7 @@ def equal(root: Path) -> Equal:
     ):
         if ours != theirs:
             raise FormatError(f"{what}: expected {str(ours)[:300]}, got {str(theirs)[:300]}", where=GRAPH)
-    return Equal(program, candidate, replay(program, candidate, read(root / PROOF)))
+    return EqualGraphs(program, candidate, replay(program, candidate, read(root / PROOF)))
 
 
 def _outputs(graph: KernelGraph) -> list[object]:
@@ -85,13 +85,13 @@ def main(arguments: Sequence[str]) -> int:
         print("usage: python -m mirage_formal.check.equal DIRECTORY", file=sys.stderr)
         return 2
     try:
-        found = equal(Path(arguments[0]))
+        found = establish_equality(Path(arguments[0]))
     except Exception as error:  # whatever goes wrong, nothing was established
         what = str(error) if isinstance(error, MirageError) else f"{type(error).__name__}: {error}"
-        print("\n".join(plain(line) for line in f"not established: {what}".split("\n")), file=sys.stderr)
+        print("\n".join(escape_line(line) for line in f"not established: {what}".split("\n")), file=sys.stderr)
         return 1
     print("equivalent: over the reals, for all inputs on which these conditions hold:")
-    print("\n".join(f"  {plain(one)}" for one in found.theorem.conditions) or "  none: for all inputs")
+    print("\n".join(f"  {escape_line(one)}" for one in found.theorem.conditions) or "  none: for all inputs")
     return 0
 
 

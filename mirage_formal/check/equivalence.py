@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirage_formal.check.proof.added_conditions import split, split_of_both
+from mirage_formal.check.proof.added_conditions import classify_composed_conditions, classify_conditions
 from mirage_formal.check.proof.digits import obligations
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
@@ -52,7 +52,7 @@ class Replayed:
     obligations: tuple[Obligation, ...]
 
 
-def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Replayed:
+def replay_with_obligations(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Replayed:
     """Replay a proof.
 
     Sound: the kernel elaborates both graphs itself and applies every step; the digit lemmas that it used, and no
@@ -61,10 +61,10 @@ def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Repl
     Raises:
         ProofError: A step does not hold; names it.
     """
-    return described(replay(program, candidate, proof))
+    return describe_theorem(replay(program, candidate, proof))
 
 
-def described(theorem: Theorem) -> Replayed:
+def describe_theorem(theorem: Theorem) -> Replayed:
     """Return the obligations of a theorem for the solvers, and its side conditions.
 
     Raises:
@@ -77,10 +77,10 @@ def described(theorem: Theorem) -> Replayed:
         assert len(halves) == len(LEMMAS)
     conditions = theorem.conditions
     if isinstance(theorem, Composed):
-        found = split_of_both(theorem.kernels, theorem.padding, theorem.own)
+        found = classify_composed_conditions(theorem.kernels, theorem.padding, theorem.own)
         conditions = tuple(dict.fromkeys((*theorem.padding.read[0][0].conditions, *theorem.own)))
     else:
-        found = split(theorem)
+        found = classify_conditions(theorem)
     return Replayed(theorem, conditions, found.added, bool(found.doubtful), tuple(texts))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_formal.graph.graph import BlockGraph, Op, ThreadDefined, numbered
+from mirage_formal.graph.graph import BlockGraph, Op, ThreadDefined, enumerate_results
 from mirage_formal.graph.ops import OpKind
 
 
-def inline(block: BlockGraph) -> tuple[BlockGraph, tuple[Op, ...], tuple[int, ...]]:
+def inline_threads(block: BlockGraph) -> tuple[BlockGraph, tuple[Op, ...], tuple[int, ...]]:
     """Return a block graph with its thread graphs inlined.
 
     Returns:
@@ -34,10 +34,10 @@ def inline(block: BlockGraph) -> tuple[BlockGraph, tuple[Op, ...], tuple[int, ..
     return replace(block, ops=tuple(ops), outputs=savers), tuple(ops), tuple(numbers)
 
 
-def carried(block: BlockGraph, ops: tuple[Op, ...]) -> set[int]:
+def carried_maxima(block: BlockGraph, ops: tuple[Op, ...]) -> set[int]:
     """Return the accum_max results of an inlined block graph that equal their operand: maxima of equal values."""
     still = {i for i, iterator in enumerate(block.inputs) if iterator.fmap is None or block.forloop_range == 1}
-    for number, op in numbered(len(block.inputs), ops):
+    for number, op in enumerate_results(len(block.inputs), ops):
         if op.kind is not OpKind.RUNNING_MAX and still.issuperset(op.operands):
             still.add(number)
-    return {n for n, op in numbered(len(block.inputs), ops) if n in still and op.kind is OpKind.ACCUM_MAX}
+    return {n for n, op in enumerate_results(len(block.inputs), ops) if n in still and op.kind is OpKind.ACCUM_MAX}

@@ -11,11 +11,11 @@ from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.reader import MAX_BYTES
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.replay import replay as replay_one
-from mirage_formal.check.proof.ring import ProofError, need
+from mirage_formal.check.proof.ring import ProofError, require
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.remainder_tiles.split import split
+from mirage_formal.graph.remainder_tiles.split import split_pads_and_slices
 
 _PARTS: Final = 3
 #: Last entry of the list if the candidate's other data movement operators are stripped as well.
@@ -52,20 +52,22 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
     text = proof if isinstance(proof, str) else proof.decode("utf-8", "replace")
     if not text.startswith("["):
         return replay_one(program, candidate, proof)
-    need(len(text) <= 2 * _PARTS * MAX_BYTES, f"expected at most {2 * _PARTS * MAX_BYTES} characters, got {len(text)}")
+    require(
+        len(text) <= 2 * _PARTS * MAX_BYTES, f"expected at most {2 * _PARTS * MAX_BYTES} characters, got {len(text)}"
+    )
     try:
         parts = json.loads(text)
         moves = isinstance(parts, list) and parts[_PARTS:] == [_MOVES]
         good = isinstance(parts, list) and len(parts) == _PARTS + moves and all(isinstance(part, str) for part in parts)
-        need(good, "expected a proof, or a list of a graph and two proofs as texts")
+        require(good, "expected a proof, or a list of a graph and two proofs as texts")
         middle = from_json(parts[0].encode(), "graph in the proof")
     except RecursionError as error:
         raise ProofError("expected a list of texts, got brackets nested too deep", "proof") from error
     except (ValueError, FormatError) as error:
         raise ProofError(f"expected JSON, got {str(error)[:200]}", "proof") from error
     mine, theirs = ([x.tensor.signature for x in graph.inputs] for graph in (program, candidate))
-    need(mine == theirs, f"expected inputs of the program's shapes {mine}, got {theirs}")
-    found = split(candidate, moves=moves)
+    require(mine == theirs, f"expected inputs of the program's shapes {mine}, got {theirs}")
+    found = split_pads_and_slices(candidate, moves=moves)
     if found is None:
         raise ProofError("expected pads of inputs or slices of results around the candidate's kernels", "candidate")
     wrapping, inner = found

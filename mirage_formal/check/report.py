@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mirage_formal.check.fingerprint.field import Undefined
+from mirage_formal.check.fingerprint.field import UndefinedValueError
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.limits import MAX_BYTES, MAX_ENTRIES, MAX_LEVELS
 from mirage_formal.records import confined, read, sha256
@@ -47,20 +47,20 @@ def step(file: Path | str, name: str, *, corrupt: bool = False) -> Iterator[None
 
     Sound: whatever goes wrong inside, the step has not been established.
     """
-    _tell("step", (str(file), name))
+    _send_event("step", (str(file), name))
     try:
         yield
     except CheckFailed:
         raise
     except MirageError as error:
         raise CheckFailed(str(file), name, error.what, corrupt=corrupt) from error
-    except Undefined as error:
+    except UndefinedValueError as error:
         raise CheckFailed(str(file), name, f"expected a value, got none: {error}", corrupt=corrupt) from error
     except Exception as error:
         what = f"cannot be established: {type(error).__name__}: {str(error)[:300]}"
         raise CheckFailed(str(file), name, what, corrupt=corrupt) from error
     finally:
-        _tell("step", None)
+        _send_event("step", None)
 
 
 #: Listener for this process's steps and results; None if there is none.
@@ -80,30 +80,30 @@ class Listener:
             self._pipe.send(event)
 
 
-def watch(listener: Listener | None) -> None:
+def send_steps_to(listener: Listener | None) -> None:
     """Send the steps that this process enters and leaves, and its results, to a listener from now on."""
     global _listener
     _listener = listener
 
 
-def listening() -> Listener | None:
+def current_listener() -> Listener | None:
     """Return the listener of this process, for the processes that it starts."""
     return _listener
 
 
-def _tell(kind: str, about: object) -> None:
+def _send_event(kind: str, about: object) -> None:
     if _listener is not None:
         _listener.say((kind, os.getpid(), about))
 
 
-def established(result: R) -> R:
+def report_established(result: R) -> R:
     """Report an established result, so that it is kept if the rest of the check times out."""
     if _listener is not None:
         _listener.say(("told", result))
     return result
 
 
-def expect(what: str, expected: object, got: object) -> None:
+def expect_equal(what: str, expected: object, got: object) -> None:
     """Raise a FormatError unless both are equal."""
     if expected != got:
         raise FormatError(f"{what}: expected {str(expected)[:300]}, got {str(got)[:300]}")
@@ -162,4 +162,4 @@ def check_manifest(root: Path, file: str, listed: Mapping[str, str], apart: Sequ
             raise FormatError(f"expected only files of the manifest, got {extra[0]} as well")
     for name, code in listed.items():
         with step(root / name, "digest of the file"):
-            expect("sha256", code, sha256(read(confined(root, name))))
+            expect_equal("sha256", code, sha256(read(confined(root, name))))

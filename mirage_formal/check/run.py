@@ -11,7 +11,7 @@ import msgspec
 
 from mirage_formal.check.candidate import Established
 from mirage_formal.check.cuda.manifest import EstablishedKernels
-from mirage_formal.check.report import CheckFailed, check_manifest, expect, list_files, step
+from mirage_formal.check.report import CheckFailed, check_manifest, expect_equal, list_files, step
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults
@@ -85,7 +85,7 @@ def read_run(root: Path) -> Run:
     check_manifest(root, SUMMARY_FILE, run.summary.manifest, [f"{KERNELS}/", *empty])
     with step(root / SUMMARY_FILE, "manifest"):
         own = [name for name in run.summary.manifest if not name.startswith(f"{CANDIDATES}/")]
-        expect("files beside the candidates", [RUN_FILE, SEARCH_FILE], sorted(own))
+        expect_equal("files beside the candidates", [RUN_FILE, SEARCH_FILE], sorted(own))
     _check_kernel_names(run)
     _check_identity(run)
     _check_units(run)
@@ -124,18 +124,18 @@ def _check_identity(run: Run) -> None:
     with step(run.root / RUN_FILE, "program"):
         if found := faults(run.program):
             raise FormatError("; ".join(found)[:600])
-        expect("digest of the program", digest(run.program), who.program)
+        expect_equal("digest of the program", digest(run.program), who.program)
     with step(run.root / RUN_FILE, "search space"):
         space = {name: msgspec.json.decode(value) for name, value in run.record.space.items()}
-        expect("sha256 of the space", sha256(msgspec.json.encode(space)), who.space)
+        expect_equal("sha256 of the space", sha256(msgspec.json.encode(space)), who.space)
     with step(run.root / RUN_FILE, "versions"):
-        expect("packages", sorted(PACKAGES), sorted(run.record.versions))
+        expect_equal("packages", sorted(PACKAGES), sorted(run.record.versions))
     with step(run.root / RUN_FILE, "key"):
-        expect("key", key_of(who), run.record.key)
+        expect_equal("key", key_of(who), run.record.key)
     with step(run.root / SUMMARY_FILE, "which run"):
         ours = (run.record.key, who.program, run.record.name, run.record.config)
         summary = run.summary
-        expect("run", ours, (summary.key, summary.program_digest, summary.program, summary.config))
+        expect_equal("run", ours, (summary.key, summary.program_digest, summary.program, summary.config))
 
 
 def _latest(run: Run) -> list[UnitRecord]:
@@ -146,28 +146,28 @@ def _check_units(run: Run) -> None:
     """Check the journal: one run, candidates that match their digests, and totals that equal the summary's."""
     with step(run.root / SEARCH_FILE, "journal of this run"):
         for record in run.units:
-            expect(f"key of unit {record.unit}", run.record.key, record.key)
-            expect(f"unit {record.unit}: an error if it failed", record.status == "failed", bool(record.error))
+            expect_equal(f"key of unit {record.unit}", run.record.key, record.key)
+            expect_equal(f"unit {record.unit}: an error if it failed", record.status == "failed", bool(record.error))
             digests = [found.digest for found in record.candidates]
-            expect(f"unit {record.unit}: distinct candidates", len(digests), len(set(digests)))
+            expect_equal(f"unit {record.unit}: distinct candidates", len(digests), len(set(digests)))
         last = {record.unit: record for record in run.units}
         again = [record.unit for record in run.units if record.status == "done" and record is not last[record.unit]]
-        expect("units that were done and are listed again", [], again)
+        expect_equal("units that were done and are listed again", [], again)
         for found in _found(run.units).values():
             graph = decode_graph(found.graph)
             if broken := faults(graph):
                 raise FormatError("; ".join(broken)[:600])
-            expect("digest of a candidate", digest(graph), found.digest)
-            expect("kernels of a candidate", kernel_count(graph), found.kernels)
+            expect_equal("digest of a candidate", digest(graph), found.digest)
+            expect_equal("kernels of a candidate", kernel_count(graph), found.kernels)
     latest, summary = _latest(run), run.summary
     failed = sum(record.status == "failed" for record in latest)
     with step(run.root / SUMMARY_FILE, "totals of the journal"):
-        expect("stats", dict(_total(record.stats for record in latest)), summary.stats)
-        expect("states", summary.stats.get("states", 0), summary.states)
-        expect("pruned", dict(_total(record.pruned for record in latest)), summary.pruned)
-        expect("units_done", len(latest) - failed, summary.units_done)
-        expect("units_failed", failed, summary.units_failed)
-        expect("found", len(_found(latest)), summary.found)
+        expect_equal("stats", dict(_total(record.stats for record in latest)), summary.stats)
+        expect_equal("states", summary.stats.get("states", 0), summary.states)
+        expect_equal("pruned", dict(_total(record.pruned for record in latest)), summary.pruned)
+        expect_equal("units_done", len(latest) - failed, summary.units_done)
+        expect_equal("units_failed", failed, summary.units_failed)
+        expect_equal("found", len(_found(latest)), summary.found)
         done = {record.unit for record in latest}
         if max(done, default=-1) >= summary.units or (summary.status == "complete" and len(done) < summary.units):
             raise FormatError(f"units of a {summary.status} run: expected {len(done)}, got {summary.units}")
@@ -197,27 +197,29 @@ def _check_summary(run: Run) -> None:
     """Check the list of candidates: found by this search, ranked, and no more directories than listed."""
     found = _found(_latest(run))
     with step(run.root / SUMMARY_FILE, "list of candidates"):
-        expect("ranks", list(range(1, len(run.summary.candidates) + 1)), [item.rank for item in run.summary.candidates])
+        expect_equal(
+            "ranks", list(range(1, len(run.summary.candidates) + 1)), [item.rank for item in run.summary.candidates]
+        )
         for item in run.summary.candidates:
             here = found.get(item.digest)
             if here is None:
                 raise FormatError(f"candidate {item.id}: expected one that the journal has, got digest {item.digest}")
-            expect(f"estimate of {item.id}", here.estimated_us, item.estimated_us)
-            expect(f"kernels of {item.id}", here.kernels, item.kernels)
-            expect(f"id of {item.directory}", item.digest[:12], item.id)
-            expect(f"directory of {item.id}", f"{CANDIDATES}/{item.rank:03}-{item.id}", item.directory)
+            expect_equal(f"estimate of {item.id}", here.estimated_us, item.estimated_us)
+            expect_equal(f"kernels of {item.id}", here.kernels, item.kernels)
+            expect_equal(f"id of {item.directory}", item.digest[:12], item.id)
+            expect_equal(f"directory of {item.id}", f"{CANDIDATES}/{item.rank:03}-{item.id}", item.directory)
             if item.outside is None:
-                expect(f"rounding of {item.id}", None, item.rounding)
-            expect(f"measurements of {item.id}", (None, None), (item.measured_us, item.max_relative_error))
+                expect_equal(f"rounding of {item.id}", None, item.rounding)
+            expect_equal(f"measurements of {item.id}", (None, None), (item.measured_us, item.max_relative_error))
         order = {item.digest: (item.estimated_us, item.outside, item.rounding) for item in run.summary.candidates}
-        expect("order of candidates", reported(order), list(order))
+        expect_equal("order of candidates", reported(order), list(order))
         if run.summary.candidates and run.summary.candidates[0].outside:
             raise FormatError(f"candidate {run.summary.candidates[0].id}: expected a first one that is not outside")
         listed = {name.split("/")[1] for name in run.summary.manifest if name.startswith(f"{CANDIDATES}/")}
-        expect("directories", sorted(path.name for path in run.directories), sorted(listed))
+        expect_equal("directories", sorted(path.name for path in run.directories), sorted(listed))
         kept = {item.digest for item in run.summary.candidates}
         everybody = [*(item.digest for item in run.summary.candidates), *(one.digest for one in run.summary.rejected)]
-        expect("distinct candidates", len(everybody), len(set(everybody)))
+        expect_equal("distinct candidates", len(everybody), len(set(everybody)))
         for rejected in run.summary.rejected:
             if rejected.digest in kept or rejected.digest not in found:
                 raise FormatError(f"expected a rejected candidate of the journal, got {rejected.digest}")
@@ -251,14 +253,14 @@ def check_members(run: Run, results: Sequence[Established]) -> None:
     who = run.record.identity
     for item, result in zip(run.summary.candidates, results, strict=True):
         with step(run.root / SUMMARY_FILE, f"candidate {item.id}"):
-            expect("digest", result.digest, item.digest)
-            expect("program", result.program, who.program)
-            expect("seed", result.seed, who.seed)
-            expect("verdict", result.verdict, item.verdict)
+            expect_equal("digest", result.digest, item.digest)
+            expect_equal("program", result.program, who.program)
+            expect_equal("seed", result.seed, who.seed)
+            expect_equal("verdict", result.verdict, item.verdict)
             if who.accept == "equivalent":
-                expect("verdict in a run that accepts only equivalent candidates", "equivalent", result.verdict)
-            expect("kernels", result.kernels, item.kernels)
-            expect("error_bound_log2", result.bound_log2, item.error_bound_log2)
+                expect_equal("verdict in a run that accepts only equivalent candidates", "equivalent", result.verdict)
+            expect_equal("kernels", result.kernels, item.kernels)
+            expect_equal("error_bound_log2", result.bound_log2, item.error_bound_log2)
         for package, version in sorted(result.solvers):
             file = VERIFICATION_FILE if package == "galois" else PROOF_FILE
             with step(run.root / item.directory / file, "versions of what has answered"):
@@ -285,10 +287,10 @@ def check_kernel_members(run: Run, results: Sequence[EstablishedKernels]) -> Non
     }
     for result in results:
         with step(run.root / KERNELS / result.name / MANIFEST_FILE, "whose kernels"):
-            expect("candidate", digests[result.name], result.candidate)
-            expect("program", run.record.identity.program, result.program)
+            expect_equal("candidate", digests[result.name], result.candidate)
+            expect_equal("program", run.record.identity.program, result.program)
             who = run.record.identity
-            expect("target", (who.target, who.target_digest), (result.target, result.target_digest))
+            expect_equal("target", (who.target, who.target_digest), (result.target, result.target_digest))
 
 
 __all__ = ["CheckFailed", "Run", "check_kernel_members", "check_members", "read_run"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from mirage_formal.errors import FormatError
 from mirage_formal.limits import CHECK_S, DIRECTORY_S, QUESTION_MS
-from mirage_formal.logic.process import solvers
+from mirage_formal.logic.process import thread_solvers
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
 
@@ -64,13 +64,13 @@ class _Clock:
 _CLOCK: Final = _Clock()
 
 
-def begin() -> None:
+def start_budget() -> None:
     """Start the time budget of the whole check."""
     _CLOCK.directory, _CLOCK.total, _CLOCK.shared = DIRECTORY_S, CHECK_S, None
 
 
 @contextmanager
-def directory() -> Iterator[None]:
+def directory_budget() -> Iterator[None]:
     """Start the time budget of a directory; a nested use shares the outer budget."""
     outermost, _CLOCK.inside = not _CLOCK.inside, True
     if outermost:
@@ -84,36 +84,36 @@ def directory() -> Iterator[None]:
 def unconfined_solvers() -> list[str]:
     """Return report lines on solver processes that kept a privilege; empty if none did."""
     try:
-        kept = solvers().kept()
+        kept = thread_solvers().kept()
     except RuntimeError as error:
         kept = (str(error),)
     return [f"solvers: on this machine their process could not give up: {', '.join(kept)}."] if kept else []
 
 
 @contextmanager
-def shared() -> Iterator[Any]:
-    """Yield the budget of the whole check as a shared value, for processes that call ``take_part`` with it."""
+def shared_budget() -> Iterator[Any]:
+    """Yield the budget of the whole check as a shared value, for processes that call ``join_budget`` with it."""
     value = get_context("spawn").Value("d", _CLOCK.total)
-    take_part(value)
+    join_budget(value)
     try:
         yield value
     finally:
         _CLOCK.total, _CLOCK.shared = value.value, None
 
 
-def take_part(value: Any) -> None:
+def join_budget(value: Any) -> None:
     """Use the shared time budget of the parent process."""
     _CLOCK.shared = value
 
 
-def answers(script: Script) -> Answers:
+def ask_solvers(script: Script) -> Answers:
     """Ask z3 and cvc5 a query; decided answers are cached by query.
 
     Sound: it is never a guess: what was not asked, for want of time, is unknown.
     """
     known = _KNOWN.get(script)
     if known is None:
-        known = _asked(script)
+        known = _ask_both(script)
         if "unknown" not in known.said.values():  # more time may decide it
             if len(_KNOWN) >= _MOST:
                 _KNOWN.clear()
@@ -125,7 +125,7 @@ _KNOWN: Final[dict[Script, Answers]] = {}
 _MOST: Final = 4096
 
 
-def _asked(script: Script) -> Answers:
+def _ask_both(script: Script) -> Answers:
     left, whose = _CLOCK.left()
     if left <= 0:
         return Answers(dict.fromkeys(UNSAT, "unknown"), f"no time is left of {whose}", asked=False)
@@ -138,6 +138,6 @@ def _asked(script: Script) -> Answers:
 
 def expect_unsat(what: str, text: str) -> None:
     """Raise a FormatError unless both solvers refute a query text in this check."""
-    found = answers(parse(text))
+    found = ask_solvers(parse(text))
     if found.said != UNSAT:
         raise FormatError(f"{what}: expected {UNSAT}, got {found.said}{f': {found.why}' if found.why else ''}")

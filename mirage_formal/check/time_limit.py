@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Generic, TypeVar
 
-from mirage_formal.check.report import CheckFailed, Listener, watch
+from mirage_formal.check.report import CheckFailed, Listener, send_steps_to
 
 R = TypeVar("R")
 
@@ -42,7 +42,7 @@ class OutOfTime(Exception):
         self.step = step
 
 
-class _Steps:
+class _StepStacks:
     """Stacks of the steps that processes are in, one for each process."""
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Within(Generic[R]):
         self._listener = Listener(self._theirs, context.Lock())  # held here: its name goes with the last reference
         self._process = context.Process(target=_serve, args=(self._listener, function, arguments))
         self.established: list[Any] = []
-        self._steps = _Steps()
+        self._steps = _StepStacks()
 
     def result(self) -> R:
         """Return the result of the check.
@@ -144,7 +144,7 @@ def _one_thread() -> Iterator[None]:
 def _serve(listener: Listener, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     os.setsid()  # so that all its processes can be killed together
     threading.Thread(target=_leave_with_parent, daemon=True).start()
-    watch(listener)
+    send_steps_to(listener)
     try:
         answer = ("returned", function(*arguments))
     except Exception as error:

@@ -43,7 +43,7 @@ def modules(entry: str) -> tuple[str, ...]:
 
 
 @cache
-def count(module: str) -> tuple[int, int]:
+def count_lines(module: str) -> tuple[int, int]:
     """Return the lines of code and lines of docstrings of a module; blank lines and comments are neither."""
     text = _file(module).read_text(encoding="utf-8")
     filled = {i for i, line in enumerate(text.splitlines(), 1) if line.strip() and not line.lstrip().startswith("#")}
@@ -54,9 +54,9 @@ def count(module: str) -> tuple[int, int]:
     return len(filled - docs), len(filled & docs)
 
 
-def total(names: tuple[str, ...]) -> tuple[int, int]:
+def total_lines(names: tuple[str, ...]) -> tuple[int, int]:
     """Return the lines of code and of docstrings of several modules together."""
-    each = [count(name) for name in names]
+    each = [count_lines(name) for name in names]
     return sum(code for code, _ in each), sum(docs for _, docs in each)
 
 
@@ -69,7 +69,7 @@ def _file(module: str) -> Path:
 def _imports(module: str) -> tuple[str, ...]:
     """Return the modules of the package in a module's imports."""
     found: list[str] = []
-    for node in _run(ast.parse(_file(module).read_text(encoding="utf-8"))):
+    for node in _runtime_nodes(ast.parse(_file(module).read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -80,15 +80,15 @@ def _imports(module: str) -> tuple[str, ...]:
     return tuple(name for name in dict.fromkeys(found) if name.startswith(f"{_PACKAGE}."))
 
 
-def _run(node: ast.AST) -> Iterator[ast.AST]:
+def _runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
     """Yield the AST nodes of a module, except those for type checkers only."""
     yield node
     for inner in ast.iter_child_nodes(node):
         if isinstance(inner, ast.If) and isinstance(inner.test, ast.Name) and inner.test.id == "TYPE_CHECKING":
             for other in inner.orelse:
-                yield from _run(other)
+                yield from _runtime_nodes(other)
         else:
-            yield from _run(inner)
+            yield from _runtime_nodes(inner)
 
 
 def table() -> str:
@@ -96,11 +96,11 @@ def table() -> str:
     lines = ["| claim | entry | modules | code | docstrings |", "|---|---|--:|--:|--:|"]
     for claim, entry in CLAIMS.items():
         names = modules(entry)
-        code, docs = total(names)
+        code, docs = total_lines(names)
         lines.append(f"| {claim} | `{entry}` | {len(names)} | {code} | {docs} |")
     lines += ["", "| module | code | docstrings |", "|---|--:|--:|"]
     for name in modules(CLAIMS["equivalent, of a candidate's directory"]):
-        lines.append(f"| `{name}` | {count(name)[0]} | {count(name)[1]} |")
+        lines.append(f"| `{name}` | {count_lines(name)[0]} | {count_lines(name)[1]} |")
     return "\n".join(lines)
 
 

@@ -35,7 +35,7 @@ from mirage_formal.cli.store import app as store_app
 from mirage_formal.cli.tune import tune_command
 from mirage_formal.errors import SpaceError
 from mirage_formal.reproduce.commands import app as reproduce_app
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 if TYPE_CHECKING:
     from mirage_formal.run.driver import About
@@ -202,21 +202,21 @@ def verify_command(
     from mirage_formal.run.verify.verdicts import (
         ProgramVerdicts,
         explanations,
-        judge,
+        judge_graphs,
         load_graphs,
         only_program,
+        plain_verdict,
         print_verdicts,
-        said,
-        written,
+        write_verdicts,
     )
 
     name, wanted = only_program(choose(load_programs(program_file), program, program_file), program_file)
     given = load_graphs(graph_file, wanted)
     judged = []
     try:
-        with written(out, name, wanted) as keep, display(progress, "verify") as shown:
+        with write_verdicts(out, name, wanted) as keep, display(progress, "verify") as shown:
             shown.step("verifying", 0, len(given), name)
-            for one in judge(wanted, given, display_path(graph_file), seed=seed, time_limit=time_limit):
+            for one in judge_graphs(wanted, given, display_path(graph_file), seed=seed, time_limit=time_limit):
                 judged.append(one)
                 keep(one)
                 shown.step("verifying", len(judged), len(given), name)
@@ -224,7 +224,7 @@ def verify_command(
         complete = len(judged) == len(given)
         code = 0 if complete and all(isinstance(one.verdict, Equivalent) for one in judged) else 1
         if json and (judged or not given):
-            values = ProgramVerdicts(name, tuple(map(said, judged)))
+            values = ProgramVerdicts(name, tuple(map(plain_verdict, judged)))
             answer("verify", code if complete else stopped_by() or code, values)
         elif judged or not given:
             print_verdicts(name, judged, Console())
@@ -284,8 +284,8 @@ def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], set
     from mirage_formal.cli.user_file import choose, read_programs
     from mirage_formal.guard import stopped_by
     from mirage_formal.run.executors import make_executor
-    from mirage_formal.run.no_result_diagnosis import locate, nothing_found
-    from mirage_formal.run.partitioning.answer import run_any
+    from mirage_formal.run.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
+    from mirage_formal.run.partitioning.answer import search_or_cover
     from mirage_formal.run.partitioning.show import print_any, reports_values
     from mirage_formal.run.progress.choice import display
 
@@ -300,15 +300,15 @@ def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], set
             graph, origins = written.program, written.origins
             if written.unmarked:
                 text = f"{name}: no output is marked; outputs are what nothing reads: {', '.join(written.unmarked)}"
-                Console(stderr=True).print(plain(text), markup=False, highlight=False, soft_wrap=True)
+                Console(stderr=True).print(escape_line(text), markup=False, highlight=False, soft_wrap=True)
             directory = root / name if len(programs) > 1 and (out is None or len(chosen) > 1) else root
             mine = settings
             if settings.resume and len(chosen) > 1 and not directory.exists():
                 mine = dataclasses.replace(settings, resume=False)  # an interrupted run had not come to this program
-            with display(progress, "search") as shown, locate(graph, origins):
+            with display(progress, "search") as shown, add_source_lines(graph, origins):
                 about: About = {"name": name, "source": str(file), "watch": shown.watch(name), "executor": executor}
-                report = run_any(graph, mine, directory, **about)
-            nothing = nothing_found(report, graph, mine, origins)
+                report = search_or_cover(graph, mine, directory, **about)
+            nothing = find_reasons_for_no_result(report, graph, mine, origins)
             reports.append((report, nothing))
             if not as_json:
                 print_any(report, Console(), nothing)

@@ -38,18 +38,18 @@ def check_command(
     from dataclasses import replace
 
     from mirage_formal.errors import RunError
-    from mirage_formal.revalidate.command import checked, printed
+    from mirage_formal.revalidate.command import check_directory, print_outcome
     from mirage_formal.run.progress.choice import display
 
     with display(progress, "check") as shown:
         told = _Told(shown, path)
-        outcome = checked(path, time_limit, jobs or os.cpu_count() or 1, not no_recompile, told)
+        outcome = check_directory(path, time_limit, jobs or os.cpu_count() or 1, not no_recompile, told)
     if json and outcome.code == 2:
         what, _, hint = outcome.complaint.removeprefix("error: ").partition("\n  hint: ")
         answer("check", 2, None, RunError(what, where=str(path), hint=hint))
     elif json:
         answer("check", outcome.code, _values(outcome))
-    printed(replace(outcome, report=()) if json else outcome)
+    print_outcome(replace(outcome, report=()) if json else outcome)
     raise typer.Exit(outcome.code)
 
 

@@ -17,7 +17,7 @@ import typer
 
 from mirage_formal.cli.kit import Json, answer, switch
 from mirage_formal.errors import SpaceError
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 State = Literal["ok", "missing", "broken"]
 _LIMIT_S: Final = 20.0
@@ -71,10 +71,10 @@ def _lines(found: Sequence[Finding]) -> list[str]:
     width = max(len(one.name) for one in found)
     marks = {"ok": "ok     ", "missing": "missing", "broken": "BROKEN "}
     room = 60 - width - 11
-    lines = [f"{one.name:<{width}}  {marks[one.state]}  {plain(one.found or '-', room)}" for one in found]
+    lines = [f"{one.name:<{width}}  {marks[one.state]}  {escape_line(one.found or '-', room)}" for one in found]
     for one in found:
         if one.mend:
-            lines += ["", f"{one.name}: {plain(one.needed)}", f"  {plain(one.mend)}"]
+            lines += ["", f"{one.name}: {escape_line(one.needed)}", f"  {escape_line(one.mend)}"]
     return lines
 
 

@@ -11,7 +11,7 @@ import typer
 
 from mirage_formal.cli.kit import STYLE, Json, answer, option, run_command, whole
 from mirage_formal.errors import SpaceError
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 _FORMATS: Final = ("flashinfer-bench",)
 _WORD: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -45,10 +45,10 @@ def export_command(
     found = export(directory, out, count, op_type)
     if json:
         raise typer.Exit(answer("export", 0, {"out": str(out), **asdict(found)}))
-    print(plain(f"{out}: definition {found.definition}", 4000))
-    print(plain(f"solutions: {', '.join(found.solutions)}; measurements: {found.traces}", 4000))
+    print(escape_line(f"{out}: definition {found.definition}", 4000))
+    print(escape_line(f"solutions: {', '.join(found.solutions)}; measurements: {found.traces}", 4000))
     for text in found.skipped:
-        print(plain(f"no kernels: {text}", 4000))
+        print(escape_line(f"no kernels: {text}", 4000))
 
 
 __all__ = ["export_command"]

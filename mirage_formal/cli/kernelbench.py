@@ -11,8 +11,8 @@ from rich.console import Console
 
 from mirage_formal.cli.kit import STYLE, Json, answer, counted, measured, option, run_command, switch, whole
 from mirage_formal.errors import SpaceError, UnsupportedError
-from mirage_formal.run.run_directory.lock import writing
-from mirage_formal.terminal import plain
+from mirage_formal.run.run_directory.lock import lock_directory
+from mirage_formal.terminal import escape_line
 
 if TYPE_CHECKING:
     from mirage_formal.torch.integrations.kernelbench.outcome import Outcome
@@ -79,7 +79,7 @@ def kernelbench_command(
         raise SpaceError(f"expected a directory, got a file: {out}", where="--out", hint="give another place")
     asked = Asked(out, largest, elements, trials, time_limit, jobs, target, not no_cache)
     out.mkdir(parents=True, exist_ok=True)
-    with writing(out):
+    with lock_directory(out):
         found = run_problems(problems, asked, _watched(len(problems)))
         table = Table(
             directory=str(directory),
@@ -120,7 +120,7 @@ def _watched(count: int) -> Any:
     def watch(outcome: Outcome, done: int) -> None:
         _, imported, _, kernels, verdict, *_, correct = cells(outcome)
         said = outcome.error or f"{imported}, {kernels} kernels, {verdict}, {correct}"
-        text = plain(f"{done} of {count}: {outcome.problem}: {said} ({outcome.seconds:.0f} s)", 400)
+        text = escape_line(f"{done} of {count}: {outcome.problem}: {said} ({outcome.seconds:.0f} s)", 400)
         console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     return watch
@@ -137,13 +137,13 @@ def _print(table: Any, out: Path) -> None:
         console = Console(width=_WIDE)
     printed = Printed(*COLUMNS)
     for one in table.problems:
-        printed.add_row(*(plain(text, 60) for text in cells(one)))
+        printed.add_row(*(escape_line(text, 60) for text in cells(one)))
     console.print(printed)
-    lines = [f"{plain(one.problem)}: {why}" for one in table.problems for why in reasons(one)]
+    lines = [f"{escape_line(one.problem)}: {why}" for one in table.problems for why in reasons(one)]
     lines += summaries(table.problems)
     lines.append(f"written: {out / TABLE_FILE}, {out / TEXT_FILE}")
     for text in lines:
-        console.print(plain(text, 400), markup=False, highlight=False, soft_wrap=True)
+        console.print(escape_line(text, 400), markup=False, highlight=False, soft_wrap=True)
 
 
 __all__ = ["kernelbench_command"]

@@ -22,7 +22,7 @@ from mirage_formal.cli.kit import (
     switch,
 )
 from mirage_formal.errors import SpaceError
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 _Runs = Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Directories that searches have written.")]
 _Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory that a search has written.")]
@@ -91,7 +91,7 @@ def build_command(
     """Write the kernels of a run's best candidates; exit code 1 if a run gets none."""
     from mirage_formal.device.compile import NVRTC_HINT, available
     from mirage_formal.run.kernel_build.build import ARCHS, build_run
-    from mirage_formal.run.kernel_build.triton.files import runs_among, write_run
+    from mirage_formal.run.kernel_build.triton.files import exclude_triton_outputs, write_run
     from mirage_formal.run.progress.choice import display
 
     triton = backend == "triton"
@@ -100,7 +100,7 @@ def build_command(
         raise SpaceError("expected one RUN_DIR with it, got several", where="--out", hint="leave it out")
     found = []
     with display(progress, "build") as shown:
-        for root in runs_among(run):
+        for root in exclude_triton_outputs(run):
             if triton:
                 tried = write_run(root, count, out, force=force)
             else:
@@ -116,7 +116,7 @@ def build_command(
         raise typer.Exit(answer("build", code, {"runs": rows, "machine_code": available()}))
     for root, tried in found:
         for name, outcome in tried:
-            print(plain(f"{root}: {name}: {outcome}", 4000))
+            print(escape_line(f"{root}: {name}: {outcome}", 4000))
     if not triton and not available():
         print(
             "No machine code was written: there is no NVRTC here, which compiles the kernels. They are compiled when "
@@ -234,11 +234,13 @@ def execute_command(
     if json:
         values = {"name": one.name, "computed_by": by, "outputs": rows, "out": None if out is None else str(out)}
         raise typer.Exit(answer("run", 0, values))
-    print(plain(f"{one.name}: computed by {by}", 4000))
+    print(escape_line(f"{one.name}: computed by {by}", 4000))
     for number, row in enumerate(rows):
-        print(plain(f"  output{number}: {row['dtype']}{row['shape']}, {row['least']:.6g} to {row['most']:.6g}", 400))
+        print(
+            escape_line(f"  output{number}: {row['dtype']}{row['shape']}, {row['least']:.6g} to {row['most']:.6g}", 400)
+        )
     if out is not None:
-        print(plain(f"written to {out}", 4000))
+        print(escape_line(f"written to {out}", 4000))
 
 
 def build_main(arguments: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ import typer
 from mirage_formal import options
 from mirage_formal.errors import MirageError, SpaceError
 from mirage_formal.guard import guarded
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 _MAX_LINES: Final = 20
 #: How every command of typer is set up.
@@ -25,12 +25,12 @@ _HINT: Final = "{} --help lists every option and its values"
 
 def whole(where: str, least: int = 0) -> Callable[[Any], int]:
     """Return a parser of an option that is a whole number of at least ``least``."""
-    return lambda given: options.whole(where, options.number(given), least)
+    return lambda given: options.whole_number(where, options.number(given), least)
 
 
 def amount(where: str) -> Callable[[Any], float]:
     """Return a parser of an option that is a positive number."""
-    return lambda given: options.amount(where, options.number(given))
+    return lambda given: options.positive_number(where, options.number(given))
 
 
 def option(name: str, metavar: str, help: str, default: str | None = None, **more: Any) -> Any:
@@ -60,7 +60,7 @@ def switch(name: str, help: str) -> Any:
 
 def chosen(name: str, choices: Sequence[str], help: str, default: str | None = None) -> Any:
     """Return an option that takes one of some words, with shell completion."""
-    one = lambda given: options.word(name, given, tuple(choices))  # noqa: E731  # a parser has no name
+    one = lambda given: options.allowed_word(name, given, tuple(choices))  # noqa: E731  # a parser has no name
     return option(name, "|".join(choices), help, default, parser=one, autocompletion=lambda: list(choices))
 
 
@@ -127,7 +127,7 @@ def print_error(error: MirageError) -> None:
     lines = f"error: {error}{hint}".splitlines()
     if len(lines) > _MAX_LINES:
         lines = [*lines[: _MAX_LINES - 2], f"  ... {len(lines) - _MAX_LINES + 1} lines more", lines[-1]]
-    print("\n".join(plain(text) for text in lines), file=sys.stderr)
+    print("\n".join(escape_line(text) for text in lines), file=sys.stderr)
 
 
 def _of_call(error: Any) -> MirageError:

@@ -12,7 +12,7 @@ from mirage_formal import options
 from mirage_formal.cli.kit import Json, answer, chosen, counted, switch
 from mirage_formal.errors import SpaceError, UnsupportedError
 from mirage_formal.resources import data_dir
-from mirage_formal.terminal import json_text, plain
+from mirage_formal.terminal import escape_line, json_text
 
 if TYPE_CHECKING:
     from mirage_formal.cli.graphs.subject import Subject
@@ -57,7 +57,7 @@ def _graph_json(graph: KernelGraph) -> str:
 
 def _plain_lines(text: str) -> str:
     """Escape each line of a text whose line breaks are ours and which may contain names from files."""
-    return "\n".join(plain(line, 1 << 20) for line in text.split("\n"))
+    return "\n".join(escape_line(line, 1 << 20) for line in text.split("\n"))
 
 
 #: How a graph is printed, by the value of --form. What draws graphs adds its form here.
@@ -80,11 +80,11 @@ def show_command(path: _Path, candidate: _Rank = None, form: _Form = "text", jso
 
 def _head(one: Subject) -> list[str]:
     """Return the facts about a graph, as comment lines of its text."""
-    said = [f"; {plain(one.name)}"]
+    said = [f"; {escape_line(one.name)}"]
     if one.verdict:
         said.append(f"; verdict {one.verdict}, as its author says; `mirage-formal check` establishes it")
     if one.kernels is not None:
-        said.append(f"; kernels in {plain(str(one.kernels))}")
+        said.append(f"; kernels in {escape_line(str(one.kernels))}")
     return said
 
 
@@ -102,7 +102,7 @@ def explain_command(path: _Directory, candidate: _Rank = None, form: _Formulas =
         hint = "explain a candidate; of a whole program, the candidates of its parts" if not one.verdict else ""
         what = f"expected a candidate with a proof, got one with {got}"
         raise UnsupportedError(what, where=str(path), hint=hint or "mirage-formal search writes proofs")
-    from mirage_formal.check.equivalence import replayed
+    from mirage_formal.check.equivalence import replay_with_obligations
     from mirage_formal.check.proof.ring import ProofError
     from mirage_formal.claims.equality.explain import explain
     from mirage_formal.claims.equality.prove import prove
@@ -113,7 +113,7 @@ def explain_command(path: _Directory, candidate: _Rank = None, form: _Formulas =
     again = prove(one.program, one.graph)
     same = isinstance(again, Equivalent) and again.proof == stored
     try:
-        held = replayed(one.program, one.graph, stored)
+        held = replay_with_obligations(one.program, one.graph, stored)
         replay, conditions, added = "accepted", held.conditions, held.added
     except ProofError as error:
         replay, conditions, added = f"refused: {error}", (), ()
@@ -130,10 +130,14 @@ def explain_command(path: _Directory, candidate: _Rank = None, form: _Formulas =
         }
         raise typer.Exit(answer("explain", code, values))
     print(_plain_lines(text).rstrip("\n"))
-    print("\n".join(["", "Conditions", *(f"  {plain(one)}" for one in conditions or ("none",))]))
-    print("\n".join(["Conditions that the program does not have", *(f"  {plain(one)}" for one in added or ("none",))]))
+    print("\n".join(["", "Conditions", *(f"  {escape_line(one)}" for one in conditions or ("none",))]))
+    print(
+        "\n".join(
+            ["Conditions that the program does not have", *(f"  {escape_line(one)}" for one in added or ("none",))]
+        )
+    )
     origin = "are those of the proof in this directory" if same else "are made anew: the proof here is another one"
-    print(f"\nThe formulas {origin}. The checker's replay: {plain(replay)}.")
+    print(f"\nThe formulas {origin}. The checker's replay: {escape_line(replay)}.")
     raise typer.Exit(code)
 
 
@@ -164,7 +168,7 @@ def schema_command(name: _Schema = None, json: Json = False) -> None:
             raise typer.Exit(answer("schema", 0, _SCHEMAS))
         print("\n".join(f"{short:<8}{what}" for short, what in _SCHEMAS.items()))
         return
-    text = _schema(options.word("schema", name, tuple(_SCHEMAS)))
+    text = _schema(options.allowed_word("schema", name, tuple(_SCHEMAS)))
     if json:
         import msgspec
 

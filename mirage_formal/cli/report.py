@@ -10,7 +10,7 @@ import typer
 
 from mirage_formal.cli.kit import STYLE, Json, answer, counted, run_command, switch
 from mirage_formal.errors import RunError, SpaceError
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 _Paths = Annotated[
     list[Path],
@@ -47,7 +47,7 @@ def report_command(
         from mirage_formal.report.write import write_gallery
 
         place, reports = write_gallery(paths[0], out, check=check, shown=shown)
-        print(f"wrote {plain(str(place))}: {len(reports)} reports")
+        print(f"wrote {escape_line(str(place))}: {len(reports)} reports")
         raise typer.Exit(int(any(map(_broken, reports))))
     raise typer.Exit(_shown(paths, out, _Printed(text, json), check=check, shown=shown))
 
@@ -61,9 +61,9 @@ class _Printed:
 
 def _shown(paths: list[Path], out: Path | None, printed: _Printed, *, check: bool, shown: Any) -> int:
     from mirage_formal.report.page.document import page
-    from mirage_formal.report.page.gallery import compared
+    from mirage_formal.report.page.gallery import comparison_page
     from mirage_formal.report.reading import read_report
-    from mirage_formal.report.write import beside, write_page
+    from mirage_formal.report.write import default_page_path, write_page
 
     reports = [read_report(path, check=check, shown=shown) for path in paths]
     code = int(any(map(_broken, reports)))
@@ -77,13 +77,13 @@ def _shown(paths: list[Path], out: Path | None, printed: _Printed, *, check: boo
 
             print(report_text(one, shutil.get_terminal_size((100, 24)).columns), end="")
     if not printed.text and not printed.json:
-        place = out or beside(paths[0])
-        made = page(reports[0]) if len(reports) == 1 else compared(*reports)
+        place = out or default_page_path(paths[0])
+        made = page(reports[0]) if len(reports) == 1 else comparison_page(*reports)
         write_page(made, place)
-        print(f"wrote {plain(str(place))}: {len(made) / 1e6:.1f} MB")
+        print(f"wrote {escape_line(str(place))}: {len(made) / 1e6:.1f} MB")
         for one in reports:
             for fault in one.broken[:10]:
-                print(f"does not hold: {plain(fault.file)}: {plain(fault.what)}")
+                print(f"does not hold: {escape_line(fault.file)}: {escape_line(fault.what)}")
     return code
 
 

@@ -9,7 +9,7 @@ import typer
 
 from mirage_formal.cli.kit import STYLE, Json, answer, option, run_command, switch
 from mirage_formal.errors import RunError
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 app = typer.Typer(
     name="store",
@@ -32,52 +32,52 @@ _Unusable = Annotated[bool, switch("--unusable", "Only what cannot be used here,
 @app.command("list")
 def list_command(json: Json = False) -> None:
     """List every entry, by its record alone; verify looks at the evidence."""
-    from mirage_formal.run.result_cache.entry_checks import listed
+    from mirage_formal.run.result_cache.entry_checks import check_record
     from mirage_formal.store.location import Place
 
     place = Place()
-    found = [listed(path) for path in place.entries()]
+    found = [check_record(path) for path in place.entries()]
     if json:
         raise typer.Exit(answer("store list", 0, {"store": str(place.root), "entries": [_row(one) for one in found]}))
     for one in found:
         print(_line(one))
     size = sum(one.record.bytes for one in found if one.record is not None)
-    print(plain(f"{len(found)} entries, {size / 1e6:.1f} MB, in {place.root}"))
+    print(escape_line(f"{len(found)} entries, {size / 1e6:.1f} MB, in {place.root}"))
 
 
 @app.command("show")
 def show_command(key: _Key, json: Json = False) -> None:
     """Show what an entry answers and what its evidence establishes; exit code 1 if it cannot be used here."""
-    from mirage_formal.run.result_cache.entry_checks import assess, found_entry
+    from mirage_formal.run.result_cache.entry_checks import check_evidence, found_entry
     from mirage_formal.store.location import Place
 
-    one = assess(found_entry(Place(), key))
+    one = check_evidence(found_entry(Place(), key))
     code = 1 if one.why else 0
     if json:
         raise typer.Exit(answer("store show", code, _row(one)))
     print(_line(one))
     for text in _details(one):
-        print(plain(text, 1000))
+        print(escape_line(text, 1000))
     raise typer.Exit(code)
 
 
 @app.command("export")
 def export_command(key: _Key, out: _Out = None, json: Json = False) -> None:
     """Write an entry, whose evidence is established first, as one file."""
-    from mirage_formal.run.result_cache.entry_checks import assess, found_entry
+    from mirage_formal.run.result_cache.entry_checks import check_evidence, found_entry
     from mirage_formal.store.archive import export
     from mirage_formal.store.entry import read_entry
     from mirage_formal.store.location import Place
 
     path = found_entry(Place(), key)
-    one = assess(path)
+    one = check_evidence(path)
     if one.replayed is None:
         raise RunError(f"expected an entry whose evidence holds: {one.why}", where=str(path), hint="search again")
     file = Path(f"{path.name}.zip") if out is None else out
     export(read_entry(path), file)
     if json:
         raise typer.Exit(answer("store export", 0, {"file": str(file), "candidates": len(one.replayed.shown)}))
-    print(plain(f"{file}: {len(one.replayed.shown)} candidates"))
+    print(escape_line(f"{file}: {len(one.replayed.shown)} candidates"))
 
 
 @app.command("import")
@@ -89,20 +89,20 @@ def import_command(file: _File, migrate: _Migrate = False, json: Json = False) -
     path, found = taken_in(Place(), file, migrate=migrate)
     if json:
         raise typer.Exit(answer("store import", 0, {"entry": str(path), "candidates": len(found.shown)}))
-    print(plain(f"{path}: {len(found.shown)} candidates, every proof replayed"))
+    print(escape_line(f"{path}: {len(found.shown)} candidates, every proof replayed"))
 
 
 @app.command("verify")
 def verify_command(keys: _Keys = None, json: Json = False) -> None:
     """Establish the evidence of entries again, without solvers; exit code 1 if something does not hold."""
-    from mirage_formal.run.result_cache.entry_checks import assess, found_entry
+    from mirage_formal.run.result_cache.entry_checks import check_evidence, found_entry
     from mirage_formal.store.location import Place
 
     place = Place()
     paths = [found_entry(place, key) for key in keys] if keys else place.entries()
     found = []
     for path in paths:
-        one = assess(path)
+        one = check_evidence(path)
         found.append(one)
         if not json:
             print(_line(one))
@@ -117,7 +117,7 @@ def verify_command(keys: _Keys = None, json: Json = False) -> None:
 @app.command("clear")
 def clear_command(keys: _Keys = None, unusable: _Unusable = False, json: Json = False) -> None:
     """Remove entries."""
-    from mirage_formal.run.result_cache.entry_checks import found_entry, listed
+    from mirage_formal.run.result_cache.entry_checks import check_record, found_entry
     from mirage_formal.store.location import Place
 
     place = Place()
@@ -126,7 +126,7 @@ def clear_command(keys: _Keys = None, unusable: _Unusable = False, json: Json = 
     for path in paths:
         if path.parent.parent.parent.parent != place.root:
             raise RunError("expected an entry of the store", where=str(path), hint=f"the store is {place.root}")
-        if not unusable or listed(path).why:
+        if not unusable or check_record(path).why:
             place.drop(path)
             removed += 1
     if json:
@@ -162,13 +162,13 @@ def _row(one: Any) -> dict[str, Any]:
 def _line(one: Any) -> str:
     """Return an entry as one line."""
     if one.record is None:
-        return plain(f"{one.path.name[:12]}  refused: {one.why}", 1000)
+        return escape_line(f"{one.path.name[:12]}  refused: {one.why}", 1000)
     record, identity = one.record, one.record.key.identity
     what = (
         *(one.path.name[:12], record.key.kind, identity.target, record.key.config or "-", identity.program[:12]),
         *(f"{record.candidates} candidates", f"{record.bytes / 1e3:.0f} kB", record.status),
     )
-    return plain("  ".join(what) + (f"  unusable: {one.why}" if one.why else ""), 1000)
+    return escape_line("  ".join(what) + (f"  unusable: {one.why}" if one.why else ""), 1000)
 
 
 def _details(one: Any) -> list[str]:

@@ -22,7 +22,7 @@ from mirage_formal.cli.kit import (
     print_error,
     run_command,
 )
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 _Runs = Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Directories that searches have written.")]
 _PlaceDir = Annotated[
@@ -85,7 +85,7 @@ def tune_command(
     from mirage_formal.run.autotuning.prepare import PRELOAD
     from mirage_formal.run.autotuning.timing import Child
     from mirage_formal.run.autotuning.tune import NoTimes, tune
-    from mirage_formal.run.kernel_build.triton.files import runs_among
+    from mirage_formal.run.kernel_build.triton.files import exclude_triton_outputs
     from mirage_formal.run.progress.choice import display
     from mirage_formal.workers.pool import Pool, default_workers
 
@@ -95,7 +95,7 @@ def tune_command(
     limits = Limits(kernels or MOST_KERNELS, finalists or FINALISTS, time_limit)
     found: list[tuple[Path, Any]] = []
     failed: dict[Path, NoTimes] = {}
-    every = runs_among(runs)
+    every = exclude_triton_outputs(runs)
     closing = gpu if isinstance(gpu, Child) else contextlib.nullcontext()
     with closing, Pool(workers or default_workers(), PRELOAD) as executor:
         for root in every:
@@ -148,27 +148,27 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
     head = f"{root}: {tuned.kernels} kernels considered, {tuned.ready} may run, {tuned.timed} timed"
     if tuned.added:
         head += f"; {tuned.added} more than asked for, without which no whole candidate could be compared"
-    console.print(plain(head), markup=False, highlight=False, soft_wrap=True)
+    console.print(escape_line(head), markup=False, highlight=False, soft_wrap=True)
     if tuned.rows:
         table = Table("candidate", "us", "sum", "estimate", "by model", box=box.SIMPLE_HEAD, pad_edge=False)
         for row in tuned.rows:
             name = row.name if not row.form else f"{row.name} {row.form}"
             us = "failed" if row.said else "-" if row.us is None else f"{row.us:.2f}"
             sums = f"{row.composed_us:.2f}", f"{row.estimated_us:.2f}"
-            table.add_row(plain(name, 40), us, *sums, str(row.model_rank))
+            table.add_row(escape_line(name, 40), us, *sums, str(row.model_rank))
         for file in _shown(tuned.triton):
             us = "failed" if file.us is None else f"{file.us:.2f}"
-            table.add_row(plain(f"{file.name} in Triton, {file.options}", 60), us, "-", "-", "-")
+            table.add_row(escape_line(f"{file.name} in Triton, {file.options}", 60), us, "-", "-", "-")
         console.print(table)
         for row in tuned.rows:
             if row.said:
-                console.print(plain(f"{row.name}: {row.said}"), markup=False, highlight=False, soft_wrap=True)
+                console.print(escape_line(f"{row.name}: {row.said}"), markup=False, highlight=False, soft_wrap=True)
     if tuned.triton is not None:
         text = f"{tuned.triton.said}{_written(root, tuned.triton)}"
-        console.print(plain(text, 4000), markup=False, highlight=False, soft_wrap=True)
+        console.print(escape_line(text, 4000), markup=False, highlight=False, soft_wrap=True)
     if tuned.left:
         hint = f"next: {tuned.left}: python -m mirage_formal.gpu tune --place {place.root} {root}"
-        console.print(plain(hint, 4000), markup=False, highlight=False, soft_wrap=True)
+        console.print(escape_line(hint, 4000), markup=False, highlight=False, soft_wrap=True)
 
 
 def _written(root: Path, triton: Any) -> str:

@@ -66,7 +66,7 @@ class Compiled:
 
 
 def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
-    """Compile one kernel, as mirage_formal.kernels.cuda.emit prints it, for ``arch`` ("sm_80", "sm_90a").
+    """Compile one kernel, as mirage_formal.kernels.cuda.emit_cuda prints it, for ``arch`` ("sm_80", "sm_90a").
 
     The cache is keyed by source, the headers that it includes, architecture, options and NVRTC's version; an entry that
     is damaged, or was written for another key, is compiled again.
@@ -92,13 +92,13 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
     if path is not None and (found := _load(path, key)) is not None:
         return found
     cubin, log = nvrtc.compile(source, headers, arch)
-    compiled = _measured(cubin, log, nvrtc.version)
+    compiled = _parse_ptxas_log(cubin, log, nvrtc.version)
     if path is not None:
         _save(path, key, compiled)
     return compiled
 
 
-def surroundings(sources: Iterable[str]) -> str:
+def compilation_environment_digest(sources: Iterable[str]) -> str:
     """Return a digest of the compilation environment of sources: device layer, included headers, and options."""
     return _digest(*_headers(sources).values(), *_OPTIONS)
 
@@ -161,7 +161,7 @@ def _load(path: Path, key: str) -> Compiled | None:
         return None
 
 
-def _measured(cubin: bytes, log: str, version: str) -> Compiled:
+def _parse_ptxas_log(cubin: bytes, log: str, version: str) -> Compiled:
     """Parse what ``--ptxas-options=-v`` reports about a source's one kernel, and find the compiler's build version."""
     used = re.search(r"Used (\d+) registers", log)
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
@@ -241,7 +241,7 @@ class _Nvrtc:
 @cache
 def _nvrtc() -> _Nvrtc:
     tried = []
-    for name in _candidates():
+    for name in _nvrtc_paths():
         try:
             return _Nvrtc(ctypes.CDLL(name))
         except (OSError, AttributeError) as error:
@@ -250,7 +250,7 @@ def _nvrtc() -> _Nvrtc:
     raise CompileError(f"expected NVRTC to compile CUDA C++, got {found}", where="NVRTC", hint=NVRTC_HINT)
 
 
-def _candidates() -> Iterator[str]:
+def _nvrtc_paths() -> Iterator[str]:
     """Yield the possible paths of NVRTC, in order of preference; newest first among packages."""
     if chosen := os.environ.get("MIRAGE_FORMAL_NVRTC"):
         yield chosen

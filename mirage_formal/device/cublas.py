@@ -33,14 +33,14 @@ class CublasError(MirageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class MatrixSide:
     """A row-major matrix in cuBLAS's terms: transposed or not (as column-major), and its leading dimension."""
 
     transposed: bool
     leading: int
 
 
-def side(shape: Shape, strides: tuple[int, ...]) -> Side:
+def matrix_side(shape: Shape, strides: tuple[int, ...]) -> MatrixSide:
     """Return the last two dims of an operand in cuBLAS's terms.
 
     Raises:
@@ -50,17 +50,17 @@ def side(shape: Shape, strides: tuple[int, ...]) -> Side:
     if cols == 1 or by_col == 1:
         leading = by_row if rows > 1 else cols
         if leading >= cols:
-            return Side(False, leading)
+            return MatrixSide(False, leading)
     if rows == 1 or by_row == 1:
         leading = by_col if cols > 1 else rows
         if leading >= rows:
-            return Side(True, leading)
+            return MatrixSide(True, leading)
     what = f"expected an operand of matmul with rows or columns contiguous, got strides {list(strides)}"
     raise UnsupportedError(what, where="matmul", hint="make the tensor contiguous")
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StridedBatch:
     """A strided batch: ``count`` products ``steps`` elements apart, for operands and result, from ``starts``."""
 
     count: int
@@ -68,7 +68,7 @@ class Batch:
     steps: tuple[int, int, int]
 
 
-def batches(leading: Shape, strides: tuple[tuple[int, ...], ...]) -> tuple[Batch, ...]:
+def strided_batches(leading: Shape, strides: tuple[tuple[int, ...], ...]) -> tuple[StridedBatch, ...]:
     """Return the products over the leading dims, in as few strided batches as possible.
 
     Args:
@@ -76,7 +76,7 @@ def batches(leading: Shape, strides: tuple[tuple[int, ...], ...]) -> tuple[Batch
         strides: Strides of both operands and of the result along them.
     """
     split = len(leading)
-    while split > 0 and _uniform(leading[split - 1 :], tuple(s[split - 1 :] for s in strides)):
+    while split > 0 and _is_uniform(leading[split - 1 :], tuple(s[split - 1 :] for s in strides)):
         split -= 1
     inner = leading[split:]
     count = 1
@@ -86,16 +86,16 @@ def batches(leading: Shape, strides: tuple[tuple[int, ...], ...]) -> tuple[Batch
     for at in product(*(range(extent) for extent in leading[:split])):
         starts = [sum(i * step for i, step in zip(at, s, strict=False)) for s in strides]
         steps = [_step(inner, s[split:]) for s in strides]
-        found.append(Batch(count, (starts[0], starts[1], starts[2]), (steps[0], steps[1], steps[2])))
+        found.append(StridedBatch(count, (starts[0], starts[1], starts[2]), (steps[0], steps[1], steps[2])))
     return tuple(found)
 
 
 def _step(extents: Shape, strides: tuple[int, ...]) -> int:
-    """Return the stride of the innermost index, for dims that ``_uniform`` accepts."""
+    """Return the stride of the innermost index, for dims that ``_is_uniform`` accepts."""
     return next((s for n, s in zip(reversed(extents), reversed(strides), strict=True) if n > 1), 0)
 
 
-def _uniform(extents: Shape, strides: tuple[tuple[int, ...], ...]) -> bool:
+def _is_uniform(extents: Shape, strides: tuple[tuple[int, ...], ...]) -> bool:
     """Return whether dims can be flattened to one: consecutive indices have one common stride in each tensor."""
     for own in strides:
         step, within = _step(extents, own), 1
@@ -151,7 +151,7 @@ class Cublas:
         shape = (*a.shape[:-1], b.shape[-1])
         own = row_major(shape)
         m, n, k = shape[-2], shape[-1], a.shape[-1]
-        left, right = side(a.shape, strides[0]), side(b.shape, strides[1])
+        left, right = matrix_side(a.shape, strides[0]), matrix_side(b.shape, strides[1])
         kind, size = _TYPES[a.dtype], a.dtype.bytes
         # Row-major C = A B is column-major C' = B' A'.
         fixed = (
@@ -167,7 +167,7 @@ class Cublas:
         function = self._library.cublasGemmStridedBatchedEx
         cuda_type = ctypes.c_int(kind)
 
-        def call(batch: Batch) -> Callable[[], None]:
+        def call(batch: StridedBatch) -> Callable[[], None]:
             offsets = [start * size for start in batch.starts]
             steps = [ctypes.c_longlong(step) for step in batch.steps]
             leading = [ctypes.c_int(x) for x in (left.leading, right.leading, n)]
@@ -189,7 +189,7 @@ class Cublas:
             return run
 
         lead = tuple(s[: len(shape) - 2] for s in (*strides, own))
-        return [call(batch) for batch in batches(shape[:-2], lead)]
+        return [call(batch) for batch in strided_batches(shape[:-2], lead)]
 
     def _check(self, name: str, status: int) -> None:
         if status != 0:

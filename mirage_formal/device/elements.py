@@ -12,7 +12,7 @@ Array = Any
 RAW: Final = {1: "uint8", 2: "uint16", 4: "uint32"}
 
 
-def to_bits(values: Array, dtype: DType, xp: Any) -> Array:
+def floats_to_bits(values: Array, dtype: DType, xp: Any) -> Array:
     """Convert floats to raw elements; values that the type cannot represent are rounded."""
     if dtype is DType.BOOL:
         return xp.ascontiguousarray(values != 0).view(xp.uint8)
@@ -25,7 +25,7 @@ def to_bits(values: Array, dtype: DType, xp: Any) -> Array:
     return ((single + xp.uint32(0x7FFF) + even) >> xp.uint32(16)).astype(xp.uint16)
 
 
-def to_floats(bits: Array, dtype: DType, xp: Any) -> Array:
+def bits_to_floats(bits: Array, dtype: DType, xp: Any) -> Array:
     """Convert raw elements to float64."""
     if dtype is DType.BOOL:
         return (bits != 0).astype(xp.float64)

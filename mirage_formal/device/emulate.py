@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 from mirage_formal.device.cache import cache_dir
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.cuda import CTYPES, emit
-from mirage_formal.kernels.program.instruction_count import amount
+from mirage_formal.kernels.cuda import CTYPES, emit_cuda
+from mirage_formal.kernels.program.instruction_count import count_statements
 from mirage_formal.kernels.program.program import Param, Program
 from mirage_formal.resources import data_dir
 
@@ -82,7 +82,7 @@ class Place:
         other: The second thread of a race, if it is known.
         block: The block, (x, y, z).
         statement: The line of CUDA C++.
-        line: Its number in the text that ``emit`` gives, from 1; 0 if there is none.
+        line: Its number in the text that ``emit_cuda`` gives, from 1; 0 if there is none.
     """
 
     buffer: str = ""
@@ -160,7 +160,7 @@ def run(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool = Fals
         EmulatorError: There is no compiler.
         ValueError: The arrays do not fit the parameters, or the program cannot be printed.
     """
-    return run_source(program, emit(program), arrays, sanitize=sanitize)
+    return run_source(program, emit_cuda(program), arrays, sanitize=sanitize)
 
 
 def run_source(
@@ -170,20 +170,20 @@ def run_source(
 
     With ``optimised`` the text is compiled with -O2, whatever its amount of work.
     """
-    return _emulated(program, source, arrays, sanitize=sanitize, optimised=optimised)[0]
+    return _emulate_kernel(program, source, arrays, sanitize=sanitize, optimised=optimised)[0]
 
 
 def loaded_bytes(program: Program, arrays: Sequence[np.ndarray]) -> int:
     """Return the bytes that all blocks of a kernel read from device memory, counted while it runs; see ``run``."""
-    return _emulated(program, emit(program), arrays, sanitize=False, optimised=False)[1]
+    return _emulate_kernel(program, emit_cuda(program), arrays, sanitize=False, optimised=False)[1]
 
 
-def _emulated(
+def _emulate_kernel(
     program: Program, source: str, arrays: Sequence[np.ndarray], *, sanitize: bool, optimised: bool
 ) -> tuple[tuple[np.ndarray, ...], int]:
     """Return the outputs of a kernel, and the bytes that it reads."""
     data = _bind(program, arrays)
-    level = _MUCH if optimised or amount(program) > _WORTH_IT else _LITTLE
+    level = _MUCH if optimised or count_statements(program) > _WORTH_IT else _LITTLE
     built = _build(program, source, sanitize, level)
     fault = _run_process(built, program, data) if sanitize else _run_library(built, data)
     if fault.kind:
@@ -207,12 +207,12 @@ def _bind(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     for param in program.params:
         if param.written:
             raw = np.full(param.elements * param.dtype.bytes, 0xFF, np.uint8)
-            data.append(_aligned(raw.view(_raw_dtype(param.dtype))))
+            data.append(_copy_aligned(raw.view(_raw_dtype(param.dtype))))
             continue
         array = np.asarray(next(given))
         if array.size != param.elements:
             raise ValueError(f"parameter {param.name}: expected {param.elements} elements, got {array.size}")
-        data.append(_aligned(_raw(array.reshape(-1), param.dtype)))
+        data.append(_copy_aligned(_raw(array.reshape(-1), param.dtype)))
     return data
 
 
@@ -236,7 +236,7 @@ def _raw(array: np.ndarray, dtype: DType) -> np.ndarray:
     return np.where((bits & 0x7FFFFFFF) > 0x7F800000, np.uint16(0x7FFF), rounded)
 
 
-def _aligned(array: np.ndarray) -> np.ndarray:
+def _copy_aligned(array: np.ndarray) -> np.ndarray:
     """Return a copy that starts at a multiple of 256 bytes, as allocations on a device do."""
     import numpy as np
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
-from mirage_formal.device.elements import to_bits, to_floats
+from mirage_formal.device.elements import bits_to_floats, floats_to_bits
 from mirage_formal.graph.types import DTensor, DType, Shape
 
 _TO_HOST: Final = 2
@@ -55,11 +55,11 @@ class HostProducts:
         raw = np.empty(span, np.dtype(f"uint{8 * dtype.bytes}"))
         self._runtime.memcpy(raw.ctypes.data, address, raw.nbytes, _TO_HOST)
         view = np.lib.stride_tricks.as_strided(raw, shape, tuple(s * raw.itemsize for s in strides))
-        return to_floats(view, dtype, np).astype(np.float32)
+        return bits_to_floats(view, dtype, np).astype(np.float32)
 
     def _store(self, address: int, values: Any, shape: Shape, dtype: DType) -> None:
         """Write float32 values to a row-major tensor, rounded to nearest even."""
         assert values.shape == shape
-        raw = to_bits(values, dtype, self._numpy)
+        raw = floats_to_bits(values, dtype, self._numpy)
         self._runtime.memcpy(address, raw.ctypes.data, raw.nbytes, _TO_DEVICE)
         self._runtime.deviceSynchronize()  # a copy from pageable memory may return before it has arrived

@@ -21,19 +21,19 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, TypeAlias
 
-from mirage_formal.device.runtime import Loaded, arch_of, device_count
+from mirage_formal.device.runtime import LoadedExecutable, arch_of, device_count
 from mirage_formal.device.tensors import (
     Kind,
-    Slot,
     TensorError,
+    TensorSlot,
     adapter,
-    bits_of,
     bits_of_floats,
     floats_of,
     kind_of,
-    laid_out,
-    of_bits,
+    raw_elements,
     store,
+    tensor_from_bits,
+    to_memory_order,
 )
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.frontend.arguments import user_frame
@@ -65,7 +65,7 @@ class Optimized:
     def __init__(self, program: KernelGraph, build: Callable[[str], Executable]) -> None:
         self.program = program
         self._build = build
-        self._loaded: dict[int, Loaded] = {}
+        self._loaded: dict[int, LoadedExecutable] = {}
         self._kinds: dict[type, Kind] = {}
         self._specs: dict[Kind, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
         self._apart: object = None
@@ -73,7 +73,7 @@ class Optimized:
         types = kernel_types(program)
         aligned = [1] * len(types)
         self._inputs = [
-            Slot(f"input {item.name}", item.tensor, item.strides, align)
+            TensorSlot(f"input {item.name}", item.tensor, item.strides, align)
             for item, align in zip(program.inputs, aligned, strict=False)
         ]
         #: Band masks, which callers do not pass, by position; and their addresses on each device.
@@ -81,7 +81,7 @@ class Optimized:
         self._masks: dict[int, list[tuple[int, Any]]] = {}
         self._given = self._asked()
         self._outputs = [
-            Slot(f"out[{i}]", types[number], row_major(types[number].shape), 1)
+            TensorSlot(f"out[{i}]", types[number], row_major(types[number].shape), 1)
             for i, number in enumerate(program.outputs)
         ]
 
@@ -193,12 +193,12 @@ class Optimized:
 
     # --- on a GPU ----------------------------------------------------------------------------------------------------
 
-    def _load(self, device: int) -> Loaded:
+    def _load(self, device: int) -> LoadedExecutable:
         with self._lock:
             found = self._loaded.get(device)
             if found is None:
                 executable = self._build(arch_of(device))
-                found = Loaded(executable, device)
+                found = LoadedExecutable(executable, device)
                 self._slots(executable)
                 self._loaded[device] = found
         return found
@@ -206,11 +206,11 @@ class Optimized:
     def _slots(self, executable: Executable) -> None:
         """Set the alignments of inputs and outputs that the kernels require."""
         for i, slot in enumerate(self._inputs):
-            self._inputs[i] = Slot(slot.where, slot.tensor, slot.strides, max(executable.align(i), slot.align))
+            self._inputs[i] = TensorSlot(slot.where, slot.tensor, slot.strides, max(executable.align(i), slot.align))
         self._given = self._asked()
         for i, slot in enumerate(self._outputs):
             align = executable.align(executable.outputs[i])
-            self._outputs[i] = Slot(slot.where, slot.tensor, slot.strides, max(align, slot.align))
+            self._outputs[i] = TensorSlot(slot.where, slot.tensor, slot.strides, max(align, slot.align))
         self._specs.clear()
 
     def _on_device(self, given: Sequence[Tensor], kind: Kind, out: list[Tensor] | None) -> list[Tensor]:
@@ -227,7 +227,7 @@ class Optimized:
             specs = self._specs[kind] = (read.specs(self._given), read.specs(self._outputs))
         sources = read.addresses(given, specs[0], device)
         if self._bands:
-            sources = self._with_masks(sources, device)
+            sources = self._add_band_masks(sources, device)
         made = read.empty(specs[1], device) if out is None else out
         targets = read.addresses(made, specs[1], device)
         if out is not None:
@@ -238,11 +238,11 @@ class Optimized:
         loaded.run(sources, targets, read.stream(device))
         return made
 
-    def _asked(self) -> list[Slot]:
+    def _asked(self) -> list[TensorSlot]:
         """Return the slots of the inputs that a caller passes, which excludes band masks."""
         return [slot for i, slot in enumerate(self._inputs) if i not in self._bands]
 
-    def _with_masks(self, sources: Sequence[int], device: int) -> list[int]:
+    def _add_band_masks(self, sources: Sequence[int], device: int) -> list[int]:
         """Return the addresses of all inputs, with this object's own band masks, made once for each device."""
         found = self._masks.get(device)
         if found is None:
@@ -279,14 +279,16 @@ class Optimized:
     # --- on the CPU --------------------------------------------------------------------------------------------------
 
     def _on_host(self, given: Sequence[Tensor], kind: Kind, out: list[Tensor] | None) -> list[Tensor]:
-        bits = [bits_of(value, kind, slot) for value, slot in zip(given, self._given, strict=True)]
+        bits = [raw_elements(value, kind, slot) for value, slot in zip(given, self._given, strict=True)]
         for i in self._bands:
             bits.insert(i, self._mask(i))
         for i, value in enumerate(out or ()):
-            bits_of(value, kind, self._outputs[i])
+            raw_elements(value, kind, self._outputs[i])
         results = self._copied(bits) if device_count() else self._reference(bits)
         if out is None:
-            return [of_bits(r, kind, slot.tensor.dtype) for r, slot in zip(results, self._outputs, strict=True)]
+            return [
+                tensor_from_bits(r, kind, slot.tensor.dtype) for r, slot in zip(results, self._outputs, strict=True)
+            ]
         for value, result, slot in zip(out, results, self._outputs, strict=True):
             store(value, kind, result, slot)
         return out
@@ -296,7 +298,7 @@ class Optimized:
         cupy = import_module("cupy")
         device = int(cupy.cuda.runtime.getDevice())
         loaded = self._load(device)
-        sources = [cupy.asarray(laid_out(b, slot)) for b, slot in zip(bits, self._inputs, strict=True)]
+        sources = [cupy.asarray(to_memory_order(b, slot)) for b, slot in zip(bits, self._inputs, strict=True)]
         targets = [cupy.empty(slot.span, dtype="uint8") for slot in self._outputs]
         loaded.run(
             [array.data.ptr for array in sources],

@@ -118,7 +118,7 @@ def measure(
     """
     recorder.settle()
     sets = [make_inputs(seed) for seed in range(set_count(set_bytes, recorder.cache_bytes()))]
-    calls = [_bound(call, sets[i % len(sets)]) for i in range(max(CALLS, len(sets)))]
+    calls = [_bind_inputs(call, sets[i % len(sets)]) for i in range(max(CALLS, len(sets)))]
     replay, returned = recorder.capture(calls)
     results = list(outputs) if outputs is not None else [x for value in returned for x in _flat(value)]
     for value in results:
@@ -172,7 +172,7 @@ def summary(times: Sequence[float], calls: int, sets: int) -> Measurement:
     return Measurement(median, ordered[0], ordered[-1], spread, count, calls, sets)
 
 
-def _settle(device: int, made: Callable[[], Callable[[int], Any]]) -> None:
+def _launch_settling_kernels(device: int, made: Callable[[], Callable[[int], Any]]) -> None:
     """Launch SETTLING kernels, at the first call for a GPU.
 
     Args:
@@ -186,7 +186,7 @@ def _settle(device: int, made: Callable[[], Callable[[int], Any]]) -> None:
         _settled.add(device)
 
 
-def _bound(call: Call, inputs: Sequence[Any]) -> Callable[[], Any]:
+def _bind_inputs(call: Call, inputs: Sequence[Any]) -> Callable[[], Any]:
     return lambda: call(inputs)
 
 
@@ -204,7 +204,9 @@ class CupyRecorder:
     def settle(self) -> None:
         """Implement ``Recorder.settle``."""
         with self._stream:
-            _settle(int(self._cupy.cuda.runtime.getDevice()), lambda: self._cupy.zeros(1, self._cupy.uint16).fill)
+            _launch_settling_kernels(
+                int(self._cupy.cuda.runtime.getDevice()), lambda: self._cupy.zeros(1, self._cupy.uint16).fill
+            )
 
     def cache_bytes(self) -> int:
         """Implement ``Recorder.cache_bytes``."""
@@ -255,7 +257,7 @@ class TorchRecorder:
         """Implement ``Recorder.settle``."""
         torch = self._torch
         with torch.cuda.stream(torch.cuda.Stream()):  # launches on the default stream settle nothing
-            _settle(torch.cuda.current_device(), lambda: torch.zeros(1, device="cuda").fill_)
+            _launch_settling_kernels(torch.cuda.current_device(), lambda: torch.zeros(1, device="cuda").fill_)
 
     def cache_bytes(self) -> int:
         """Implement ``Recorder.cache_bytes``."""

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from mirage_formal.device.elements import RAW, to_bits, to_floats
+from mirage_formal.device.elements import RAW, bits_to_floats, floats_to_bits
 from mirage_formal.device.measure import CupyRecorder, Measurement, measure
-from mirage_formal.device.runtime import Loaded
+from mirage_formal.device.runtime import LoadedExecutable
 from mirage_formal.graph.graph import Input
 from mirage_formal.graph.types import DType, row_major
 from mirage_formal.kernels.executable import Executable, moved_bytes
@@ -30,7 +30,7 @@ class Elements:
     def store(self, item: Input, values: Array) -> Array:
         """Convert float64 values to the elements of an input, in the order of its strides."""
         cp, tensor = self.cupy, item.tensor
-        bits = to_bits(values, tensor.dtype, cp)
+        bits = floats_to_bits(values, tensor.dtype, cp)
         if item.strides == row_major(tensor.shape):
             return cp.ascontiguousarray(bits)
         span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, item.strides, strict=True))
@@ -65,7 +65,7 @@ class DeviceRuns(Elements):
     def __init__(self, executable: Executable, *, library: bool = True) -> None:
         super().__init__(executable)
         self.device = int(self.cupy.cuda.runtime.getDevice())
-        self.loaded = Loaded(executable, self.device, library=library)
+        self.loaded = LoadedExecutable(executable, self.device, library=library)
 
     def outputs(self) -> list[Array]:
         """Return new outputs as raw elements, all of them NaN."""
@@ -88,7 +88,7 @@ class DeviceRuns(Elements):
         outputs = self.outputs()
         self.launch(inputs, outputs)
         types = [self.executable.values[number] for number in self.executable.graph.outputs]
-        return [to_floats(x, tensor.dtype, self.cupy) for x, tensor in zip(outputs, types, strict=True)]
+        return [bits_to_floats(x, tensor.dtype, self.cupy) for x, tensor in zip(outputs, types, strict=True)]
 
     def measure(
         self, scale: float = 0.1, replays: int = 15, *, inputs: InputSets | None = None, finite: bool = True
@@ -170,4 +170,4 @@ class _RawRecorder(CupyRecorder):
         self._stream.synchronize()
         if not self._finite:
             return True
-        return bool(self._cupy.isfinite(to_floats(value, self._dtypes[id(value)], self._cupy)).all())
+        return bool(self._cupy.isfinite(bits_to_floats(value, self._dtypes[id(value)], self._cupy)).all())

@@ -52,7 +52,7 @@ def arch_of(device: int) -> str:
     return {"90": "sm_90a", "86": "sm_80", "87": "sm_80", "89": "sm_80"}.get(capability, f"sm_{capability}")
 
 
-class Loaded:
+class LoadedExecutable:
     """An executable on one device.
 
     Args:

@@ -39,7 +39,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class TensorSlot:
     """Required form of one input or output.
 
     Attributes:
@@ -83,7 +83,7 @@ class Adapter(Protocol):
     def device(self, value: Any) -> int:
         """Return the device of a tensor."""
 
-    def specs(self, slots: Sequence[Slot]) -> tuple[Any, ...]:
+    def specs(self, slots: Sequence[TensorSlot]) -> tuple[Any, ...]:
         """Return the values that ``addresses`` compares tensors with, in the terms of the tensor library; made once."""
 
     def addresses(self, values: Sequence[Any], specs: tuple[Any, ...], device: int) -> list[int]:
@@ -142,7 +142,7 @@ class Torch:
         """Implement ``Adapter.device``."""
         return int(value.get_device())
 
-    def specs(self, slots: Sequence[Slot]) -> tuple[Any, ...]:
+    def specs(self, slots: Sequence[TensorSlot]) -> tuple[Any, ...]:
         """Implement ``Adapter.specs``."""
         return tuple((s.tensor.shape, s.strides, getattr(self.torch, s.tensor.dtype.value), s.align, s) for s in slots)
 
@@ -160,7 +160,7 @@ class Torch:
                 or address % align
             ):
                 name = str(value.dtype).removeprefix("torch.")
-                got = _Got(tuple(value.shape), name, value.get_device(), tuple(value.stride()), address)
+                got = _GivenTensor(tuple(value.shape), name, value.get_device(), tuple(value.stride()), address)
                 _refuse(slot, got, device)
                 refuse_gradient(value, slot)
             found.append(address)
@@ -200,7 +200,7 @@ class Cupy:
         """Implement ``Adapter.device``."""
         return int(value.data.device_id)
 
-    def specs(self, slots: Sequence[Slot]) -> tuple[Any, ...]:
+    def specs(self, slots: Sequence[TensorSlot]) -> tuple[Any, ...]:
         """Implement ``Adapter.specs``."""
         return tuple(
             (
@@ -227,7 +227,7 @@ class Cupy:
                 or address % align
             ):
                 own = tuple(step // value.dtype.itemsize for step in value.strides)
-                _refuse(slot, _Got(value.shape, value.dtype.name, memory.device_id, own, address), device)
+                _refuse(slot, _GivenTensor(value.shape, value.dtype.name, memory.device_id, own, address), device)
             found.append(address)
         return found
 
@@ -253,7 +253,7 @@ def same_strides(shape: Shape, a: Sequence[int], b: Sequence[int]) -> bool:
     return all(n == 1 or x == y for n, x, y in zip(shape, a, b, strict=True))
 
 
-class _Got(NamedTuple):
+class _GivenTensor(NamedTuple):
     """A user's tensor: shape, element type, device (negative is the CPU), strides in elements, address."""
 
     shape: Shape
@@ -263,7 +263,7 @@ class _Got(NamedTuple):
     address: int
 
 
-def _refuse(slot: Slot, got: _Got, wanted: int) -> None:
+def _refuse(slot: TensorSlot, got: _GivenTensor, wanted: int) -> None:
     """Raise the error of a tensor that does not fit its slot; do nothing if it fits."""
     check_type(slot, tuple(got.shape), got.dtype)
     if got.device != wanted:
@@ -279,7 +279,7 @@ def _refuse(slot: Slot, got: _Got, wanted: int) -> None:
         raise TensorError(what, where=slot.where, hint="clone the tensor: a view may start anywhere")
 
 
-def refuse_gradient(value: Any, slot: Slot) -> None:
+def refuse_gradient(value: Any, slot: TensorSlot) -> None:
     """Refuse a torch tensor, on any device, that requires a gradient, because none is computed.
 
     Raises:
@@ -291,7 +291,7 @@ def refuse_gradient(value: Any, slot: Slot) -> None:
         raise TensorError(what, where=slot.where, hint=hint)
 
 
-def check_type(slot: Slot, shape: Shape, dtype: str) -> None:
+def check_type(slot: TensorSlot, shape: Shape, dtype: str) -> None:
     """Refuse a wrong shape or element type.
 
     Raises:
@@ -329,7 +329,7 @@ def numpy_dtype(dtype: DType) -> Any:
 SIGNED: Final = {1: "uint8", 2: "int16", 4: "int32"}
 
 
-def bits_of(value: Any, kind: Kind, slot: Slot) -> Any:
+def raw_elements(value: Any, kind: Kind, slot: TensorSlot) -> Any:
     """Return the elements of a host tensor as an array of raw unsigned integers, of the tensor's shape.
 
     Raises:
@@ -349,7 +349,7 @@ def bits_of(value: Any, kind: Kind, slot: Slot) -> Any:
     return value.detach().contiguous().view(integer).numpy().view(raw)
 
 
-def of_bits(bits: Any, kind: Kind, dtype: DType) -> Any:
+def tensor_from_bits(bits: Any, kind: Kind, dtype: DType) -> Any:
     """Return a host tensor of a kind with these raw elements."""
     if kind is Kind.NUMPY:
         return bits.view(numpy_dtype(dtype))
@@ -357,15 +357,15 @@ def of_bits(bits: Any, kind: Kind, dtype: DType) -> Any:
     return torch.from_numpy(bits.view(SIGNED[dtype.bytes])).view(getattr(torch, dtype.value))
 
 
-def store(value: Any, kind: Kind, bits: Any, slot: Slot) -> None:
+def store(value: Any, kind: Kind, bits: Any, slot: TensorSlot) -> None:
     """Write raw elements into the user's host tensor ``value``, which must fit the slot."""
-    bits_of(value, kind, slot)
+    raw_elements(value, kind, slot)
     if kind is Kind.NUMPY:
-        value[...] = of_bits(bits, kind, slot.tensor.dtype)
+        value[...] = tensor_from_bits(bits, kind, slot.tensor.dtype)
     else:
         # Only in this mode may tensors be written that were made in it; what is recorded was refused above.
         with import_module("torch").inference_mode():
-            value.copy_(of_bits(bits, kind, slot.tensor.dtype))
+            value.copy_(tensor_from_bits(bits, kind, slot.tensor.dtype))
 
 
 def floats_of(bits: Any, dtype: DType) -> Any:
@@ -398,7 +398,7 @@ def bits_of_floats(values: Any, dtype: DType) -> Any:
     return np.where(np.isnan(back), np.uint16(0x7FC0), rounded)
 
 
-def laid_out(bits: Any, slot: Slot) -> Any:
+def to_memory_order(bits: Any, slot: TensorSlot) -> Any:
     """Return raw elements in the memory order of the slot's strides, as bytes; gaps are zero."""
     np = import_module("numpy")
     if slot.strides == row_major(slot.tensor.shape):

@@ -17,7 +17,7 @@ _HINT = "mirage-formal search writes one"
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class EmulationCase:
     """Graph whose kernels are emulated.
 
     Attributes:
@@ -33,7 +33,7 @@ class Case:
     target: str
 
 
-def cases(root: Path, number: int | None) -> list[Case]:
+def cases(root: Path, number: int | None) -> list[EmulationCase]:
     """Return the cases of a run directory to emulate.
 
     Args:
@@ -51,7 +51,7 @@ def cases(root: Path, number: int | None) -> list[Case]:
     return [_candidate(root, 1 if number is None else number)]
 
 
-def _candidate(root: Path, rank: int) -> Case:
+def _candidate(root: Path, rank: int) -> EmulationCase:
     run = decode(read(root / RUN_FILE), RunRecord, str(root / RUN_FILE))
     program = from_json(bytes(run.program), str(root / RUN_FILE))
     found = sorted(path.parent for path in (root / CANDIDATES).glob(f"*/{GRAPH_FILE}"))
@@ -59,14 +59,14 @@ def _candidate(root: Path, rank: int) -> Case:
     if not chosen:
         ranks = ", ".join(path.name.split("-")[0] for path in found) or "any rank: the run has none"
         raise RunError(f"expected a candidate of rank {ranks}, got {rank}", where=str(root), hint=_HINT)
-    return Case(chosen[0].name, program, _graph(chosen[0]), run.identity.target)
+    return EmulationCase(chosen[0].name, program, _graph(chosen[0]), run.identity.target)
 
 
 def _graph(directory: Path) -> KernelGraph:
     return from_json(read(directory / GRAPH_FILE), str(directory / GRAPH_FILE))
 
 
-def _parts(root: Path, number: int | None) -> list[Case]:
+def _parts(root: Path, number: int | None) -> list[EmulationCase]:
     """Return the distinct subgraphs of a whole program's best cover."""
     record = decode(read(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE))
     program = from_json(bytes(record.graph_of_program), str(root / WHOLE_FILE))
@@ -77,23 +77,23 @@ def _parts(root: Path, number: int | None) -> list[Case]:
     if number is not None and number > count:
         raise RunError(f"expected a part from 1 to {count}, got {number}", where=str(root), hint="count parts from 1")
     wanted = range(count) if number is None else [number - 1]
-    found: dict[tuple[KernelGraph, KernelGraph], Case] = {}
+    found: dict[tuple[KernelGraph, KernelGraph], EmulationCase] = {}
     for i in wanted:
         for case in _part(root, program, record, i):
             found.setdefault((case.program, case.graph), case)
     return list(found.values())
 
 
-def _part(root: Path, program: KernelGraph, record: WholeRecord, i: int) -> Iterator[Case]:
+def _part(root: Path, program: KernelGraph, record: WholeRecord, i: int) -> Iterator[EmulationCase]:
     part: PartRecord = record.best.parts[i]
     name = f"part {i + 1}"
     if part.candidate is None:
         own, _, _ = extract(program, part.operators)
-        yield Case(f"{name}, as it is", own, own, record.identity.target)
+        yield EmulationCase(f"{name}, as it is", own, own, record.identity.target)
         return
     rank = part.directory.rpartition("/")[2].split("-")[0]
     if not (root / part.run).resolve().is_relative_to(root.resolve()) or not rank.isdecimal():
         what = f"expected a directory of the run, got {part.directory!r}"
         raise FormatError(what, where=str(root / WHOLE_FILE), hint="the file is not one that a search wrote")
     case = _candidate(root / part.run, int(rank))
-    yield Case(f"{name}, {case.name}", case.program, case.graph, case.target)
+    yield EmulationCase(f"{name}, {case.name}", case.program, case.graph, case.target)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 if TYPE_CHECKING:
     from mirage_formal.emulate.judge import Emulation
@@ -47,7 +47,7 @@ def emulate(
             if real:
                 about = emulator.seconds(case)
                 what += f" ({about if isinstance(about, str) else _about(about, limit_s)})"
-            step(plain(what), i, len(chosen))
+            step(escape_line(what), i, len(chosen))
             found.append(emulator.run(case))
     step("emulated", len(chosen), len(chosen))
     return found
@@ -87,7 +87,7 @@ def print_table(root: Path, found: Sequence[Emulation], *, real: bool) -> None:
 
     extents = "at the program's own extents" if real else "with fewer blocks and iterations"
     console = Console()
-    console.print(plain(f"{root} on the emulator, {extents}"), markup=False, highlight=False, soft_wrap=True)
+    console.print(escape_line(f"{root} on the emulator, {extents}"), markup=False, highlight=False, soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for column in ("candidate", "kernels", *(f"scale {scale:g}" for scale in SCALES), "results"):
         number = column.startswith("scale")
@@ -95,10 +95,10 @@ def print_table(root: Path, found: Sequence[Emulation], *, real: bool) -> None:
     for one in found:
         kernels = ", ".join(f"{name} {'x'.join(map(str, grid))}" for name, grid in one.kernels)
         cells = (one.case.name, kernels, *_ratios(one, len(SCALES)), _result(one))
-        table.add_row(*(Text(plain(cell, _LONG)) for cell in cells))
+        table.add_row(*(Text(escape_line(cell, _LONG)) for cell in cells))
     console.print(table)
     for text in (*_notes(found), "scales: largest error over its derived tolerance; inside is at most 1"):
-        console.print(plain(text, _LONG), markup=False, highlight=False, soft_wrap=True)
+        console.print(escape_line(text, _LONG), markup=False, highlight=False, soft_wrap=True)
 
 
 def _ratios(one: Emulation, count: int) -> list[str]:

@@ -9,15 +9,15 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from mirage_formal.claims.numerics.numerics import SCALES
-from mirage_formal.claims.numerics.shrink import Smaller, smaller
+from mirage_formal.claims.numerics.shrink import ShrunkPair, shrink
 from mirage_formal.device.emulate import EmulationFault
-from mirage_formal.emulate.cases import Case
-from mirage_formal.emulate.runner import checked, work
+from mirage_formal.emulate.cases import EmulationCase
+from mirage_formal.emulate.runner import amount_of_work, compare_on_emulator
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import NumericsRecord
 from mirage_formal.run.kernel_build.build import build
-from mirage_formal.run.kernel_build.values import Built, KernelRefused
-from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.run.kernel_build.values import BuiltKernels, KernelRefused
+from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from mirage_formal.workers.pool import Pool
 
 _T = TypeVar("_T")
@@ -38,7 +38,7 @@ class Emulation:
         note: Remark if its kernels have no running maximum, or "".
     """
 
-    case: Case
+    case: EmulationCase
     kernels: tuple[tuple[str, tuple[int, int, int]], ...] = ()
     extents: Mapping[int, int] | None = None
     record: NumericsRecord | None = None
@@ -53,7 +53,7 @@ class Emulation:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    case: Case
+    case: EmulationCase
     seed: int
     real: bool
 
@@ -74,14 +74,14 @@ class Emulator:
         self._pool = Pool(1, ("mirage_formal.emulate.judge",))
 
     def __enter__(self) -> Self:
-        for _ in self._pool.run(_ready, [None], limit_s=_START_S):  # its start is no part of a limit
+        for _ in self._pool.run(_do_nothing, [None], limit_s=_START_S):  # its start is no part of a limit
             pass
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._pool.close()
 
-    def seconds(self, case: Case) -> float | str:
+    def seconds(self, case: EmulationCase) -> float | str:
         """Estimate the seconds that a candidate takes at its own extents, or return why that is not known.
 
         The estimate is the time at reduced extents with the same tiles, scaled by the number of statements that threads
@@ -89,7 +89,7 @@ class Emulator:
         """
         return self._asked(_seconds, _Task(case, self._seed, True))
 
-    def run(self, case: Case) -> Emulation:
+    def run(self, case: EmulationCase) -> Emulation:
         """Run a candidate and compare its results.
 
         Raises:
@@ -103,11 +103,11 @@ class Emulator:
         try:
             for outcome in self._pool.run(function, [task], limit_s=self._limit_s, tries=1, once=True):
                 match outcome:
-                    case Done(value=value):
+                    case TaskDone(value=value):
                         return value
-                    case Failed(overdue=True):
+                    case TaskFailed(overdue=True):
                         return f"time limit of {self._limit_s:g} s"
-                    case Failed(reason=reason):
+                    case TaskFailed(reason=reason):
                         return (reason.strip().splitlines() or ["its process died"])[-1]
                     case _:
                         pass
@@ -116,29 +116,29 @@ class Emulator:
         raise AssertionError("the task had no outcome")
 
 
-def _ready(_: Any) -> None:
+def _do_nothing(_: Any) -> None:
     """Do nothing; as the first task of a fresh process, it keeps the start out of the time limit."""
 
 
-def _made(task: _Task, *, real: bool) -> tuple[Smaller, Built]:
+def _build_case(task: _Task, *, real: bool) -> tuple[ShrunkPair, BuiltKernels]:
     case = task.case
-    found = Smaller(case.program, case.graph, {}) if real else smaller(case.program, case.graph)
+    found = ShrunkPair(case.program, case.graph, {}) if real else shrink(case.program, case.graph)
     return found, build(found.candidate, found.program, load_target(case.target))
 
 
 def _seconds(task: _Task) -> float:
     """Estimate the seconds that the emulation takes at the candidate's own extents; see ``Emulator.seconds``."""
-    _, small = _made(task, real=False)
-    _, large = _made(task, real=True)
+    _, small = _build_case(task, real=False)
+    _, large = _build_case(task, real=True)
     begin = 0.0
     for _ in range(2):  # the first call compiles
         begin = time.perf_counter()
-        checked(small, seed=task.seed, scales=SCALES[:1], optimised=True)
-    return (time.perf_counter() - begin) * len(SCALES) * work(large) / max(1.0, work(small))
+        compare_on_emulator(small, seed=task.seed, scales=SCALES[:1], optimised=True)
+    return (time.perf_counter() - begin) * len(SCALES) * amount_of_work(large) / max(1.0, amount_of_work(small))
 
 
 def _emulated(task: _Task) -> Emulation:
-    found, made = _made(task, real=task.real)
-    record = checked(made, seed=task.seed)
+    found, made = _build_case(task, real=task.real)
+    record = compare_on_emulator(made, seed=task.seed)
     kernels = tuple((name, program.grid) for name, program in made.programs.items())
     return Emulation(task.case, kernels, found.extents, record, note=made.stable.note)

@@ -11,11 +11,11 @@ import numpy as np
 from mirage_formal.claims.numerics import numerics
 from mirage_formal.claims.numerics.numerics import NumericsRecord
 from mirage_formal.device import emulate
-from mirage_formal.device.elements import to_bits, to_floats
+from mirage_formal.device.elements import bits_to_floats, floats_to_bits
 from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.kernels.executable import KernelLaunch
-from mirage_formal.kernels.program.instruction_count import amount
-from mirage_formal.run.kernel_build.values import Built
+from mirage_formal.kernels.program.instruction_count import count_statements
+from mirage_formal.run.kernel_build.values import BuiltKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Emulated:
         optimised: Whether kernels with little work are compiled with -O2, too.
     """
 
-    made: Built
+    made: BuiltKernels
     sanitize: bool = False
     optimised: bool = False
 
@@ -50,7 +50,7 @@ class Emulated:
             with np.errstate(over="ignore", invalid="ignore"):
                 found = np.matmul(a, b).astype(np.float64)
                 dtype = types[launch.result].dtype
-                values[launch.result] = to_floats(to_bits(found, dtype, np), dtype, np)
+                values[launch.result] = bits_to_floats(floats_to_bits(found, dtype, np), dtype, np)
         return [values[number].reshape(types[number].shape).astype(np.float64) for number in executable.outputs]
 
     def _memory(self, number: int, values: dict[int, Any]) -> Any:
@@ -58,7 +58,7 @@ class Emulated:
         executable = self.made.executable
         base = executable.base(number)
         array = values[base].reshape(executable.values[base].shape)
-        return spread(array, executable.strides(base)).reshape(-1)
+        return lay_out(array, executable.strides(base)).reshape(-1)
 
     def _value(self, number: int, values: dict[int, Any]) -> Any:
         """Return a value, which may be a view, as an array of its shape."""
@@ -83,7 +83,7 @@ class Emulated:
             values[base] = array.reshape(types[base].shape)
 
 
-def spread(array: Any, strides: Sequence[int]) -> Any:
+def lay_out(array: Any, strides: Sequence[int]) -> Any:
     """Return an array's elements in the memory order of strides; gaps are zero."""
     if tuple(strides) == row_major(array.shape):
         return array
@@ -93,8 +93,8 @@ def spread(array: Any, strides: Sequence[int]) -> Any:
     return flat
 
 
-def checked(
-    made: Built,
+def compare_on_emulator(
+    made: BuiltKernels,
     *,
     seed: int = 0,
     sanitize: bool = False,
@@ -122,10 +122,10 @@ def checked(
     )
 
 
-def work(made: Built) -> float:
+def amount_of_work(made: BuiltKernels) -> float:
     """Return the work of its generated kernels, in statements of one thread; compares kernels of equal tiles."""
     launches = [launch for launch in made.executable.launches if isinstance(launch, KernelLaunch)]
-    return sum(amount(made.programs[launch.name]) for launch in launches)
+    return sum(count_statements(made.programs[launch.name]) for launch in launches)
 
 
-__all__ = ["Emulated", "checked", "spread", "work"]
+__all__ = ["Emulated", "amount_of_work", "compare_on_emulator", "lay_out"]

@@ -58,12 +58,12 @@ class IgnoredOptionWarning(UserWarning):
 def user_frame() -> FrameType | None:
     """Return the innermost frame outside this package: the user's line."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _own(frame):
+    while frame is not None and _is_internal_frame(frame):
         frame = frame.f_back
     return frame
 
 
-def _own(frame: FrameType) -> bool:
+def _is_internal_frame(frame: FrameType) -> bool:
     """Return whether a frame is of this package, or of an import statement between it and the user."""
     path = frame.f_code.co_filename
     return os.path.abspath(path).startswith(_PACKAGE) or path.startswith("<frozen importlib")
@@ -73,7 +73,7 @@ def user_origin() -> Origin | None:
     """Return the user's line, and the function of the front end that it calls."""
     frame: FrameType | None = sys._getframe(1)
     call = ""
-    while frame is not None and _own(frame):
+    while frame is not None and _is_internal_frame(frame):
         call = frame.f_code.co_name
         frame = frame.f_back
     return None if frame is None else Origin(frame.f_code.co_filename, frame.f_lineno, _SYMBOLS.get(call, call))
@@ -84,12 +84,12 @@ def user_line() -> str:
     return str(user_origin() or "")
 
 
-def fail(error: type[MirageError], what: str, hint: str) -> MirageError:
+def error_at_user_line(error: type[MirageError], what: str, hint: str) -> MirageError:
     """Return an error of the given class that names the user's file and line."""
     return error(what, where=user_line(), hint=hint)
 
 
-def ignore(what: str) -> None:
+def warn_ignored(what: str) -> None:
     """Warn, at the user's line, that an option has no effect here."""
     frame = user_frame()
     path, line = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("<unknown>", 1)
@@ -133,7 +133,7 @@ def parse_dtype(given: object) -> DType:
     found = _DTYPES.get(text.rpartition(".")[2])
     if found is None:
         names = ", ".join(d.value for d in DType)
-        raise fail(DTypeError, f"dtype: expected one of {names}, got {given!r}", f"use one of {names}")
+        raise error_at_user_line(DTypeError, f"dtype: expected one of {names}, got {given!r}", f"use one of {names}")
     return found
 
 
@@ -146,7 +146,7 @@ def _is_scalar(value: object) -> bool:
     return type(value).__module__ == "numpy" and getattr(value, "shape", None) == ()
 
 
-def exact(operator: str, value: object) -> Fraction:
+def parse_number(operator: str, value: object) -> Fraction:
     """Return the exact number that the user wrote.
 
     A float stands for the shortest decimal text that denotes it, so 0.1 is one tenth; a Fraction is itself.
@@ -158,7 +158,7 @@ def exact(operator: str, value: object) -> Fraction:
     if _is_scalar(value) and callable(item):
         value = item()
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction | Decimal):
-        raise fail(
+        raise error_at_user_line(
             UnsupportedError,
             f"{operator}: expected a number, got {type(value).__name__}",
             "use an int, float or Fraction",
@@ -167,11 +167,13 @@ def exact(operator: str, value: object) -> Fraction:
         found = Fraction(repr(value)) if isinstance(value, float) else Fraction(value)
         small = max(abs(found.numerator), found.denominator) < 10**_MAX_DIGITS
     except (ValueError, OverflowError):
-        raise fail(
+        raise error_at_user_line(
             UnsupportedError, f"{operator}: expected a finite number, got {value}", "use a finite number"
         ) from None
     if not small:
-        raise fail(UnsupportedError, f"{operator}: expected a number of few digits, got a huge one", "round it")
+        raise error_at_user_line(
+            UnsupportedError, f"{operator}: expected a number of few digits, got a huge one", "round it"
+        )
     return found
 
 
@@ -183,13 +185,15 @@ def parse_eps(operator: str, eps: object) -> Fraction | None:
     """
     if eps is None:
         return None
-    found = exact(operator, eps)
+    found = parse_number(operator, eps)
     if found < 0:
-        raise fail(UnsupportedError, f"{operator}: expected eps >= 0, got {eps}", "give a small positive eps")
+        raise error_at_user_line(
+            UnsupportedError, f"{operator}: expected eps >= 0, got {eps}", "give a small positive eps"
+        )
     return found or None
 
 
-def whole(operator: str, name: str, value: object) -> int:
+def parse_int(operator: str, name: str, value: object) -> int:
     """Return an integer argument.
 
     Raises:
@@ -201,18 +205,20 @@ def whole(operator: str, name: str, value: object) -> int:
         return index(value)  # type: ignore[arg-type]
     except TypeError:
         hint = f"give {name} as integers"
-        raise fail(ShapeError, f"{operator}: expected {name} to be an integer, got {value!r}", hint) from None
+        raise error_at_user_line(
+            ShapeError, f"{operator}: expected {name} to be an integer, got {value!r}", hint
+        ) from None
 
 
-def whole_tuple(operator: str, name: str, values: object) -> tuple[int, ...]:
+def parse_ints(operator: str, name: str, values: object) -> tuple[int, ...]:
     """Return a tuple of integers; a single integer stands for a tuple of one.
 
     Raises:
         ShapeError: It is none.
     """
     if isinstance(values, str) or not isinstance(values, Sequence):
-        return (whole(operator, name, values),)
-    return tuple(whole(operator, name, value) for value in values)
+        return (parse_int(operator, name, values),)
+    return tuple(parse_int(operator, name, value) for value in values)
 
 
 def parse_shape(operator: str, name: str, values: object) -> Shape:
@@ -221,9 +227,9 @@ def parse_shape(operator: str, name: str, values: object) -> Shape:
     Raises:
         ShapeError: It is none.
     """
-    shape = whole_tuple(operator, name, values)
+    shape = parse_ints(operator, name, values)
     if (fault := shape_fault(shape)) is not None:
-        raise fail(ShapeError, f"{operator}: {name}: {fault}", "give positive extents")
+        raise error_at_user_line(ShapeError, f"{operator}: {name}: {fault}", "give positive extents")
     return shape
 
 
@@ -245,8 +251,10 @@ def parse_layout(
             again, dtype = dtype is not None, value
         if again:
             hint = f"write {operator}(dims, strides, dtype)"
-            raise fail(ShapeError, f"{operator}: expected strides and dtype once, got {value!r} as well", hint)
-    steps = None if strides is None else whole_tuple(operator, "strides", strides)
+            raise error_at_user_line(
+                ShapeError, f"{operator}: expected strides and dtype once, got {value!r} as well", hint
+            )
+    steps = None if strides is None else parse_ints(operator, "strides", strides)
     return steps, DType.FLOAT16 if dtype is None else parse_dtype(dtype)
 
 
@@ -256,9 +264,11 @@ def parse_dim(operator: str, dim: object, rank: int, tensor: str) -> int:
     Raises:
         ShapeError: The tensor has no such dim.
     """
-    found = whole(operator, "dim", dim)
+    found = parse_int(operator, "dim", dim)
     if not -rank <= found < rank:
-        raise fail(ShapeError, f"{operator}: expected a dim in {-rank}..{rank - 1} of {tensor}, got {found}", "fix dim")
+        raise error_at_user_line(
+            ShapeError, f"{operator}: expected a dim in {-rank}..{rank - 1} of {tensor}, got {found}", "fix dim"
+        )
     return found % rank
 
 
@@ -268,10 +278,12 @@ def parse_dim3(operator: str, name: str, values: object) -> Dim3:
     Raises:
         ShapeError: It is none.
     """
-    found = whole_tuple(operator, name, values)
+    found = parse_ints(operator, name, values)
     if not 1 <= len(found) <= 3 or any(extent < 1 for extent in found):
         hint = f"write {name}=(x, y, z)"
-        raise fail(ShapeError, f"{operator}: expected {name} of three positive integers, got {values!r}", hint)
+        raise error_at_user_line(
+            ShapeError, f"{operator}: expected {name} of three positive integers, got {values!r}", hint
+        )
     x, y, z = (*found, 1, 1)[:3]
     return (x, y, z)
 
@@ -284,7 +296,7 @@ def parse_map(operator: str, name: str, values: object) -> DimMap:
     """
     if not isinstance(values, Sequence) or len(values) != 3:
         hint = f"write {name}=(x, y, z) with a dim or -1 for each grid axis"
-        raise fail(ShapeError, f"{operator}: expected {name} of three dims, got {values!r}", hint)
+        raise error_at_user_line(ShapeError, f"{operator}: expected {name} of three dims, got {values!r}", hint)
     x, y, z = (parse_optional_dim(operator, name, value) for value in values)
     return (x, y, z)
 
@@ -297,7 +309,9 @@ def parse_optional_dim(operator: str, name: str, value: object) -> int | None:
     """
     if value is None:
         return None
-    found = whole(operator, name, value)
+    found = parse_int(operator, name, value)
     if found < -1:
-        raise fail(ShapeError, f"{operator}: expected {name} to be a dim or -1, got {found}", "count dims from 0")
+        raise error_at_user_line(
+            ShapeError, f"{operator}: expected {name} to be a dim or -1, got {found}", "count dims from 0"
+        )
     return None if found == -1 else found

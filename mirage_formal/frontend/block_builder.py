@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 from mirage_formal.errors import GraphError, MirageError, ShapeError, UnsupportedError
 from mirage_formal.frontend.arguments import (
     Number,
-    fail,
-    ignore,
+    error_at_user_line,
     parse_dim,
     parse_dim3,
     parse_eps,
+    parse_int,
     parse_map,
     parse_optional_dim,
-    whole,
+    warn_ignored,
 )
 from mirage_formal.frontend.functions import Functions
-from mirage_formal.frontend.handles import Handle, describe, not_a_tensor, rule_error
+from mirage_formal.frontend.handles import Handle, not_a_tensor_error, result_label, rule_error
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.rules import iterator_type, saver_type, shared_results, stage_fault
@@ -78,11 +78,13 @@ class BlockBuilder(Functions[BlockTensor]):
         name = "new_threadblock_graph"
         self.grid = parse_dim3(name, "grid_dim", grid_dim)
         self.block = parse_dim3(name, "block_dim", block_dim)
-        self.forloop_range = whole(name, "forloop_range", forloop_range)
-        self.reduction_dimx = whole(name, "reduction_dimx", reduction_dimx)
+        self.forloop_range = parse_int(name, "forloop_range", forloop_range)
+        self.reduction_dimx = parse_int(name, "reduction_dimx", reduction_dimx)
         for what, value in (("forloop_range", self.forloop_range), ("reduction_dimx", self.reduction_dimx)):
             if value < 1:
-                raise fail(ShapeError, f"{name}: expected {what} >= 1, got {value}", f"give a positive {what}")
+                raise error_at_user_line(
+                    ShapeError, f"{name}: expected {what} >= 1, got {value}", f"give a positive {what}"
+                )
         self.sources: list[Handle] = []
         self._inputs: list[InputIterator] = []
         self._ops: list[Op] = []
@@ -110,18 +112,22 @@ class BlockBuilder(Functions[BlockTensor]):
             UnsupportedError: ``store_in_dmem`` is set.
         """
         if not isinstance(dtensor, Handle) or isinstance(dtensor, BlockTensor):
-            raise not_a_tensor("new_input", dtensor, "a tensor of a kernel graph")
+            raise not_a_tensor_error("new_input", dtensor, "a tensor of a kernel graph")
         if store_in_dmem:
-            raise fail(UnsupportedError, "new_input: store_in_dmem is not supported", "leave store_in_dmem out")
+            raise error_at_user_line(
+                UnsupportedError, "new_input: store_in_dmem is not supported", "leave store_in_dmem out"
+            )
         if self._ops:
-            raise fail(GraphError, f"new_input: {dtensor!r} comes after an operator", "make all inputs first")
+            raise error_at_user_line(
+                GraphError, f"new_input: {dtensor!r} comes after an operator", "make all inputs first"
+            )
         iterator = InputIterator(
             parse_map("new_input", "input_map", input_map), parse_optional_dim("new_input", "forloop_dim", forloop_dim)
         )
         tile = iterator_type(self.grid, self.forloop_range, iterator, DTensor(dtensor.shape, dtensor.dtype))
         if isinstance(tile, str):
             hint = "grid and loop must divide the dims they split, the grid first"
-            raise fail(ShapeError, f"new_input: {dtensor!r}: {tile}", hint)
+            raise error_at_user_line(ShapeError, f"new_input: {dtensor!r}: {tile}", hint)
         self.sources.append(dtensor)
         self._inputs.append(iterator)
         return self._tensor(tile, dtensor.label)
@@ -143,20 +149,20 @@ class BlockBuilder(Functions[BlockTensor]):
             GraphError: The tensor is inside the loop.
             UnsupportedError: ``forloop_dim`` or ``epilogue`` is set.
         """
-        from mirage_formal.frontend.mirage_api.table import refusal  # it imports this module
+        from mirage_formal.frontend.mirage_api.table import refusal_error  # it imports this module
 
         if epilogue is not None:
-            raise refusal("new_output(epilogue)", f"new_output: expected no epilogue, got {epilogue!r}")
+            raise refusal_error("new_output(epilogue)", f"new_output: expected no epilogue, got {epilogue!r}")
         tensor = self._own("new_output", stensor)
         if parse_optional_dim("new_output", "forloop_dim", forloop_dim) is not None:
             hint = "accumulate before the saver; leave forloop_dim out"
-            raise fail(UnsupportedError, f"new_output: expected no forloop_dim, got {forloop_dim}", hint)
+            raise error_at_user_line(UnsupportedError, f"new_output: expected no forloop_dim, got {forloop_dim}", hint)
         saver = OutputSaver(tensor.number, parse_map("new_output", "output_map", output_map))
         found = saver_type(self.grid, saver, tensor.type)
         if isinstance(found, str):
             error: type[MirageError] = ShapeError if tensor.after_loop else GraphError
             hint = "give a dim for every grid axis above 1" if tensor.after_loop else _LOOP_HINT
-            raise fail(error, f"new_output: {tensor!r}: {found}", hint)
+            raise error_at_user_line(error, f"new_output: {tensor!r}: {found}", hint)
         self._outputs.append(saver)
         self.results.append(found)
 
@@ -164,9 +170,9 @@ class BlockBuilder(Functions[BlockTensor]):
 
         def __getattr__(self, name: str) -> Any:
             """Names of the reference system that block graphs here have not: refused by their row of the table."""
-            from mirage_formal.frontend.mirage_api.table import missing
+            from mirage_formal.frontend.mirage_api.table import missing_attribute_error
 
-            raise missing("TBGraph", name, type(self).__name__)
+            raise missing_attribute_error("TBGraph", name, type(self).__name__)
 
     def rms_norm(self, A: BlockTensor, dim: int = -1, eps: Number | None = None) -> BlockTensor:
         """Return the root-mean-square norm x / sqrt(mean of x^2 + eps) along one dim.
@@ -261,7 +267,7 @@ class BlockBuilder(Functions[BlockTensor]):
             GraphError: A is no tensor of this block graph, or behind the loop.
         """
         if acc not in _ACCUMULATORS:
-            raise fail(
+            raise error_at_user_line(
                 UnsupportedError, f"forloop_accum: expected acc None, {_texts(_ACCUMULATORS)}, got {acc!r}", "fix acc"
             )
         return self._one(_ACCUMULATORS[acc], (self._own("forloop_accum", A),))
@@ -282,7 +288,7 @@ class BlockBuilder(Functions[BlockTensor]):
         """
         if acc not in _RESCALED:
             text = f"forloop_accum_rescale: expected acc None, {_texts(_RESCALED)}, got {acc!r}"
-            raise fail(UnsupportedError, text, "fix acc")
+            raise error_at_user_line(UnsupportedError, text, "fix acc")
         name = "forloop_accum_rescale"
         return self._one(_RESCALED[acc], (self._own(name, A), self._own(name, B)))
 
@@ -323,7 +329,9 @@ class BlockBuilder(Functions[BlockTensor]):
             GraphError: It has no output.
         """
         if not self._outputs:
-            raise fail(GraphError, "block graph: expected at least one output, got none", "call new_output")
+            raise error_at_user_line(
+                GraphError, "block graph: expected at least one output, got none", "call new_output"
+            )
         return BlockGraph(
             grid=self.grid,
             block=self.block,
@@ -341,10 +349,12 @@ class BlockBuilder(Functions[BlockTensor]):
 
     def _own(self, operator: str, value: object) -> BlockTensor:
         if not isinstance(value, BlockTensor) or value.graph is not self:
-            raise not_a_tensor(operator, value, "a tensor of this block graph")
+            raise not_a_tensor_error(operator, value, "a tensor of this block graph")
         if isinstance(value, MaximumChange):
             hint = "its only use is exp: forloop_accum_rescale(A, exp(difference))"
-            raise fail(GraphError, f"{operator}: expected a tensor of this block graph, got the {value!r}", hint)
+            raise error_at_user_line(
+                GraphError, f"{operator}: expected a tensor of this block graph, got the {value!r}", hint
+            )
         return value
 
     def _align(self, kind: OpKind, a: BlockTensor, b: BlockTensor) -> tuple[BlockTensor, BlockTensor]:
@@ -356,12 +366,12 @@ class BlockBuilder(Functions[BlockTensor]):
         types = tuple(t.type for t in operands)
         if (stage := stage_fault(kind, tuple(t.after_loop for t in operands))) is not None:
             given = ", ".join(map(repr, operands))
-            raise fail(GraphError, f"{kind.value}: {stage} (operands {given})", _LOOP_HINT)
+            raise error_at_user_line(GraphError, f"{kind.value}: {stage} (operands {given})", _LOOP_HINT)
         results = shared_results(kind, attrs, types, BlockContext(self.forloop_range, self.reduction_dimx))
         if isinstance(results, str):
             raise rule_error(kind, results, operands, attrs)
         self._ops.append(Op(kind, tuple(t.number for t in operands), attrs))
-        label = describe(kind, operands, len(self._tensors))
+        label = result_label(kind, operands, len(self._tensors))
         return tuple(self._tensor(result, label) for result in results)
 
 
@@ -389,16 +399,16 @@ def new_threadblock_graph(
         ShapeError: A number is not positive.
         UnsupportedError: Blocks shall form clusters, or there is no such option.
     """
-    from mirage_formal.frontend.mirage_api.table import refusal  # it imports this module
+    from mirage_formal.frontend.mirage_api.table import refusal_error  # it imports this module
 
     name = "new_threadblock_graph"
     for option, value in more.items():
         if option == "cluster_dim":
             if (cluster := parse_dim3(name, option, value)) != (1, 1, 1):
-                raise refusal(f"{name}(cluster_dim)", f"{name}: expected cluster_dim (1, 1, 1), got {cluster}")
+                raise refusal_error(f"{name}(cluster_dim)", f"{name}: expected cluster_dim (1, 1, 1), got {cluster}")
         elif option in ("pipe_stage", "num_warp_groups"):
-            ignore(f"{name} option {option}")
+            warn_ignored(f"{name} option {option}")
         else:
             hint = "the options are grid_dim, block_dim, forloop_range, reduction_dimx"
-            raise fail(UnsupportedError, f"{name}: no option is called {option}", hint)
+            raise error_at_user_line(UnsupportedError, f"{name}: no option is called {option}", hint)
     return BlockBuilder(grid_dim, block_dim, forloop_range, reduction_dimx)

@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from mirage_formal.errors import DTypeError, GraphError, ShapeError, UnsupportedError
 from mirage_formal.frontend.arguments import (
     assigned_name,
-    fail,
+    error_at_user_line,
+    parse_ints,
     parse_layout,
     parse_shape,
     user_origin,
-    whole_tuple,
 )
 from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor
-from mirage_formal.frontend.handles import describe, not_a_tensor, rule_error
+from mirage_formal.frontend.handles import not_a_tensor_error, result_label, rule_error
 from mirage_formal.frontend.origins import Origin, Origins
 from mirage_formal.frontend.products import Products
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import needed
+from mirage_formal.graph.edit import needed_items
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.rules import device_results
@@ -82,7 +82,9 @@ class KernelBuilder(Products):
         steps = row_major(shape) if strides is None else tuple(strides)
         if len(steps) != len(shape) or any(step < 0 for step in steps):
             hint = "give one stride, in elements, for each dim"
-            raise fail(ShapeError, f"new_input: expected {len(shape)} strides >= 0, got {list(steps)}", hint)
+            raise error_at_user_line(
+                ShapeError, f"new_input: expected {len(shape)} strides >= 0, got {list(steps)}", hint
+            )
         label = self._name(name)
         tensor = DTensor(shape, dtype)
         handle = self._tensor(tensor, label)
@@ -114,7 +116,7 @@ class KernelBuilder(Products):
         """
         shape, found = parse_shape("band", "dims", dims), Band(lower, upper)
         if (fault := found.fault(shape, DType.BOOL)) is not None:
-            raise fail(ShapeError, f"band: {fault}", "give two dims or more, and a bound")
+            raise error_at_user_line(ShapeError, f"band: {fault}", "give two dims or more, and a bound")
         handle = self.new_input(shape, dtype=DType.BOOL, name=name)
         self._declared[-1] = replace(self._declared[-1], band=found)
         return handle
@@ -131,15 +133,17 @@ class KernelBuilder(Products):
             UnsupportedError: The strides are not row-major.
         """
         a = self._own("mark_output", A)
-        if strides is not None and whole_tuple("mark_output", "strides", strides) != row_major(a.shape):
+        if strides is not None and parse_ints("mark_output", "strides", strides) != row_major(a.shape):
             text = f"mark_output: expected row-major strides {list(row_major(a.shape))}, got {list(strides)}"
-            raise fail(
+            raise error_at_user_line(
                 UnsupportedError, text, "leave strides out; transpose the tensor if its dims are in another order"
             )
         if a in self.inputs:
-            raise fail(GraphError, f"mark_output: expected a result, got the input {a!r}", "mark what operators return")
+            raise error_at_user_line(
+                GraphError, f"mark_output: expected a result, got the input {a!r}", "mark what operators return"
+            )
         if a in self.outputs:
-            raise fail(GraphError, f"mark_output: {a!r} is marked already", "mark each output once")
+            raise error_at_user_line(GraphError, f"mark_output: {a!r} is marked already", "mark each output once")
         self.outputs.append(a)
 
     def customized(self, inputs: Sequence[Tensor], bgraph: BlockBuilder) -> list[Tensor]:
@@ -159,19 +163,21 @@ class KernelBuilder(Products):
         """
         if not isinstance(bgraph, BlockBuilder):
             text = f"customized: expected a block graph, got {type(bgraph).__name__}"
-            raise fail(GraphError, text, "make it with new_threadblock_graph")
+            raise error_at_user_line(GraphError, text, "make it with new_threadblock_graph")
         operands = tuple(self._own("customized", item) for item in inputs)
         block = bgraph.freeze()
         if len(operands) != len(bgraph.sources):
             text = f"customized: expected {len(bgraph.sources)} inputs, got {len(operands)}"
-            raise fail(GraphError, text, "give one tensor for each new_input of the block graph, in order")
+            raise error_at_user_line(
+                GraphError, text, "give one tensor for each new_input of the block graph, in order"
+            )
         for position, (operand, source) in enumerate(zip(operands, bgraph.sources, strict=True)):
             if operand.shape != source.shape:
                 text = f"customized: input {position}: expected {source!r} as in new_input, got {operand!r}"
-                raise fail(ShapeError, text, "give the tensors in the order of the new_input lines")
+                raise error_at_user_line(ShapeError, text, "give the tensors in the order of the new_input lines")
             if operand.dtype is not source.dtype:
                 text = f"customized: input {position}: expected {source.dtype}, got {operand!r} of {operand.dtype}"
-                raise fail(DTypeError, text, "give the tensors in the order of the new_input lines")
+                raise error_at_user_line(DTypeError, text, "give the tensors in the order of the new_input lines")
         op = GraphDefined(tuple(t.number for t in operands), block)
         return list(self._append(op, operands, tuple(bgraph.results), f"customized{len(self._steps)}"))
 
@@ -182,7 +188,9 @@ class KernelBuilder(Products):
             GraphError: There is no output.
         """
         if not (outputs := self.results()):
-            raise fail(GraphError, "expected at least one output, got none", "call graph.mark_output(tensor)")
+            raise error_at_user_line(
+                GraphError, "expected at least one output, got none", "call graph.mark_output(tensor)"
+            )
         number = {t.number: index for index, t in enumerate(self.inputs)}
         ops: list[KernelOp] = []
         for step in self._kept():
@@ -206,14 +214,16 @@ class KernelBuilder(Products):
     def _kept(self) -> list[_Step]:
         """Return the steps that some output needs, in order."""
         steps = [(step, [t.number for t in step.results], [t.number for t in step.operands]) for step in self._steps]
-        return needed(steps, (t.number for t in self.results()))
+        return needed_items(steps, (t.number for t in self.results()))
 
     def _name(self, name: str | None) -> str:
         taken = {item.name for item in self._declared}
         if name is not None:
             if not isinstance(name, str) or not name.isidentifier() or name in taken:
                 hint = "give every input its own identifier"
-                raise fail(GraphError, f"new_input: expected a new identifier as name, got {name!r}", hint)
+                raise error_at_user_line(
+                    GraphError, f"new_input: expected a new identifier as name, got {name!r}", hint
+                )
             return name
         wanted = assigned_name() or f"input{len(taken)}"
         found, copy = wanted, 2
@@ -236,7 +246,7 @@ class KernelBuilder(Products):
     def _own(self, operator: str, value: object) -> Tensor:
         if not isinstance(value, Tensor) or value.graph is not self:
             wanted = "a tensor of this block graph" if isinstance(value, BlockTensor) else "a tensor of this graph"
-            raise not_a_tensor(operator, value, wanted)
+            raise not_a_tensor_error(operator, value, wanted)
         return value
 
     def _apply(self, kind: OpKind, operands: tuple[Tensor, ...], attrs: Attrs = NO_ATTRS) -> tuple[Tensor, ...]:
@@ -244,4 +254,4 @@ class KernelBuilder(Products):
         if isinstance(results, str):
             raise rule_error(kind, results, operands, attrs)
         op = Op(kind, tuple(t.number for t in operands), attrs)
-        return self._append(op, operands, results, describe(kind, operands, self._count))
+        return self._append(op, operands, results, result_label(kind, operands, self._count))

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Final, TypeVar
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.frontend.arguments import Number, exact, fail, is_number
+from mirage_formal.frontend.arguments import Number, error_at_user_line, is_number, parse_number
 from mirage_formal.frontend.handles import Handle
 from mirage_formal.frontend.masks import Masks
 from mirage_formal.graph.ops import OpKind
@@ -142,12 +142,12 @@ class Functions(Masks[H]):
             GraphError: A is no tensor of this graph.
             UnsupportedError: c is no finite number, or a whole or half number above 64 or below -64.
         """
-        a, power = self._own("pow", A), exact("pow", c)
+        a, power = self._own("pow", A), parse_number("pow", c)
         if power.denominator > 2:
             return self.exp(self._scaled("pow", self.log(a), power))
         if abs(power) > MAX_POWER:
             text = f"pow: expected an exponent in -{MAX_POWER}..{MAX_POWER}, got {power}"
-            raise fail(UnsupportedError, text, "write exp(c * log(x)) where x is above 0")
+            raise error_at_user_line(UnsupportedError, text, "write exp(c * log(x)) where x is above 0")
         if power == 0:
             return self.full_like(a, 1)
         whole, half = divmod(abs(power), 1)
@@ -190,7 +190,7 @@ class Functions(Masks[H]):
             return self._unary(OpKind.GELU, A)
         if approximate != "tanh":
             text = f"gelu: expected approximate to be 'none' or 'tanh', got {approximate!r}"
-            raise fail(UnsupportedError, text, "use one of the two")
+            raise error_at_user_line(UnsupportedError, text, "use one of the two")
         a = self._own("gelu", A)
         slope = self.shift(
             self._times("gelu", self._one(OpKind.SQUARE, (a,)), 2 * _GELU_SLOPE * _GELU_CUBE), 2 * _GELU_SLOPE
@@ -212,7 +212,7 @@ class Functions(Masks[H]):
             GraphError: A is no tensor of this graph.
             UnsupportedError: The slope is no finite number.
         """
-        slope, x = exact("leaky_relu", negative_slope), self._own("leaky_relu", A)
+        slope, x = parse_number("leaky_relu", negative_slope), self._own("leaky_relu", A)
         positive = self._one(OpKind.RELU, (x,))
         if slope == 0:
             return positive
@@ -235,7 +235,7 @@ class Functions(Masks[H]):
             UnsupportedError: A number is not finite.
         """
         for number, tensor in ((A, B), (B, A)):
-            if is_number(number) and exact("maximum", number) == 0:
+            if is_number(number) and parse_number("maximum", number) == 0:
                 return self._one(OpKind.RELU, (self._own("maximum", tensor),))
         return self._extreme(OpKind.MAXIMUM, A, B)
 
@@ -261,7 +261,7 @@ class Functions(Masks[H]):
             A, B = B, A
         if is_number(B):
             a = self._own(kind.value, A)
-            return self._one(kind, (a, self.full_like(a, exact(kind.value, B))))
+            return self._one(kind, (a, self.full_like(a, parse_number(kind.value, B))))
         return self._pair(kind, A, B)
 
     def clamp(
@@ -293,7 +293,7 @@ class Functions(Masks[H]):
         a = self._own("clamp", A)
         min, max = (min_val if min is None else min), (max_val if max is None else max)
         if min is None and max is None:
-            raise fail(UnsupportedError, "clamp: expected min, max or both, got neither", "give a bound")
+            raise error_at_user_line(UnsupportedError, "clamp: expected min, max or both, got neither", "give a bound")
         if min is not None:
             a = self.maximum(a, min)
         return a if max is None else self.minimum(a, max)
@@ -321,7 +321,7 @@ class Functions(Masks[H]):
             return self.select(m, A, B)
         if is_number(A) and is_number(B):
             # Over the rationals the difference is exact.
-            low, difference = exact("where", B), exact("where", A) - exact("where", B)
+            low, difference = parse_number("where", B), parse_number("where", A) - parse_number("where", B)
             return self.shift(self._times("where", m, difference), low)
         chosen = [self._chosen(m, A), self._chosen(None if self._is_zero(B) else self.sub(1, m), B)]
         parts = [part for part in chosen if part is not None]
@@ -333,7 +333,7 @@ class Functions(Masks[H]):
 
     @staticmethod
     def _is_zero(value: object) -> bool:
-        return is_number(value) and exact("where", value) == 0
+        return is_number(value) and parse_number("where", value) == 0
 
     def full_like(self, A: H, c: Number) -> H:
         """Return a tensor of A's shape and element type, every element of which is one number.

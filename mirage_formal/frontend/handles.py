@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from mirage_formal.errors import DTypeError, GraphError, MirageError, ShapeError
-from mirage_formal.frontend.arguments import fail
+from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.rules import result_dtype
 from mirage_formal.graph.types import DType, Shape
@@ -119,7 +119,7 @@ class Handle:
         return self.graph.pow(self, other)
 
 
-def describe(kind: OpKind, operands: tuple[Handle, ...], number: int) -> str:
+def result_label(kind: OpKind, operands: tuple[Handle, ...], number: int) -> str:
     """Return a short name of a result for messages: ``matmul(Q,K)``, or ``t7`` if that is too long."""
     text = f"{kind.value}({','.join(t.label for t in operands)})"
     return text if len(text) <= _LONGEST_LABEL else f"t{number}"
@@ -140,22 +140,22 @@ def matmul_fault(a: Handle, b: Handle) -> tuple[str, str] | None:
 def rule_error(kind: OpKind, text: str, operands: tuple[Handle, ...], attrs: Attrs = NO_ATTRS) -> MirageError:
     """Return the error for a type rule's fault with these operands."""
     if kind is OpKind.MATMUL and (found := matmul_fault(operands[0], operands[1])) is not None:
-        return fail(ShapeError, f"{kind.value}: {found[0]}", found[1])
+        return error_at_user_line(ShapeError, f"{kind.value}: {found[0]}", found[1])
     typed = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
     if not isinstance(typed, DType):
         given = ", ".join(f"{t!r} {t.dtype.value}" for t in operands)
         fault = typed if kind is OpKind.CAST else f"{typed.partition(', got')[0]}, got {given}"
         masks = any(t.dtype is DType.BOOL for t in operands) or kind is OpKind.LOGICAL_NOT
         hint = "cast a mask to count with it; compare a tensor to make a mask" if masks else "cast one operand"
-        return fail(DTypeError, f"{kind.value}: {fault}", hint)
+        return error_at_user_line(DTypeError, f"{kind.value}: {fault}", hint)
     given = ", ".join(map(repr, operands))
-    return fail(ShapeError, f"{kind.value}: {text} (operands {given})", "fix the shapes of the operands")
+    return error_at_user_line(ShapeError, f"{kind.value}: {text} (operands {given})", "fix the shapes of the operands")
 
 
-def not_a_tensor(operator: str, value: object, wanted: str) -> MirageError:
+def not_a_tensor_error(operator: str, value: object, wanted: str) -> MirageError:
     """Return the error for an operand that is no tensor of the given graph."""
     if isinstance(value, Handle):
         hint = "operators take tensors of one graph; block graphs read kernel tensors through new_input"
-        return fail(GraphError, f"{operator}: expected {wanted}, got {value!r} of another graph", hint)
+        return error_at_user_line(GraphError, f"{operator}: expected {wanted}, got {value!r} of another graph", hint)
     hint = "make tensors with new_input and the operators of the graph"
-    return fail(GraphError, f"{operator}: expected {wanted}, got {type(value).__name__}", hint)
+    return error_at_user_line(GraphError, f"{operator}: expected {wanted}, got {type(value).__name__}", hint)

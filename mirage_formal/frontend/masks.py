@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.frontend.arguments import Number, exact, fail, is_number
+from mirage_formal.frontend.arguments import Number, error_at_user_line, is_number, parse_number
 from mirage_formal.frontend.handles import Handle
 from mirage_formal.frontend.operators import Operators
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -124,7 +124,7 @@ class Masks(Operators[H]):
         if is_number(A):
             return self._compared(turned, kind, B, A)
         if is_number(B):
-            return self._one(kind, (self._own(kind.value, A),), Attrs(value=exact(kind.value, B)))
+            return self._one(kind, (self._own(kind.value, A),), Attrs(value=parse_number(kind.value, B)))
         return self._pair(turned, B, A) if kind in (OpKind.GT, OpKind.GE) else self._pair(kind, A, B)
 
     def logical_not(self, A: H) -> H:
@@ -179,7 +179,7 @@ class Masks(Operators[H]):
         found = self._own(operator, value)
         if found.dtype is not DType.BOOL:
             text = f"{operator}: expected a mask of booleans, got {found!r} of {found.dtype.value}"
-            raise fail(UnsupportedError, text, "compare with a number to make a mask")
+            raise error_at_user_line(UnsupportedError, text, "compare with a number to make a mask")
         return found
 
     def select(self, mask: H, A: H | Number, B: H | Number) -> H:
@@ -204,11 +204,11 @@ class Masks(Operators[H]):
         if is_number(A):
             if is_number(B):
                 text = "select: expected a tensor among the two values, got two numbers"
-                raise fail(UnsupportedError, text, "cast the mask, scale it and shift it")
+                raise error_at_user_line(UnsupportedError, text, "cast the mask, scale it and shift it")
             return self.select(self.logical_not(m), B, A)
         m, a = self._align(OpKind.SELECT, m, self._own("select", A))
         if is_number(B):
-            return self._one(OpKind.SELECT, (m, a), Attrs(value=exact("select", B)))
+            return self._one(OpKind.SELECT, (m, a), Attrs(value=parse_number("select", B)))
         a, b = self._align(OpKind.SELECT, a, self._own("select", B))
         m, a = self._align(OpKind.SELECT, m, a)
         return self._one(OpKind.SELECT, (m, a, b))
@@ -248,5 +248,7 @@ class Masks(Operators[H]):
         kinds = {"float16": OpKind.ROUND_FLOAT16, "bfloat16": OpKind.ROUND_BFLOAT16}
         kind = kinds.get(str(dtype).rpartition(".")[2])
         if kind is None:
-            raise fail(UnsupportedError, f"round_to: expected float16 or bfloat16, got {dtype}", "use one of the two")
+            raise error_at_user_line(
+                UnsupportedError, f"round_to: expected float16 or bfloat16, got {dtype}", "use one of the two"
+            )
         return self._unary(kind, A)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Generic, TypeVar
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.frontend.arguments import Number, exact, fail, is_number, parse_dim
+from mirage_formal.frontend.arguments import Number, error_at_user_line, is_number, parse_dim, parse_number
 from mirage_formal.frontend.handles import Handle
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 
@@ -99,7 +99,7 @@ class Operators(ABC, Generic[H]):
             UnsupportedError: A number is not finite.
         """
         if is_number(B):
-            return self.shift(A, -exact("sub", B))
+            return self.shift(A, -parse_number("sub", B))
         if is_number(A):
             return self.shift(self._scaled("sub", B, -1), A)
         return self._pair(OpKind.SUB, A, B)
@@ -141,9 +141,11 @@ class Operators(ABC, Generic[H]):
             UnsupportedError: A number is not finite, or the divisor is 0.
         """
         if is_number(B):
-            divisor = exact("div", B)
+            divisor = parse_number("div", B)
             if divisor == 0:
-                raise fail(UnsupportedError, "div: expected a divisor other than 0, got 0", "divide by another number")
+                raise error_at_user_line(
+                    UnsupportedError, "div: expected a divisor other than 0, got 0", "divide by another number"
+                )
             return self._scaled("div", A, 1 / divisor)
         if is_number(A):
             return self._times("div", self._unary(OpKind.RECIPROCAL, B), A)
@@ -195,7 +197,7 @@ class Operators(ABC, Generic[H]):
             GraphError: A is no tensor of this graph.
             UnsupportedError: c is not a finite number.
         """
-        summand = exact("shift", c)
+        summand = parse_number("shift", c)
         a = self._own("shift", A)
         return self._one(OpKind.SHIFT, (a,), Attrs(shift=summand)) if summand else a
 
@@ -368,10 +370,10 @@ class Operators(ABC, Generic[H]):
         return self._one(OpKind.REPEAT, (a,), Attrs(dim=parse_dim("repeat", dim, a.num_dims, repr(a)), times=times))
 
     def _scaled(self, operator: str, A: object, c: object) -> H:
-        factor: Fraction = exact(operator, c)
+        factor: Fraction = parse_number(operator, c)
         return self._one(OpKind.SCALE, (self._own(operator, A),), Attrs(factor=factor))
 
     def _times(self, operator: str, a: H, c: object) -> H:
         """Return the tensor times a number, itself where that is 1."""
-        factor = exact(operator, c)
+        factor = parse_number(operator, c)
         return a if factor == 1 else self._one(OpKind.SCALE, (a,), Attrs(factor=factor))

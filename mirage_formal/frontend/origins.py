@@ -58,7 +58,7 @@ class Origins:
         return Origins(tuple(every[i] for i in reads), tuple(self.operators[i] for i in operators))
 
 
-def unknown(program: KernelGraph) -> Origins:
+def unknown_origins(program: KernelGraph) -> Origins:
     """Return empty locations, for a program that was not written with the front end."""
     return Origins((None,) * len(program.inputs), (None,) * len(program.ops))
 
@@ -67,4 +67,4 @@ def origins_of(graph: object, program: KernelGraph) -> Origins:
     """Return the locations of a front-end graph, frozen as ``program``; empty ones for any other value."""
     origins = getattr(graph, "origins", None)
     found = origins() if callable(origins) else None
-    return found if isinstance(found, Origins) else unknown(program)
+    return found if isinstance(found, Origins) else unknown_origins(program)

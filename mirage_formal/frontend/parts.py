@@ -8,13 +8,21 @@ from itertools import accumulate
 from math import prod
 
 from mirage_formal.errors import ShapeError, UnsupportedError
-from mirage_formal.frontend.arguments import Number, Part, exact, fail, parse_dim, whole, whole_tuple
+from mirage_formal.frontend.arguments import (
+    Number,
+    Part,
+    error_at_user_line,
+    parse_dim,
+    parse_int,
+    parse_ints,
+    parse_number,
+)
 from mirage_formal.frontend.shapes import Shapes
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.ops import Attrs, OpKind
 
 
-class Parts(Shapes):
+class SlicingOperators(Shapes):
     """Slices, splits, concatenations and pads."""
 
     def concat(self, A: Tensor | Sequence[Tensor], B: Tensor | int | None = None, dim: int | None = None) -> Tensor:
@@ -39,7 +47,7 @@ class Parts(Shapes):
             items = list(A)
             axis = B if dim is None else dim
         if not items:
-            raise fail(ShapeError, "concat: expected at least one tensor, got none", "give tensors")
+            raise error_at_user_line(ShapeError, "concat: expected at least one tensor, got none", "give tensors")
         out = self._own("concat", items[0])
         found = parse_dim("concat", axis, out.num_dims, repr(out))
         for item in items[1:]:
@@ -65,14 +73,16 @@ class Parts(Shapes):
             UnsupportedError: The step is below 1.
         """
         a = self._own("slice", A)
-        axis, apart = parse_dim("slice", dim, a.num_dims, repr(a)), whole("slice", "step", step)
+        axis, apart = parse_dim("slice", dim, a.num_dims, repr(a)), parse_int("slice", "step", step)
         if apart < 1:
-            raise fail(UnsupportedError, f"slice: expected a step of at least 1, got {apart}", "leave the step out")
-        bounds = [None if n is None else whole("slice", "bounds", n) for n in (start, stop)]
+            raise error_at_user_line(
+                UnsupportedError, f"slice: expected a step of at least 1, got {apart}", "leave the step out"
+            )
+        bounds = [None if n is None else parse_int("slice", "bounds", n) for n in (start, stop)]
         first, end, _ = builtins.slice(*bounds).indices(a.shape[axis])
         if end <= first:
             text = f"slice: expected some elements along dim {axis} of {a!r}, got {first}:{end}"
-            raise fail(ShapeError, text, "give a start before the stop")
+            raise error_at_user_line(ShapeError, text, "give a start before the stop")
         if apart == 1:
             return self._part(a, axis, first, end)
         # Rows of ``apart`` elements, each of which gives its first element; an incomplete last row is filled up.
@@ -108,7 +118,7 @@ class Parts(Shapes):
         items = key if isinstance(key, tuple) else (key,)
         named = sum(item is not None and item is not Ellipsis for item in items)
         if named > a.num_dims or sum(item is Ellipsis for item in items) > 1:
-            raise fail(
+            raise error_at_user_line(
                 ShapeError, f"index: expected at most {a.num_dims} indices of {a!r}, got {key}", "index fewer dims"
             )
         axis, shape, found = 0, list[int](), a
@@ -130,10 +140,10 @@ class Parts(Shapes):
         return self._reshaped(found, tuple(shape) or (1,))
 
     def _single(self, a: Tensor, axis: int, item: object) -> Tensor:
-        extent, place = a.shape[axis], whole("index", "indices", item)
+        extent, place = a.shape[axis], parse_int("index", "indices", item)
         if not -extent <= place < extent:
             text = f"index: expected an index in {-extent}..{extent - 1} of dim {axis} of {a!r}, got {place}"
-            raise fail(ShapeError, text, "give an index inside of the dim")
+            raise error_at_user_line(ShapeError, text, "give an index inside of the dim")
         return self._part(a, axis, place % extent, place % extent + 1)
 
     def split(self, A: Tensor, size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
@@ -153,12 +163,12 @@ class Parts(Shapes):
         """
         a = self._own("split", A)
         axis = parse_dim("split", dim, a.num_dims, repr(a))
-        extent, sizes = a.shape[axis], whole_tuple("split", "size", size)
+        extent, sizes = a.shape[axis], parse_ints("split", "size", size)
         if not isinstance(size, Sequence) and sizes[0] > 0:
             sizes = tuple(min(sizes[0], extent - first) for first in range(0, extent, sizes[0]))
         if any(n < 1 for n in sizes) or sum(sizes) != extent:
             text = f"split: expected positive extents that add up to {extent}, got {list(sizes)}"
-            raise fail(ShapeError, text, f"give parts of dim {axis} of {a!r}")
+            raise error_at_user_line(ShapeError, text, f"give parts of dim {axis} of {a!r}")
         ends = tuple(accumulate(sizes))
         return [self._part(a, axis, end - n, end) for n, end in zip(sizes, ends, strict=True)]
 
@@ -177,10 +187,10 @@ class Parts(Shapes):
             GraphError: A is no tensor of this graph.
             ShapeError: There is no such dim, or no part is asked for.
         """
-        a, count = self._own("chunk", A), whole("chunk", "chunks", chunks)
+        a, count = self._own("chunk", A), parse_int("chunk", "chunks", chunks)
         axis = parse_dim("chunk", dim, a.num_dims, repr(a))
         if count < 1:
-            raise fail(ShapeError, f"chunk: expected at least one part, got {count}", "ask for more")
+            raise error_at_user_line(ShapeError, f"chunk: expected at least one part, got {count}", "ask for more")
         return self.split(a, -(-a.shape[axis] // count), axis)
 
     def pad(self, A: Tensor, dim: int, before: int, after: int, value: Number = 0) -> Tensor:
@@ -201,11 +211,13 @@ class Parts(Shapes):
             ShapeError: There is no such dim, or a number of elements is negative.
             UnsupportedError: The value is no finite number.
         """
-        a, constant = self._own("pad", A), exact("pad", value)
+        a, constant = self._own("pad", A), parse_number("pad", value)
         axis = parse_dim("pad", dim, a.num_dims, repr(a))
-        counts = [whole("pad", "before and after", n) for n in (before, after)]
+        counts = [parse_int("pad", "before and after", n) for n in (before, after)]
         if min(counts) < 0:
-            raise fail(ShapeError, f"pad: expected no negative number of elements, got {counts}", "use slice to cut")
+            raise error_at_user_line(
+                ShapeError, f"pad: expected no negative number of elements, got {counts}", "use slice to cut"
+            )
         if constant == 0 or not any(counts):
             return self._padded(a, axis, *counts)
         edge = self.full_like(self._part(a, axis, 0, 1), constant)

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from math import prod
 
 from mirage_formal.errors import ShapeError
-from mirage_formal.frontend.arguments import Dims, Number, fail, parse_dim, parse_eps, whole_tuple
+from mirage_formal.frontend.arguments import Dims, Number, error_at_user_line, parse_dim, parse_eps, parse_ints
 from mirage_formal.frontend.handles import rule_error
-from mirage_formal.frontend.parts import Parts
+from mirage_formal.frontend.parts import SlicingOperators
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.ops import Attrs, OpKind
 
 
-class Reductions(Parts):
+class Reductions(SlicingOperators):
     """Reductions, softmax and norms."""
 
     def sum(self, A: Tensor, dim: Dims = None, keepdim: bool = True) -> Tensor:
@@ -194,7 +194,7 @@ class Reductions(Parts):
         """
         if isinstance(normalized_shape, Tensor) and weight is None:
             normalized_shape, weight = None, normalized_shape
-        axis = dim if normalized_shape is None else whole_tuple("rms_norm", "normalized_shape", normalized_shape)
+        axis = dim if normalized_shape is None else parse_ints("rms_norm", "normalized_shape", normalized_shape)
         return self._norm(OpKind.RMS_NORM, A, axis, (weight, bias), eps)
 
     def layer_norm(
@@ -222,7 +222,7 @@ class Reductions(Parts):
             GraphError: An operand is no tensor of this graph.
             ShapeError: There is no such dim, or the extents, the weight or the bias do not fit.
         """
-        axis = whole_tuple("layer_norm", "normalized_shape", dim) if isinstance(dim, Sequence) else dim
+        axis = parse_ints("layer_norm", "normalized_shape", dim) if isinstance(dim, Sequence) else dim
         return self._norm(OpKind.LAYER_NORM, A, axis, (weight, bias), eps)
 
     def _norm(
@@ -254,14 +254,16 @@ class Reductions(Parts):
     def _trailing(self, operator: str, a: Tensor, wanted: tuple[int, ...]) -> int:
         if not wanted or wanted != a.shape[-len(wanted) :]:
             text = f"{operator}: expected normalized_shape to be the last dims of {a!r}, got {list(wanted)}"
-            raise fail(ShapeError, text, f"for the last dim alone write normalized_shape=({a.shape[-1]},)")
+            raise error_at_user_line(
+                ShapeError, text, f"for the last dim alone write normalized_shape=({a.shape[-1]},)"
+            )
         return len(wanted)
 
     def _flat(self, kind: OpKind, extra: Tensor, a: Tensor, kept: int) -> Tensor:
         """Return a weight or bias of the shape of the last dims as a vector."""
         if extra.shape != a.shape[kept:]:
             text = f"{kind.value}: expected a weight or bias of shape {list(a.shape[kept:])}, got {extra!r}"
-            raise fail(ShapeError, text, "it must have the normalised shape")
+            raise error_at_user_line(ShapeError, text, "it must have the normalised shape")
         return self._reshaped(extra, (prod(extra.shape),))
 
     def _beside(self, kind: OpKind, a: Tensor, extra: Tensor, axis: int) -> Tensor:

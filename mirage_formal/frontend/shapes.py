@@ -7,12 +7,12 @@ from math import prod
 
 from mirage_formal.errors import ShapeError
 from mirage_formal.frontend.arguments import (
-    fail,
+    error_at_user_line,
     parse_dim,
     parse_dtype,
+    parse_int,
+    parse_ints,
     parse_shape,
-    whole,
-    whole_tuple,
 )
 from mirage_formal.frontend.functions import Functions
 from mirage_formal.frontend.tensor import Tensor
@@ -68,7 +68,7 @@ class Shapes(Functions[Tensor]):
             ShapeError: The shape has another number of elements.
         """
         a = self._own("reshape", A)
-        given = (*whole_tuple("reshape", "shape", shape), *whole_tuple("reshape", "shape", more))
+        given = (*parse_ints("reshape", "shape", shape), *parse_ints("reshape", "shape", more))
         known = prod(d for d in given if d != -1)
         if given.count(-1) == 1 and known > 0 and a.type.elements % known == 0:
             given = tuple(a.type.elements // known if d == -1 else d for d in given)
@@ -105,7 +105,7 @@ class Shapes(Functions[Tensor]):
             ShapeError: It is no permutation.
         """
         given = dims[0] if len(dims) == 1 else dims
-        return self.transpose(A, perm=whole_tuple("permute", "dims", given))
+        return self.transpose(A, perm=parse_ints("permute", "dims", given))
 
     def expand(self, A: Tensor, *shape: int | Sequence[int]) -> Tensor:
         """Return a tensor with dims of extent 1 repeated, and new dims in front.
@@ -122,7 +122,7 @@ class Shapes(Functions[Tensor]):
             ShapeError: A dim of A has another extent than 1 and that of the shape.
         """
         a = self._own("expand", A)
-        wanted = whole_tuple("expand", "shape", shape[0] if len(shape) == 1 else shape)
+        wanted = parse_ints("expand", "shape", shape[0] if len(shape) == 1 else shape)
         fits = len(wanted) >= a.num_dims
         old = (*(1,) * (len(wanted) - a.num_dims), *a.shape)
         wanted = tuple(
@@ -131,7 +131,7 @@ class Shapes(Functions[Tensor]):
         )
         if not fits or any(m not in (1, n) for m, n in zip(old, wanted, strict=True)):
             text = f"expand: expected extents of {a!r}, or others where it has 1, got {list(wanted)}"
-            raise fail(ShapeError, text, "expand repeats dims of extent 1 only")
+            raise error_at_user_line(ShapeError, text, "expand repeats dims of extent 1 only")
         found = self._raised(a, len(wanted))
         for axis, extent in enumerate(parse_shape("expand", "shape", wanted)):
             found = self._repeated(found, axis, extent)
@@ -156,11 +156,11 @@ class Shapes(Functions[Tensor]):
             GraphError: A is no tensor of this graph.
             ShapeError: There is no such dim, or the number is not positive.
         """
-        a, times = self._own("repeat_interleave", A), whole("repeat_interleave", "repeats", repeats)
+        a, times = self._own("repeat_interleave", A), parse_int("repeat_interleave", "repeats", repeats)
         axis = parse_dim("repeat_interleave", dim, a.num_dims, repr(a))
         if times < 1:
             text = f"repeat_interleave: expected repeats of at least 1, got {times}"
-            raise fail(ShapeError, text, "give a positive number")
+            raise error_at_user_line(ShapeError, text, "give a positive number")
         if times == 1:
             return a
         outer, inner = a.shape[: axis + 1], a.shape[axis + 1 :]
@@ -224,7 +224,7 @@ class Shapes(Functions[Tensor]):
         first, last = (parse_dim("flatten", d, a.num_dims, repr(a)) for d in (start_dim, end_dim))
         if first > last:
             text = f"flatten: expected a first dim that is not behind the last, got {first} and {last}"
-            raise fail(ShapeError, text, "swap the two")
+            raise error_at_user_line(ShapeError, text, "swap the two")
         return self._reshaped(a, (*a.shape[:first], prod(a.shape[first : last + 1]), *a.shape[last + 1 :]))
 
     def _dims(self, operator: str, a: Tensor, dim: object) -> tuple[int, ...]:
@@ -235,7 +235,7 @@ class Shapes(Functions[Tensor]):
         found = tuple(parse_dim(operator, d, a.num_dims, repr(a)) for d in given)
         if not found or len(set(found)) != len(found):
             text = f"{operator}: expected dims of {a!r}, each once, got {list(given)}"
-            raise fail(ShapeError, text, "name each dim once")
+            raise error_at_user_line(ShapeError, text, "name each dim once")
         return found
 
     def _align(self, kind: OpKind, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:

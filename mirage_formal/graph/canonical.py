@@ -34,9 +34,9 @@ from mirage_formal.graph.graph import (
     OutputSaver,
     ThreadDefined,
     ThreadGraph,
-    numbered,
+    enumerate_results,
 )
-from mirage_formal.graph.labelling import Nodes, label
+from mirage_formal.graph.labelling import Nodes, canonical_labels
 from mirage_formal.graph.ops import SPECS
 from mirage_formal.graph.types import DimMap
 from mirage_formal.graph.wire import record_of
@@ -56,10 +56,12 @@ def canonical(graph: KernelGraph) -> KernelGraph:
         UnsupportedError: The graph computes equal values so often that its symmetries cannot be searched.
     """
     kernel_types(graph)
-    plain = replace(graph, ops=tuple(_plain(op) if isinstance(op, GraphDefined) else op for op in graph.ops))
-    flat = _Flat()
+    plain = replace(
+        graph, ops=tuple(_drop_unused_fields(op) if isinstance(op, GraphDefined) else op for op in graph.ops)
+    )
+    flat = _ColouredGraph()
     flat.kernel(plain)
-    return _Rebuild(flat, label(flat.nodes)).kernel(plain)
+    return _CanonicalBuilder(flat, canonical_labels(flat.nodes)).kernel(plain)
 
 
 def digest(graph: KernelGraph) -> str:
@@ -67,17 +69,17 @@ def digest(graph: KernelGraph) -> str:
 
     It covers everything a graph has: topology, attributes, and the inputs' names, shapes, strides and element types.
     """
-    return named(graph)[1]
+    return canonical_with_digest(graph)[1]
 
 
-def named(graph: KernelGraph, form: KernelGraph | None = None) -> tuple[KernelGraph, str]:
+def canonical_with_digest(graph: KernelGraph, form: KernelGraph | None = None) -> tuple[KernelGraph, str]:
     """Return the canonical form of a graph, computed unless given, and its digest; see ``canonical`` and ``digest``."""
     form = form or canonical(graph)
     value = msgspec.to_builtins(record_of(form))
     return form, sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _plain(op: GraphDefined) -> GraphDefined:
+def _drop_unused_fields(op: GraphDefined) -> GraphDefined:
     """Return a graph-defined kernel with fixed values for maps and numbers that have no effect."""
     block = op.graph
 
@@ -98,7 +100,7 @@ def _plain(op: GraphDefined) -> GraphDefined:
     )
 
 
-def _fixed_axes(block: BlockGraph) -> bool:
+def _has_fixed_axes(block: BlockGraph) -> bool:
     """Return whether two grid axes split one dim of a tensor, so that their order matters."""
     for dims in (*(i.imap for i in block.inputs), *(s.omap for s in block.outputs)):
         used = [dim for dim in dims if dim is not None]
@@ -107,7 +109,7 @@ def _fixed_axes(block: BlockGraph) -> bool:
     return False
 
 
-def _ports(op: Op) -> list[str]:
+def _operand_labels(op: Op) -> list[str]:
     """Return the edge labels of an operator's operands; those of a commutative operator are equal."""
     return ["both"] * len(op.operands) if SPECS[op.kind].commutative else [str(i) for i in range(len(op.operands))]
 
@@ -131,7 +133,7 @@ class _Thread:
     ops: list[int] = field(default_factory=list)
 
 
-class _Flat:
+class _ColouredGraph:
     """Encoding of a µGraph of all levels as one coloured graph."""
 
     def __init__(self) -> None:
@@ -144,7 +146,7 @@ class _Flat:
         """Add a kernel graph."""
         places = {number: position for position, number in enumerate(graph.outputs)}
         self.tensors = [self.nodes.add(("input", i, places.get(i))) for i in range(len(graph.inputs))]
-        for index, (number, op) in enumerate(numbered(len(graph.inputs), graph.ops)):
+        for index, (number, op) in enumerate(enumerate_results(len(graph.inputs), graph.ops)):
             marks = tuple(places.get(number + r) for r in range(op.results))
             match op:
                 case Op():
@@ -158,7 +160,7 @@ class _Flat:
         self, op: Op, marks: Sequence[int | None], tensors: list[int], ops: list[int], *member: tuple[str, int]
     ) -> None:
         """Add a predefined operator of any level; its only result is the operator's node itself."""
-        edges = [(port, tensors[n]) for port, n in zip(_ports(op), op.operands, strict=True)]
+        edges = [(port, tensors[n]) for port, n in zip(_operand_labels(op), op.operands, strict=True)]
         if op.results == 1:
             node = self.nodes.add(("op", op.kind.value, op.attrs, marks[0]), *edges, *member)
             tensors.append(node)
@@ -173,7 +175,7 @@ class _Flat:
         shape = ("kernel", block.block, block.forloop_range, block.reduction_dimx)
         kernel = self.nodes.add(shape)
         self.ops.append(kernel)
-        fixed = _fixed_axes(block)
+        fixed = _has_fixed_axes(block)
         for axis, extent in enumerate(block.grid):
             if extent > 1:
                 # Axes whose order is fixed are labelled by it; axes of extent 1 are left out, so count the others.
@@ -212,10 +214,10 @@ class _Flat:
         return found
 
 
-class _Rebuild:
+class _CanonicalBuilder:
     """Construction of the canonical graph from the position of every node in the canonical order."""
 
-    def __init__(self, flat: _Flat, places: list[int]) -> None:
+    def __init__(self, flat: _ColouredGraph, places: list[int]) -> None:
         self._flat = flat
         self._places = places
 
@@ -226,7 +228,7 @@ class _Rebuild:
 
         def emit(index: int, number: int, op: KernelOp) -> None:
             if isinstance(op, Op):
-                made, order = _renamed(op, names), list(range(op.results))
+                made, order = _rename_operands(op, names), list(range(op.results))
                 ops.append(made)
             else:
                 defined, order = self._block(op, self._flat.blocks[index], names)
@@ -246,7 +248,7 @@ class _Rebuild:
         emit: Callable[[int, int, _A], None],
     ) -> None:
         """Emit operators in topological order, the least ready one first: by new operands, kind, then place."""
-        items = list(numbered(first, ops))
+        items = list(enumerate_results(first, ops))
         producer = {number + r: index for index, (number, op) in enumerate(items) for r in range(op.results)}
         users: list[list[int]] = [[] for _ in items]
         missing: list[int] = []
@@ -280,7 +282,7 @@ class _Rebuild:
         """Return a graph-defined kernel and the old positions of its results in their new order."""
         block, places = op.graph, self._places
         axes = sorted(nodes.axes, key=lambda axis: (-block.grid[axis], places[nodes.axes[axis]]))
-        if _fixed_axes(block):
+        if _has_fixed_axes(block):
             axes = sorted(nodes.axes)
         sizes = [block.grid[axis] for axis in axes] + [1] * (3 - len(axes))
 
@@ -305,7 +307,7 @@ class _Rebuild:
 
         def emit(index: int, number: int, item: BlockOp) -> None:
             if isinstance(item, Op):
-                ops.append(_renamed(item, names))
+                ops.append(_rename_operands(item, names))
                 order = list(range(item.results))
             else:
                 made, order = self._thread(item, nodes.threads[index], names)
@@ -335,7 +337,7 @@ class _Rebuild:
         ops: list[Op] = []
 
         def emit(index: int, number: int, item: Op) -> None:
-            ops.append(_renamed(item, names))
+            ops.append(_rename_operands(item, names))
             for result in range(item.results):
                 names[number + result] = len(names)
 
@@ -345,6 +347,6 @@ class _Rebuild:
         return ThreadDefined(tuple(outer[op.operands[i]] for i in inputs), made), results
 
 
-def _renamed(op: Op, names: dict[int, int]) -> Op:
+def _rename_operands(op: Op, names: dict[int, int]) -> Op:
     operands = tuple(names[n] for n in op.operands)
     return Op(op.kind, tuple(sorted(operands)) if SPECS[op.kind].commutative else operands, op.attrs)

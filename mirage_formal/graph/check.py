@@ -21,7 +21,7 @@ from mirage_formal.graph.graph import (
     Op,
     ThreadDefined,
     ThreadGraph,
-    numbered,
+    enumerate_results,
 )
 from mirage_formal.graph.ops import IN_PLACE
 from mirage_formal.graph.rules import (
@@ -71,8 +71,8 @@ def kernel_types(graph: KernelGraph) -> tuple[DTensor, ...]:
     """
     out: list[str] = []
     types = _kernel(graph, out)
-    _raise(out)
-    return _known(types)
+    _raise_faults(out)
+    return _known_types(types)
 
 
 def block_types(block: BlockGraph, operands: tuple[DTensor, ...]) -> tuple[STensor, ...]:
@@ -82,8 +82,8 @@ def block_types(block: BlockGraph, operands: tuple[DTensor, ...]) -> tuple[STens
         GraphError: The block graph is not well-formed on these operands; all faults are listed.
     """
     found = _block(block, operands)
-    _raise(found.faults)
-    return _known(found.tensors)
+    _raise_faults(found.faults)
+    return _known_types(found.tensors)
 
 
 def block_outputs(block: BlockGraph, operands: tuple[DTensor, ...]) -> tuple[DTensor, ...]:
@@ -93,8 +93,8 @@ def block_outputs(block: BlockGraph, operands: tuple[DTensor, ...]) -> tuple[DTe
         GraphError: The block graph is not well-formed on these operands; all faults are listed.
     """
     found = _block(block, operands)
-    _raise(found.faults)
-    return _known(found.outputs)
+    _raise_faults(found.faults)
+    return _known_types(found.outputs)
 
 
 def thread_types(graph: ThreadGraph, operands: tuple[STensor, ...]) -> tuple[RTensor, ...]:
@@ -105,8 +105,8 @@ def thread_types(graph: ThreadGraph, operands: tuple[STensor, ...]) -> tuple[RTe
     """
     out: list[str] = []
     types = _thread(graph, operands, out)
-    _raise(out)
-    return _known(types)
+    _raise_faults(out)
+    return _known_types(types)
 
 
 def faults(graph: KernelGraph, limits: Limits | None = None) -> list[str]:
@@ -127,7 +127,7 @@ def faults(graph: KernelGraph, limits: Limits | None = None) -> list[str]:
     for index, op in enumerate(graph.ops):
         if isinstance(op, GraphDefined):
             operands = tuple(types[n] if 0 <= n < len(types) else None for n in op.operands)
-            out += [f"op {index} (graph_defined): {text}" for text in _over(op.graph, operands, limits)]
+            out += [f"op {index} (graph_defined): {text}" for text in _limit_faults(op.graph, operands, limits)]
     return out
 
 
@@ -139,7 +139,7 @@ def shared_bytes(block: BlockGraph, operands: tuple[DTensor, ...]) -> int:
     """
     types = block_types(block, operands)
     total = sum(t.bytes for t in types[: len(block.inputs)])
-    for number, op in numbered(len(block.inputs), block.ops):
+    for number, op in enumerate_results(len(block.inputs), block.ops):
         match op:
             case Op():
                 if op.kind not in IN_PLACE:
@@ -154,11 +154,11 @@ def shared_bytes(block: BlockGraph, operands: tuple[DTensor, ...]) -> int:
 def _thread_bytes(graph: ThreadGraph, operands: tuple[STensor, ...]) -> int:
     """Return the bytes of a thread graph's outputs that do not overwrite an operand in place."""
     types = thread_types(graph, operands)
-    shapes = [(types[n].shape, types[n].dtype) for n in buffers(graph)]
+    shapes = [(types[n].shape, types[n].dtype) for n in output_buffers(graph)]
     return sum(DTensor(shape, dtype).bytes for shape, dtype in shapes)
 
 
-def buffers(graph: ThreadGraph) -> set[int]:
+def output_buffers(graph: ThreadGraph) -> set[int]:
     """Return the tensors of a thread graph with a buffer of their own that its outputs lie in."""
     found: set[int] = set()
     for number in graph.outputs:
@@ -170,19 +170,19 @@ def buffers(graph: ThreadGraph) -> set[int]:
     return found
 
 
-def _raise(out: Sequence[str]) -> None:
+def _raise_faults(out: Sequence[str]) -> None:
     if not out:
         return
     text = out[0] if len(out) == 1 else f"{len(out)} faults:" + "".join(f"\n  - {fault}" for fault in out)
     raise GraphError(text, hint="every fault is listed; fix the first of each operator and check again")
 
 
-def _known(types: tuple[_T | None, ...]) -> tuple[_T, ...]:
+def _known_types(types: tuple[_T | None, ...]) -> tuple[_T, ...]:
     """Return the types, all of which are known because no fault was found."""
     return tuple(t for t in types if t is not None)
 
 
-def _references(operands: tuple[int, ...], number: int) -> str | None:
+def _reference_fault(operands: tuple[int, ...], number: int) -> str | None:
     """Return the faults in operand numbers of an operator whose first result has this number."""
     for operand in operands:
         if not 0 <= operand < number:
@@ -232,13 +232,13 @@ def _kernel(graph: KernelGraph, out: list[str]) -> tuple[DTensor | None, ...]:
 
 def _kernel_op(op: KernelOp, types: list[DTensor | None], out: list[str]) -> tuple[DTensor | None, ...]:
     unknown: tuple[DTensor | None, ...] = (None,) * op.results
-    if (fault := _references(op.operands, len(types))) is not None:
+    if (fault := _reference_fault(op.operands, len(types))) is not None:
         out.append(fault)
         return unknown
     operands = tuple(types[n] for n in op.operands)
     match op:
         case Op():
-            known = _known(operands)
+            known = _known_types(operands)
             if len(known) != len(operands):
                 return unknown
             results = device_results(op.kind, op.attrs, known)
@@ -287,7 +287,7 @@ def _block(block: BlockGraph, operands: tuple[DTensor | None, ...]) -> _Block:
         out += [f"block op {index} ({label}): {text}" for text in own]
     outputs: list[DTensor | None] = []
     for index, saver in enumerate(block.outputs):
-        if (fault := _references((saver.operand,), len(types))) is not None:
+        if (fault := _reference_fault((saver.operand,), len(types))) is not None:
             out.append(f"output saver {index}: {fault}")
             outputs.append(None)
             continue
@@ -304,11 +304,11 @@ def _block_op(
     block: BlockGraph, op: Op | ThreadDefined, types: list[STensor | None], out: list[str]
 ) -> tuple[STensor | None, ...]:
     unknown: tuple[STensor | None, ...] = (None,) * op.results
-    if (fault := _references(op.operands, len(types))) is not None:
+    if (fault := _reference_fault(op.operands, len(types))) is not None:
         out.append(fault)
         return unknown
     operands = tuple(types[n] for n in op.operands)
-    known = _known(operands)
+    known = _known_types(operands)
     if len(known) != len(operands):
         return unknown
     match op:
@@ -338,10 +338,10 @@ def _thread(graph: ThreadGraph, operands: tuple[STensor, ...], out: list[str]) -
     types: list[RTensor | None] = [RTensor(t.shape, t.dtype) for t in operands]
     for index, op in enumerate(graph.ops):
         label = f"thread op {index} ({op.kind.value})"
-        result: RTensor | str | None = _references(op.operands, len(types))
+        result: RTensor | str | None = _reference_fault(op.operands, len(types))
         if result is None:
             sources = tuple(types[n] for n in op.operands)
-            known = _known(sources)
+            known = _known_types(sources)
             result = register_result(op.kind, op.attrs, known) if len(known) == len(sources) else None
         if isinstance(result, str):
             out.append(f"{label}: {result}")
@@ -356,13 +356,13 @@ def _thread(graph: ThreadGraph, operands: tuple[STensor, ...], out: list[str]) -
     return tuple(types)
 
 
-def _over(block: BlockGraph, operands: tuple[DTensor | None, ...], limits: Limits) -> Iterator[str]:
+def _limit_faults(block: BlockGraph, operands: tuple[DTensor | None, ...], limits: Limits) -> Iterator[str]:
     """Yield the demands of a block graph that exceed the limits."""
     if block.threads > limits.threads:
         yield f"expected at most {limits.threads} threads in a block, got {block.threads}"
     if block.blocks > limits.blocks:
         yield f"expected at most {limits.blocks} blocks, got {block.blocks}"
-    known = _known(operands)
+    known = _known_types(operands)
     if len(known) != len(operands):
         return
     if not _block(block, known).faults and (needed := shared_bytes(block, known)) > limits.shared_bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, KernelOp, Op, enumerate_results
 
 _AnyOp = TypeVar("_AnyOp", Op, BlockOp, KernelOp)
 _T = TypeVar("_T")
@@ -35,7 +35,7 @@ def inline_blocks(block: BlockGraph) -> BlockGraph:
     return replace(block, ops=tuple(ops), outputs=savers)
 
 
-def needed(items: Sequence[tuple[_T, Iterable[int], Iterable[int]]], roots: Iterable[int]) -> list[_T]:
+def needed_items(items: Sequence[tuple[_T, Iterable[int], Iterable[int]]], roots: Iterable[int]) -> list[_T]:
     """Return the items that some root depends on; each item is an operator with its results and its operands."""
     live = set(roots)
     kept: list[_T] = []
@@ -46,16 +46,16 @@ def needed(items: Sequence[tuple[_T, Iterable[int], Iterable[int]]], roots: Iter
     return kept[::-1]
 
 
-def pruned(graph: KernelGraph) -> KernelGraph:
+def eliminate_dead_code(graph: KernelGraph) -> KernelGraph:
     """Return the graph without operators, results and iterators that no output of the program depends on."""
     live = set(graph.outputs)
     kept: list[tuple[int, KernelOp, tuple[int, ...]]] = []
-    for first, op in reversed(list(numbered(len(graph.inputs), graph.ops))):
+    for first, op in reversed(list(enumerate_results(len(graph.inputs), graph.ops))):
         used = tuple(r for r in range(op.results) if first + r in live)
         if not used:
             continue
         if isinstance(op, GraphDefined):
-            op, results = _pruned_block(op, used), used
+            op, results = _prune_block(op, used), used
         else:
             results = tuple(range(op.results))
         live |= set(op.operands)
@@ -69,15 +69,15 @@ def pruned(graph: KernelGraph) -> KernelGraph:
     return replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs))
 
 
-def _pruned_block(op: GraphDefined, results: tuple[int, ...]) -> GraphDefined:
+def _prune_block(op: GraphDefined, results: tuple[int, ...]) -> GraphDefined:
     block = op.graph
     savers = [block.outputs[r] for r in results]
     roots = {saver.operand for saver in savers}
     all_ops = [
         ((first, item), range(first, first + item.results), item.operands)
-        for first, item in numbered(len(block.inputs), block.ops)
+        for first, item in enumerate_results(len(block.inputs), block.ops)
     ]
-    kept = needed(all_ops, roots)
+    kept = needed_items(all_ops, roots)
     live = roots.union(*(item.operands for _, item in kept))
     inputs = [n for n in range(len(block.inputs)) if n in live]
     number = {old: new for new, old in enumerate(inputs)}

@@ -152,7 +152,7 @@ def operators(graph: KernelGraph) -> Iterator[Op]:
 _AnyOp = TypeVar("_AnyOp", Op, BlockOp, KernelOp)
 
 
-def numbered(first: int, ops: tuple[_AnyOp, ...]) -> Iterator[tuple[int, _AnyOp]]:
+def enumerate_results(first: int, ops: tuple[_AnyOp, ...]) -> Iterator[tuple[int, _AnyOp]]:
     """Yield pairs (number of the first result, operator) of a graph whose operators follow ``first`` inputs."""
     number = first
     for op in ops:

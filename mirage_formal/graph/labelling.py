@@ -46,17 +46,17 @@ class Nodes:
         return number
 
 
-def label(nodes: Nodes) -> list[int]:
+def canonical_labels(nodes: Nodes) -> list[int]:
     """Return for each node its position in an order that isomorphic graphs share.
 
     Raises:
         UnsupportedError: The graph has more symmetry than can be searched.
     """
-    start = _places(list(nodes.colours))
+    start = _colour_numbers(list(nodes.colours))
     return _Search(nodes).best(start)[0]
 
 
-def _places(colours: list[str]) -> list[int]:
+def _colour_numbers(colours: list[str]) -> list[int]:
     """Return colours as numbers: the number of nodes of smaller colour."""
     first: dict[str, int] = {}
     for place, colour in enumerate(sorted(colours)):
@@ -64,7 +64,7 @@ def _places(colours: list[str]) -> list[int]:
     return [first[colour] for colour in colours]
 
 
-def _cells(places: list[int]) -> dict[int, list[int]]:
+def _shared_cells(places: list[int]) -> dict[int, list[int]]:
     """Return the nodes that share a place, for each place that several share."""
     cells: dict[int, list[int]] = {}
     for node, place in enumerate(places):
@@ -86,7 +86,7 @@ class _Search:
             hint = "remove operators that compute the same value several times"
             raise UnsupportedError("canonical form: expected a graph with little symmetry, got too much", hint=hint)
         edges = self._nodes.edges
-        cells = _cells(places)
+        cells = _shared_cells(places)
         changed = bool(cells)
         while changed:
             changed = False
@@ -101,20 +101,20 @@ class _Search:
                         changed = True
                     following[node] = at
             places = following
-            cells = _cells(places)
+            cells = _shared_cells(places)
         return places
 
     def best(self, places: list[int]) -> tuple[list[int], Certificate]:
         """Return the labelling of least certificate among those that refine the given places."""
         places = self.refine(places)
-        cells = _cells(places)
+        cells = _shared_cells(places)
         if not cells:
             return places, self._certificate(places)
         place, cell = min(cells.items())
-        chosen = self.best(_individualised(places, place, cell, cell[0]))
-        reference = self._first_leaf(_individualised(places, place, cell, cell[0]))
+        chosen = self.best(_individualise(places, place, cell, cell[0]))
+        reference = self._first_leaf(_individualise(places, place, cell, cell[0]))
         for node in cell[1:]:
-            tried = _individualised(places, place, cell, node)
+            tried = _individualise(places, place, cell, node)
             # Equal certificates give an automorphism that maps the first node of the cell to this one and keeps all
             # places so far, so this branch has the same leaves as the first.
             if self._first_leaf(tried) == reference:
@@ -124,9 +124,9 @@ class _Search:
 
     def _first_leaf(self, places: list[int]) -> Certificate:
         places = self.refine(places)
-        while cells := _cells(places):
+        while cells := _shared_cells(places):
             place, cell = min(cells.items())
-            places = self.refine(_individualised(places, place, cell, cell[0]))
+            places = self.refine(_individualise(places, place, cell, cell[0]))
         return self._certificate(places)
 
     def _certificate(self, places: list[int]) -> Certificate:
@@ -140,7 +140,7 @@ class _Search:
         return tuple(sorted(out))
 
 
-def _individualised(places: list[int], place: int, cell: list[int], node: int) -> list[int]:
+def _individualise(places: list[int], place: int, cell: list[int], node: int) -> list[int]:
     """Return the places with one node of a cell put before the others of the cell."""
     following = list(places)
     for other in cell:

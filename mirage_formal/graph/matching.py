@@ -38,7 +38,7 @@ def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> K
             what = f"expected {name} of shapes [{', '.join(wanted)}], got [{', '.join(found)}]"
             raise GraphError(what, where=where, hint=hint)
     for mine, item in zip(graph.inputs, program.inputs, strict=True):
-        if _steps(mine) != _steps(item):
+        if _used_strides(mine) != _used_strides(item):
             what = f"expected input {item.name} with strides {list(item.strides)}, got {list(mine.strides)}"
             hint = f"give the program's {item.name} these strides, or write the graph for the program's"
             raise GraphError(what, where=where, hint=hint)
@@ -49,7 +49,7 @@ def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> K
     return replace(graph, inputs=tuple(named))
 
 
-def _steps(item: Input) -> list[int]:
+def _used_strides(item: Input) -> list[int]:
     """Return the strides of the dims with extent above 1; others are never used."""
     return [step for step, extent in zip(item.strides, item.tensor.shape, strict=True) if extent > 1]
 

@@ -297,7 +297,7 @@ def _to_dimx(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) 
     return (_replace(shape, dim, kept),)
 
 
-def _last(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+def _reduce_last(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
     if not shapes[0]:
         return "expected rank at least 1, got a scalar"
     return (_replace(shapes[0], len(shapes[0]) - 1, 1),)
@@ -311,7 +311,7 @@ def _accum_concat(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | N
     return (_replace(shapes[0], attrs.dim, shapes[0][attrs.dim] * ctx.forloop_range),)
 
 
-def _rescaled(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
+def _rescaled_shape(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
     out = broadcast(shapes[0], shapes[1])
     if out != shapes[0]:
         return f"expected a factor that broadcasts to {list(shapes[0])}, got {list(shapes[1])}"
@@ -319,12 +319,12 @@ def _rescaled(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None)
 
 
 def _rescaled_last(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
-    out = _rescaled(attrs, shapes, ctx)
+    out = _rescaled_shape(attrs, shapes, ctx)
     if isinstance(out, str):
         return out
     if shapes[1][-1:] != (1,):
         return f"expected a factor of last dim 1, got {list(shapes[1])}"
-    return _last(attrs, shapes, ctx)
+    return _reduce_last(attrs, shapes, ctx)
 
 
 def _norm(attrs: Attrs, shapes: tuple[Shape, ...], ctx: BlockContext | None) -> tuple[Shape, ...] | str:
@@ -447,13 +447,13 @@ _ROWS: Final = (
     OpSpec(OpKind.CAST, 1, 1, Family.FUNCTION, _ALL, _same, Lax.LINEAR, required=frozenset({"dtype"})),
     OpSpec(OpKind.RUNNING_MAX, 1, 1, Family.REDUCTION, _B, _running_max, Lax.NONE, required=_DIM, outputs=2),
     _accum(OpKind.ACCUM_SUM, _same, Lax.LINEAR),
-    _accum(OpKind.ACCUM_SUM_LAST, _last, Lax.LINEAR),
-    _accum(OpKind.ACCUM_MEAN_LAST, _last, Lax.LINEAR),
-    _accum(OpKind.ACCUM_RMS_LAST, _last, Lax.ROOT),
+    _accum(OpKind.ACCUM_SUM_LAST, _reduce_last, Lax.LINEAR),
+    _accum(OpKind.ACCUM_MEAN_LAST, _reduce_last, Lax.LINEAR),
+    _accum(OpKind.ACCUM_RMS_LAST, _reduce_last, Lax.ROOT),
     _accum(OpKind.ACCUM_SUM_TO_DIMX, _to_dimx, Lax.LINEAR),
     _accum(OpKind.ACCUM_CONCAT, _accum_concat, Lax.LINEAR, required=_DIM),
     _accum(OpKind.ACCUM_MAX, _same, Lax.NONE),
-    _accum(OpKind.ACCUM_RESCALED_SUM, _rescaled, Lax.NONE, arity=2),
+    _accum(OpKind.ACCUM_RESCALED_SUM, _rescaled_shape, Lax.NONE, arity=2),
     _accum(OpKind.ACCUM_RESCALED_SUM_LAST, _rescaled_last, Lax.NONE, arity=2),
     _unary(OpKind.TANH, Lax.OPAQUE),
     _unary(OpKind.ERF, Lax.OPAQUE),

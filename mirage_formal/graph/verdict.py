@@ -8,7 +8,7 @@ from mirage_formal.graph.counterexample import Counterexample
 from mirage_formal.graph.graph import KernelGraph
 
 
-class NoTruth:
+class NoTruthValue:
     """Base class of verdicts: asking for their truth value is a bug."""
 
     __slots__ = ()
@@ -18,7 +18,7 @@ class NoTruth:
 
 
 @dataclass(frozen=True, slots=True)
-class Equivalent(NoTruth):
+class Equivalent(NoTruthValue):
     """Verdict: proved equal over the reals, for all inputs on which the conditions hold.
 
     Attributes:
@@ -34,7 +34,7 @@ class Equivalent(NoTruth):
 
 
 @dataclass(frozen=True, slots=True)
-class Probable(NoTruth):
+class Probable(NoTruthValue):
     """Verdict: agreed on random points of a finite field.
 
     Attributes:
@@ -50,7 +50,7 @@ class Probable(NoTruth):
 
 
 @dataclass(frozen=True, slots=True)
-class Different(NoTruth):
+class Different(NoTruthValue):
     """Verdict: refuted, because an output element differs at a point.
 
     Attributes:
@@ -71,7 +71,7 @@ class Different(NoTruth):
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown(NoTruth):
+class Unknown(NoTruthValue):
     """Verdict: neither shown nor refuted; never accepted."""
 
     reason: str

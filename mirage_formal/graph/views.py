@@ -2,12 +2,12 @@
 
 Results of transposes, reshapes, repeats and slices are views: a reader of one reads the other tensor's elements, with
 an offset and under other strides. A result is a copy instead of a view in three cases: it is an output of the graph, no
-strides express its elements, or a reader could not address them (``addressable``).
+strides express its elements, or a reader could not address them (``is_addressable``).
 
 Graph-defined kernels also read some tensors in place that no strides express: they compute each element's index in the
 stored tensor, back along a ``Path`` of moves. Examples are rows merged of dims that are far apart, slices of pads, and
 a rolled tensor, written as a concatenation of its two ends. Such a tensor is a copy if any other operator reads it, or
-if neighbouring elements lie too far apart (``_near``).
+if neighbouring elements lie too far apart (``_has_locality``).
 
 If an output is a reshape of a graph-defined kernel's result, the result lies in the memory of that output. So does a
 result that an output transposes, reshapes and rolls, if the kernel can write it there in whole vectors. Inside the
@@ -29,7 +29,7 @@ from functools import lru_cache
 from typing import Final
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.memory.place import INTEGERS, Move, Path, Place
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import DTensor, Shape, row_major
@@ -45,7 +45,7 @@ _SPREAD: Final = 4
 
 
 @lru_cache(maxsize=256)
-def places(graph: KernelGraph, *, kernels: bool = False) -> tuple[Place, ...]:
+def storage_locations(graph: KernelGraph, *, kernels: bool = False) -> tuple[Place, ...]:
     """Return the storage location of each tensor: inputs as declared, results row-major, views in their bases.
 
     Args:
@@ -55,24 +55,28 @@ def places(graph: KernelGraph, *, kernels: bool = False) -> tuple[Place, ...]:
     """
     far: set[int] = set()
     while True:
-        found = _placed(graph, _gathered(graph, far, kernels=kernels))
-        more = _far(graph, found, kernels=kernels) - far
+        found = _locate_tensors(graph, _moves_read_in_place(graph, far, kernels=kernels))
+        more = _scattered_tensors(graph, found, kernels=kernels) - far
         if not more:
             break
         far |= more
-    copies = [first for first in moved(graph) if found[first].base == first and first not in graph.outputs]
-    return _placed(graph, _gathered(graph, far, kernels=kernels), copies) if copies else found
+    copies = [first for first in moved_tensors(graph) if found[first].base == first and first not in graph.outputs]
+    return _locate_tensors(graph, _moves_read_in_place(graph, far, kernels=kernels), copies) if copies else found
 
 
-def _placed(
+def _locate_tensors(
     graph: KernelGraph, gathered: Mapping[int, tuple[int, Move]], copies: Sequence[int] = ()
 ) -> tuple[Place, ...]:
     """Return the storage location of each tensor, given the moved tensors that may have a path."""
     count = len(graph.inputs)
     found = [Place(number, item.strides) for number, item in enumerate(graph.inputs)]
     types = kernel_types(graph)
-    ends, padded, handed = _sliced(graph), _padded(graph), _handed_on(graph, copies)
-    for first, op in numbered(count, graph.ops):
+    ends, padded, handed = (
+        _results_behind_slices(graph),
+        _unstored_pads(graph),
+        _results_stored_in_outputs(graph, copies),
+    )
+    for first, op in enumerate_results(count, graph.ops):
         for number in range(first, first + op.results):
             end = ends.get(number, number)
             extents = None if end == number else types[end].shape
@@ -87,26 +91,30 @@ def _placed(
             continue
         place, shape = found[op.operands[0]], types[first].shape
         if place.path is None and first in padded:
-            found[first] = _padding(op, place, types[op.operands[0]].shape)
+            found[first] = _location_of_pad(op, place, types[op.operands[0]].shape)
         elif op.kind in _VIEWS and place.extents is None and place.path is None:
             strides = _strides(op, types[op.operands[0]].shape, place.strides, shape)
-            if strides is not None and addressable(shape, strides):
-                found[first] = Place(place.base, strides, place.offset + _start(op, place.strides))
+            if strides is not None and is_addressable(shape, strides):
+                found[first] = Place(place.base, strides, place.offset + _slice_offset(op, place.strides))
         if first in gathered and found[first].base == first:
             given, move = gathered[first]
-            found[first] = _further(found[given], move)
+            found[first] = _location_after_move(found[given], move)
     return tuple(found)
 
 
-def _further(place: Place, move: Move) -> Place:
+def _location_after_move(place: Place, move: Move) -> Place:
     """Return the storage location of a move's result, given that of its operand."""
     path = Path((move,), place) if place.path is None else Path((*place.path.moves, move), place.path.source)
     return Place(place.base, move.steps(place.strides), place.offset, path=path)
 
 
-def _gathered(graph: KernelGraph, far: set[int], *, kernels: bool) -> dict[int, tuple[int, Move]]:
+def _moves_read_in_place(graph: KernelGraph, far: set[int], *, kernels: bool) -> dict[int, tuple[int, Move]]:
     """Return the moved tensors that kernels read in place: only kernels, or other such tensors, read them."""
-    readers, makers, known = _readers(graph), dict(numbered(len(graph.inputs), graph.ops)), moved(graph)
+    readers, makers, known = (
+        _readers(graph),
+        dict(enumerate_results(len(graph.inputs), graph.ops)),
+        moved_tensors(graph),
+    )
     found: dict[int, tuple[int, Move]] = {}
     for first in reversed(known):
         if first in graph.outputs or first in far or not readers.get(first):
@@ -117,17 +125,19 @@ def _gathered(graph: KernelGraph, far: set[int], *, kernels: bool) -> dict[int, 
     return found
 
 
-def moved(graph: KernelGraph) -> dict[int, tuple[int, Move]]:
+def moved_tensors(graph: KernelGraph) -> dict[int, tuple[int, Move]]:
     """Return for each result of an operator that moves the elements of one tensor: that tensor, and the move.
 
     A concatenation counts if it puts the end of a tensor before its beginning, so that the tensor is rolled.
     """
-    types, makers = kernel_types(graph), dict(numbered(len(graph.inputs), graph.ops))
+    types, makers = kernel_types(graph), dict(enumerate_results(len(graph.inputs), graph.ops))
     found: dict[int, tuple[int, Move]] = {}
     for first, op in makers.items():
         if isinstance(op, Op) and op.kind in _MOVED:
             source, attrs = op.operands[0], op.attrs
-        elif isinstance(op, Op) and op.kind is OpKind.CONCAT and (roll := _rolled(op, makers, types)) is not None:
+        elif (
+            isinstance(op, Op) and op.kind is OpKind.CONCAT and (roll := _roll_of_concat(op, makers, types)) is not None
+        ):
             source, attrs = roll
         else:
             continue
@@ -135,7 +145,7 @@ def moved(graph: KernelGraph) -> dict[int, tuple[int, Move]]:
     return found
 
 
-def _rolled(op: Op, makers: Mapping[int, KernelOp], types: Sequence[DTensor]) -> tuple[int, Attrs] | None:
+def _roll_of_concat(op: Op, makers: Mapping[int, KernelOp], types: Sequence[DTensor]) -> tuple[int, Attrs] | None:
     """Return the tensor that a concatenation of two slices rolls, its dim and the element that comes first."""
     end, begin = (makers.get(operand) for operand in op.operands)
     if not (isinstance(end, Op) and isinstance(begin, Op) and end.kind is begin.kind is OpKind.SLICE):
@@ -153,7 +163,7 @@ def _is_move(op: KernelOp) -> bool:
     return isinstance(op, Op) and SPECS[op.kind].family is Family.MOVE
 
 
-def _far(graph: KernelGraph, found: Sequence[Place], *, kernels: bool) -> set[int]:
+def _scattered_tensors(graph: KernelGraph, found: Sequence[Place], *, kernels: bool) -> set[int]:
     """Return the tensors with paths that kernels read and whose neighbouring elements lie too far apart."""
     types, far = kernel_types(graph), set[int]()
     near: dict[int, bool] = {}
@@ -165,12 +175,12 @@ def _far(graph: KernelGraph, found: Sequence[Place], *, kernels: bool) -> set[in
         products = any(isinstance(one, Op) and one.kind is OpKind.MATMUL for one in inside)
         for n in paths:
             if products:
-                near[n] = near.get(n, True) and _in_vectors(found[n], types[n])
-            far |= set() if near.setdefault(n, _near(found[n], types[n])) else {n}
+                near[n] = near.get(n, True) and _copies_in_vectors(found[n], types[n])
+            far |= set() if near.setdefault(n, _has_locality(found[n], types[n])) else {n}
     return far
 
 
-def _in_vectors(place: Place, tensor: DTensor) -> bool:
+def _copies_in_vectors(place: Place, tensor: DTensor) -> bool:
     """Return whether rows or columns of the last two dims can be copied in whole vectors."""
     return any(
         place.strides[dim] == 1 and place.aligned(tensor.shape, max(1, _VECTOR // tensor.dtype.bytes), dim)
@@ -178,7 +188,7 @@ def _in_vectors(place: Place, tensor: DTensor) -> bool:
     )
 
 
-def _near(place: Place, tensor: DTensor) -> bool:
+def _has_locality(place: Place, tensor: DTensor) -> bool:
     """Return whether neighbouring elements of a tensor with a path lie near each other, sampled in its middle."""
     assert place.path is not None
     ix, width, source = INTEGERS, tensor.dtype.bytes, place.path.source
@@ -189,10 +199,10 @@ def _near(place: Place, tensor: DTensor) -> bool:
     return len(read) <= _SPREAD * -(-count * width // _SECTOR)
 
 
-def _sliced(graph: KernelGraph) -> dict[int, int]:
+def _results_behind_slices(graph: KernelGraph) -> dict[int, int]:
     """Map each result that is stored only as far as a slice reads it, and each slice between, to the last slice."""
     readers = _readers(graph)
-    makers = dict(numbered(len(graph.inputs), graph.ops))
+    makers = dict(enumerate_results(len(graph.inputs), graph.ops))
 
     def following(tensor: int) -> int | None:
         """Return the slice from the start that alone reads a tensor; None if there is none."""
@@ -212,7 +222,7 @@ def _sliced(graph: KernelGraph) -> dict[int, int]:
     return ends
 
 
-def _handed_on(graph: KernelGraph, copies: Sequence[int]) -> dict[int, Place]:
+def _results_stored_in_outputs(graph: KernelGraph, copies: Sequence[int]) -> dict[int, Place]:
     """Return the storage locations of kernels' results, and of moves behind them, in the memory of a later tensor.
 
     The later tensor is an output that reshapes the result; or the result of transposes, reshapes and rolls of it, if
@@ -221,28 +231,30 @@ def _handed_on(graph: KernelGraph, copies: Sequence[int]) -> dict[int, Place]:
     Sound: reshapes, transposes and rolls give every element one place, and nothing but the next of them reads what one
     of them moves; so whoever reads the last one finds its elements, each written once, and nobody looks for others.
     """
-    types, makers = kernel_types(graph), dict(numbered(len(graph.inputs), graph.ops))
+    types, makers = kernel_types(graph), dict(enumerate_results(len(graph.inputs), graph.ops))
     found: dict[int, Place] = {}
     for output in (*graph.outputs, *copies):
         place, behind = Place(output, row_major(types[output].shape)), dict[int, Place]()
-        chain, whole = last(graph, output, read=output in copies), moved(graph).get(output)
+        chain, whole = trailing_moves(graph, output, read=output in copies), moved_tensors(graph).get(output)
         if not chain and whole is not None and whole[1].kind is OpKind.RESHAPE and whole[0] not in graph.outputs:
             chain = [(output, *whole)]  # whoever else reads it finds it there
         for number, source, move in chain:
-            behind[source] = place = _turned(place, move.inverse())
+            behind[source] = place = _location_of_result(place, move.inverse())
             for end in makers[number].operands if move.kind is OpKind.CONCAT else ():
                 cut = makers[end]
                 assert isinstance(cut, Op)
-                behind[end] = _further(place, Move(cut.kind, cut.attrs, types[source].shape, types[end].shape))
+                behind[end] = _location_after_move(
+                    place, Move(cut.kind, cut.attrs, types[source].shape, types[end].shape)
+                )
         tensor = chain[-1][1] if chain else output
         maker = next((op for first, op in makers.items() if first <= tensor < first + op.results), None)
         shown = all(move.kind is OpKind.RESHAPE for _, _, move in chain)
-        if chain and isinstance(maker, GraphDefined) and (shown or _written(place, types[tensor])):
+        if chain and isinstance(maker, GraphDefined) and (shown or _writes_in_vectors(place, types[tensor])):
             found = behind | found
     return found
 
 
-def last(graph: KernelGraph, output: int, *, read: bool = False) -> list[tuple[int, int, Move]]:
+def trailing_moves(graph: KernelGraph, output: int, *, read: bool = False) -> list[tuple[int, int, Move]]:
     """Return the trailing reshapes, transposes and rolls before an output that nothing reads, the last one first.
 
     Each is the number of its result, that of its operand, and the move. Only the next of them reads its operand, which
@@ -253,7 +265,11 @@ def last(graph: KernelGraph, output: int, *, read: bool = False) -> list[tuple[i
         output: The tensor that the last of them makes.
         read: Whether it may be read.
     """
-    readers, makers, known = _readers(graph), dict(numbered(len(graph.inputs), graph.ops)), moved(graph)
+    readers, makers, known = (
+        _readers(graph),
+        dict(enumerate_results(len(graph.inputs), graph.ops)),
+        moved_tensors(graph),
+    )
     found: list[tuple[int, int, Move]] = []
     while output in known and known[output][1].kind in (OpKind.RESHAPE, OpKind.TRANSPOSE, OpKind.CONCAT):
         if not found and output in readers and not read:
@@ -268,25 +284,25 @@ def last(graph: KernelGraph, output: int, *, read: bool = False) -> list[tuple[i
     return found
 
 
-def _turned(place: Place, move: Move) -> Place:
+def _location_of_result(place: Place, move: Move) -> Place:
     """Return the storage location of the result of a reshape, transpose or roll."""
     if place.path is not None or move.kind is OpKind.CONCAT:
-        return _further(place, move)
+        return _location_after_move(place, move)
     attrs = move.attrs
     strides = _strides(Op(move.kind, (0,), attrs), move.given, place.strides, move.shape)
-    return _further(place, move) if strides is None else Place(place.base, strides, place.offset)
+    return _location_after_move(place, move) if strides is None else Place(place.base, strides, place.offset)
 
 
-def _written(place: Place, tensor: DTensor) -> bool:
+def _writes_in_vectors(place: Place, tensor: DTensor) -> bool:
     """Return whether rows of a tensor are written in whole vectors."""
     last, width = len(tensor.shape) - 1, max(1, _VECTOR // tensor.dtype.bytes)
     whole = tensor.shape and tensor.shape[last] % width == 0 and place.strides[last] == 1
     return bool(whole) and place.aligned(tensor.shape, width, last)
 
 
-def _padded(graph: KernelGraph) -> frozenset[int]:
+def _unstored_pads(graph: KernelGraph) -> frozenset[int]:
     """Return the results of pads that only graph-defined kernels read, possibly through other such pads."""
-    readers, makers = _readers(graph), dict(numbered(len(graph.inputs), graph.ops))
+    readers, makers = _readers(graph), dict(enumerate_results(len(graph.inputs), graph.ops))
     found: set[int] = set()
     for first, op in reversed(makers.items()):
         if not (isinstance(op, Op) and op.kind is OpKind.PAD) or first in graph.outputs:
@@ -299,7 +315,7 @@ def _padded(graph: KernelGraph) -> frozenset[int]:
 def _readers(graph: KernelGraph) -> dict[int, list[int]]:
     """Return for each tensor the first results of the operators that read it."""
     found: dict[int, list[int]] = {}
-    for first, op in numbered(len(graph.inputs), graph.ops):
+    for first, op in enumerate_results(len(graph.inputs), graph.ops):
         for operand in op.operands:
             found.setdefault(operand, []).append(first)
     return found
@@ -307,15 +323,15 @@ def _readers(graph: KernelGraph) -> dict[int, list[int]]:
 
 def is_view(graph: KernelGraph, tensor: int) -> bool:
     """Return whether a tensor lies in another one's memory."""
-    return places(graph)[tensor].base != tensor
+    return storage_locations(graph)[tensor].base != tensor
 
 
 def launched_operators(graph: KernelGraph) -> tuple[int, ...]:
     """Return the numbers of the operators for which a kernel is launched: all but views."""
     if not any(isinstance(op, Op) and op.kind in _MOVED for op in graph.ops):
         return tuple(range(len(graph.ops)))
-    known, found = places(graph), []
-    for position, (first, op) in enumerate(numbered(len(graph.inputs), graph.ops)):
+    known, found = storage_locations(graph), []
+    for position, (first, op) in enumerate(enumerate_results(len(graph.inputs), graph.ops)):
         stored = known[first].base == first and all(known[operand].base != first for operand in op.operands)
         if isinstance(op, GraphDefined) or stored:
             found.append(position)
@@ -327,13 +343,13 @@ def kernel_count(graph: KernelGraph) -> int:
     return len(launched_operators(graph))
 
 
-def addressable(shape: Shape, strides: tuple[int, ...]) -> bool:
+def is_addressable(shape: Shape, strides: tuple[int, ...]) -> bool:
     """Return whether matrices of the last two dims have contiguous, disjoint rows or columns."""
     (rows, columns), (by_row, by_column) = ((1, 1, *shape)[-2:], (1, 1, *strides)[-2:])
-    return _neighbours(rows, columns, by_row, by_column) or _neighbours(columns, rows, by_column, by_row)
+    return _is_dense_along(rows, columns, by_row, by_column) or _is_dense_along(columns, rows, by_column, by_row)
 
 
-def _neighbours(count: int, length: int, step: int, within: int) -> bool:
+def _is_dense_along(count: int, length: int, step: int, within: int) -> bool:
     return (length == 1 or within == 1) and (count == 1 or step >= length)
 
 
@@ -349,10 +365,10 @@ def _strides(op: Op, given: Shape, strides: tuple[int, ...], shape: Shape) -> tu
             assert op.attrs.dim is not None
             return (*strides[: op.attrs.dim], 0, *strides[op.attrs.dim + 1 :])
         case _:
-            return _reshaped(given, strides, shape)
+            return _reshaped_strides(given, strides, shape)
 
 
-def _padding(op: Op, place: Place, shape: Shape) -> Place:
+def _location_of_pad(op: Op, place: Place, shape: Shape) -> Place:
     """Return the storage location of a pad of a tensor of this shape."""
     dim, before = op.attrs.dim, op.attrs.before or 0
     assert dim is not None
@@ -363,7 +379,7 @@ def _padding(op: Op, place: Place, shape: Shape) -> Place:
     return Place(place.base, place.strides, offset, tuple(extents), tuple(starts) if any(starts) else None)
 
 
-def _start(op: Op, strides: tuple[int, ...]) -> int:
+def _slice_offset(op: Op, strides: tuple[int, ...]) -> int:
     """Return the offset of the first element of the operator's result from that of its operand."""
     if op.kind is not OpKind.SLICE:
         return 0
@@ -372,7 +388,7 @@ def _start(op: Op, strides: tuple[int, ...]) -> int:
     return op.attrs.start * strides[op.attrs.dim]
 
 
-def _reshaped(given: Shape, strides: tuple[int, ...], shape: Shape) -> tuple[int, ...] | None:
+def _reshaped_strides(given: Shape, strides: tuple[int, ...], shape: Shape) -> tuple[int, ...] | None:
     """Return strides that give a tensor's elements in row-major order under another shape; None if none do.
 
     Dims of the tensor that follow each other in memory are one run; every dim of the shape has to lie within a run.
@@ -397,4 +413,13 @@ def _reshaped(given: Shape, strides: tuple[int, ...], shape: Shape) -> tuple[int
     return tuple(reversed(found))
 
 
-__all__ = ["Place", "addressable", "is_view", "kernel_count", "last", "launched_operators", "moved", "places"]
+__all__ = [
+    "Place",
+    "is_addressable",
+    "is_view",
+    "kernel_count",
+    "launched_operators",
+    "moved_tensors",
+    "storage_locations",
+    "trailing_moves",
+]

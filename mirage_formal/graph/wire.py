@@ -187,7 +187,7 @@ def graph_of(record: GraphRecord) -> KernelGraph:
     number = len(inputs)
     for index, item in enumerate(record.ops):
         path = f"$.ops[{index}]"
-        _earlier(item.operands, number, path)
+        _check_operands(item.operands, number, path)
         op = _op(item, path) if isinstance(item, OpRecord) else GraphDefined(item.operands, _block(item.graph, path))
         ops.append(op)
         number += op.results
@@ -272,7 +272,7 @@ def _block_op_record(op: BlockOp) -> OpRecord | ThreadDefinedRecord:
             assert_never(op)
 
 
-def _earlier(operands: tuple[int, ...], number: int, path: str) -> None:
+def _check_operands(operands: tuple[int, ...], number: int, path: str) -> None:
     for index, operand in enumerate(operands):
         if operand >= number:
             raise FieldError(f"{path}.operands[{index}]", f"expected an earlier tensor, below {number}, got {operand}")
@@ -311,7 +311,7 @@ def _block(record: BlockGraphRecord, path: str) -> BlockGraph:
     number = len(record.inputs)
     for index, item in enumerate(record.ops):
         own = f"{path}.graph.ops[{index}]"
-        _earlier(item.operands, number, own)
+        _check_operands(item.operands, number, own)
         op = _op(item, own) if isinstance(item, OpRecord) else ThreadDefined(item.operands, _thread(item.graph, own))
         ops.append(op)
         number += op.results
@@ -335,7 +335,7 @@ def _thread(record: ThreadGraphRecord, path: str) -> ThreadGraph:
     ops: list[Op] = []
     for index, item in enumerate(record.ops):
         own = f"{path}.graph.ops[{index}]"
-        _earlier(item.operands, number, own)
+        _check_operands(item.operands, number, own)
         ops.append(_op(item, own))
         number += ops[-1].results
     if any(output >= number for output in record.outputs):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.frontend.arguments import fail
+from mirage_formal.frontend.arguments import error_at_user_line
 
 if TYPE_CHECKING:
     from mirage_formal.torch.integrations.attention import Attention
@@ -41,15 +41,17 @@ def register(*, time_limit: float = 60.0, total: float = 600.0, bucket: int = 12
         UnsupportedError: Torch or transformers is not installed, or too old.
         SpaceError: An option is at fault.
     """
-    from mirage_formal.torch import needed
+    from mirage_formal.torch import require_torch
 
-    needed("register")
+    require_torch("register")
     try:
         from transformers import AttentionInterface, AttentionMaskInterface
         from transformers.masking_utils import sdpa_mask
     except ImportError:
         hint = "install it with: pip install 'transformers>=5'"
-        raise fail(UnsupportedError, "register: expected transformers 5 or later, got none", hint) from None
+        raise error_at_user_line(
+            UnsupportedError, "register: expected transformers 5 or later, got none", hint
+        ) from None
     from mirage_formal.torch.integrations.attention import NAME, Attention
 
     attention = Attention(time_limit, total, bucket, options)

@@ -47,17 +47,17 @@ from math import prod
 from typing import Final, NamedTuple
 
 from mirage_formal.errors import GraphError
-from mirage_formal.graph.check import buffers, kernel_types
+from mirage_formal.graph.check import kernel_types, output_buffers
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
 from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, Family, OpKind
 from mirage_formal.graph.types import Band, DTensor, DType, Shape
-from mirage_formal.graph.views import launched_operators, places
-from mirage_formal.kernels.program.empty_tiles import share
+from mirage_formal.graph.views import launched_operators, storage_locations
+from mirage_formal.kernels.program.empty_tiles import executed_share
 from mirage_formal.kernels.program.plan import PlanParam
 from mirage_formal.kernels.program.register_layout import FLOAT32_STEPS
-from mirage_formal.kernels.sectors import SECTOR, sectors
+from mirage_formal.kernels.sectors import SECTOR, sector_overhead
 from mirage_formal.kernels.target import Target
-from mirage_formal.kernels.work import Work, arithmetic, library_product, narrow_copies, scalar_product
+from mirage_formal.kernels.work import Work, add_arithmetic, add_library_product, add_narrow_copies, add_scalar_product
 
 #: Estimate of a kernel that no block of the target can hold; finite, so that it can be written and ordered.
 CANNOT_LAUNCH_US: Final = 1e9
@@ -142,7 +142,7 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
     needed = set(launched_operators(graph))
     saved = target.model.launch_us - target.model.dependent_launch_us
     behind = False  # whether the launch before is a generated kernel
-    known, types = (places(graph), kernel_types(graph)) if len(needed) < len(graph.ops) else (None, ())
+    known, types = (storage_locations(graph), kernel_types(graph)) if len(needed) < len(graph.ops) else (None, ())
     odd = any([stride % 8 and stride != 1 for given in graph.inputs for stride in given.strides])
     odd |= known is not None and any([place.offset % 8 for place in known])
     for position, op in enumerate(graph.ops):
@@ -162,7 +162,7 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
             params: list[PlanParam] = []
             if odd or any([tensor.shape and tensor.shape[-1] % 8 for tensor in operands]):
                 each = zip(operands, op.operands, strict=True)
-                params = [PlanParam("", x.shape, x.dtype, False, places(graph)[i]) for x, i in each]
+                params = [PlanParam("", x.shape, x.dtype, False, storage_locations(graph)[i]) for x, i in each]
             strides = [graph.inputs[i].strides if i < cold else None for i in op.operands]
             if known is not None:
                 strides = [known[i].strides for i in op.operands]
@@ -196,7 +196,7 @@ def block_cost(
     """
     shares, params, strides, bands = lying
     # Skipped iterations take no time.
-    part = share(block, bands, [tensor.shape for tensor in operands]) if bands else 1.0
+    part = executed_share(block, bands, [tensor.shape for tensor in operands]) if bands else 1.0
     grid, loop = block.grid, block.forloop_range if part == 1.0 else block.forloop_range * part
     work = Work(block.threads)
     shapes, widths, times, loads = work.shapes, work.widths, work.times, work.loads
@@ -218,7 +218,7 @@ def block_cost(
         mine = tile * repeat * stored
         steps = strides[len(loads)] if strides else None
         if not shape or shape[-1] * width < SECTOR or (steps is not None and steps[-1] != 1):
-            work.waste += mine * (sectors(shape, tensor.shape, steps, width) - 1.0)
+            work.waste += mine * (sector_overhead(shape, tensor.shape, steps, width) - 1.0)
         loads.append((tensor.bytes * stored, mine))
         work.shared += tile
         work.traffic += tile * repeat
@@ -226,7 +226,7 @@ def block_cost(
     work.latency = target.model.iteration_us * loop
     context = block.context
     if params:
-        narrow_copies(block, params, work, target)
+        add_narrow_copies(block, params, work, target)
     for op in block.ops:
         _block_op(op, work, context, target)
     results: list[DTensor] = []
@@ -238,16 +238,16 @@ def block_cost(
                 shape[dim] *= grid[axis]
         width = widths[saver.operand]
         wide = next((dtype for dtype in (DType.FLOAT32, DType.BOOL) if width == dtype.bytes), None)
-        results.append(DTensor(tuple(shape), wide or _narrow(block, operands)))
+        results.append(DTensor(tuple(shape), wide or _half_dtype(block, operands)))
         own = shapes[saver.operand]
         if not own or own[-1] * width < SECTOR:
-            waste += results[-1].bytes * (sectors(own, tuple(shape), None, width) - 1.0)
+            waste += results[-1].bytes * (sector_overhead(own, tuple(shape), None, width) - 1.0)
     parts = shares[len(operands) :] or [1.0] * len(results)
     sizes = [tensor.bytes * share for tensor, share in zip(results, parts, strict=True)]
-    return _kernel(block, work, (sum(sizes), waste, _kept(sizes, target)), target, warm), results
+    return _kernel(block, work, (sum(sizes), waste, _cached_bytes(sizes, target)), target, warm), results
 
 
-def _narrow(block: BlockGraph, operands: Sequence[DTensor]) -> DType:
+def _half_dtype(block: BlockGraph, operands: Sequence[DTensor]) -> DType:
     """Return the 16-bit element type of a block graph: that of an operand, or of a cast."""
     inside = (one for op in block.ops for one in ((op,) if isinstance(op, Op) else op.graph.ops))
     found = itertools.chain((tensor.dtype for tensor in operands), (op.attrs.dtype for op in inside))
@@ -278,10 +278,10 @@ def _block_op(op: BlockOp, work: Work, context: BlockContext, target: Target) ->
             raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
         width = _width(op, widths)
         if op.kind is OpKind.MATMUL and widths[given[0]] != widths[given[1]]:
-            scalar_product(operands[0], found[0], repeat, work, target)
+            add_scalar_product(operands[0], found[0], repeat, work, target)
         else:
             wide = op.kind is OpKind.MATMUL and widths[given[0]] == DType.FLOAT32.bytes
-            arithmetic(op.kind, operands, found[0], repeat * (FLOAT32_STEPS if wide else 1), work, target)
+            add_arithmetic(op.kind, operands, found[0], repeat * (FLOAT32_STEPS if wide else 1), work, target)
         own = 0 if op.kind in IN_PLACE else width
         outs = [(shape, width) for shape in found]
         if op.kind is OpKind.MATMUL:
@@ -326,9 +326,9 @@ def _thread_graph(
         found = SPECS[op.kind].shape(op.attrs, operands, context)
         if isinstance(found, str):
             raise GraphError(f"{op.kind.value}: {found}", hint="check the graph before estimating it")
-        arithmetic(op.kind, operands, found[0], repeat, work, target)
+        add_arithmetic(op.kind, operands, found[0], repeat, work, target)
         tensors.append((found[0], _width(op, [width for _, width in tensors])))
-    work.shared += sum([prod(tensors[i][0]) * tensors[i][1] for i in buffers(graph)])
+    work.shared += sum([prod(tensors[i][0]) * tensors[i][1] for i in output_buffers(graph)])
     return [tensors[i] for i in graph.outputs]
 
 
@@ -385,7 +385,7 @@ def _kernel(
     )
 
 
-def _kept(sizes: Sequence[float], target: Target) -> float:
+def _cached_bytes(sizes: Sequence[float], target: Target) -> float:
     """Return the bytes of results that stay in L2 until a later kernel reads them."""
     return sum([size for size in sizes if 2 * size <= target.l2_bytes])
 
@@ -424,9 +424,9 @@ def _predefined(
     results = [DTensor(shape, dtype) for shape in found]
     work = Work()
     if op.kind is OpKind.MATMUL:
-        library_product(operands, results[0], work, target)
+        add_library_product(operands, results[0], work, target)
     else:
-        arithmetic(op.kind, shapes, found[0], 1, work, target)
+        add_arithmetic(op.kind, shapes, found[0], 1, work, target)
     written = sum([tensor.bytes for tensor in results])
     crossing = written + sum([tensor.bytes for tensor in operands])
     read = sum([tensor.bytes for tensor, hot in zip(operands, warm, strict=True) if not hot])
@@ -435,7 +435,7 @@ def _predefined(
     model = target.model
     rate = min(target.bandwidth_gbs * model.bandwidth_efficiency, active * model.sm_bandwidth_gbs) * 1e3
     rate *= model.library_efficiency
-    written_back = written - _kept([tensor.bytes for tensor in results], target)
+    written_back = written - _cached_bytes([tensor.bytes for tensor in results], target)
     memory = max((read + written_back) / rate, crossing / (model.l2_bandwidth_gbs * 1e3))
     compute = _compute_us(work, target, target.sms) / model.library_efficiency
     path = 2 * model.step_us + model.matmul_us if op.kind is OpKind.MATMUL else model.operator_us

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, assert_never
 
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program.access import listing
+from mirage_formal.kernels.program.access import list_accesses
 from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
@@ -90,27 +90,29 @@ _WORDS: Final = (
 _RESERVED: Final = frozenset(_WORDS.split())
 
 
-def emit(program: Program) -> str:
+def emit_cuda(program: Program) -> str:
     """Return the Program as CUDA C++ text; equal Programs give equal text.
 
     Raises:
-        ValueError: The program has a fault of form (see ``listing``), a name is not a usable C identifier, a constant
-            is no number, or a divisor is 0.
+        ValueError: The program has a fault of form (see ``list_accesses``), a name is not a usable C identifier, a
+            constant is no number, or a divisor is 0.
     """
-    for path, subject, what in listing(program).faults:
+    for path, subject, what in list_accesses(program).faults:
         raise ValueError(f"kernel {program.name}, statement {path or 'none'}, {subject}: {what}")
     return "\n".join(_Emitter(program).lines()) + "\n"
 
 
 def headers(program: Program) -> tuple[str, ...]:
     """Return the headers of the device layer that a program includes."""
-    return (DEVICE_HEADER, *((FLOAT32_HEADER,) if _wide(program.body) else ()))
+    return (DEVICE_HEADER, *((FLOAT32_HEADER,) if _has_float32_product(program.body) else ()))
 
 
-def _wide(body: Sequence[Stmt]) -> bool:
+def _has_float32_product(body: Sequence[Stmt]) -> bool:
     """Return whether there is a product of float32 operands."""
     return any(
-        _wide(one.body) if isinstance(one, For | If) else isinstance(one, Mma) and one.dtype is DType.FLOAT32
+        _has_float32_product(one.body)
+        if isinstance(one, For | If)
+        else isinstance(one, Mma) and one.dtype is DType.FLOAT32
         for one in body
     )
 
@@ -154,7 +156,7 @@ class _Emitter:
         params = [f"{_macro(param, program)}({CTYPES[param.dtype]}) {param.name}" for param in program.params]
         bounds = f"{program.threads}, 1" if program.alone else f"{program.threads}"
         head = f'extern "C" __global__ void __launch_bounds__({bounds}) {program.name}('
-        yield from _wrapped(head, params, ") {", "")
+        yield from _wrap_items(head, params, ") {", "")
         if program.shared:
             yield f"  MF_SHARED_MEMORY({program.shared_bytes});"
         for buffer in program.shared:
@@ -186,13 +188,13 @@ class _Emitter:
                 _check_name(name)
                 yield f"{pad}{'MF_WORDS' if words else 'MF_FLOATS'}({name}, {count});"
                 if initial is not None and not words:
-                    yield f"{pad}mf::fill({name}, {real(initial)});"
+                    yield f"{pad}mf::fill({name}, {float_literal(initial)});"
             case SharedWrite(buffer, index, values):
                 yield from self.store(buffer, index, values, pad)
             case GlobalWrite(param, index, values):
                 yield from self.store(param, index, values, pad)
             case _:
-                yield from _fitted(self.simple(statement), pad)
+                yield from _wrap_call(self.simple(statement), pad)
 
     def simple(self, statement: Stmt) -> str:
         """Return the text of a statement of one line."""
@@ -242,7 +244,7 @@ class _Emitter:
         _check_name(var)
         pad = "  " * depth
         # The compiler may unroll a loop over elements as it likes; one with barriers stays as it was planned.
-        if unroll or any(_waits(inner) for inner in body):
+        if unroll or any(_synchronises(inner) for inner in body):
             yield f"{pad}#pragma unroll{'' if unroll else ' 1'}"
         yield f"{pad}for (int {var} = 0; {var} < {extent}; ++{var}) {{"
         yield from self.body(body, depth + 1)
@@ -251,9 +253,9 @@ class _Emitter:
     def store(self, name: str, index: IntExpr, values: Sequence[Value], pad: str) -> Iterator[str]:
         texts = [self.value(value) for value in values]
         if len(texts) == 1:
-            yield from _fitted(f"mf::store({name}, {self.integer(index)}, {texts[0]});", pad)
+            yield from _wrap_call(f"mf::store({name}, {self.integer(index)}, {texts[0]});", pad)
             return
-        yield from _wrapped(f"{pad}mf::store_vector({name}, {self.integer(index)}, {{", texts, "});", pad)
+        yield from _wrap_items(f"{pad}mf::store_vector({name}, {self.integer(index)}, {{", texts, "});", pad)
 
     def vector(self, array: str, at: IntExpr, name: str, index: IntExpr, count: int) -> str:
         return f"mf::load_vector<{count}>({array}, {self.integer(at)}, {name}, {self.integer(index)});"
@@ -270,7 +272,7 @@ class _Emitter:
         """Return the text of a value, parenthesised if it binds looser than its surroundings (see _PRECEDENCE)."""
         match value:
             case Real(number):
-                text = real(number)
+                text = float_literal(number)
                 return f"({text})" if above and text.startswith("-") else text
             case Reg(array, index):
                 return f"{array}[{self.integer(index)}]"
@@ -321,7 +323,7 @@ class _Emitter:
 _ARITHMETIC: Final = {BinaryFn.ADD: IntOp.ADD, BinaryFn.SUB: IntOp.SUB, BinaryFn.MUL: IntOp.MUL}
 
 
-def real(number: float) -> str:
+def float_literal(number: float) -> str:
     """Return a float32 literal: the shortest decimal that reads back as the same float32."""
     if math.isnan(number):
         raise ValueError("expected a number, got NaN")
@@ -341,15 +343,15 @@ def _float32(number: float) -> float:
         return math.copysign(math.inf, number)
 
 
-def _waits(statement: Stmt) -> bool:
+def _synchronises(statement: Stmt) -> bool:
     match statement:
         case For(_, _, body, _) | If(_, body, _):
-            return any(_waits(inner) for inner in body)
+            return any(_synchronises(inner) for inner in body)
         case _:
             return isinstance(statement, Barrier | WaitGroups | Mma | LoadMatrix)
 
 
-def _wrapped(head: str, items: Sequence[str], tail: str, pad: str) -> Iterator[str]:
+def _wrap_items(head: str, items: Sequence[str], tail: str, pad: str) -> Iterator[str]:
     """Yield head + items + tail on one line if it is short enough, else the items on lines of their own."""
     line = head + ", ".join(items) + tail
     if len(line) <= _WIDTH:
@@ -361,7 +363,7 @@ def _wrapped(head: str, items: Sequence[str], tail: str, pad: str) -> Iterator[s
     yield pad + tail
 
 
-def _fitted(text: str, pad: str) -> Iterator[str]:
+def _wrap_call(text: str, pad: str) -> Iterator[str]:
     """Yield the lines of a statement; the arguments of a long single call are on lines of their own."""
     head, depth, items = text.index("(") if "(" in text else -1, 0, [""]
     if len(pad) + len(text) <= _WIDTH or head < 0 or not text.endswith(");"):
@@ -376,7 +378,7 @@ def _fitted(text: str, pad: str) -> Iterator[str]:
             items.append("")
         else:
             items[-1] += char
-    yield from _wrapped(pad + text[: head + 1], [item.strip() for item in items], ");", pad)
+    yield from _wrap_items(pad + text[: head + 1], [item.strip() for item in items], ");", pad)
 
 
 def _check_name(name: str) -> None:

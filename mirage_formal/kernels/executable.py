@@ -21,7 +21,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import embed, from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import DTensor, row_major
-from mirage_formal.graph.views import Place, places
+from mirage_formal.graph.views import Place, storage_locations
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.records import (
     LAUNCH_FILE,
@@ -97,7 +97,7 @@ class Executable:
 
     def place(self, value: int) -> Place:
         """Return the memory layout of a value; copies of outputs are row-major."""
-        known = places(self.graph)
+        known = storage_locations(self.graph)
         return known[value] if value < len(known) else Place(value, row_major(self.values[value].shape))
 
     def span(self, value: int) -> int:
@@ -178,7 +178,7 @@ def load(directory: Path) -> Executable:
         got = f"{record.schema!r} version {record.version}"
         raise FormatError(f"expected {SCHEMA!r} version {VERSION}, got {got}", where=where)
     graph, program = from_json(bytes(record.graph), where), from_json(bytes(record.program), where)
-    files = {name: _verified(directory, name, digest) for name, digest in _files(record.launches, where)}
+    files = {name: _read_verified(directory, name, digest) for name, digest in _files(record.launches, where)}
     executable = Executable(record.digest, graph, program, record.launches, record.outputs, files)
     _check(executable, where)
     return executable
@@ -198,7 +198,7 @@ def _files(launches: tuple[Launch, ...], where: str) -> Iterator[tuple[str, str]
                 raise FormatError(f"expected the name of a kernel, got {launch.name[:60]!r}", where=where)
 
 
-def _verified(directory: Path, name: str, digest: str) -> bytes:
+def _read_verified(directory: Path, name: str, digest: str) -> bytes:
     path = directory / name
     if _FILE.fullmatch(name) is None or path.is_symlink() or not path.is_file():
         raise FormatError(f"expected a file of this directory, got {name[:60]!r}", where=str(directory / LAUNCH_FILE))
@@ -224,7 +224,7 @@ def _check(executable: Executable, where: str) -> None:
     known = set(range(len(executable.graph.inputs)))
     before: Launch | None = None
     for number, launch in enumerate(executable.launches):
-        reads, writes = uses(launch)
+        reads, writes = read_and_written_values(launch)
         if not all(0 <= value < len(values) for value in (*reads, *writes)):
             refuse(f"launch {number}: expected values below {len(values)}, got {[*reads, *writes]}")
         if missing := sorted({executable.base(value) for value in reads} - known):
@@ -258,7 +258,7 @@ def _check_kernel(executable: Executable, launch: KernelLaunch, number: int, ref
             refuse(f"launch {number}: expected an input that is read ahead of the wait, got value {argument.value}")
 
 
-def in_order(executable: Executable) -> Executable:
+def without_dependent_launches(executable: Executable) -> Executable:
     """Return the executable without dependent launches: each begins when the previous one has ended.
 
     This is right for all kernels: a wait for a launch that has ended returns at once.
@@ -270,7 +270,7 @@ def in_order(executable: Executable) -> Executable:
     return replace(executable, launches=launches)
 
 
-def uses(launch: Launch) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def read_and_written_values(launch: Launch) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the values that a launch reads, and those that it writes."""
     if isinstance(launch, ProductLaunch):
         return (launch.a, launch.b), (launch.result,)
@@ -308,11 +308,11 @@ __all__ = [
     "LaunchRecord",
     "ProductLaunch",
     "describe",
-    "in_order",
     "kernel_launch",
     "load",
     "moved_bytes",
+    "read_and_written_values",
     "save",
-    "uses",
+    "without_dependent_launches",
     "workspace",
 ]

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mirage_formal.device.cublas import side
+from mirage_formal.device.cublas import matrix_side
 from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
-from mirage_formal.graph.views import Place, launched_operators, places
+from mirage_formal.graph.views import Place, launched_operators, storage_locations
 from mirage_formal.kernels.lowering.strided_regions import Operation
 from mirage_formal.kernels.planning.expand import subtracts_maximum
 from mirage_formal.kernels.predefined import copy_program, operator_program
@@ -121,7 +121,7 @@ def generate(
     """
     steps: list[Kernel | ProductLaunch] = []
     types = kernel_types(graph)
-    known = places(graph)
+    known = storage_locations(graph)
     number = len(graph.inputs)
     needed = set(launched_operators(graph))
     for position, op in enumerate(graph.ops):
@@ -133,25 +133,25 @@ def generate(
             asked = schedules.get(position)
             values = (*op.operands, *results)
             if isinstance(op, GraphDefined):
-                steps.append(_planned(graph, position, values, target, asked))
+                steps.append(_graph_defined_kernel(graph, position, values, target, asked))
             else:
-                steps.append(_predefined(graph, position, values, (types, known), target, asked))
+                steps.append(_predefined_kernel(graph, position, values, (types, known), target, asked))
         except MirageError as error:  # an assertion that fails is a bug of ours, not a property of the µGraph
             what = f"operator {position} cannot be lowered: {first_line(error)}"
             raise UnsupportedError(what, where="plan") from error
     outputs = _outputs(graph, types, known, steps, target)
     inputs = frozenset(number for number, place in enumerate(known) if place.base < len(graph.inputs))
-    return Generated(tuple(_alone(step, target) for step in _dependent(steps, inputs, early)), tuple(outputs))
+    return Generated(tuple(_mark_alone(step, target) for step in _make_dependent(steps, inputs, early)), tuple(outputs))
 
 
-def _alone(step: Kernel | ProductLaunch, target: Target) -> Kernel | ProductLaunch:
+def _mark_alone(step: Kernel | ProductLaunch, target: Target) -> Kernel | ProductLaunch:
     """Return the step, marked ``alone`` if a multiprocessor holds one block of its kernel at a time."""
-    if not isinstance(step, Kernel) or resident(step.program, target) > 1:
+    if not isinstance(step, Kernel) or resident_blocks(step.program, target) > 1:
         return step
     return replace(step, program=replace(step.program, alone=True))
 
 
-def resident(program: Program, target: Target) -> int:
+def resident_blocks(program: Program, target: Target) -> int:
     """Return the blocks of a kernel that a multiprocessor holds at a time, register use aside.
 
     Args:
@@ -168,7 +168,7 @@ _WORK: Final = (CopyAsync, GlobalRead, GlobalVector, LoadMatrix, Mma)
 _BEGIN: Final = (Registers, CopyAsync, Commit, For, If, LaunchDependents)
 
 
-def _dependent(
+def _make_dependent(
     steps: Sequence[Kernel | ProductLaunch], inputs: Set[int], early: Set[int]
 ) -> tuple[Kernel | ProductLaunch, ...]:
     """Return the steps, with waits added so that a kernel behind a kernel may start before that one has ended.
@@ -193,13 +193,13 @@ def _dependent(
             followed = number + 1 < len(steps) and isinstance(steps[number + 1], Kernel)
             program, soon = step.program, followed and step.operator in early
             if followed:
-                program = replace(program, body=_letting(program.body, 0 if soon else None))
-            step = replace(step, program=_waiting(program, step.values, inputs) if waits else program, early=soon)
+                program = replace(program, body=_add_launch_permission(program.body, 0 if soon else None))
+            step = replace(step, program=_add_wait(program, step.values, inputs) if waits else program, early=soon)
         made.append(step)
     return tuple(made)
 
 
-def _waiting(program: Program, values: tuple[int, ...], inputs: Set[int]) -> Program:
+def _add_wait(program: Program, values: tuple[int, ...], inputs: Set[int]) -> Program:
     """Return a kernel that waits for the previous launch, and starts its first copies of inputs before that.
 
     So weights are loaded while the previous launch ends. Copies that are moved ahead join the same or an earlier group
@@ -212,13 +212,13 @@ def _waiting(program: Program, values: tuple[int, ...], inputs: Set[int]) -> Pro
     behind: list[Stmt] = []
     begin = True
     for statement in program.body:
-        begin = begin and all(isinstance(one, _BEGIN) for one in _inside(statement) if isinstance(one, Stmt))
-        copied = {one.param for one in _inside(statement) if isinstance(one, CopyAsync)}
+        begin = begin and all(isinstance(one, _BEGIN) for one in _nested_nodes(statement) if isinstance(one, Stmt))
+        copied = {one.param for one in _nested_nodes(statement) if isinstance(one, CopyAsync)}
         (ahead if begin and copied and copied <= given else behind).append(statement)
     return replace(program, params=params, body=(*ahead, GridWait(), *behind))
 
 
-def _letting(body: tuple[Stmt, ...], at: int | None) -> tuple[Stmt, ...]:
+def _add_launch_permission(body: tuple[Stmt, ...], at: int | None) -> tuple[Stmt, ...]:
     """Return the body with a permission for the next launch to start, by default after the last read and product.
 
     If it comes earlier, the threads of that launch wait beside those that work. On an H200 a product of 4 warps on each
@@ -227,20 +227,20 @@ def _letting(body: tuple[Stmt, ...], at: int | None) -> tuple[Stmt, ...]:
     """
     if at is None:
         at = len(body)
-        while at and not any(isinstance(one, _WORK) for one in _inside(body[at - 1])):
+        while at and not any(isinstance(one, _WORK) for one in _nested_nodes(body[at - 1])):
             at -= 1
     return (*body[:at], LaunchDependents(), *body[at:])
 
 
-def _inside(found: object) -> Iterator[object]:
+def _nested_nodes(found: object) -> Iterator[object]:
     """Yield a statement or expression, and everything nested in it."""
     yield found
     if isinstance(found, tuple):
         for one in found:
-            yield from _inside(one)
+            yield from _nested_nodes(one)
     elif is_dataclass(found):
         for own in fields(found):
-            yield from _inside(getattr(found, own.name))
+            yield from _nested_nodes(getattr(found, own.name))
 
 
 def first_line(error: BaseException) -> str:
@@ -249,7 +249,7 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
 
 
-def _planned(
+def _graph_defined_kernel(
     graph: KernelGraph, position: int, values: tuple[int, ...], target: Target, asked: Schedule | None
 ) -> Kernel:
     """Return the kernel of a graph-defined operator; ``values`` are the numbers of its operands and results."""
@@ -260,7 +260,7 @@ def _planned(
     return Kernel(position, values, lower(plan), plan, asked)
 
 
-def _predefined(
+def _predefined_kernel(
     graph: KernelGraph,
     position: int,
     values: tuple[int, ...],
@@ -272,12 +272,12 @@ def _predefined(
     types, known = lying
     op = graph.ops[position]
     assert isinstance(op, Op)
-    if asked is not None and (op.kind is OpKind.MATMUL or asked != of_tile(asked.threads, asked.tile)):
+    if asked is not None and (op.kind is OpKind.MATMUL or asked != tile_schedule(asked.threads, asked.tile)):
         raise UnsupportedError(f"expected no schedule of a predefined {op.kind.value}, got one", where="plan")
     if op.kind is OpKind.MATMUL:
         a, b = op.operands
-        side(types[a].shape, known[a].strides)
-        side(types[b].shape, known[b].strides)
+        matrix_side(types[a].shape, known[a].strides)
+        matrix_side(types[b].shape, known[b].strides)
         return ProductLaunch(position, a, b, values[-1])
     operands = tuple((types[i], known[i].strides, known[i].offset) for i in op.operands)
     tile = 0 if asked is None else asked.tile
@@ -289,12 +289,12 @@ def _predefined(
     return Kernel(position, values, made, asked=asked)
 
 
-def of_tile(threads: int, tile: int) -> Schedule:
+def tile_schedule(threads: int, tile: int) -> Schedule:
     """Return the schedule that selects a tile of a predefined operator with transposed operands."""
     return Schedule(threads, 1, tile=tile)
 
 
-def other_tiles(graph: KernelGraph, position: int, target: Target) -> list[Schedule]:
+def alternative_tiles(graph: KernelGraph, position: int, target: Target) -> list[Schedule]:
     """Return the alternative schedules of a predefined operator: other tiles for transposed operands.
 
     Args:
@@ -305,7 +305,7 @@ def other_tiles(graph: KernelGraph, position: int, target: Target) -> list[Sched
     op = graph.ops[position]
     if isinstance(op, GraphDefined) or op.kind is OpKind.MATMUL:
         return []
-    types, known = kernel_types(graph), places(graph)
+    types, known = kernel_types(graph), storage_locations(graph)
     operands = tuple((types[i], known[i].strides, known[i].offset) for i in op.operands)
     result = types[sum((one.results for one in graph.ops[:position]), len(graph.inputs))]
     found: list[Schedule] = []
@@ -313,7 +313,7 @@ def other_tiles(graph: KernelGraph, position: int, target: Target) -> list[Sched
         while len(found) < _MOST_TILES:
             tile = len(found) + 1
             made = operator_program("tile", Operation(op), operands, result, target, tile)
-            found.append(of_tile(made.threads, tile))
+            found.append(tile_schedule(made.threads, tile))
     except UnsupportedError:
         return found
     return found
@@ -379,13 +379,13 @@ def schedule_record(schedule: Schedule) -> ScheduleRecord:
     return msgspec.convert(msgspec.to_builtins(schedule), ScheduleRecord)
 
 
-def asked_of(plans: Sequence[KernelPlanRecord]) -> tuple[dict[int, Schedule], Set[int]]:
+def requested_options(plans: Sequence[KernelPlanRecord]) -> tuple[dict[int, Schedule], Set[int]]:
     """Return the options of ``generate`` that give the same plans: requested schedules, and early kernels."""
-    schedules = {one.operator: schedule_of(one.schedule) for one in plans if one.schedule is not None}
+    schedules = {one.operator: schedule_from_record(one.schedule) for one in plans if one.schedule is not None}
     return schedules, frozenset(one.operator for one in plans if one.early)
 
 
-def schedule_of(record: ScheduleRecord) -> Schedule:
+def schedule_from_record(record: ScheduleRecord) -> Schedule:
     """Return the schedule of a record."""
     return msgspec.convert(msgspec.to_builtins(record), Schedule)
 

@@ -23,14 +23,14 @@ from mirage_formal.graph.types import DimMap, DTensor, Shape, row_major
 from mirage_formal.graph.views import Place
 from mirage_formal.kernels.cost import Lying, block_cost
 from mirage_formal.kernels.lowering.assemble import lower
-from mirage_formal.kernels.lowering.long_axis_reductions import fibres
-from mirage_formal.kernels.lowering.pointwise import Tensors, pointwise
+from mirage_formal.kernels.lowering.long_axis_reductions import reduce_fibres
+from mirage_formal.kernels.lowering.pointwise import Tensors, pointwise_program
 from mirage_formal.kernels.lowering.strided_regions import Operand, Operation
 from mirage_formal.kernels.planning.planner import make_plan
-from mirage_formal.kernels.program.access import listing
+from mirage_formal.kernels.program.access import list_accesses
 from mirage_formal.kernels.program.program import Param, Program
-from mirage_formal.kernels.program.register_layout import vector
-from mirage_formal.kernels.program.step import Generic
+from mirage_formal.kernels.program.register_layout import vector_layout
+from mirage_formal.kernels.program.step import GenericOperation
 from mirage_formal.kernels.target import Target
 
 _MAX_INDEX: Final = 2**31 - 1
@@ -89,9 +89,9 @@ def operator_program(
     if family is Family.REDUCTION and operands[0][0].shape == result.shape:
         operation = Operation(Op(OpKind.RESHAPE, (0,), Attrs(shape=result.shape)))  # of a single element each
     elif family in (Family.REDUCTION, Family.NORM):
-        planned = _planned(name, op, operands, result, target)
-        return _aligned(fibres(name, op, operands, result, params) if planned is None else planned)
-    return _aligned(pointwise(name, operation, Tensors(operands, result, params), target, tile))
+        planned = _plan_program(name, op, operands, result, target)
+        return _align_params(reduce_fibres(name, op, operands, result, params) if planned is None else planned)
+    return _align_params(pointwise_program(name, operation, Tensors(operands, result, params), target, tile))
 
 
 def copy_program(name: str, operand: Operand, target: Target) -> Program:
@@ -101,10 +101,10 @@ def copy_program(name: str, operand: Operand, target: Target) -> Program:
     return operator_program(name, copy, (operand,), tensor, target)
 
 
-def _aligned(program: Program) -> Program:
+def _align_params(program: Program) -> Program:
     """Return the Program with each parameter aligned to its widest access, and not more."""
     widest = {param.name: param.dtype.bytes for param in program.params}
-    for access in listing(program).accesses:
+    for access in list_accesses(program).accesses:
         if isinstance(access.target, Param):
             widest[access.target.name] = max(widest[access.target.name], access.bytes)
     return replace(program, params=tuple(replace(param, align=widest[param.name]) for param in program.params))
@@ -150,7 +150,7 @@ class Form:
     us: float
 
 
-def _planned(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Program | None:
+def _plan_program(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Program | None:
     """Return the Program of the best form that can be planned in registers throughout; None if there is none."""
     for form in block_forms(op, operands, result, target)[:_TRIED]:
         try:
@@ -158,7 +158,7 @@ def _planned(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, 
         except UnsupportedError:
             continue
         steps = (*plan.before, *plan.loop, *plan.after)
-        if not any(isinstance(step, Generic) for step in steps):
+        if not any(isinstance(step, GenericOperation) for step in steps):
             return replace(lower(plan), name=name)
     return None
 
@@ -254,7 +254,7 @@ def _form(
     rows, cols = prod(tile[:-1]), tile[-1]
     threads = min(_MOST_THREADS, max(_WARP, _power(-(-rows * cols // _ELEMENTS))))
     width = next(n for n in (_RUN, 4, 2, 1) if cols % n == 0)
-    if vector(threads, rows, cols, width).count > _MOST_ELEMENTS:
+    if vector_layout(threads, rows, cols, width).count > _MOST_ELEMENTS:
         return None
     inputs: list[Input] = []
     known: list[Place] = []
@@ -265,7 +265,7 @@ def _form(
         strides = tuple(s or 0 for s in steps)
         inputs.append(Input(f"x{i}", DTensor(shape, dtype), strides))
         known.append(Place(i, strides, offset, None if inside == shape else inside))
-    split = [_map(dims, i, axes) for i in range(len(inputs))]
+    split = [_dim_map(dims, i, axes) for i in range(len(inputs))]
     loop = reduced if counts[reduced] > 1 else None
     block = BlockGraph(
         grid=(x, y, z),
@@ -283,7 +283,7 @@ def _form(
     return Form(graph, tuple(known), cost.us)
 
 
-def _map(dims: tuple[_Dim, ...], tensor: int, axes: Sequence[int]) -> DimMap:
+def _dim_map(dims: tuple[_Dim, ...], tensor: int, axes: Sequence[int]) -> DimMap:
     """Return the dim of a tensor that each grid axis splits."""
     split = [d if dims[d].steps[tensor] is not None else None for d in axes]
     x, y, z = [*split, None, None, None][:3]

@@ -11,7 +11,7 @@ from mirage_formal.graph.types import Shape, row_major
 SECTOR: Final = 32
 
 
-def sectors(tile: Sequence[int], shape: Shape, strides: tuple[int, ...] | None, width: int) -> float:
+def sector_overhead(tile: Sequence[int], shape: Shape, strides: tuple[int, ...] | None, width: int) -> float:
     """Return the transferred bytes of sectors for each byte of a tile, from the length of its contiguous runs.
 
     Args:
@@ -34,4 +34,4 @@ def sectors(tile: Sequence[int], shape: Shape, strides: tuple[int, ...] | None, 
     return max(1.0, SECTOR / (run * width))
 
 
-__all__ = ["SECTOR", "sectors"]
+__all__ = ["SECTOR", "sector_overhead"]

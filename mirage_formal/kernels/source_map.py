@@ -12,9 +12,9 @@ from typing import Final
 
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.types import DTensor
-from mirage_formal.kernels.cuda import emit, line_counts
+from mirage_formal.kernels.cuda import emit_cuda, line_counts
 from mirage_formal.kernels.lowering.assemble import Owned, statements
-from mirage_formal.kernels.planning.expand import expand
+from mirage_formal.kernels.planning.expand import flatten
 from mirage_formal.kernels.program.flat import operands_of, results_of
 from mirage_formal.kernels.program.lines import Lines, node_names
 from mirage_formal.kernels.program.plan import Plan
@@ -38,8 +38,8 @@ from mirage_formal.kernels.program.step import (
     MultiplyAccumulate,
     Prefetch,
     Rescale,
-    Save,
     Step,
+    StoreResult,
 )
 
 #: Descriptions of steps; all other steps "compute".
@@ -52,7 +52,7 @@ _DOES: Final[dict[type, str]] = {
     MultiplyAccumulate: "computes and adds an iteration's part",
     Prefetch: "starts copies ahead of their iteration",
     Rescale: "rescales what was added so far",
-    Save: "writes to device memory",
+    StoreResult: "writes to device memory",
 }
 
 
@@ -73,21 +73,21 @@ def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Seque
         ValueError: The program is not that of the plan.
     """
     cut = replace(op.graph, forloop_range=op.graph.forloop_range * plan.schedule.cut)
-    tensors = node_names(op.graph, expand(replace(op, graph=cut), tuple(operands)).makers)
+    tensors = node_names(op.graph, flatten(replace(op, graph=cut), tuple(operands)).makers)
     body, inside = statements(plan)
-    end = emit(program).count("\n") - 1  # the last line closes the kernel
-    about = _About(plan, tensors)
+    end = emit_cuda(program).count("\n") - 1  # the last line closes the kernel
+    about = _LineAnnotator(plan, tensors)
     found: list[Lines] = []
-    for one, steps, first, last in _placed(program, program.body, body, end, 1):
+    for one, steps, first, last in _number_lines(program, program.body, body, end, 1):
         if isinstance(one, For) and not steps:
-            for _, within, begin, until in _placed(program, one.body, inside, last - 1, 2):
+            for _, within, begin, until in _number_lines(program, one.body, inside, last - 1, 2):
                 about.add(found, within, begin, until)
         else:
             about.add(found, steps, first, last)
     return tuple(found)
 
 
-def _placed(
+def _number_lines(
     program: Program, body: Sequence[Stmt], owned: Owned, last: int, depth: int
 ) -> Iterator[tuple[Stmt, tuple[Step, ...], int, int]]:
     """Yield statements with their steps, first and last lines; ``last`` is the last line of all of them."""
@@ -108,7 +108,7 @@ def _placed(
 
 
 @dataclass(frozen=True, slots=True)
-class _About:
+class _LineAnnotator:
     """A collector of line annotations; ``tensors`` names the node that produces each flattened tensor."""
 
     plan: Plan
@@ -125,13 +125,13 @@ class _About:
             first = found.pop().first
         found.append(Lines(first, last, nodes, does))
 
-    def _nodes(self, step: Computation | Fetch | Load | Save | Prefetch) -> Iterator[str]:
+    def _nodes(self, step: Computation | Fetch | Load | StoreResult | Prefetch) -> Iterator[str]:
         match step:
             case Fetch(tensor) | Load(tensor):
                 yield self.tensors[tensor]
             case Prefetch():
                 yield from (self.tensors[n] for n in self.plan.ring)
-            case Save(saver):
+            case StoreResult(saver):
                 yield f"sv{saver}"
                 yield from self._inline((self.plan.savers[saver].tensor,))
             case MultiplyAccumulate():

@@ -56,7 +56,7 @@ class Work:
         self.stage = 0
 
 
-def arithmetic(
+def add_arithmetic(
     kind: OpKind, operands: tuple[Shape, ...], result: Shape, repeat: float, work: Work, target: Target
 ) -> None:
     """Add the operations of one operator, done ``repeat`` times; a product counts as one of 16-bit operands."""
@@ -79,7 +79,7 @@ def arithmetic(
         work.special += elements * repeat * _SPECIAL.get(kind, 0)
 
 
-def narrow_copies(block: BlockGraph, params: Sequence[PlanParam], work: Work, target: Target) -> None:
+def add_narrow_copies(block: BlockGraph, params: Sequence[PlanParam], work: Work, target: Target) -> None:
     """Add the copies of products' operands that move fewer than 16 bytes each."""
     products = [op for op in block.ops if isinstance(op, Op) and op.kind is OpKind.MATMUL]
     for i in sorted({i for op in products for i in op.operands if i < len(params)}):
@@ -93,7 +93,7 @@ def narrow_copies(block: BlockGraph, params: Sequence[PlanParam], work: Work, ta
                 work.latency += (groups * repeat - 1) * target.model.latency_us  # one is every kernel's
 
 
-def scalar_product(left: Shape, result: Shape, repeat: float, work: Work, target: Target) -> None:
+def add_scalar_product(left: Shape, result: Shape, repeat: float, work: Work, target: Target) -> None:
     """Add a product that tensor cores do not compute: the steps of a thread run one after another."""
     elements, model = prod(result), target.model
     steps = -(-elements // work.threads) * left[-1] * repeat
@@ -101,7 +101,7 @@ def scalar_product(left: Shape, result: Shape, repeat: float, work: Work, target
     work.vector += int(elements * left[-1] * repeat * model.scalar_step_slots)
 
 
-def library_product(operands: Sequence[DTensor], result: DTensor, work: Work, target: Target) -> None:
+def add_library_product(operands: Sequence[DTensor], result: DTensor, work: Work, target: Target) -> None:
     """Add a product that a library computes, and the latency of its longest chain of steps, to the device's work.
 
     Each block takes a tile of the result and goes along the sum step by step. A sum that is too long for that, or one
@@ -115,7 +115,7 @@ def library_product(operands: Sequence[DTensor], result: DTensor, work: Work, ta
     if scalar or any(extent > 1 and extent % width for extent in (inner, columns)):
         work.vector += result.elements * inner
     else:
-        arithmetic(OpKind.MATMUL, (left.shape, right.shape), result.shape, 1, work, target)
+        add_arithmetic(OpKind.MATMUL, (left.shape, right.shape), result.shape, 1, work, target)
     steps, model = -(-inner // _STEP), target.model
     if max(rows, columns) > 1:
         work.latency += min(steps, _STEPS) * model.matmul_us
@@ -123,4 +123,4 @@ def library_product(operands: Sequence[DTensor], result: DTensor, work: Work, ta
         work.latency += model.launch_us + model.latency_us
 
 
-__all__ = ["Work", "arithmetic", "library_product", "narrow_copies", "scalar_product"]
+__all__ = ["Work", "add_arithmetic", "add_library_product", "add_narrow_copies", "add_scalar_product"]

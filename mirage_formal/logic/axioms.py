@@ -16,7 +16,7 @@ from typing import Final
 
 from mirage_formal.errors import FormatError
 from mirage_formal.logic.script import Script
-from mirage_formal.logic.sexpr import SExpr, read, show
+from mirage_formal.logic.sexpr import SExpr, format_sexpr, read
 from mirage_formal.logic.terms import BINARY, Add, Div, Expr, Mul, Sum, Unary
 from mirage_formal.resources import data_dir
 
@@ -99,12 +99,14 @@ def parse(text: str, where: str = "") -> AxiomSet:
                 pass
             case ("assert", ("!", ("forall", tuple() as bound, ("!", body, ":qid", qid)), ":named", str() as name)):
                 if name != qid:
-                    raise FormatError(f"axiom {name}: expected :qid {name}, got {show(qid)}", where=where)
+                    raise FormatError(f"axiom {name}: expected :qid {name}, got {format_sexpr(qid)}", where=where)
                 if name in axioms:
                     raise FormatError(f"axiom {name} is stated twice", where=where)
                 axioms[name] = _axiom(name, bound, body, functions, where)
             case _:
-                raise FormatError(f"expected a declaration or a named axiom, got {show(command)[:120]}", where=where)
+                raise FormatError(
+                    f"expected a declaration or a named axiom, got {format_sexpr(command)[:120]}", where=where
+                )
     # Without the axiom, the oracle would decompose f where the theory does not.
     stated = {(a.conclusion.relation, a.conclusion.right) for a in axioms.values() if not a.premises}
     unstated = {f for f in functions if (RELATION, (f, "x")) not in stated}
@@ -161,7 +163,7 @@ def _atom(name: str, formula: SExpr, sorts: dict[str, str], functions: set[str],
                 if fault is not None:
                     raise FormatError(f"axiom {name}: {fault}", where=where)
             return Atom(str(relation), left, right)
-    raise FormatError(f"axiom {name}: expected = or {RELATION}, got {show(formula)[:120]}", where=where)
+    raise FormatError(f"axiom {name}: expected = or {RELATION}, got {format_sexpr(formula)[:120]}", where=where)
 
 
 def _pattern_fault(p: SExpr, sorts: dict[str, str], functions: set[str]) -> str | None:
@@ -174,10 +176,10 @@ def _pattern_fault(p: SExpr, sorts: dict[str, str], functions: set[str]) -> str 
             factors = extent[1:] if isinstance(extent, tuple) and extent[:1] == ("*",) else (extent,)
             if all(isinstance(f, str) and (f == "1" or sorts.get(f) == "Int") for f in factors) and factors:
                 return _pattern_fault(a, sorts, functions)
-            return f"{show(extent)} is not an extent"
+            return f"{format_sexpr(extent)} is not an extent"
         case (str() as op, a) if op in functions:
             return _pattern_fault(a, sorts, functions)
-    return f"{show(p)} is not a term over the declared symbols"
+    return f"{format_sexpr(p)} is not a term over the declared symbols"
 
 
 def extent_of(pattern: SExpr, binding: Mapping[str, Expr | int]) -> int:

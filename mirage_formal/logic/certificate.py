@@ -16,7 +16,7 @@ from typing import Final
 
 from mirage_formal.errors import FormatError
 from mirage_formal.logic.axioms import RELATION, AxiomSet, Binding, load
-from mirage_formal.logic.sexpr import SExpr, read, show
+from mirage_formal.logic.sexpr import SExpr, format_sexpr, read
 from mirage_formal.logic.terms import (
     BINARY,
     Const,
@@ -89,10 +89,10 @@ def to_smt2(certificate: Certificate, axioms: AxiomSet | None = None) -> str:
         *(f"(declare-fun {s} (Expr) Expr)" for s in sorted(symbols, key=_symbol_order) if _is_unary(s, axioms)),
         f"(declare-fun {RELATION} (Expr Expr) Bool)",
         *(f"(declare-const {head(n)} Expr)" for n in nodes if isinstance(n, Var | Const)),
-        *(f"(define-fun {names[n]} () Expr {_shallow(n, names)})" for n in nodes if children(n)),
+        *(f"(define-fun {names[n]} () Expr {_definition_text(n, names)})" for n in nodes if children(n)),
     ]
     for number, (claim, axiom) in enumerate(claims):
-        lines.append(f"(assert (! {show(claim)} :named {axiom}.{number}))")
+        lines.append(f"(assert (! {format_sexpr(claim)} :named {axiom}.{number}))")
     goal = f"({RELATION} {names[certificate.expression]} {names[certificate.target]})"
     lines += [f"(assert (! (not {goal}) :named {GOAL}))", "(check-sat)", ""]
     return "\n".join(lines)
@@ -111,7 +111,7 @@ def _names(nodes: list[Expr]) -> dict[Expr, str]:
     return names
 
 
-def _shallow(e: Expr, names: dict[Expr, str]) -> str:
+def _definition_text(e: Expr, names: dict[Expr, str]) -> str:
     return f"({head(e)} {' '.join(names[c] for c in children(e))})"
 
 
@@ -221,7 +221,9 @@ class _Reader:
             case ("assert", ("!", body, ":named", str() as name)):
                 self.instances.append(self._instance(name, body))
             case _:
-                raise FormatError(f"expected a certificate's command, got {show(command)[:120]}", where=self.where)
+                raise FormatError(
+                    f"expected a certificate's command, got {format_sexpr(command)[:120]}", where=self.where
+                )
 
     def _term(self, op: str, arguments: tuple[SExpr, ...]) -> Expr:
         terms = tuple(self._named(a) for a in arguments)
@@ -239,7 +241,7 @@ class _Reader:
             found = self.terms.get(symbol) or parse_leaf(symbol)
             if found is not None:
                 return found
-        raise FormatError(f"expected a defined term, got {show(symbol)[:120]}", where=self.where)
+        raise FormatError(f"expected a defined term, got {format_sexpr(symbol)[:120]}", where=self.where)
 
     def _instance(self, name: str, body: SExpr) -> Instance:
         axiom = self.axioms.axioms.get(name.rpartition(".")[0])

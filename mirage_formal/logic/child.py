@@ -46,15 +46,15 @@ def main() -> None:
     _send(replies, {"versions": versions, "kept": failed})
     while (asked := _receive(requests)) is not None:
         for question in json.loads(asked):
-            _send(replies, _answered(solvers, question, memory, cpu_s))
+            _send(replies, _answer_question(solvers, question, memory, cpu_s))
 
 
-def _answered(
+def _answer_question(
     solvers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]], question: dict[str, Any], memory: int, cpu_s: int
 ) -> dict[str, Any]:
     """Return a solver's answer to one question, and whether this process should be replaced."""
     begin, worked = perf_counter(), process_time()
-    _renew(question["timeout_ms"])
+    _renew_cpu_limit(question["timeout_ms"])
     said: dict[str, Any] = {"answer": "unknown", "reason": "", "model": {}}
     failed = False
     try:
@@ -76,7 +76,7 @@ _RSS_UNIT: Final = 1 if sys.platform == "darwin" else 1024
 _HELD_AT_FIRST: Final = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def _renew(timeout_ms: int) -> None:
+def _renew_cpu_limit(timeout_ms: int) -> None:
     """Renew the limit on processor time for one question; several threads of a solver may use it at once.
 
     It stays one second below the hard limit, at which a process is killed without a message.
@@ -157,11 +157,11 @@ def _cvc5(question: dict[str, Any]) -> dict[str, Any]:
 
 def _receive(source: int) -> bytes | None:
     """Return the next message, None where the pipe has ended."""
-    header = _exactly(source, HEADER.size)
-    return None if header is None else _exactly(source, HEADER.unpack(header)[0])
+    header = _read_exactly(source, HEADER.size)
+    return None if header is None else _read_exactly(source, HEADER.unpack(header)[0])
 
 
-def _exactly(source: int, count: int) -> bytes | None:
+def _read_exactly(source: int, count: int) -> bytes | None:
     found = bytearray()
     while len(found) < count:
         more = os.read(source, min(count - len(found), 1 << 20))

@@ -88,11 +88,11 @@ class _Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kept: tuple[str, ...]
 
 
-class _Gone(Exception):
+class _ProcessGone(Exception):
     """Error of a process that does not answer any more, with the reason."""
 
 
-class Solvers:
+class SolverProcess:
     """Client of the solver process of one thread.
 
     Sound: it takes scripts only, which are text that this project printed; whatever happens to the process, an answer
@@ -112,7 +112,7 @@ class Solvers:
         self._bounds = memory, cpu_s
         self._grace_s = grace_s
         self._child: subprocess.Popen[bytes] | None = None
-        self._end: weakref.finalize[..., Solvers] | None = None
+        self._end: weakref.finalize[..., SolverProcess] | None = None
         self._ready = _Ready({}, ())
         self._buffer = bytearray()
 
@@ -131,7 +131,7 @@ class Solvers:
         """
         try:
             self._start()
-        except _Gone as gone:
+        except _ProcessGone as gone:
             raise RuntimeError(str(gone)) from None
         return self._ready.kept
 
@@ -158,11 +158,11 @@ class Solvers:
             for question in questions:
                 begin = monotonic()
                 until = begin + question.timeout_ms / 1e3 + self._grace_s
-                said.append(_decoded(self._receive(until), Said))
+                said.append(_decode_reply(self._receive(until), Said))
                 if said[-1].worn:
                     self.close()
                     break
-        except _Gone as gone:
+        except _ProcessGone as gone:
             self.close()
             solver = questions[len(said)].solver
             reason = f"{solver}: {gone}"[:300]
@@ -198,11 +198,11 @@ class Solvers:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise _Gone(f"its process cannot be started: {error}") from None
-        self._end = weakref.finalize(self, _end, self._child, os.getpid())
+            raise _ProcessGone(f"its process cannot be started: {error}") from None
+        self._end = weakref.finalize(self, _end_process, self._child, os.getpid())
         assert self._child.stdin is not None
         os.set_blocking(self._child.stdin.fileno(), False)
-        self._ready = _decoded(self._receive(monotonic() + START_S), _Ready)
+        self._ready = _decode_reply(self._receive(monotonic() + START_S), _Ready)
 
     def _send(self, questions: Sequence[Question]) -> None:
         assert self._child is not None and self._child.stdin is not None
@@ -229,12 +229,12 @@ class Solvers:
             except BlockingIOError:
                 continue
             except OSError:
-                raise _Gone(self._why()) from None
+                raise _ProcessGone(self._why()) from None
 
     def _receive(self, until: float) -> bytes:
         size = _HEADER.unpack(self._exactly(_HEADER.size, until))[0]
         if size > _MAX_REPLY:
-            raise _Gone("its process sent what is no reply")
+            raise _ProcessGone("its process sent what is no reply")
         return self._exactly(size, until)
 
     def _exactly(self, count: int, until: float) -> bytes:
@@ -244,7 +244,7 @@ class Solvers:
             self._wait(source, select.POLLIN, until)
             more = os.read(source, 1 << 16)
             if not more:
-                raise _Gone(self._why())
+                raise _ProcessGone(self._why())
             self._buffer += more
         found = bytes(self._buffer[:count])
         del self._buffer[:count]
@@ -254,7 +254,7 @@ class Solvers:
         poll = select.poll()
         poll.register(descriptor, event)
         if not poll.poll(max(0.0, 1e3 * (until - monotonic()))):
-            raise _Gone("it did not answer in time, and its process was killed")
+            raise _ProcessGone("it did not answer in time, and its process was killed")
 
     def _why(self) -> str:
         """Return a message about how the solver process ended."""
@@ -270,11 +270,11 @@ class Solvers:
         return f"its process ended with exit code {code}"
 
 
-def _decoded(data: bytes, kind: type[T]) -> T:
+def _decode_reply(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise _Gone("its process sent what is no reply") from None
+        raise _ProcessGone("its process sent what is no reply") from None
 
 
 def _version(question: Question) -> str:
@@ -285,7 +285,7 @@ def _version(question: Question) -> str:
         return "none"
 
 
-def _end(child: subprocess.Popen[bytes], owner: int) -> None:
+def _end_process(child: subprocess.Popen[bytes], owner: int) -> None:
     """Close the pipes of a process, and kill it if this process started it; after a fork, a copy only has the pipes."""
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:
@@ -297,20 +297,20 @@ def _end(child: subprocess.Popen[bytes], owner: int) -> None:
         child.returncode = 0
 
 
-class _Here(threading.local):
+class _ThreadSolvers(threading.local):
     """Thread-local solver process, and the id of the process that started it."""
 
-    solvers: Solvers | None = None
+    solvers: SolverProcess | None = None
     owner: int = 0
 
 
-_HERE: Final = _Here()
+_HERE: Final = _ThreadSolvers()
 
 
-def solvers() -> Solvers:
+def thread_solvers() -> SolverProcess:
     """Return the solver process of this thread; after a fork, a new one."""
     if _HERE.solvers is None or _HERE.owner != os.getpid():
         if _HERE.solvers is not None:
             _HERE.solvers.close()
-        _HERE.solvers, _HERE.owner = Solvers(), os.getpid()
+        _HERE.solvers, _HERE.owner = SolverProcess(), os.getpid()
     return _HERE.solvers

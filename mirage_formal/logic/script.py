@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 
 from mirage_formal.errors import FormatError
 from mirage_formal.limits import MAX_COMMANDS, MAX_DIGITS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
-from mirage_formal.logic.sexpr import SExpr, read, show
+from mirage_formal.logic.sexpr import SExpr, format_sexpr, read
 
 #: A sort: "Bool", "Int", "Expr", or the width of a bit-vector.
 Sort = str | int
@@ -54,7 +54,7 @@ class Script:
             if number > MAX_COMMANDS:
                 raise FormatError(f"expected at most {MAX_COMMANDS} commands", where=where)
             reader.command(command)
-            lines.append(show(command))
+            lines.append(format_sexpr(command))
             size += len(lines[-1]) + 1
             if size > MAX_QUESTION:
                 raise FormatError(f"expected at most {MAX_QUESTION} characters", where=where)
@@ -109,13 +109,13 @@ def parse(text: str, where: str = "") -> Script:
 # --- symbols ---------------------------------------------------------------------------------------------------------
 
 
-def _fixed(*sorts: Sort) -> _Rule:
+def _fixed_sorts(*sorts: Sort) -> _Rule:
     """Return the rule of a symbol that takes operands of exactly these sorts; the last one is the result's sort."""
     *wanted, result = sorts
     return lambda got: result if list(got) == wanted else None
 
 
-def _all(sort: Sort, result: Sort, least: int = 1) -> _Rule:
+def _uniform(sort: Sort, result: Sort, least: int = 1) -> _Rule:
     """Return the rule of a symbol that takes any number of operands of one sort, at least ``least``."""
     return lambda got: result if len(got) >= least and all(one == sort for one in got) else None
 
@@ -132,29 +132,29 @@ def _bits(got: Sequence[Sort]) -> Sort | None:
     return got[0] if len(got) == 2 and isinstance(got[0], int) and got[0] == got[1] else None
 
 
-def _compared(got: Sequence[Sort]) -> Sort | None:
+def _bit_comparison(got: Sequence[Sort]) -> Sort | None:
     return None if _bits(got) is None else "Bool"
 
 
 _CORE: Final[dict[str, _Rule]] = {
-    "not": _fixed("Bool", "Bool"),
-    "and": _all("Bool", "Bool"),
-    "or": _all("Bool", "Bool"),
-    "=>": _fixed("Bool", "Bool", "Bool"),
+    "not": _fixed_sorts("Bool", "Bool"),
+    "and": _uniform("Bool", "Bool"),
+    "or": _uniform("Bool", "Bool"),
+    "=>": _fixed_sorts("Bool", "Bool", "Bool"),
     "=": _equal,
     "distinct": _equal,
     "ite": _ite,
 }
 _BIT_VECTORS: Final[dict[str, _Rule]] = {
     **dict.fromkeys(("bvadd", "bvsub", "bvmul", "bvudiv", "bvurem", "bvxor", "bvand", "bvlshr"), _bits),
-    **dict.fromkeys(("bvult", "bvslt"), _compared),
+    **dict.fromkeys(("bvult", "bvslt"), _bit_comparison),
 }
 _INTEGERS: Final[dict[str, _Rule]] = {
-    **dict.fromkeys(("+", "-", "*"), _all("Int", "Int")),
-    **dict.fromkeys(("div", "mod"), _fixed("Int", "Int", "Int")),
-    **dict.fromkeys(("<=", "<"), _fixed("Int", "Int", "Bool")),
+    **dict.fromkeys(("+", "-", "*"), _uniform("Int", "Int")),
+    **dict.fromkeys(("div", "mod"), _fixed_sorts("Int", "Int", "Int")),
+    **dict.fromkeys(("<=", "<"), _fixed_sorts("Int", "Int", "Bool")),
 }
-_EXTENTS: Final[dict[str, _Rule]] = {"*": _all("Int", "Int", 2)}
+_EXTENTS: Final[dict[str, _Rule]] = {"*": _uniform("Int", "Int", 2)}
 
 #: The builtin symbols of each logic: obligations of kernels, certificates, digit lemmas, and the axioms.
 LOGICS: Final[Mapping[str, Mapping[str, _Rule]]] = {
@@ -233,15 +233,15 @@ class _Reader:
             case ("declare-sort", "Expr", "0") if "Expr" in _SORTS[self.logic] - self._sorts:
                 self._sorts.add("Expr")
             case ("declare-const", str() as name, sort):
-                self._give(name, (), self._sort(sort, command), command)
+                self._declare(name, (), self._sort(sort, command), command)
             case ("declare-fun", str() as name, (_, *_) as operands, sort):
                 sorts = tuple(self._sort(one, command) for one in operands)
-                self._give(name, sorts, self._sort(sort, command), command)
+                self._declare(name, sorts, self._sort(sort, command), command)
             case ("define-fun", str() as name, (), sort, body):
                 result = self._sort(sort, command)
                 if self._term(body, 1) != result:
-                    raise self._fault(command, f"a definition of sort {show(sort)}")
-                self._give(name, (), result, command)
+                    raise self._fault(command, f"a definition of sort {format_sexpr(sort)}")
+                self._declare(name, (), result, command)
             case ("assert", ("!", body, ":named", str() as name)):
                 self._assert(body, 2)
                 self._label(name, command)
@@ -265,7 +265,7 @@ class _Reader:
                     return width
         raise self._fault(command, f"a sort of {self.logic}")
 
-    def _give(self, name: str, operands: tuple[Sort, ...], result: Sort, command: SExpr) -> None:
+    def _declare(self, name: str, operands: tuple[Sort, ...], result: Sort, command: SExpr) -> None:
         """Declare a new name with its sorts; refuse a name that has a meaning already."""
         if operands and self.logic not in ("QF_UF", "UFNIA"):
             raise self._fault(command, f"a constant: {self.logic} has no functions of its own")

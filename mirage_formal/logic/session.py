@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from mirage_formal.limits import QUESTION_MS
 from mirage_formal.logic.axioms import AxiomSet, load
-from mirage_formal.logic.process import Question, Said, Solver, solvers
+from mirage_formal.logic.process import Question, Said, Solver, thread_solvers
 from mirage_formal.logic.script import Script
 from mirage_formal.logic.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Var, head, postorder
 
@@ -82,7 +82,9 @@ def discharge_all(scripts: Sequence[Script], timeout_ms: int = QUESTION_MS) -> l
 
 def ask(questions: Sequence[Question]) -> list[tuple[SolverResult, Mapping[str, int]]]:
     """Return each solver's result for its question, and the requested model values where it is satisfiable."""
-    return [(_result(one, said), said.model) for one, said in zip(questions, solvers().ask(questions), strict=True)]
+    return [
+        (_result(one, said), said.model) for one, said in zip(questions, thread_solvers().ask(questions), strict=True)
+    ]
 
 
 def _result(one: Question, said: Said) -> SolverResult:

@@ -47,18 +47,18 @@ def read(text: str, where: str = "") -> list[SExpr]:
     return stack[0]
 
 
-def show(e: SExpr) -> str:
+def format_sexpr(e: SExpr) -> str:
     """Return an S-expression as text on one line.
 
     Raises:
         FormatError: It is deeper than anything that ``read`` returns.
     """
-    return _shown(e, MAX_PARENTHESES)
+    return _format_nested(e, MAX_PARENTHESES)
 
 
-def _shown(e: SExpr, left: int) -> str:
+def _format_nested(e: SExpr, left: int) -> str:
     if isinstance(e, str):
         return e
     if left == 0:
         raise FormatError(f"expected at most {MAX_PARENTHESES} nested parentheses")
-    return f"({' '.join([_shown(x, left - 1) for x in e])})"
+    return f"({' '.join([_format_nested(x, left - 1) for x in e])})"

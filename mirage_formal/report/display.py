@@ -16,14 +16,14 @@ from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 MOST: Final = 200
 
 
-def short(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a text of at most ``MOST`` characters."""
-    from mirage_formal.terminal import plain
+    from mirage_formal.terminal import escape_line
 
-    return plain(text, MOST)
+    return escape_line(text, MOST)
 
 
-def count(number: int, noun: str) -> str:
+def count_noun(number: int, noun: str) -> str:
     """Return a count with its noun, as in "1 kernel", "2 kernels"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
@@ -31,7 +31,11 @@ def count(number: int, noun: str) -> str:
 def graph_line(graph: KernelGraph) -> str:
     """Return a one-line description of a graph."""
     fused = sum(isinstance(op, GraphDefined) for op in graph.ops)
-    kinds = [count(len(graph.inputs), "input"), count(len(graph.ops), "operator"), count(len(graph.outputs), "output")]
+    kinds = [
+        count_noun(len(graph.inputs), "input"),
+        count_noun(len(graph.ops), "operator"),
+        count_noun(len(graph.outputs), "output"),
+    ]
     inside = f", {fused} of them with block graphs" if fused else ""
     return f"KernelGraph({kinds[0]}, {kinds[1]}{inside}, {kinds[2]})"
 
@@ -41,15 +45,17 @@ def verdict_line(verdict: Equivalent | Probable | Different | Unknown) -> str:
     match verdict:
         case Equivalent():
             added = f", {len(verdict.added)} of them added" if verdict.added else ""
-            held = count(len(verdict.conditions), "condition")
-            return f"Equivalent(proof of {count(len(verdict.proof), 'byte')}, {held}{added})"
+            held = count_noun(len(verdict.conditions), "condition")
+            return f"Equivalent(proof of {count_noun(len(verdict.proof), 'byte')}, {held}{added})"
         case Probable():
-            return short(f"Probable(rounds={verdict.rounds}, bound_log2={verdict.bound_log2}, {verdict.reason!r})")
+            return shorten(f"Probable(rounds={verdict.rounds}, bound_log2={verdict.bound_log2}, {verdict.reason!r})")
         case Different():
             where = ", ".join(map(str, verdict.index))
-            return short(f"Different(output {verdict.output}[{where}]: got {verdict.got}, expected {verdict.expected})")
+            return shorten(
+                f"Different(output {verdict.output}[{where}]: got {verdict.got}, expected {verdict.expected})"
+            )
         case Unknown():
-            return short(f"Unknown({verdict.reason!r})")
+            return shorten(f"Unknown({verdict.reason!r})")
 
 
 def _graph_text(graph: KernelGraph) -> str:
@@ -86,7 +92,7 @@ def _verdict_html(verdict: Any) -> str:
     return verdict_html(verdict)
 
 
-def install() -> None:
+def install_printers() -> None:
     """Attach print methods to the classes of graphs and verdicts."""
     printers: dict[type, dict[str, object]] = {
         KernelGraph: {

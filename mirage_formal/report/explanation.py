@@ -15,10 +15,10 @@ from mirage_formal.report.page.proofs import proof_section
 from mirage_formal.report.proofs.formulas import Formula, latex, text
 from mirage_formal.report.proofs.values import Proof, ProofPart
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.write import beside, write_page
+from mirage_formal.report.write import default_page_path, write_page
 
 
-def explained(directory: Path, digest: str, form: str) -> str:
+def explain_result(directory: Path, digest: str, form: str) -> str:
     """Return the explanation of a result's equality with its program.
 
     Args:
@@ -93,7 +93,7 @@ def _conditions(proof: Proof) -> Iterator[str]:
     yield from ("Conditions that the program does not have", *(f"  {one}" for one in proof.added or ("none",)), "")
 
 
-def shown(directory: Path, out: Path | None, *, browser: bool) -> Path:
+def show_page(directory: Path, out: Path | None, *, browser: bool) -> Path:
     """Write the page of the run that a candidate belongs to, and open it.
 
     Raises:
@@ -102,7 +102,7 @@ def shown(directory: Path, out: Path | None, *, browser: bool) -> Path:
     above = directory.resolve().parents
     run = next((folder for folder in above[:2] if (folder / RUN_FILE).is_file()), directory)
     run = directory if (directory / WHOLE_FILE).is_file() else run
-    place = out or beside(run)
+    place = out or default_page_path(run)
     write_page(page(read_report(run)), place)
     if browser:
         webbrowser.open(place.resolve().as_uri())

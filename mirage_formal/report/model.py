@@ -53,7 +53,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckResult:
     """Result of ``check``, if it was run.
 
     Attributes:
@@ -167,7 +167,7 @@ class TritonText:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredFigures:
     """Figures recorded by a device: microseconds, largest error over its tolerance, and results of Triton files."""
 
     device: str
@@ -186,7 +186,7 @@ READ_ONLY: Final = "reading the inputs alone"
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class Baseline:
     """Baseline that a candidate was timed beside: microseconds, or why there are none."""
 
     name: str
@@ -195,7 +195,7 @@ class Peer:
 
 
 @dataclass(frozen=True, slots=True)
-class Peers:
+class Baselines:
     """Times of baselines from one record beside the run; only the candidate's name ties it to these kernels.
 
     Attributes:
@@ -208,7 +208,7 @@ class Peers:
     command: str
     device: str
     ours: float | None
-    timed: tuple[Peer, ...]
+    timed: tuple[Baseline, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ class Certificate:
 
 
 @dataclass(frozen=True, slots=True)
-class Special:
+class SpecialValues:
     """Comparison of a candidate with the program at special values, as recorded; see ``records.SpecialRecord``."""
 
     draws: int
@@ -280,7 +280,7 @@ class Candidate:
     estimated_us: float
     rounding: float | None = None
     outside: tuple[float, ...] = ()
-    special: Special | None = None
+    special: SpecialValues | None = None
     proof: Proof | None = None
     proof_ms: float = 0.0
     steps: int = 0
@@ -290,9 +290,9 @@ class Candidate:
     conditions: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     code: Code | None = None
-    measured: Measured | None = None
+    measured: MeasuredFigures | None = None
     triton: TritonText | None = None
-    peers: Peers | None = None
+    peers: Baselines | None = None
     remarks: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -340,7 +340,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Floor:
+class WorkBound:
     """Lower bound of the program's work, and the rates of the target.
 
     Attributes:
@@ -426,11 +426,11 @@ class Report:
     rejected: int = 0
     search: Search | None = None
     searches: tuple[PartSearch, ...] = ()
-    floor: Floor | None = None
+    floor: WorkBound | None = None
     unfused: tuple[int, float] | None = None
     made: tuple[tuple[str, str], ...] = ()
     tables: tuple[Table, ...] = ()
-    checked: Checked | None = None
+    checked: CheckResult | None = None
     faults: tuple[Fault, ...] = ()
     when: str = ""
     version: str = field(default="")

@@ -12,7 +12,7 @@ from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.report.drawing.svg import graph_svg
-from mirage_formal.report.page.markup import Markup, element, joined, lines, table
+from mirage_formal.report.page.markup import Markup, element, escape_lines, join_contents, table
 
 #: Most characters of one value that a notebook shows.
 MOST_TEXT: Final = 4000
@@ -36,7 +36,7 @@ def graph_html(graph: KernelGraph) -> Markup:
         if len(visible(drawn)) <= MOST_TEXT:
             return drawn
     text = to_text(graph)[: MOST_TEXT - 200]
-    return element("pre", None, lines(f"{text}\n... {len(graph.ops)} operators in all: show() opens a report"))
+    return element("pre", None, escape_lines(f"{text}\n... {len(graph.ops)} operators in all: show() opens a report"))
 
 
 def verdict_html(verdict: Verdict) -> Markup:
@@ -51,7 +51,7 @@ def verdict_html(verdict: Verdict) -> Markup:
             held += [element("li", None, f"and {more} more")] if more > 0 else []
             where = "for all inputs at which these hold:" if held else "for all inputs."
             head = element("p", None, f"Equivalent: proved equal over the reals {where}")
-            return joined([head, element("ul", None, *held) if held else None])
+            return join_contents([head, element("ul", None, *held) if held else None])
         case Probable():
             bound = (
                 "no bound" if verdict.bound_log2 is None else f"error probability at most 2^{verdict.bound_log2:.1f}"

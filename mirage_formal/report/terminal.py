@@ -8,14 +8,14 @@ from typing import Final
 
 from mirage_formal.records import LEVELS
 from mirage_formal.report.model import Candidate, Judged, Report, Table
-from mirage_formal.report.page.baselines import measured_by, peer_rows
-from mirage_formal.report.page.header import conditions, verdict, who
+from mirage_formal.report.page.baselines import describe_measurement, peer_rows
+from mirage_formal.report.page.header import checked_by, conditions, verdict
 from mirage_formal.report.page.search.parts import counts, seconds
 from mirage_formal.report.proofs.formulas import text
 from mirage_formal.report.proofs.program import definitions
 from mirage_formal.report.proofs.values import Proof
 from mirage_formal.report.search_view import Search
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 #: Most candidates that are listed.
 MOST: Final = 40
@@ -30,13 +30,13 @@ def report_text(report: Report, width: int = 100) -> str:
 
 
 def _lines(report: Report, width: int) -> Iterator[str]:
-    yield plain(report.name, width)
+    yield escape_line(report.name, width)
     if report.program is not None:
         for name, formula in definitions(report.program):
             yield from wrap(f"  {name} = {text(formula)}", width, subsequent_indent="    ")
     yield ""
-    for paragraph in (verdict(report), conditions(report), who(report)):
-        yield from wrap(plain(paragraph, 2000), width)
+    for paragraph in (verdict(report), conditions(report), checked_by(report)):
+        yield from wrap(escape_line(paragraph, 2000), width)
     yield ""
     if report.candidates:
         yield f"{'rank':>4}  {'candidate':12}  {'verdict':10}  {'kernels':>7}  {'est. us':>8}  basis"
@@ -56,7 +56,9 @@ def _lines(report: Report, width: int) -> Iterator[str]:
             for sentence in part.summary:
                 yield from wrap(sentence, width, initial_indent="  ", subsequent_indent="    ")
     for fault in report.broken:
-        yield from wrap(f"does not hold: {plain(fault.file)}: {plain(fault.what)}", width, subsequent_indent="  ")
+        yield from wrap(
+            f"does not hold: {escape_line(fault.file)}: {escape_line(fault.what)}", width, subsequent_indent="  "
+        )
 
 
 def _row(one: Candidate) -> str:
@@ -68,9 +70,9 @@ def _row(one: Candidate) -> str:
 def _figures(report: Report, width: int) -> Iterator[str]:
     """Yield lines of figures that are not evidence: times of the best candidate's peers, tables of ``reproduce``."""
     if report.best is not None and (found := report.best.peers) is not None:
-        yield from wrap(plain(measured_by(found), 2000), width)
+        yield from wrap(escape_line(describe_measurement(found), 2000), width)
         for name, us, ratio, why in peer_rows(found):
-            yield from wrap(plain(f"  {name}: {why or f'{us} us, {ratio} of the candidate'}", 400), width)
+            yield from wrap(escape_line(f"  {name}: {why or f'{us} us, {ratio} of the candidate'}", 400), width)
     for one in report.tables:
         yield from _table(one, width)
 
@@ -81,7 +83,7 @@ def _searches(report: Report, width: int) -> Iterator[str]:
         units, states, pruned = counts(one)
         said = f"{one.run}: {units} units, {states} states, {pruned} pruned, {one.kept} kept, {seconds(one)} s"
         where = f", part {one.part} of the best cover" if one.part else ""
-        yield from wrap(plain(f"Search {said}{where}", 2000), width, subsequent_indent="  ")
+        yield from wrap(escape_line(f"Search {said}{where}", 2000), width, subsequent_indent="  ")
     if len(report.searches) > MOST:
         yield f"and {len(report.searches) - MOST} more searches"
 
@@ -94,7 +96,7 @@ def _search(search: Search, width: int) -> Iterator[str]:
             of = [f"{reason} {count:,}" for at, reason, count in search.pruned_at if at == level]
             if of:
                 yield from wrap(
-                    plain(f"Pruned at the {level} level: {', '.join(of)}", 2000), width, subsequent_indent="  "
+                    escape_line(f"Pruned at the {level} level: {', '.join(of)}", 2000), width, subsequent_indent="  "
                 )
     timed = [(unit, unit.span) for unit in search.units if unit.span is not None]
     if not timed:
@@ -104,7 +106,7 @@ def _search(search: Search, width: int) -> Iterator[str]:
     for unit, span in timed[:_UNITS]:
         when = f"worker {span.worker}, {span.begin:.2f} to {span.end:.2f} s"
         what = f"{unit.states:,} states, {unit.classes:,} classes, {unit.status}"
-        about = f"  {unit.number}: {plain(unit.label, 200)}: {when}, {what}"
+        about = f"  {unit.number}: {escape_line(unit.label, 200)}: {when}, {what}"
         yield from wrap(about, width, subsequent_indent="    ")
     if len(timed) > _UNITS:
         yield f"  and {len(timed) - _UNITS} more"
@@ -116,23 +118,25 @@ def _search(search: Search, width: int) -> Iterator[str]:
 
 def _table(one: Table, width: int) -> Iterator[str]:
     """Yield each row in as many lines as it needs: its first column, then the others, labelled by their heads."""
-    yield from wrap(plain(one.title, 400), width)
-    yield from wrap(plain(one.note, 2000), width)
+    yield from wrap(escape_line(one.title, 400), width)
+    yield from wrap(escape_line(one.note, 2000), width)
     for first, *others in one.rows:
         said = [f"{head} {cell}" for head, cell in zip(one.heads[1:], others, strict=True) if cell != "-"]
         yield from wrap(
-            plain(f"{first}: {'; '.join(said)}", 2000), width, initial_indent="  ", subsequent_indent="    "
+            escape_line(f"{first}: {'; '.join(said)}", 2000), width, initial_indent="  ", subsequent_indent="    "
         )
     yield ""
 
 
 def _judged(one: Judged, width: int) -> Iterator[str]:
-    yield from wrap(f"{plain(one.name, 40)}: {one.verdict}: {plain(one.reason, 400)}", width, subsequent_indent="  ")
+    yield from wrap(
+        f"{escape_line(one.name, 40)}: {one.verdict}: {escape_line(one.reason, 400)}", width, subsequent_indent="  "
+    )
     if one.example is not None:
         found = one.example
         where = f"output {found.output}[{', '.join(map(str, found.index))}]"
         for line in (*found.inputs, f"{where} of the program is {found.expected:.9g}, of this graph {found.got:.9g}"):
-            yield from wrap(plain(line, 1000), width, initial_indent="  ", subsequent_indent="    ")
+            yield from wrap(escape_line(line, 1000), width, initial_indent="  ", subsequent_indent="    ")
 
 
 def _proofs(report: Report) -> Iterator[tuple[str, Proof]]:

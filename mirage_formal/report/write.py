@@ -15,7 +15,7 @@ from mirage_formal.report.reading.verdicts import VERDICTS_FILE
 INDEX_FILE = "index.html"
 
 
-def beside(path: Path) -> Path:
+def default_page_path(path: Path) -> Path:
     """Return the default page of a directory: beside it, because every file inside is evidence."""
     place = path.resolve()
     return place.with_name(f"{place.name}.html")

@@ -14,12 +14,12 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Verdict
 from mirage_formal.records.reproduction import Row
 from mirage_formal.reproduce.structures import reference_operands, structure
-from mirage_formal.run.tasks import Gate
+from mirage_formal.run.tasks import FingerprintFilter
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import Engine, SearchOptions, Stats, Unit
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from mirage_formal.workers.pool import Pool
 
 #: Modules that workers load before anything is timed.
@@ -104,14 +104,14 @@ def engine(options: SearchOptions) -> Engine:
 
 
 @lru_cache(maxsize=1)
-def _gate(row: str, program: KernelGraph, seed: int) -> Gate:
+def _fingerprint_filter(row: str, program: KernelGraph, seed: int) -> FingerprintFilter:
     """Return the pipeline's fingerprint filter; units of one row in one process share it."""
-    return Gate(program, seed)
+    return FingerprintFilter(program, seed)
 
 
 @dataclass(slots=True)
-class _Counting:
-    gate: Gate
+class _CountingGate:
+    gate: FingerprintFilter
     calls: int = 0
 
     def __call__(self, candidate: Candidate) -> Verdict:
@@ -124,7 +124,7 @@ def search_unit(task: UnitTask) -> UnitOutcome:
     begin = time.process_time()
     options, counting = task.options, None
     if task.tested:
-        counting = _Counting(_gate(task.row, task.program, options.seed))
+        counting = _CountingGate(_fingerprint_filter(task.row, task.program, options.seed))
         options = replace(options, accept=counting)
     result = engine(options).run(task.program, task.space, options, task.unit)
     graphs = {digest(c.graph): c.graph for c in result.candidates} if task.tested else {}
@@ -132,12 +132,12 @@ def search_unit(task: UnitTask) -> UnitOutcome:
     return UnitOutcome(result.stats, tests, result.classes, graphs, time.process_time() - begin)
 
 
-def warm(_: int) -> None:
+def load_modules(_: int) -> None:
     """Do nothing; a worker runs this before a row is timed, so that every import is done."""
 
 
 @dataclass(slots=True)
-class _Sum:
+class _OutcomeSum:
     stats: Stats = field(default_factory=Stats)
     tests: int = 0
     classes: set[bytes] = field(default_factory=set)
@@ -170,7 +170,7 @@ def run_row(
     """Search with one arm, and return its row; the space limits the block operators."""
     count = limits.workers if arm.parallel else 1
     with Pool(count, PRELOAD, memory=_MEMORY, slow_after_s=float("inf")) as pool:
-        for _ in pool.run(warm, range(count), limit_s=_PATIENCE_S):
+        for _ in pool.run(load_modules, range(count), limit_s=_PATIENCE_S):
             pass
         begin = time.monotonic()
         units = engine(arm.options).units(program, space, arm.options)
@@ -181,27 +181,27 @@ def run_row(
     return _row(key, arm, space, len(program.inputs), replace(total, workers=count, wall_s=wall))
 
 
-def _run(pool: Pool, tasks: Sequence[UnitTask], limits: Limits, show: Show) -> _Sum:
+def _run(pool: Pool, tasks: Sequence[UnitTask], limits: Limits, show: Show) -> _OutcomeSum:
     """Run all units and add up their outcomes in unit order; a unit retried after the deadline ends at once."""
     lost = 0
     outcomes: dict[int, UnitOutcome] = {}
     show(0, len(tasks))
     for outcome in pool.run(search_unit, tasks, limit_s=limits.seconds + _PATIENCE_S):
         match outcome:
-            case Done(index, value):
+            case TaskDone(index, value):
                 outcomes[index] = value
                 show(len(outcomes), len(tasks))
-            case Failed():
+            case TaskFailed():
                 lost += 1
             case _:
                 pass
-    total = _Sum(lost=lost)
+    total = _OutcomeSum(lost=lost)
     for index in sorted(outcomes):
         total.add(outcomes[index])
     return total
 
 
-def _row(key: str, arm: Arm, space: SearchSpace, inputs: int, total: _Sum) -> Row:
+def _row(key: str, arm: Arm, space: SearchSpace, inputs: int, total: _OutcomeSum) -> Row:
     stats, guided = total.stats, arm.options.engine == "guided"
     graphs = [total.graphs[name] for name in sorted(total.graphs)]
     return Row(

@@ -91,7 +91,7 @@ def host() -> Host:
     )
 
 
-def claim(folder: Path, name: str, kind: type[Record], others: tuple[str, ...] = (".md",)) -> None:
+def expect_writable_result(folder: Path, name: str, kind: type[Record], others: tuple[str, ...] = (".md",)) -> None:
     """Check that a result of this name can be written; an existing file must be an earlier result.
 
     Raises:

@@ -15,8 +15,8 @@ import typer
 
 from mirage_formal.cli.kit import STYLE, Json, ProgressMode, amount, answer, counted, option, whole
 from mirage_formal.errors import SpaceError
-from mirage_formal.guard import orderly
-from mirage_formal.terminal import plain
+from mirage_formal.guard import keep_results_on_stop
+from mirage_formal.terminal import escape_line
 
 app = typer.Typer(**STYLE, no_args_is_help=True, help="Measure the paper's search statistics again on this machine.")
 
@@ -60,10 +60,10 @@ def table5_command(
 
     names = tuple(ARMS) if arms is None else tuple(_words(arms))
     plan = Plan(out, names, _numbers("--ops", ops), config, _count(workers), Limits(time_limit, state_limit))
-    with _shown(out, progress) as show:
+    with _show_progress(out, progress) as show:
         result = table5(plan, show)
     code = int(any(one.unexplained or one.guided_only for one in result.comparisons))
-    raise _tell(out, "table5", code, result, json=json)
+    raise _print_result(out, "table5", code, result, json=json)
 
 
 @app.command("workloads")
@@ -80,9 +80,9 @@ def workloads_command(
     from mirage_formal.reproduce.workloads import workloads
 
     chosen = tuple(WORKLOADS) if names is None else tuple(_words(names))
-    with _shown(out, progress) as show:
+    with _show_progress(out, progress) as show:
         result = workloads(out, chosen, _numbers("--batches", batches), _count(workers), show)
-    raise _tell(out, "workloads", 0, result, json=json)
+    raise _print_result(out, "workloads", 0, result, json=json)
 
 
 @app.command("oracle")
@@ -96,10 +96,10 @@ def oracle_command(
     """What the oracles answer to questions met in searches; exit code 1 if the normal form prunes a valid one."""
     from mirage_formal.reproduce.oracle import NORMAL_FORM, oracle
 
-    with _shown(out, progress) as show:
+    with _show_progress(out, progress) as show:
         result = oracle(out, sample, seed, show)
     code = int(any(row.wrongly_pruned for row in result.rows if row.arm == NORMAL_FORM))
-    raise _tell(out, "oracle", code, result, json=json)
+    raise _print_result(out, "oracle", code, result, json=json)
 
 
 def _words(text: str) -> list[str]:
@@ -120,22 +120,22 @@ def _count(workers: int | None) -> int:
 
 
 @contextmanager
-def _shown(out: Path, mode: str) -> Iterator[_Show]:
+def _show_progress(out: Path, mode: str) -> Iterator[_Show]:
     """Lock the output directory, and yield a callback that shows progress."""
     from mirage_formal.run.progress.choice import display
-    from mirage_formal.run.run_directory.lock import writing
+    from mirage_formal.run.run_directory.lock import lock_directory
 
     hint = "the same command goes on where this one stopped"
-    with orderly(hint), writing(out), display(mode, "reproduce") as shown:
+    with keep_results_on_stop(hint), lock_directory(out), display(mode, "reproduce") as shown:
         yield lambda name, done, total: shown.step(name, done, total)
 
 
-def _tell(out: Path, name: str, code: int, result: Any, *, json: bool) -> typer.Exit:
+def _print_result(out: Path, name: str, code: int, result: Any, *, json: bool) -> typer.Exit:
     """Print a result, and return the exit of the command."""
     if json:
         return typer.Exit(answer(f"reproduce {name}", code, {"out": str(out), "rows": result}))
     print((out / f"{name}.md").read_text(encoding="utf-8"))
-    print(plain(f"written to {out}", 4000))
+    print(escape_line(f"written to {out}", 4000))
     return typer.Exit(code)
 
 

@@ -15,7 +15,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGra
 from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.records.reproduction import Comparison, Row
-from mirage_formal.search.known_incompleteness import Reason, equal, reason
+from mirage_formal.search.known_incompleteness import Reason, is_equal, missing_reason
 
 #: Possible extents of the axes of a scaled candidate; 1 stays 1.
 _SMALL: Final = (2, 4, 6, 8, 12, 16, 24)
@@ -49,34 +49,36 @@ def explanation(program: KernelGraph, candidate: KernelGraph) -> Reason | None:
     The predicates are evaluated on the same structure at small extents: float64 evaluation of the real ones sorts
     millions of elements for every tensor.
     """
-    pair = scaled(program, candidate)
-    if pair is None or not equal(*pair):
+    pair = scale_down(program, candidate)
+    if pair is None or not is_equal(*pair):
         return None
-    return reason(*pair)
+    return missing_reason(*pair)
 
 
-def scaled(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph] | None:
+def scale_down(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph] | None:
     """Return a program and a candidate at small extents, with the same operators and maps.
 
     Grid axes and loops of more than one step get two. Equal extents of inputs stay equal, others become different where
     that is possible. A dim of extent 1, anywhere in the candidate, is one in the scaled candidate and nowhere else. The
     result is None if there are no such extents, or an attribute holds an extent.
     """
-    if _fixed(program) or _fixed(candidate):
+    if _has_fixed_extents(program) or _has_fixed_extents(candidate):
         return None
-    small = replace(candidate, ops=tuple(_two(op) if isinstance(op, GraphDefined) else op for op in candidate.ops))
+    small = replace(
+        candidate, ops=tuple(_cap_steps_at_two(op) if isinstance(op, GraphDefined) else op for op in candidate.ops)
+    )
     extents = sorted({n for source in program.inputs for n in source.tensor.shape if n > 1})
-    ones = _ones(candidate)
+    ones = _unit_dims(candidate)
     for sizes in sorted(product(_SMALL, repeat=len(extents)), key=lambda s: (len(s) - len(set(s)), sum(s), s)):
         by = {1: 1, **dict(zip(extents, sizes, strict=True))}
         inputs = tuple(_resized(source, tuple(by[n] for n in source.tensor.shape)) for source in program.inputs)
         other = replace(small, inputs=inputs)
-        if not faults(other) and _ones(other) == ones:
+        if not faults(other) and _unit_dims(other) == ones:
             return replace(program, inputs=inputs), other
     return None
 
 
-def _fixed(graph: KernelGraph) -> bool:
+def _has_fixed_extents(graph: KernelGraph) -> bool:
     """Return whether an attribute holds an extent."""
     return any(attrs.shape is not None or attrs.times is not None for attrs in _attrs(graph))
 
@@ -91,7 +93,7 @@ def _attrs(graph: KernelGraph) -> Iterator[Attrs]:
                 yield step.attrs
 
 
-def _two(op: GraphDefined) -> GraphDefined:
+def _cap_steps_at_two(op: GraphDefined) -> GraphDefined:
     block: BlockGraph = op.graph
     x, y, z = (min(2, extent) for extent in block.grid)
     return replace(
@@ -99,7 +101,7 @@ def _two(op: GraphDefined) -> GraphDefined:
     )
 
 
-def _ones(graph: KernelGraph) -> list[tuple[bool, ...]]:
+def _unit_dims(graph: KernelGraph) -> list[tuple[bool, ...]]:
     """Return, for every tensor on the device and in the blocks, the dims that have extent 1."""
     types = kernel_types(graph)
     shapes: list[Shape] = [tensor.shape for tensor in types]

@@ -24,7 +24,7 @@ SHIPPED_NODES: Final = 100_000
 SHIPPED_SECONDS: Final = 10.0
 
 
-class Ending(Enum):
+class GrowthEnding(Enum):
     """Reason why growth of an e-graph ended; after SATURATED, an expression that it lacks is no part of the target."""
 
     SATURATED = "saturated"
@@ -33,7 +33,7 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Grown:
+class GrowthResult:
     """Result of growing an e-graph.
 
     Attributes:
@@ -42,7 +42,7 @@ class Grown:
         seconds: Duration.
     """
 
-    ending: Ending
+    ending: GrowthEnding
     nodes: int
     seconds: float
 
@@ -88,26 +88,26 @@ class EGraph:
         functions = " ".join(f"({_constructor(f)} E)" for f in sorted(axioms.functions))
         self._run(f"(datatype E (Leaf String) (Add E E) (Mul E E) (Divide E E) (Sum i64 E) {functions})")
         self._run("(ruleset laws)")
-        for rule in rules(axioms, extents):
+        for rule in rewrite_rules(axioms, extents):
             self._run(rule)
 
     def _run(self, text: str) -> list[Any]:
         return list(self._graph.run_program(*self._graph.parse_program(text)))
 
-    def grow(self, target: Expr, max_nodes: int, max_seconds: float) -> Grown:
+    def grow(self, target: Expr, max_nodes: int, max_seconds: float) -> GrowthResult:
         """Insert a target and rewrite round by round, until saturation or a limit."""
         begin = time.perf_counter()
         self._classes.clear()
-        self._run(f"(push 1) {show(target)}")
+        self._run(f"(push 1) {egglog_text(target)}")
         while True:
             (outcome,) = self._run("(run laws 1)")
             nodes, seconds = self._size(), time.perf_counter() - begin
             if not outcome.report.updated:
-                return Grown(Ending.SATURATED, nodes, seconds)
+                return GrowthResult(GrowthEnding.SATURATED, nodes, seconds)
             if nodes > max_nodes:
-                return Grown(Ending.NODES, nodes, seconds)
+                return GrowthResult(GrowthEnding.NODES, nodes, seconds)
             if seconds > max_seconds:
-                return Grown(Ending.SECONDS, nodes, seconds)
+                return GrowthResult(GrowthEnding.SECONDS, nodes, seconds)
 
     def _size(self) -> int:
         (sizes,) = self._run("(print-size)")
@@ -129,10 +129,10 @@ class EGraph:
         """Return the class of an expression, None if it has none; sums over 1 are their arguments, as in the axioms."""
         for node in postorder([e]):
             if node not in self._classes:
-                self._classes[node] = self._looked_up(node)
+                self._classes[node] = self._look_up(node)
         return self._classes[e]
 
-    def _looked_up(self, e: Expr) -> Any:
+    def _look_up(self, e: Expr) -> Any:
         below = [self._classes[child] for child in children(e)]
         if None in below:
             return None
@@ -156,7 +156,7 @@ def extents_of(target: Expr) -> tuple[int, ...]:
     return tuple(n for n in divisors(extents_product(target)) if n > 1)
 
 
-def rules(axioms: AxiomSet, extents: tuple[int, ...]) -> Iterator[str]:
+def rewrite_rules(axioms: AxiomSet, extents: tuple[int, ...]) -> Iterator[str]:
     """Yield both directions of every equation as rewrite rules.
 
     The rule x -> sum(1, x) is left out, because it never terminates.
@@ -188,16 +188,16 @@ def _constructor(symbol: str) -> str:
     return symbol.capitalize()
 
 
-def show(e: Expr) -> str:
+def egglog_text(e: Expr) -> str:
     """Return an expression in egglog's syntax; sums over 1 are left out, as the axioms allow."""
     match e:
         case Var() | Const():
             return f'(Leaf "{head(e)}")'
         case Add(a, b) | Mul(a, b) | Div(a, b):
-            return f"({_constructor(head(e))} {show(a)} {show(b)})"
+            return f"({_constructor(head(e))} {egglog_text(a)} {egglog_text(b)})"
         case Sum(1, a):
-            return show(a)
+            return egglog_text(a)
         case Sum(extent, a):
-            return f"(Sum {extent} {show(a)})"
+            return f"(Sum {extent} {egglog_text(a)})"
         case Unary(function, a):
-            return f"({_constructor(function)} {show(a)})"
+            return f"({_constructor(function)} {egglog_text(a)})"

@@ -25,15 +25,15 @@ from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge
 from mirage_formal.logic.terms import Expr
 from mirage_formal.records.reproduction import Answers, Asked, Source
-from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
-from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, Ending, extents_of
+from mirage_formal.reproduce.book import Lines, expect_writable_result, host, key_of, write
+from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, GrowthEnding, extents_of
 from mirage_formal.reproduce.inputs import WORKLOADS, attention, gated_mlp, lora, ntrans, rmsnorm
 from mirage_formal.reproduce.output.render import oracle_markdown
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.space import load_space
-from mirage_formal.workers.dispatch import Done
+from mirage_formal.workers.dispatch import TaskDone
 from mirage_formal.workers.pool import Pool
 
 NORMAL_FORM: Final = "normal form"
@@ -59,7 +59,7 @@ Show = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class QueryProgram:
     """A program whose exhaustive search asks the queries: its name with shapes, and the spaces that are searched."""
 
     name: str
@@ -68,7 +68,7 @@ class Asker:
     space: str
 
 
-def askers() -> tuple[Asker, ...]:
+def query_programs() -> tuple[QueryProgram, ...]:
     """Return RMSNorm at its real shapes in the first rows of the table, and small versions of other programs."""
     rows = tuple(load_space("paper").with_overrides(max_block_ops=ops) for ops in (3, 4, 5))
     tiny = load_space("tiny").with_overrides(max_block_ops=4)
@@ -82,8 +82,10 @@ def askers() -> tuple[Asker, ...]:
         "ntrans, X[2,4]": ntrans(2, 4),
     }
     return (
-        Asker("rmsnorm, X[2,4096] W[4096,6144]", WORKLOADS["rmsnorm"](1), rows, "paper, 5 to 7 operators (3 to 5)"),
-        *(Asker(name, program, (tiny,), what) for name, program in small.items()),
+        QueryProgram(
+            "rmsnorm, X[2,4096] W[4096,6144]", WORKLOADS["rmsnorm"](1), rows, "paper, 5 to 7 operators (3 to 5)"
+        ),
+        *(QueryProgram(name, program, (tiny,), what) for name, program in small.items()),
     )
 
 
@@ -95,7 +97,7 @@ class SearchTask:
     space: SearchSpace
 
 
-def asked_by(task: SearchTask) -> tuple[Expr, ...]:
+def queries_of_search(task: SearchTask) -> tuple[Expr, ...]:
     """Return the distinct queries of a search, in the order asked."""
     options, engine = SearchOptions(engine="exhaustive"), ExhaustiveEngine()
     found: dict[Expr, None] = {}
@@ -138,13 +140,13 @@ def oracle(out: Path, sample: int, seed: int, show: Show) -> Answers:
         UnsupportedError: egglog is not installed.
         RunError: The directory cannot be used.
     """
-    claim(out, "oracle", Answers)
+    expect_writable_result(out, "oracle", Answers)
     here = host()
     sources: list[Source] = []
     rows: list[Asked] = []
     finished, answers = Lines(out / "sources.jsonl", Source), Lines(out / "answers.jsonl", Asked)
     with Pool(1, ("mirage_formal.reproduce.oracle",), slow_after_s=float("inf")) as pool:
-        for asker in askers():
+        for asker in query_programs():
             key = key_of("oracle", asker.name, asker.spaces, sample, seed)
             source = finished.get(key)
             if source is None:
@@ -173,7 +175,7 @@ class _Workers:
         name = f"{self._name}: {what}"
         self._show(name, 0, len(tasks))
         for outcome in self._pool.run(function, tasks, limit_s=limit_s, tries=1):
-            if isinstance(outcome, Done):
+            if isinstance(outcome, TaskDone):
                 results[outcome.index] = outcome.value
                 self._show(name, len(results), len(tasks))
         return results
@@ -186,20 +188,20 @@ _Replies = tuple[dict[Expr, Answer], float]
 class _Asking:
     """Queries of one source, the queries known to be valid, and the arms' answers."""
 
-    def __init__(self, asker: Asker, key: str, sample: int, seed: int, workers: _Workers) -> None:
+    def __init__(self, asker: QueryProgram, key: str, sample: int, seed: int, workers: _Workers) -> None:
         self._asker = asker
         self._key = key
         self._workers = workers
         (self._target,) = expressions(asker.program).outputs
         tasks = [SearchTask(asker.program, space) for space in asker.spaces]
-        found = workers.run("searching", asked_by, tasks, _SEARCH_S)
+        found = workers.run("searching", queries_of_search, tasks, _SEARCH_S)
         if len(found) < len(tasks):
             raise RunError("expected the search to end, got a dead worker", where=asker.name, hint="run it again")
         self._queries = tuple(dict.fromkeys(e for index in sorted(found) for e in found[index]))
         self._by_form = self._ask_normal_form()
         self._by_egraph, truth, self._saturated = self._ask_egraphs()
         self._valid = frozenset(e for e in self._queries if e in truth or self._certified(e))
-        self._sample = self._sampled(sample, seed)
+        self._sample = self._draw_sample(sample, seed)
 
     def _ask_normal_form(self) -> _Replies:
         oracle = NormalFormOracle([self._target])
@@ -212,16 +214,16 @@ class _Asking:
         graph = EGraph(extents_of(self._target))
         begin = time.perf_counter()
         grown = graph.grow(self._target, SHIPPED_NODES, SHIPPED_SECONDS)
-        missing = Answer.REFUTED if grown.ending is Ending.SATURATED else Answer.UNKNOWN
+        missing = Answer.REFUTED if grown.ending is GrowthEnding.SATURATED else Answer.UNKNOWN
         shipped = {e: Answer.PROVED if graph.holds(e) else missing for e in self._queries}
         seconds = time.perf_counter() - begin
         graph.forget()
         found = frozenset(e for e, answer in shipped.items() if answer is Answer.PROVED)
-        if grown.ending is not Ending.SATURATED:
+        if grown.ending is not GrowthEnding.SATURATED:
             grown = graph.grow(self._target, _TRUTH_NODES, _TRUTH_SECONDS)
             found |= {e for e in self._queries if graph.holds(e)}
             graph.forget()
-        return (shipped, seconds), found, grown.ending is Ending.SATURATED
+        return (shipped, seconds), found, grown.ending is GrowthEnding.SATURATED
 
     def _certified(self, e: Expr) -> bool:
         """Return whether a certificate that both solvers refute says that an expression is part of the target."""
@@ -232,7 +234,7 @@ class _Asking:
         audit(text)
         return all(result.answer is Satisfiability.UNSAT for result in discharge(parse(text)))
 
-    def _sampled(self, size: int, seed: int) -> tuple[Expr, ...]:
+    def _draw_sample(self, size: int, seed: int) -> tuple[Expr, ...]:
         """Return a random sample in the order asked: half valid queries, half others."""
         draw = random.Random(seed)
         valid = [e for e in self._queries if e in self._valid]
@@ -249,14 +251,14 @@ class _Asking:
         """
         what = f"z3, {timeout_ms} ms"
         chunks = [self._sample[i : i + _CHUNK] for i in range(0, len(self._sample), _CHUNK)]
-        replies = self._answered(what, chunks, timeout_ms, _HUNG_S)
+        replies = self._ask_chunks(what, chunks, timeout_ms, _HUNG_S)
         if lost := [(e,) for e in self._sample if e not in replies]:
-            replies |= self._answered(f"{what}, one by one", lost, timeout_ms, _HUNG_ALONE_S)
+            replies |= self._ask_chunks(f"{what}, one by one", lost, timeout_ms, _HUNG_ALONE_S)
         known = [replies.get(e, (Answer.UNKNOWN, _HUNG_ALONE_S)) for e in self._sample]
         answers = {e: answer for e, (answer, _) in zip(self._sample, known, strict=True)}
         return answers, sum(taken for _, taken in known)
 
-    def _answered(
+    def _ask_chunks(
         self, what: str, chunks: Sequence[tuple[Expr, ...]], timeout_ms: int, limit_s: float
     ) -> dict[Expr, tuple[Answer, float]]:
         """Return answers and the seconds of each, without those of chunks whose worker hung or died."""

@@ -14,7 +14,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.records.reproduction import Comparison, Growth, Row, Table5
 from mirage_formal.reproduce.arms import ARMS, Arm, Limits, run_row
-from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
+from mirage_formal.reproduce.book import Lines, expect_writable_result, host, key_of, write
 from mirage_formal.reproduce.compare import compare
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.paper_tables import NO_EXPRESSIONS, SOURCE, THREADS_1, THREADS_8
@@ -104,7 +104,7 @@ class _Run:
                 raise SpaceError(what, where="--ops", hint="the paper's limits are 5 to 11")
         self.space = load_space(plan.config)
         self.plan = plan
-        claim(plan.out, "table5", Table5, (".md", ".csv", ".svg"))
+        expect_writable_result(plan.out, "table5", Table5, (".md", ".csv", ".svg"))
         self.host = host()
         self._show = show
         self._rows = Lines(plan.out / "rows.jsonl", Row)
@@ -113,14 +113,14 @@ class _Run:
     def rows(self) -> Iterator[Row]:
         """Return every row asked for, taken from the directory or run."""
         arms = [ARMS[name] for name in ARMS if name in self.plan.arms]
-        growth = self._growth() if ARMS["unpruned"] in arms else []
+        growth = self._growth_rows() if ARMS["unpruned"] in arms else []
         yield from growth
         for paper_ops in sorted(set(self.plan.ops)):
             for arm in arms:
                 row = self._row(arm, self._bounded(paper_ops - len(self.program.inputs)), self.plan.limits)
                 yield extrapolate(row, growth) if arm.name == "unpruned" else row
 
-    def _growth(self) -> list[Row]:
+    def _growth_rows(self) -> list[Row]:
         """Return rows without pruning that are small enough to complete, from which growth is measured."""
         limits = replace(self.plan.limits, seconds=_CALIBRATION_TIMES * self.plan.limits.seconds)
         return [self._row(ARMS["unpruned"], self._bounded(ops), limits) for ops in CALIBRATION]

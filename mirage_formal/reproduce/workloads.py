@@ -13,7 +13,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode
 from mirage_formal.records import SEARCH_FILE, UnitRecord
 from mirage_formal.records.reproduction import Workload, Workloads
-from mirage_formal.reproduce.book import Lines, claim, host, key_of, write
+from mirage_formal.reproduce.book import Lines, expect_writable_result, host, key_of, write
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.paper_tables import ARTIFACT_GRAPHS
 from mirage_formal.reproduce.output.render import workloads_markdown
@@ -60,7 +60,7 @@ def workloads(out: Path, names: tuple[str, ...], batches: tuple[int, ...], worke
             raise SpaceError(
                 f"expected one of {', '.join(WORKLOADS)}, got {name!r}", where="--names", hint="separate by commas"
             )
-    claim(out, "workloads", Workloads)
+    expect_writable_result(out, "workloads", Workloads)
     here = host()
     rows = tuple(_rows(out, names, batches, workers, show))
     result = Workloads(host=here, rows=rows)

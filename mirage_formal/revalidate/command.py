@@ -20,14 +20,14 @@ from mirage_formal.check import solvers
 from mirage_formal.check.candidate import Established, check_candidate
 from mirage_formal.check.cuda.manifest import SOLVERS, EstablishedKernels
 from mirage_formal.check.partitioning.covers import EstablishedWhole, check_kernels_of_covers, check_whole, read_whole
-from mirage_formal.check.report import CheckFailed, established, list_files
+from mirage_formal.check.report import CheckFailed, list_files, report_established
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
 from mirage_formal.check.time_limit import LIMIT_S, OutOfTime, Within
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
 from mirage_formal.records.partition import WHOLE_FILE
-from mirage_formal.revalidate.processes import each
-from mirage_formal.terminal import plain, quote
+from mirage_formal.revalidate.processes import check_each
+from mirage_formal.terminal import escape_line, quote_text
 
 _HEAD = "candidate,verdict,kernels,certificates,obligations,steps,sympy,fingerprints,bound,seconds"
 _KERNEL_HEAD = "kernels of,form,kernels,cuBLAS,obligations,again,recorded,registers,stack,numerics,us,seconds"
@@ -36,7 +36,7 @@ _WIDE = 60  # characters of a row of a table
 
 
 @dataclass(frozen=True, slots=True)
-class _How:
+class _CheckOptions:
     """Options of a check: number of processes, and whether machine code is compiled again."""
 
     jobs: int
@@ -44,7 +44,7 @@ class _How:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _EstablishedFacts:
     """Established facts about candidates, their kernels, and whole programs."""
 
     candidates: list[Established]
@@ -59,7 +59,7 @@ class Outcome:
     code: int
     report: Sequence[str] = ()
     complaint: str = ""
-    found: _Found = field(default_factory=lambda: _Found([], []))
+    found: _EstablishedFacts = field(default_factory=lambda: _EstablishedFacts([], []))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,12 +76,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser.parse_args(arguments)
     except SystemExit as ended:  # argparse has said what is wrong
         return int(ended.code or 0)
-    outcome = checked(options.path, options.time_limit, options.jobs, options.recompile)
-    printed(outcome)
+    outcome = check_directory(options.path, options.time_limit, options.jobs, options.recompile)
+    print_outcome(outcome)
     return outcome.code
 
 
-def checked(path: Path, limit_s: float, jobs: int, recompile: bool, told: list[Any] | None = None) -> Outcome:
+def check_directory(path: Path, limit_s: float, jobs: int, recompile: bool, told: list[Any] | None = None) -> Outcome:
     """Check a directory; every error, also in the arguments, becomes part of the outcome.
 
     Args:
@@ -95,26 +95,26 @@ def checked(path: Path, limit_s: float, jobs: int, recompile: bool, told: list[A
         if jobs < 1 or not 0 < limit_s < float("inf"):
             where, got = ("--jobs", jobs) if jobs < 1 else ("--time-limit", limit_s)
             raise RunError(f"expected a number above 0, got {got:g}", where=where, hint="leave it out for the default")
-        within = Within(limit_s, _established, path, _How(jobs, recompile))
+        within = Within(limit_s, _check_with_solvers, path, _CheckOptions(jobs, recompile))
         within.established = [] if told is None else told
         found, kept = within.result()
         return Outcome(0, [*_reports(found), *kept], "", found)
     except OutOfTime as over:
-        done = _Found(
+        done = _EstablishedFacts(
             [one for one in over.established if isinstance(one, Established)],
             [one for one in over.established if isinstance(one, EstablishedKernels)],
         )
         partly = ["NOT the whole directory: established before the time was over", *_reports(done)]
-        at, about = plain(over.step), f"{len(done.candidates)} candidates and kernels of {len(done.kernels)}"
+        at, about = escape_line(over.step), f"{len(done.candidates)} candidates and kernels of {len(done.kernels)}"
         complaint = (
-            f"error: {plain(over.file or str(path))}: time limit of {limit_s:g} s\n  step: {at}\n  {about} were "
+            f"error: {escape_line(over.file or str(path))}: time limit of {limit_s:g} s\n  step: {at}\n  {about} were "
             "established before; nothing is said about the rest\n  hint: --time-limit gives more"
         )
         return Outcome(1, partly if done.candidates else (), complaint, done)
     except CheckFailed as failure:
         head = "cannot be read" if failure.corrupt else "check failed"
         hint = "the evidence is not what a search wrote: repeat the search"
-        where, what = plain(failure.file), f"{plain(failure.step)}\n  {plain(failure.what, _SCREEN)}"
+        where, what = escape_line(failure.file), f"{escape_line(failure.step)}\n  {escape_line(failure.what, _SCREEN)}"
         return Outcome(2 if failure.corrupt else 1, (), f"error: {where}: {head}\n  step: {what}\n  hint: {hint}")
     except MirageError as error:
         return Outcome(2, (), f"error: {error}")
@@ -122,29 +122,29 @@ def checked(path: Path, limit_s: float, jobs: int, recompile: bool, told: list[A
         if error.filename is None:
             raise
         what = f"expected a readable path, got {error.strerror or type(error).__name__}"
-        return Outcome(2, (), f"error: {plain(str(error.filename), 200)}: {what}\n  hint: check the path")
+        return Outcome(2, (), f"error: {escape_line(str(error.filename), 200)}: {what}\n  hint: check the path")
 
 
-def printed(outcome: Outcome) -> None:
+def print_outcome(outcome: Outcome) -> None:
     """Print the outcome of a check."""
-    print("".join(f"{plain(text, _SCREEN)}\n" for text in outcome.report), end="")
+    print("".join(f"{escape_line(text, _SCREEN)}\n" for text in outcome.report), end="")
     if text := outcome.complaint:
         print(text if len(text) <= _SCREEN else f"{text[:_SCREEN]} ...", file=sys.stderr)
 
 
-def _established(path: Path, how: _How) -> tuple[_Found, list[str]]:
+def _check_with_solvers(path: Path, how: _CheckOptions) -> tuple[_EstablishedFacts, list[str]]:
     """Check a directory; return the established facts, and the sandbox restrictions that could not be applied."""
-    solvers.begin()
+    solvers.start_budget()
     list_files(path)  # a directory beyond the bounds is refused before anything in it is read
     return _check(path, how), solvers.unconfined_solvers()
 
 
-def _reports(found: _Found) -> list[str]:
+def _reports(found: _EstablishedFacts) -> list[str]:
     kernels = _kernel_report(found.kernels) if found.kernels else []
     return [*_report(found.candidates), *kernels, *_whole_report(found.wholes)]
 
 
-def _check(path: Path, how: _How) -> _Found:
+def _check(path: Path, how: _CheckOptions) -> _EstablishedFacts:
     """Check a candidate, a run, or all runs of a program file.
 
     Raises:
@@ -157,7 +157,7 @@ def _check(path: Path, how: _How) -> _Found:
         hint = "give the directory of the run: kernels are checked with the candidate that they are made of"
         raise RunError("expected a run or a candidate, got kernels", where=str(path), hint=hint)
     if (path / MANIFEST_FILE).is_file():
-        return _Found([established(check_candidate(path))], [])
+        return _EstablishedFacts([report_established(check_candidate(path))], [])
     inside = sorted(path.iterdir()) if path.is_dir() else []
     runs = [below for below in inside if (below / RUN_FILE).is_file() or (below / WHOLE_FILE).is_file()]
     if (path / SUMMARY_FILE).is_file() or (path / RUN_FILE).is_file() or not runs:
@@ -166,30 +166,30 @@ def _check(path: Path, how: _How) -> _Found:
         if below not in runs and below.is_dir() and any(below.iterdir()):
             what = f"expected runs of several programs, got {below.name}, which is none"
             raise RunError(what, where=str(below), hint="give the directory of one run, or move this away")
-    return _together([(below.name, _check(below, how)) for below in runs])
+    return _merge_facts([(below.name, _check(below, how)) for below in runs])
 
 
-def _together(each: Sequence[tuple[str, _Found]]) -> _Found:
+def _merge_facts(each: Sequence[tuple[str, _EstablishedFacts]]) -> _EstablishedFacts:
     """Merge the facts about several directories, with the directories' names as prefixes."""
-    return _Found(
+    return _EstablishedFacts(
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.candidates],
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.kernels],
         [one for _, found in each for one in found.wholes],
     )
 
 
-def _check_whole(path: Path, how: _How) -> _Found:
+def _check_whole(path: Path, how: _CheckOptions) -> _EstablishedFacts:
     whole = read_whole(path)
     runs = {name: _check_run(path / name, how) for name in whole.runs}
-    found = _together([(name.rpartition("/")[2], about) for name, (_, about) in runs.items()])
+    found = _merge_facts([(name.rpartition("/")[2], about) for name, (_, about) in runs.items()])
     about = check_whole(whole, {name: (run, held.candidates) for name, (run, held) in runs.items()})
     names = list(whole.kernels)
-    kernels = each(partial(_derive, recompile=how.recompile), [path / KERNELS / name for name in names], how.jobs)
+    kernels = check_each(partial(_derive, recompile=how.recompile), [path / KERNELS / name for name in names], how.jobs)
     check_kernels_of_covers(whole, dict(zip(names, kernels, strict=True)))
     return replace(found, wholes=about, kernels=[*found.kernels, *kernels])
 
 
-def _check_run(path: Path, how: _How) -> tuple[Run, _Found]:
+def _check_run(path: Path, how: _CheckOptions) -> tuple[Run, _EstablishedFacts]:
     if not (path / SUMMARY_FILE).is_file():
         got = "no such directory" if not path.is_dir() else "neither"
         if (path / RUN_FILE).is_file():
@@ -197,11 +197,11 @@ def _check_run(path: Path, how: _How) -> tuple[Run, _Found]:
         what = f"expected a run ({SUMMARY_FILE}) or a candidate ({MANIFEST_FILE}), got {got}"
         raise RunError(what, where=str(path), hint="give a directory that a search has written, or --resume the search")
     run = read_run(path)
-    results = each(check_candidate, run.directories, how.jobs)
+    results = check_each(check_candidate, run.directories, how.jobs)
     check_members(run, results)
-    kernels = each(partial(_derive, recompile=how.recompile), run.kernels, how.jobs)
+    kernels = check_each(partial(_derive, recompile=how.recompile), run.kernels, how.jobs)
     check_kernel_members(run, kernels)
-    return run, _Found(results, kernels)
+    return run, _EstablishedFacts(results, kernels)
 
 
 def _derive(directory: Path, *, recompile: bool) -> EstablishedKernels:
@@ -222,17 +222,17 @@ def _report(results: Sequence[Established]) -> list[str]:
             str(item.steps) if item.steps else "-",
             _sympy(item),
             str(item.rounds) if item.rounds else "none",
-            _bound(item),
+            _error_bound_line(item),
             f"{item.seconds:.1f}",
         )
         for item in results
     ]
-    return [*_table(_HEAD, rows), *_meaning(results)]
+    return [*_table(_HEAD, rows), *_explain_candidates(results)]
 
 
 def _table(head: str, rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows as aligned columns; a wide table is split to several, each with the column of names."""
-    rows = [head.split(","), *([plain(cell, 80) for cell in row] for row in rows)]
+    rows = [head.split(","), *([escape_line(cell, 80) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines, columns = list[str](), [0]
     for i in [*range(1, len(widths)), 0]:
@@ -248,11 +248,11 @@ def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
     lines: list[str] = []
     for one in wholes:
         lines += [
-            f"whole program {quote(one.name, 80)}, cover {one.rank} ({one.digest[:12]}): equivalent.",
+            f"whole program {quote_text(one.name, 80)}, cover {one.rank} ({one.digest[:12]}): equivalent.",
             f"Its {one.parts} parts are a partition of the program; proved candidates",
             f"take the place of {one.replaced}, the others' operators stay; put together again, that is {one.kernels}",
             f"kernels instead of {one.unfused}. Its {len(one.conditions)} conditions are its parts' (whole.json).",
-            *_added([(one.name, one.added)]),
+            *_added_condition_lines([(one.name, one.added)]),
         ]
     return lines
 
@@ -263,13 +263,13 @@ def _sympy(item: Established) -> str:
     return f"{item.opinions.confirmed}/{item.opinions.confirmed + len(item.opinions.undecided)}"
 
 
-def _bound(item: Established) -> str:
+def _error_bound_line(item: Established) -> str:
     if item.verdict == "equivalent":
         return "-"
     return "none" if item.bound_log2 is None else f"2^{item.bound_log2:.1f}"
 
 
-def _meaning(results: Sequence[Established]) -> list[str]:
+def _explain_candidates(results: Sequence[Established]) -> list[str]:
     """Return the lines that explain the table of candidates and the basis of each verdict."""
     proved = [item for item in results if item.verdict == "equivalent"]
     lines = [
@@ -281,7 +281,7 @@ def _meaning(results: Sequence[Established]) -> list[str]:
             "equivalent: equal over the reals for all inputs on which the conditions hold. The kernel replayed the",
             "proof, z3 and cvc5 refuted its digit lemmas; fingerprints were drawn again, the verdict rests on none.",
             f"conditions: {_conditions(proved)}",
-            *_added([(item.name, item.added) for item in proved]),
+            *_added_condition_lines([(item.name, item.added) for item in proved]),
             "That some input meets them all was tried, in float64, when it was accepted; it is not tried here.",
             "sympy: closing identities that it confirms, of all; it leaves the others undecided and finds none wrong.",
         ]
@@ -304,9 +304,9 @@ def _conditions(proved: Sequence[Established]) -> str:
     return f"{', '.join(kinds)} (where: proof.jsonl)" if kinds else "none"
 
 
-def _added(each: Sequence[tuple[str, tuple[str, ...]]], whose: str = "program") -> list[str]:
+def _added_condition_lines(each: Sequence[tuple[str, tuple[str, ...]]], whose: str = "program") -> list[str]:
     """Return lines on the conditions that the program, or another graph, does not have, by candidate."""
-    found = [f"  {plain(name, 80)}: {'; '.join(added)}" for name, added in each if added]
+    found = [f"  {escape_line(name, 80)}: {'; '.join(added)}" for name, added in each if added]
     return (
         [f"conditions that the {whose} does not have:", *found] if found else [f"None is one that the {whose} has not."]
     )
@@ -348,7 +348,7 @@ def _form_conditions(results: Sequence[EstablishedKernels]) -> list[str]:
     held = sorted({one.rpartition(": ")[2] for item in results for one in item.conditions})
     return [
         f"conditions of the proofs of rewritten forms: {', '.join(held) or 'none'} (where: equivalence.json).",
-        *_added([(item.name, item.added) for item in results if item.stabilized], "candidate"),
+        *_added_condition_lines([(item.name, item.added) for item in results if item.stabilized], "candidate"),
     ]
 
 
@@ -386,7 +386,7 @@ def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
         "that the obligations are all that safety needs, is tested and not proved.",
     ]
     if devices := sorted({item.numerics.device for item in results if item.numerics is not None}):
-        where = ", ".join(quote(name, 80) for name in devices[:4])
+        where = ", ".join(quote_text(name, 80) for name in devices[:4])
         lines += [
             f"numerics: recorded on {where} (its author's words in quotes), not run again; in brackets the largest",
             "error over its tolerance.",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mirage_formal.check.cuda.cubin import sections
 from mirage_formal.check.cuda.manifest import BoundKernels
-from mirage_formal.check.report import expect, step
+from mirage_formal.check.report import expect_equal, step
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.errors import FormatError, UnsupportedError
 from mirage_formal.kernels.generate import compiled_record
@@ -55,7 +55,11 @@ def machine_code(bound: BoundKernels, texts: Mapping[str, str], *, recompile: bo
         for name, binary in sorted(launch.cubins.items()):
             stated = plan.compiled[name]
             with step(bound.root / binary.file, f"machine code of {launch.name} for {name}, compiled again"):
-                why = f"not for {arch}" if arch not in ("", name) else _absent(stated.compiler, here, recompile)
+                why = (
+                    f"not for {arch}"
+                    if arch not in ("", name)
+                    else _not_compiled_reason(stated.compiler, here, recompile)
+                )
                 why = why or _compare(bound.root, texts[launch.name], name, binary, stated)
             if why:
                 written[why] += 1
@@ -64,7 +68,7 @@ def machine_code(bound: BoundKernels, texts: Mapping[str, str], *, recompile: bo
     return Machine(again, dict(sorted(written.items())), compiler)
 
 
-def _absent(stated: str, here: str, recompile: bool) -> str:
+def _not_compiled_reason(stated: str, here: str, recompile: bool) -> str:
     """Return the reason why a text is not compiled at all, or ""."""
     if not recompile:
         return "not compiled again, as asked"
@@ -76,7 +80,7 @@ def _absent(stated: str, here: str, recompile: bool) -> str:
 def _compare(root: Path, text: str, arch: str, binary: Binary, stated: CompiledRecord) -> str:
     """Return the reason why machine code cannot be compared, or ""; raise a FormatError if it differs."""
     try:
-        found = _compiled(text, arch)
+        found = _compile_cached(text, arch)
     except UnsupportedError:
         return f"compiled by NVRTC {stated.compiler}, which does not know {arch} here"
     if found.compiler != stated.compiler:
@@ -84,20 +88,23 @@ def _compare(root: Path, text: str, arch: str, binary: Binary, stated: CompiledR
     data = read(confined(root, binary.file))
     if data != found.cubin:
         raise FormatError(
-            f"expected what NVRTC {found.compiler} makes of the source, got another: {_part(found, data)}"
+            f"expected what NVRTC {found.compiler} makes of the source, "
+            f"got another: {_first_different_section(found, data)}"
         )
-    expect("what the compiler reports", compiled_record(found), stated)
-    expect("registers and spilled bytes", (found.registers, found.spill_bytes), (binary.registers, binary.spill_bytes))
+    expect_equal("what the compiler reports", compiled_record(found), stated)
+    expect_equal(
+        "registers and spilled bytes", (found.registers, found.spill_bytes), (binary.registers, binary.spill_bytes)
+    )
     return ""
 
 
 @lru_cache(maxsize=512)
-def _compiled(text: str, arch: str) -> nvrtc.Compiled:
+def _compile_cached(text: str, arch: str) -> nvrtc.Compiled:
     """Compile a text; cached in the process, because candidates often share kernels."""
     return nvrtc.compile(text, arch, fresh=True)
 
 
-def _part(found: nvrtc.Compiled, data: bytes) -> str:
+def _first_different_section(found: nvrtc.Compiled, data: bytes) -> str:
     """Return the name of the first section that differs."""
     ours, theirs = list(sections(found.cubin)), list(sections(data))
     if [name for name, _ in ours] != [name for name, _ in theirs]:

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mirage_formal.check import solvers
-from mirage_formal.check.report import CheckFailed, Listener, established, listening, watch
-from mirage_formal.guard import shield
+from mirage_formal.check.report import CheckFailed, Listener, current_listener, report_established, send_steps_to
+from mirage_formal.guard import shield_children
 
 R = TypeVar("R")
 
@@ -27,7 +27,7 @@ _MANY: Final = 12
 _ALONE_S: Final = 2.0
 
 
-def each(check: Callable[[Path], R], directories: Sequence[Path], jobs: int) -> list[R]:
+def check_each(check: Callable[[Path], R], directories: Sequence[Path], jobs: int) -> list[R]:
     """Return the check's result for every directory, in order; the first failure is therefore deterministic.
 
     Sound: what is returned is what the check returned for each directory, wherever it ran; else something is raised.
@@ -46,12 +46,12 @@ def each(check: Callable[[Path], R], directories: Sequence[Path], jobs: int) -> 
         others = min(jobs, len(left)) - 1
         expected = (time.monotonic() - begin) / len(results) * len(left) if results else 0.0
         if others > 0 and (len(directories) >= _MANY or expected > _ALONE_S):
-            return results + _beside(check, left, others)
-        results.append(established(check(left[0])))
+            return results + _check_in_parallel(check, left, others)
+        results.append(report_established(check(left[0])))
     return results
 
 
-def _beside(check: Callable[[Path], R], directories: Sequence[Path], others: int) -> list[R]:
+def _check_in_parallel(check: Callable[[Path], R], directories: Sequence[Path], others: int) -> list[R]:
     """Check every directory in this process and ``others`` more; return the results in order."""
     context = multiprocessing.get_context("spawn")
     # Who begins a directory takes it. To cancel what others have not begun would be shorter, but where one of them dies
@@ -59,16 +59,18 @@ def _beside(check: Callable[[Path], R], directories: Sequence[Path], others: int
     taken = context.Array("b", len(directories))
     results: list[R] = []
     with (
-        solvers.shared() as shared,
-        ProcessPoolExecutor(others, context, initializer=_take_part, initargs=(shared, listening(), taken)) as pool,
+        solvers.shared_budget() as shared,
+        ProcessPoolExecutor(
+            others, context, initializer=_initialize_worker, initargs=(shared, current_listener(), taken)
+        ) as pool,
     ):
-        with shield():
-            found = [pool.submit(_there, check, n, directory) for n, directory in enumerate(directories)]
+        with shield_children():
+            found = [pool.submit(_check_claimed, check, n, directory) for n, directory in enumerate(directories)]
         try:
             for n in reversed(range(len(directories))):
-                if not _take(taken, n):
+                if not _claim_directory(taken, n):
                     break  # the others have it, and all before it
-                found[n] = _here(check, directories[n])
+                found[n] = _check_here(check, directories[n])
                 while len(results) < n and found[len(results)].done():
                     results.append(_result(found[len(results)], directories[len(results)]))
             while len(results) < len(directories):
@@ -78,14 +80,14 @@ def _beside(check: Callable[[Path], R], directories: Sequence[Path], others: int
     return results
 
 
-def _take(taken: Any, n: int) -> bool:
+def _claim_directory(taken: Any, n: int) -> bool:
     """Claim a directory for this process; return False if another process has it."""
     with taken.get_lock():
         before, taken[n] = taken[n], 1
     return not before
 
 
-def _here(check: Callable[[Path], R], directory: Path) -> Future[R | None]:
+def _check_here(check: Callable[[Path], R], directory: Path) -> Future[R | None]:
     """Run a check in this process, and return its result or exception as a completed future."""
     found: Future[R | None] = Future()
     try:
@@ -102,24 +104,24 @@ def _result(future: Future[R | None], directory: Path) -> R:
         what = "the process that checked it died; try --jobs 1"
         raise CheckFailed(str(directory), "check in a process of its own", what) from error
     assert found is not None  # or nobody has checked it
-    return established(found)
+    return report_established(found)
 
 
 #: In another process: the flags of the directories that a process has claimed.
 _taken: Any = None
 
 
-def _take_part(shared: Any, listener: Listener | None, taken: Any) -> None:
+def _initialize_worker(shared: Any, listener: Listener | None, taken: Any) -> None:
     """Initialize another process: share the solvers' time, and report the steps that it is in."""
     global _taken
     _taken = taken
-    solvers.take_part(shared)
-    watch(listener)
+    solvers.join_budget(shared)
+    send_steps_to(listener)
 
 
-def _there(check: Callable[[Path], R], n: int, directory: Path) -> R | None:
+def _check_claimed(check: Callable[[Path], R], n: int, directory: Path) -> R | None:
     """Run a check in another process; return None if another process has claimed the directory."""
-    return check(directory) if _take(_taken, n) else None
+    return check(directory) if _claim_directory(_taken, n) else None
 
 
-__all__ = ["each"]
+__all__ = ["check_each"]

@@ -22,16 +22,16 @@ from typing import Any
 import msgspec
 
 from mirage_formal.check.cuda.manifest import SOLVERS, BoundKernels, EstablishedKernels, check_kernels
-from mirage_formal.check.report import expect, step
-from mirage_formal.check.solvers import UNSAT, answers, directory
+from mirage_formal.check.report import expect_equal, step
+from mirage_formal.check.solvers import UNSAT, ask_solvers, directory_budget
 from mirage_formal.claims.safety.obligations import Held, Kind, Means, Obligation
 from mirage_formal.claims.safety.safety import obligations
 from mirage_formal.errors import FormatError
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.executable import kernel_launch
-from mirage_formal.kernels.generate import Generated, Kernel, asked_of, generate, plan_record
+from mirage_formal.kernels.generate import Generated, Kernel, generate, plan_record, requested_options
 from mirage_formal.kernels.program.program import Program
-from mirage_formal.kernels.program.serialization import programs_of
+from mirage_formal.kernels.program.serialization import decode_programs
 from mirage_formal.kernels.target import Target
 from mirage_formal.logic.script import parse
 from mirage_formal.records import (
@@ -54,7 +54,7 @@ COUNT = "count"
 
 
 @dataclass(frozen=True, slots=True)
-class _Claim:
+class _DerivedClaim:
     """Derived obligation, with the fields that its recorded line must have."""
 
     obligation: Obligation
@@ -67,7 +67,7 @@ class _Claim:
         return self.obligation.finding.means if isinstance(self.obligation.finding, Held) else None
 
 
-@directory()
+@directory_budget()
 def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solvers: bool = True) -> EstablishedKernels:
     """Check a directory of kernels by deriving all of its files again.
 
@@ -88,14 +88,14 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
     begin = perf_counter()
     bound = check_kernels(root, solvers=solvers)
     recorded_programs = _recorded(root)
-    made = _told(_generated(bound), recorded_programs)
+    made = _with_recorded_registers(_generated(bound), recorded_programs)
     kernels = [one for one in made.steps if isinstance(one, Kernel)]
     _check_programs(root, kernels, recorded_programs)
     texts = _check_sources(root, made, kernels)
     _check_launches(bound, made, texts)
     _check_plans(bound, kernels)
     claims = _check_obligations(bound, [one.program for one in kernels])
-    again, recorded = _settle(root, claims, solvers=solvers)
+    again, recorded = _settle_claims(root, claims, solvers=solvers)
     machine = machine_code(bound, texts, recompile=recompile, arch=arch)
     return replace(
         bound.about,
@@ -111,16 +111,16 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
 def _generated(bound: BoundKernels) -> Generated:
     with step(bound.root / MANIFEST_FILE, "derive the kernels from the µGraph"):
         target = msgspec.convert(msgspec.to_builtins(bound.manifest.target), Target)
-        return generate(bound.graph, target, *asked_of(bound.plans.kernels))
+        return generate(bound.graph, target, *requested_options(bound.plans.kernels))
 
 
 def _recorded(root: Path) -> tuple[Program, ...]:
     path = root / PROGRAMS_FILE
     with step(path, "read the Programs", corrupt=True):
-        return programs_of(read(path), PROGRAMS_FILE)
+        return decode_programs(read(path), PROGRAMS_FILE)
 
 
-def _told(made: Generated, recorded: Sequence[Program]) -> Generated:
+def _with_recorded_registers(made: Generated, recorded: Sequence[Program]) -> Generated:
     """Return the kernels with the register limits that the directory's Programs state to the compiler.
 
     Sound: how many registers a thread may have changes nothing that a Program does; and sources, launches and machine
@@ -138,7 +138,7 @@ def _told(made: Generated, recorded: Sequence[Program]) -> Generated:
 
 def _check_programs(root: Path, kernels: Sequence[Kernel], recorded: Sequence[Program]) -> None:
     with step(root / PROGRAMS_FILE, "Programs of the µGraph"):
-        expect("kernels", [one.program.name for one in kernels], [program.name for program in recorded])
+        expect_equal("kernels", [one.program.name for one in kernels], [program.name for program in recorded])
         for ours, theirs in zip(kernels, recorded, strict=True):
             if (where := difference(ours.program, theirs)) is not None:
                 what = "expected the Program that code generation makes of the µGraph, got another one"
@@ -165,7 +165,7 @@ def _check_sources(root: Path, made: Generated, kernels: Sequence[Kernel]) -> di
     texts: dict[str, str] = {}
     for one, source in zip(kernels, made.sources, strict=True):
         with step(root / source, "CUDA C++ of the Program"):
-            text = texts[one.program.name] = emit(one.program)
+            text = texts[one.program.name] = emit_cuda(one.program)
             data = read(confined(root, source))
             if data != text.encode():
                 raise FormatError(_other_line(text, data.decode("utf-8", "replace")))
@@ -188,8 +188,8 @@ def _check_launches(bound: BoundKernels, made: Generated, texts: Mapping[str, st
     """Check the launches, except for digests and figures of machine code, which are compared with the code itself."""
     root, sources = bound.root, iter(made.sources)
     with step(root / LAUNCH_FILE, "launches of the Programs"):
-        expect("launches", len(made.steps), len(bound.launch.launches))
-        expect("values of the outputs", made.outputs, bound.launch.outputs)
+        expect_equal("launches", len(made.steps), len(bound.launch.launches))
+        expect_equal("values of the outputs", made.outputs, bound.launch.outputs)
         for number, (one, theirs) in enumerate(zip(made.steps, bound.launch.launches, strict=True)):
             ours: Launch
             if isinstance(one, Kernel):
@@ -198,17 +198,17 @@ def _check_launches(bound: BoundKernels, made: Generated, texts: Mapping[str, st
                 ours = kernel_launch(one.program, one.operator, one.values, source, texts[one.program.name], cubins)
                 stem = source.removesuffix(".cu")
                 for arch, binary in cubins.items():
-                    expect(f"launch {number}: machine code for {arch}", f"{stem}-{arch}.cubin", binary.file)
+                    expect_equal(f"launch {number}: machine code for {arch}", f"{stem}-{arch}.cubin", binary.file)
             else:
                 ours = one
-            _same(f"launch {number}", ours, theirs)
+            _expect_same_record(f"launch {number}", ours, theirs)
 
 
-def _same(what: str, ours: msgspec.Struct, theirs: msgspec.Struct) -> None:
+def _expect_same_record(what: str, ours: msgspec.Struct, theirs: msgspec.Struct) -> None:
     """Raise a FormatError that names the first field in which two records differ."""
-    expect(what, type(ours).__name__, type(theirs).__name__)
+    expect_equal(what, type(ours).__name__, type(theirs).__name__)
     for name in ours.__struct_fields__:
-        expect(f"{what}: {name}", getattr(ours, name), getattr(theirs, name))
+        expect_equal(f"{what}: {name}", getattr(ours, name), getattr(theirs, name))
 
 
 def _check_plans(bound: BoundKernels, kernels: Sequence[Kernel]) -> None:
@@ -216,10 +216,10 @@ def _check_plans(bound: BoundKernels, kernels: Sequence[Kernel]) -> None:
     with step(bound.root / PLAN_FILE, "plans of the kernels"):
         for one, theirs in zip(kernels, bound.plans.kernels, strict=True):
             ours = plan_record(one, {})
-            _same(f"plan of {theirs.kernel}", ours, msgspec.structs.replace(theirs, compiled={}))
+            _expect_same_record(f"plan of {theirs.kernel}", ours, msgspec.structs.replace(theirs, compiled={}))
 
 
-def _check_obligations(bound: BoundKernels, programs: Sequence[Program]) -> list[_Claim]:
+def _check_obligations(bound: BoundKernels, programs: Sequence[Program]) -> list[_DerivedClaim]:
     """Check that the derived obligations are those of the log, with the queries of the file; return them."""
     root = bound.root
     names = ("kernel", "kind", "path", "subject", "claim", "means", "sha256")
@@ -227,8 +227,8 @@ def _check_obligations(bound: BoundKernels, programs: Sequence[Program]) -> list
         claims = [_claim(program, one) for program in programs for one in obligations(program)]
         for number, (claim, record) in enumerate(zip(claims, bound.obligations, strict=False), 1):
             for name, ours in zip(names, claim.line, strict=True):
-                expect(f"line {number}: {name}", ours, getattr(record, name))
-        expect("lines", len(claims), len(bound.obligations))
+                expect_equal(f"line {number}: {name}", ours, getattr(record, name))
+        expect_equal("lines", len(claims), len(bound.obligations))
     with step(root / QUESTIONS_FILE, "questions of the obligations"):
         texts = {sha256(claim.text.encode()): claim.text for claim in claims if claim.text}
         if tuple(texts[code] for code in sorted(texts)) != bound.questions:
@@ -236,7 +236,7 @@ def _check_obligations(bound: BoundKernels, programs: Sequence[Program]) -> list
     return claims
 
 
-def _claim(program: Program, obligation: Obligation) -> _Claim:
+def _claim(program: Program, obligation: Obligation) -> _DerivedClaim:
     if obligation.finding is not None and not isinstance(obligation.finding, Held):
         what = f"{obligation.kind} of {obligation.subject} at {obligation.path}: {obligation.claim}"
         raise FormatError(f"{program.name}: expected an obligation that holds, got {what}: {obligation.finding}"[:600])
@@ -244,10 +244,10 @@ def _claim(program: Program, obligation: Obligation) -> _Claim:
     means = "solver" if obligation.finding is None else str(obligation.finding.means)
     code = sha256(text.encode()) if text else None
     about = str(obligation.kind), obligation.path, obligation.subject, obligation.claim
-    return _Claim(obligation, text, (program.name, *about, means, code))
+    return _DerivedClaim(obligation, text, (program.name, *about, means, code))
 
 
-def _settle(root: Path, claims: Sequence[_Claim], *, solvers: bool) -> tuple[Counter[str], Counter[str]]:
+def _settle_claims(root: Path, claims: Sequence[_DerivedClaim], *, solvers: bool) -> tuple[Counter[str], Counter[str]]:
     """Return how many obligations hold again, by means, and how many do not, by reason.
 
     Sound: one that the analysis does not settle holds again only if both solvers refute its text; where a solver finds
@@ -260,7 +260,7 @@ def _settle(root: Path, claims: Sequence[_Claim], *, solvers: bool) -> tuple[Cou
         why = "no solver is here"
         if claim.text and solvers:
             with step(root / QUESTIONS_FILE, f"question of line {number} of {OBLIGATIONS_FILE}"):
-                found = answers(parse(claim.text))
+                found = ask_solvers(parse(claim.text))
                 if "sat" in found.said.values():
                     what = f"{claim.obligation.kind} of {claim.obligation.subject} at {claim.obligation.path}"
                     raise FormatError(f"{what}: expected unsat from z3 and cvc5, got {found.said}")

@@ -6,10 +6,17 @@ when they run the first task.
 
 from __future__ import annotations
 
-from mirage_formal.claims.numerics.values import Foreseen
+from mirage_formal.claims.numerics.values import PredictedNumerics
 from mirage_formal.records import SolverRecord, UnitRecord
 from mirage_formal.run.settings import Job
-from mirage_formal.run.work import Accepted, CandidateTask, Claim, Rejected, Uncertified, UnitTask
+from mirage_formal.run.work import (
+    AcceptedCandidate,
+    CandidateTask,
+    Claim,
+    RejectedCandidate,
+    UncertifiedTensor,
+    UnitTask,
+)
 from mirage_formal.search.engine import Unit
 
 
@@ -27,7 +34,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
     return tasks.search_unit(task)
 
 
-def certify(task: CandidateTask) -> list[Claim | Uncertified]:
+def certify(task: CandidateTask) -> list[Claim | UncertifiedTensor]:
     """Call ``tasks.certify``: return a claim for each tensor of a candidate, or why it has no certificate."""
     from mirage_formal.run import tasks
 
@@ -41,14 +48,14 @@ def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRe
     return tasks.discharge_texts(texts)
 
 
-def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
+def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandidate:
     """Call ``tasks.verify_candidate``: return whether a candidate is accepted, with the evidence."""
     from mirage_formal.run import tasks
 
     return tasks.verify_candidate(task)
 
 
-def foresee_candidate(task: CandidateTask) -> Foreseen | None:
+def foresee_candidate(task: CandidateTask) -> PredictedNumerics | None:
     """Call ``tasks.foresee_candidate``: return the expected numerics of a candidate's kernels."""
     from mirage_formal.run import tasks
 

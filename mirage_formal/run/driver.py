@@ -22,7 +22,7 @@ from mirage_formal.graph.formats.json import decode, embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
-from mirage_formal.guard import orderly
+from mirage_formal.guard import keep_results_on_stop
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.records import (
     CANDIDATES,
@@ -38,34 +38,34 @@ from mirage_formal.records import (
     write_atomic,
 )
 from mirage_formal.run.calls import plan, search_unit
-from mirage_formal.run.evidence import Evidence, Verified, verdict_of
+from mirage_formal.run.evidence import CandidateVerifier, Verified, verdict_of
 from mirage_formal.run.executors import make_executor
-from mirage_formal.run.progress import Phase, Watch, silent
+from mirage_formal.run.progress import Phase, Watch, ignore_progress
 from mirage_formal.run.progress.counts import Counts
 from mirage_formal.run.progress.times import Times
-from mirage_formal.run.ranking import most_us, rank
-from mirage_formal.run.result_cache.recall import Recalled, claimed
-from mirage_formal.run.result_cache.reports import move, report_of
+from mirage_formal.run.ranking import highest_reported_estimate, rank
+from mirage_formal.run.result_cache.recall import Recalled, claim_entry
+from mirage_formal.run.result_cache.reports import move_replay, report_of
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
-from mirage_formal.run.run_directory.lock import writing
-from mirage_formal.run.run_directory.store import Store
+from mirage_formal.run.run_directory.lock import lock_directory
+from mirage_formal.run.run_directory.store import RunStore
 from mirage_formal.run.settings import (
     Job,
     Settings,
     TimeLimits,
     display_path,
+    escape_undecodable,
     host,
     identity,
     make_job,
-    readable,
     space_fields,
     versions,
 )
 from mirage_formal.run.work import UnitTask
 from mirage_formal.search.engine import Unit
 from mirage_formal.store.entry import evidence_of
-from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
+from mirage_formal.workers.dispatch import Executor, Slow, TaskDone, TaskFailed
 
 Status = Literal["complete", "interrupted", "time-limit"]
 _PLAN_LIMIT_S: Final = 600.0
@@ -89,11 +89,11 @@ class About(TypedDict, total=False):
 
 
 @contextmanager
-def workers_of(settings: Settings, about: About, out: Path) -> Iterator[Executor[Any]]:
+def open_executor(settings: Settings, about: About, out: Path) -> Iterator[Executor[Any]]:
     """Yield the executor given in ``about``, or one that is started for this run and closed after it."""
     given = about.get("executor")
     started = nullcontext(given) if given is not None else make_executor(settings)
-    with orderly(f"--resume continues {display_path(out)}"), started as workers:
+    with keep_results_on_stop(f"--resume continues {display_path(out)}"), started as workers:
         yield workers
 
 
@@ -104,16 +104,16 @@ def run(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[Abo
         MirageError: As in ``search_program``.
     """
     job = make_job(program, settings)
-    with orderly(), writing(out), claimed("search", job, settings) as claim:
+    with keep_results_on_stop(), lock_directory(out), claim_entry("search", job, settings) as claim:
         if claim.found is not None:
-            return recall(claim.found, job, settings, out, **about)
+            return write_stored_run(claim.found, job, settings, out, **about)
         report = search_program(program, settings, out, **about)
         if report.summary.status == "complete" and not report.failed and not report.lost:
             claim.keep(report.directory, report.results, "complete")
         return report
 
 
-def recall(found: Recalled, job: Job, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
+def write_stored_run(found: Recalled, job: Job, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
     """Write a stored result to the directory ``out``, under the program name that the caller asks for.
 
     Raises:
@@ -122,10 +122,10 @@ def recall(found: Recalled, job: Job, settings: Settings, out: Path, **about: Un
     begin = time.monotonic()
     files, earlier = evidence_of(found.entry), found.replayed.record
     assert isinstance(earlier, RunRecord)
-    named = {"name": about.get("name", "program"), "source": readable(about.get("source", ""))}
+    named = {"name": about.get("name", "program"), "source": escape_undecodable(about.get("source", ""))}
     record = msgspec.structs.replace(earlier, **named)
     summary = unsealed(files[SUMMARY_FILE], SummaryRecord, SUMMARY_FILE)
-    store = Store.open(out, record, force=settings.force)
+    store = RunStore.open(out, record, force=settings.force)
     write_atomic(out / SEARCH_FILE, files[SEARCH_FILE])
     candidates = []
     for item in summary.candidates:
@@ -138,7 +138,7 @@ def recall(found: Recalled, job: Job, settings: Settings, out: Path, **about: Un
     )
     written = store.finish(candidates, asked)
     remark = "searched before: recalled from the store; --no-cache searches again"
-    return report_of(move(found.replayed, found.entry.evidence, out), written, out, job.target, [remark])
+    return report_of(move_replay(found.replayed, found.entry.evidence, out), written, out, job.target, [remark])
 
 
 def search_program(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
@@ -152,17 +152,17 @@ def search_program(program: KernelGraph, settings: Settings, out: Path, **about:
     """
     job = make_job(program, settings)
     record = _run_record(job, about.get("name", "program"), about.get("source", ""))
-    with orderly(), writing(out):
-        store = Store.open(out, record, resume=settings.resume, force=settings.force)
-        with workers_of(settings, about, out) as workers:
-            return _Run(job, settings, store, record, about.get("watch", silent), workers).report()
+    with keep_results_on_stop(), lock_directory(out):
+        store = RunStore.open(out, record, resume=settings.resume, force=settings.force)
+        with open_executor(settings, about, out) as workers:
+            return _Run(job, settings, store, record, about.get("watch", ignore_progress), workers).report()
 
 
 def _run_record(job: Job, name: str, source: str) -> RunRecord:
     who = identity(job)
     return RunRecord(
         name=name,
-        source=readable(source),
+        source=escape_undecodable(source),
         config=job.config,
         identity=who,
         key=key_of(who),
@@ -178,7 +178,7 @@ class _Run:
         self,
         job: Job,
         settings: Settings,
-        store: Store,
+        store: RunStore,
         record: RunRecord,
         watch: Watch,
         executor: Executor[Any],
@@ -199,7 +199,7 @@ class _Run:
         self.most_us: float | None = None
         self.counts = Counts(store.units.values())
         self.times = Times(store.units.values())
-        self.evidence: Evidence | None = None
+        self.evidence: CandidateVerifier | None = None
 
     def report(self) -> Report:
         try:
@@ -209,14 +209,14 @@ class _Run:
         ranked = rank(self.store.units.values())
         found = len(ranked)
         if not self.settings.narrowed and self.settings.keep is None:
-            self.most_us = most_us(ranked, self.unfused_us)
+            self.most_us = highest_reported_estimate(ranked, self.unfused_us)
             ranked = [found for found in ranked if found.estimated_us <= self.most_us]
         elif self.settings.part and kernel_count(self.job.program) == 1:
             # The part's own kernel exists: a candidate that is not faster is not worth a proof.
             self.most_us = nextafter(self.unfused_us, 0.0)
             ranked = [found for found in ranked if found.estimated_us <= self.most_us]
         limits = self.limits.behind_search(time.monotonic())
-        self.evidence = evidence = Evidence(self.job, self.executor, limits, self._show)
+        self.evidence = evidence = CandidateVerifier(self.job, self.executor, limits, self._show)
         try:
             verified = evidence.reported(ranked)
         except KeyboardInterrupt:
@@ -240,11 +240,11 @@ class _Run:
         limit_s, deadline = self.limits.unit_s, self.limits.search
         for outcome in self.executor.run(search_unit, tasks, limit_s=limit_s, deadline=deadline):
             match outcome:
-                case Done() | Failed():
+                case TaskDone() | TaskFailed():
                     left -= 1
                     self._record(todo[outcome.index], outcome)
                 case Slow():
-                    self.remarks.append(_slow(todo[outcome.index], outcome))
+                    self.remarks.append(_slow_unit_remark(todo[outcome.index], outcome))
             self.times.look(self.executor.said)
             self._show(Phase.SEARCH, len(units) - left, len(units))
         if left:
@@ -253,9 +253,9 @@ class _Run:
     def _plan(self) -> list[Unit] | None:
         for outcome in self.executor.run(plan, [self.job], limit_s=_PLAN_LIMIT_S, deadline=self.limits.search):
             match outcome:
-                case Done(value=units):
+                case TaskDone(value=units):
                     return units
-                case Failed(reason=reason):
+                case TaskFailed(reason=reason):
                     last = (reason.strip().splitlines() or ["its worker died"])[-1]
                     hint = "if memory is short: fewer --workers, or more --worker-memory"
                     raise WorkerError(f"expected a plan of the search, got: {last}", where=self.name, hint=hint)
@@ -264,12 +264,12 @@ class _Run:
         self.status = "time-limit"
         return None
 
-    def _record(self, unit: Unit, outcome: Done[UnitRecord] | Failed) -> None:
+    def _record(self, unit: Unit, outcome: TaskDone[UnitRecord] | TaskFailed) -> None:
         match outcome:
-            case Done(value=record):
+            case TaskDone(value=record):
                 record = msgspec.structs.replace(record, attempts=outcome.attempts)
-            case Failed():
-                record = _failed(self.key, unit, outcome)
+            case TaskFailed():
+                record = _failed_unit_record(self.key, unit, outcome)
         self._append(msgspec.structs.replace(record, times=self.times.of(outcome, record.stats)))
 
     def _append(self, record: UnitRecord) -> None:
@@ -282,7 +282,7 @@ class _Run:
         progress = self.counts.progress((phase, done, total), live, verified)
         self.watch(replace(progress, remark=self.remarks[-1]) if self.remarks else progress)
 
-    def _write(self, verified: Sequence[Verified], evidence: Evidence, found: int) -> Report:
+    def _write(self, verified: Sequence[Verified], evidence: CandidateVerifier, found: int) -> Report:
         self._show(Phase.WRITE, 0, len(verified))
         records = [self.store.units[index] for index in sorted(self.store.units)]
         failed = tuple(r for r in records if r.status == "failed")
@@ -297,8 +297,8 @@ class _Run:
             units_done=len(records) - len(failed),
             units_failed=len(failed),
             states=sum(r.stats.get("states", 0) for r in records),
-            stats=_total(r.stats for r in records),
-            pruned=_total(r.pruned for r in records),
+            stats=_sum_counts(r.stats for r in records),
+            pruned=_sum_counts(r.pruned for r in records),
             found=found,
             fingerprint_tests=sum(r.fingerprint_tests for r in records) + evidence.tests,
             wall_s=round(time.monotonic() - self.begin, 3),
@@ -347,12 +347,12 @@ class _Run:
         return tuple(results), tuple(items)
 
 
-def _slow(unit: Unit, slow: Slow) -> str:
+def _slow_unit_remark(unit: Unit, slow: Slow) -> str:
     again = ", now computed by a second worker as well" if slow.again else ""
     return f"slow: unit {unit.index} ({unit.label}): {slow.seconds:.0f} s, others {slow.typical_s:.1f} s{again}"
 
 
-def _failed(key: str, unit: Unit, outcome: Failed) -> UnitRecord:
+def _failed_unit_record(key: str, unit: Unit, outcome: TaskFailed) -> UnitRecord:
     return UnitRecord(
         key=key,
         unit=unit.index,
@@ -368,11 +368,11 @@ def _failed(key: str, unit: Unit, outcome: Failed) -> UnitRecord:
     )
 
 
-def _total(counts: Iterable[dict[str, int]]) -> dict[str, int]:
+def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     total: Counter[str] = Counter()
     for count in counts:
         total.update(count)
     return dict(sorted(total.items()))
 
 
-__all__ = ["About", "Report", "Result", "Status", "recall", "run", "search_program", "workers_of"]
+__all__ = ["About", "Report", "Result", "Status", "open_executor", "run", "search_program", "write_stored_run"]

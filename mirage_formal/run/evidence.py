@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from mirage_formal.claims.numerics.values import Foreseen
+from mirage_formal.claims.numerics.values import PredictedNumerics
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.formats.json import decode, embed, to_json
@@ -46,10 +46,16 @@ from mirage_formal.records import (
 )
 from mirage_formal.run.calls import certify, discharge_texts, foresee_candidate, verify_candidate
 from mirage_formal.run.progress import Phase
-from mirage_formal.run.ranking import by_numerics, library_products, one_by_one, operators, select
+from mirage_formal.run.ranking import (
+    graph_pattern,
+    is_unfused,
+    order_by_rounding_error,
+    select_candidates,
+    uses_library_products_only,
+)
 from mirage_formal.run.settings import Job, TimeLimits
-from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Uncertified
-from mirage_formal.workers.dispatch import Done, Executor, Failed, Slow
+from mirage_formal.run.work import AcceptedCandidate, CandidateTask, Claim, Proof, RejectedCandidate, UncertifiedTensor
+from mirage_formal.workers.dispatch import Executor, Slow, TaskDone, TaskFailed
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -69,10 +75,10 @@ class Verified:
     verdict: VerdictRecord
     proof: bytes | None
     files: dict[str, bytes]
-    foreseen: Foreseen | None = None
+    foreseen: PredictedNumerics | None = None
 
 
-class Evidence:
+class CandidateVerifier:
     """Verifier of candidates, with a cache of the candidates that it has verified.
 
     Attributes:
@@ -120,13 +126,13 @@ class Evidence:
             left = [found for found in ranked if found.digest not in self.rejected]
             todo = [
                 found
-                for found in select(
+                for found in select_candidates(
                     left,
                     self._job.space.keep,
-                    lambda f: _operators(f.graph),
-                    lambda f: _kernels(f.graph),
-                    lambda f: _shown(f.graph),
-                    (lambda f: _kind(f.graph)[0], lambda f: _kind(f.graph)[1]),
+                    lambda f: _graph_pattern(f.graph),
+                    lambda f: _kernel_keys(f.graph),
+                    lambda f: _similarity_key(f.graph),
+                    (lambda f: _library_and_unfused(f.graph)[0], lambda f: _library_and_unfused(f.graph)[1]),
                 )
                 if found.digest not in self._verified
             ]
@@ -156,8 +162,8 @@ class Evidence:
 
         In that case all of them are rejected, because the program's own operators are more accurate.
         """
-        order, known = by_numerics(
-            [one.found for one in verified], self._foreseen, lambda found: _operators(found.graph)
+        order, known = order_by_rounding_error(
+            [one.found for one in verified], self._foreseen, lambda found: _graph_pattern(found.graph)
         )
         if order and all(one.digest in known and known[one.digest].outside for one in order):
             for one in order:
@@ -167,10 +173,10 @@ class Evidence:
         by_digest = {one.found.digest: one for one in verified}
         return [replace(by_digest[one.digest], foreseen=known.get(one.digest)) for one in order]
 
-    def _foreseen(self, found: FoundRecord) -> Foreseen | None:
+    def _foreseen(self, found: FoundRecord) -> PredictedNumerics | None:
         task = CandidateTask(self._job, found.graph)
         outcomes = self._outcomes(Phase.FORESEE, foresee_candidate, [task], self._limits.proof_s)
-        return next((value for _, value in outcomes if isinstance(value, Foreseen)), None)
+        return next((value for _, value in outcomes if isinstance(value, PredictedNumerics)), None)
 
     def _verify(self, todo: Sequence[FoundRecord]) -> None:
         tasks = [CandidateTask(self._job, found.graph) for found in todo]
@@ -181,7 +187,7 @@ class Evidence:
                 claims[todo[index].digest] = certified
         self._discharge(Phase.CERTIFY, (claim.text for those in claims.values() for claim in those))
         left = [found for found in todo if self._refuted_by_both(found, claims)]
-        accepted: list[tuple[FoundRecord, Accepted]] = []
+        accepted: list[tuple[FoundRecord, AcceptedCandidate]] = []
         tasks = [CandidateTask(self._job, found.graph) for found in left]
         try:
             for index, result in self._outcomes(
@@ -189,15 +195,15 @@ class Evidence:
             ):
                 self.tests += 1
                 match result:
-                    case Accepted():
+                    case AcceptedCandidate():
                         accepted.append((left[index], result))
                         self._accepted = len(accepted)
-                    case Rejected(kind, reason):
+                    case RejectedCandidate(kind, reason):
                         self._reject(left[index], kind, reason)
-                    case Failed(overdue=True):
+                    case TaskFailed(overdue=True):
                         reason = f"time limit of {self._limits.proof_s:g} s for one proof"
                         self._reject(left[index], "unknown", reason)
-                    case Failed(reason=reason):
+                    case TaskFailed(reason=reason):
                         self._reject(left[index], "unknown", reason)
         finally:  # accepted candidates survive an interrupt
             proofs = [result.proof for _, result in accepted if result.proof is not None]
@@ -215,7 +221,7 @@ class Evidence:
         limit_s: float | None = None,
         *,
         until: float | None = None,
-    ) -> Iterator[tuple[int, R | Failed]]:
+    ) -> Iterator[tuple[int, R | TaskFailed]]:
         """Yield the index and outcome of each task as it completes, and show progress.
 
         With ``limit_s``, a task that exceeds it is not retried. Tasks that are not complete at the deadline yield
@@ -227,10 +233,10 @@ class Evidence:
         end = self._limits.verified if until is None else until
         for outcome in self._pool.run(function, tasks, limit_s=most, once=limit_s is not None, deadline=end):
             match outcome:
-                case Done(index, value):
+                case TaskDone(index, value):
                     left -= 1
                     yield index, value
-                case Failed(index):
+                case TaskFailed(index):
                     left -= 1
                     self.lost = True
                     yield index, outcome
@@ -240,13 +246,15 @@ class Evidence:
             self._show(phase, done, len(tasks))
         self.late |= left > 0
 
-    def _certified(self, found: FoundRecord, outcome: list[Claim | Uncertified] | Failed) -> list[Claim] | None:
-        if isinstance(outcome, Failed):
+    def _certified(
+        self, found: FoundRecord, outcome: list[Claim | UncertifiedTensor] | TaskFailed
+    ) -> list[Claim] | None:
+        if isinstance(outcome, TaskFailed):
             self._reject(found, "unknown", outcome.reason)
             return None
         claims = [claim for claim in outcome if isinstance(claim, Claim)]
         for claim in outcome:
-            if isinstance(claim, Uncertified):
+            if isinstance(claim, UncertifiedTensor):
                 what = f"{claim.tensor}: {claim.expression} is not known to be part of an output's expression"
                 self._reject(found, "certificate", what)
                 return None
@@ -257,7 +265,7 @@ class Evidence:
         texts = [text for text in dict.fromkeys(obligations) if sha256(text.encode()) not in self._discharged]
         chunks = [tuple(texts[i : i + _CHUNK]) for i in range(0, len(texts), _CHUNK)]
         for index, answers in self._outcomes(phase, discharge_texts, chunks):
-            if isinstance(answers, Failed):
+            if isinstance(answers, TaskFailed):
                 continue
             for text, answer in zip(chunks[index], answers, strict=True):
                 self._discharged[sha256(text.encode())] = answer
@@ -303,7 +311,7 @@ class Evidence:
     def _reject(self, found: FoundRecord, kind: RejectedKind, reason: str) -> None:
         self.rejected[found.digest] = RejectedRecord(digest=found.digest, kind=kind, reason=reason)
 
-    def _files(self, found: FoundRecord, claims: Sequence[Claim], result: Accepted) -> Verified:
+    def _files(self, found: FoundRecord, claims: Sequence[Claim], result: AcceptedCandidate) -> Verified:
         """Return a verified candidate with all files of its directory except the manifest."""
         files = {GRAPH_FILE: to_json(decode(found.graph)).encode()}
         names: dict[str, str] = {}
@@ -375,21 +383,21 @@ class Evidence:
 
 
 @lru_cache(maxsize=1 << 16)
-def _kernels(graph: bytes) -> tuple[Hashable, ...]:
+def _kernel_keys(graph: bytes) -> tuple[Hashable, ...]:
     """Return the operators, the grid and the loop range of each graph-defined kernel of an encoded candidate."""
     kernels = (op.graph for op in decode(graph).ops if isinstance(op, GraphDefined))
     return tuple((block.ops, block.grid, block.forloop_range) for block in kernels)
 
 
 @lru_cache(maxsize=1 << 16)
-def _kind(graph: bytes) -> tuple[bool, bool]:
-    """Return ``library_products`` and ``one_by_one`` of an encoded µGraph."""
+def _library_and_unfused(graph: bytes) -> tuple[bool, bool]:
+    """Return ``uses_library_products_only`` and ``is_unfused`` of an encoded µGraph."""
     decoded = decode(graph)
-    return library_products(decoded), one_by_one(decoded)
+    return uses_library_products_only(decoded), is_unfused(decoded)
 
 
 @lru_cache(maxsize=1 << 16)
-def _shown(graph: bytes) -> Hashable:
+def _similarity_key(graph: bytes) -> Hashable:
     """Return a key that is equal for candidates expected to take about the same time.
 
     The key has the operator kinds of each kernel, and the dims that its grid axes and its loop split. It ignores the
@@ -413,9 +421,9 @@ def _shown(graph: bytes) -> Hashable:
 
 
 @lru_cache(maxsize=1 << 16)
-def _operators(graph: bytes) -> Hashable:
-    """Return ``operators`` of an encoded µGraph: its pattern without grids, maps and loop ranges."""
-    return operators(decode(graph))
+def _graph_pattern(graph: bytes) -> Hashable:
+    """Return ``graph_pattern`` of an encoded µGraph: its pattern without grids, maps and loop ranges."""
+    return graph_pattern(decode(graph))
 
 
 def verdict_of(v: Verified) -> Equivalent | Probable:

@@ -19,7 +19,7 @@ from mirage_formal.frontend.origins import Origins
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import places
+from mirage_formal.graph.views import storage_locations
 from mirage_formal.run.partitioning.cover_search import WholeReport
 from mirage_formal.run.partitioning.spaces import part_config
 from mirage_formal.run.results.report import Report
@@ -68,7 +68,7 @@ _REJECTED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Search:
+class _EmptySearch:
     """A search without results, of a program or of one subgraph of a program."""
 
     program: KernelGraph
@@ -78,7 +78,7 @@ class _Search:
     report: Report
 
 
-def nothing_found(
+def find_reasons_for_no_result(
     report: Report | WholeReport, program: KernelGraph, settings: Settings, origins: Origins
 ) -> NothingFoundError | None:
     """Return the error that says why a run has no candidate to report; None if it has one.
@@ -88,17 +88,17 @@ def nothing_found(
     error is returned.
     """
     if isinstance(report, WholeReport):
-        return _whole(report, settings, origins)
+        return _diagnose_whole(report, settings, origins)
     if report.results:
         return None
     space = make_job(program, settings).space
-    reasons = tuple(_reasons(_Search(program, origins, settings, space, report)))
+    reasons = tuple(_reasons(_EmptySearch(program, origins, settings, space, report)))
     what = f"no candidate was found in the search space {space.name}"
     return NothingFoundError(what, where=report.summary.program, reasons=reasons)
 
 
 @contextmanager
-def locate(program: KernelGraph, origins: Origins) -> Iterator[None]:
+def add_source_lines(program: KernelGraph, origins: Origins) -> Iterator[None]:
     """Add the user's source line to an ``UnsupportedError`` that names an operator."""
     try:
         yield
@@ -108,7 +108,7 @@ def locate(program: KernelGraph, origins: Origins) -> Iterator[None]:
         raise
 
 
-def _whole(report: WholeReport, settings: Settings, origins: Origins) -> NothingFoundError | None:
+def _diagnose_whole(report: WholeReport, settings: Settings, origins: Origins) -> NothingFoundError | None:
     if report.result is not None and not settings.narrowed:
         return None
     if any(isinstance(r.verdict, Equivalent) for run in report.searches for r in run.results):
@@ -120,18 +120,18 @@ def _whole(report: WholeReport, settings: Settings, origins: Origins) -> Nothing
         own = dataclasses.replace(settings, config=part_config(one.part.program, settings))
         space = make_job(one.part.program, own).space
         at = origins.part(one.part.operators, one.part.reads)
-        for reason in _reasons(_Search(one.part.program, at, own, space, one.report)):
+        for reason in _reasons(_EmptySearch(one.part.program, at, own, space, one.report)):
             reasons.append(dataclasses.replace(reason, what=f"part {number}: {reason.what}"))
     if report.record.status == "time-limit" and not reasons:
-        reasons.append(_stopped(settings, "no part was searched"))
+        reasons.append(_stopped_reason(settings, "no part was searched"))
     if report.record.status == "interrupted":
-        reasons.append(_interrupted("not every part was searched"))
+        reasons.append(_interrupted_reason("not every part was searched"))
     what = f"no candidate was found for any of the parts ({len(report.parts)}) that it was cut into"
     return NothingFoundError(what, where=report.record.program, reasons=tuple(dict.fromkeys(reasons)))
 
 
-def _reasons(search: _Search) -> Iterator[Reason]:
-    certain = [*_unread(search), *_too_many_inputs(search), *_outside(search)]
+def _reasons(search: _EmptySearch) -> Iterator[Reason]:
+    certain = [*_unread_inputs(search), *_too_many_inputs(search), *_operators_outside_space(search)]
     yield from certain
     summary = search.report.summary
     done = (
@@ -141,23 +141,23 @@ def _reasons(search: _Search) -> Iterator[Reason]:
     )
     ended = []
     if summary.status == "time-limit":
-        ended.append(_stopped(search.settings, done))
+        ended.append(_stopped_reason(search.settings, done))
     if summary.status == "interrupted":
-        ended.append(_interrupted(done))
-    ended += [*_failed(search), *_rejected(search)]
+        ended.append(_interrupted_reason(done))
+    ended += [*_failed_unit_reasons(search), *_rejected_candidate_reasons(search)]
     yield from ended
     if certain or ended:
         return
     if summary.stats.get("complete", 0) > 0:
-        yield _no_fit(search)
+        yield _no_fitting_extents(search)
     else:
-        yield _limits(search)
+        yield _space_limit_reason(search)
 
 
 # --- rules about the program -----------------------------------------------------------------------------------------
 
 
-def _unread(search: _Search) -> Iterator[Reason]:
+def _unread_inputs(search: _EmptySearch) -> Iterator[Reason]:
     """Yield a reason for each input that is never read; every tensor of a candidate is used."""
     program = search.program
     read = {operand for op in program.ops for operand in op.operands} | set(program.outputs)
@@ -167,7 +167,7 @@ def _unread(search: _Search) -> Iterator[Reason]:
             yield Reason("input", search.origins.input(program, number), what, f"remove {item.name}, or use it")
 
 
-def _too_many_inputs(search: _Search) -> Iterator[Reason]:
+def _too_many_inputs(search: _EmptySearch) -> Iterator[Reason]:
     """Yield a reason if the kernels of the space cannot read all inputs, because each reads a limited number."""
     space, count = search.space, len(search.program.inputs)
     fewer = space.max_block_inputs - 1
@@ -183,7 +183,7 @@ def _too_many_inputs(search: _Search) -> Iterator[Reason]:
     yield Reason("reads", "", what, hint)
 
 
-def _outside(search: _Search) -> Iterator[Reason]:
+def _operators_outside_space(search: _EmptySearch) -> Iterator[Reason]:
     """Yield a reason for each operator that the space neither lists nor can compose of listed operators.
 
     Views of inputs are exempt.
@@ -191,18 +191,18 @@ def _outside(search: _Search) -> Iterator[Reason]:
     listed = frozenset({*search.space.kernel_ops, *search.space.block_ops})
     program, count = search.program, len(search.program.inputs)
     for number, op in enumerate(program.ops):  # predefined operators have one result each
-        view = places(program)[count + number].base < count
-        if isinstance(op, Op) and not view and not _has(listed, op.kind):
+        view = storage_locations(program)[count + number].base < count
+        if isinstance(op, Op) and not view and not _can_compute(listed, op.kind):
             space = f"the search space {search.space.name}, which lists no {op.kind.value}"
-            what = f"{_described(search, number, op)} is outside {space}"
-            yield Reason("operator", search.origins.operator(program, number), what, _instead(search, op))
+            what = f"{_describe_operator(search, number, op)} is outside {space}"
+            yield Reason("operator", search.origins.operator(program, number), what, _suggest_alternative(search, op))
 
 
-def _has(listed: frozenset[OpKind], kind: OpKind) -> bool:
+def _can_compute(listed: frozenset[OpKind], kind: OpKind) -> bool:
     return kind in listed or any(parts <= listed for parts in _MADE_OF.get(kind, ()))
 
 
-def _described(search: _Search, number: int, op: Op) -> str:
+def _describe_operator(search: _EmptySearch, number: int, op: Op) -> str:
     """Return a description of an operator: its kind, its named inputs, and the user's call if that has another name."""
     program, origin = search.program, search.origins.operators[number]
     names = [program.inputs[i].name for i in op.operands if i < len(program.inputs)]
@@ -212,20 +212,20 @@ def _described(search: _Search, number: int, op: Op) -> str:
     return f"{op.kind.value}{of}{to}{made}"
 
 
-def _instead(search: _Search, op: Op) -> str:
+def _suggest_alternative(search: _EmptySearch, op: Op) -> str:
     """Return a hint for an operator outside the space: a preset that lists it, if any, and a search in subgraphs."""
     program = search.program
     hints = []
     if search.settings.config is not None or op.kind in SEARCHABLE:
         kinds = {other.kind for other in program.ops if isinstance(other, Op)}
-        wider = [name for name in _wider(kinds, op.kind) if name != search.space.name]
+        wider = [name for name in _presets_with_operator(kinds, op.kind) if name != search.space.name]
         if wider:
             hints.append(f"--config {wider[0]} (config={wider[0]!r}) lists it")
     hints.append(IN_PARTS)
     return "; or ".join(hints)
 
 
-def _wider(kinds: set[OpKind], kind: OpKind) -> Iterator[str]:
+def _presets_with_operator(kinds: set[OpKind], kind: OpKind) -> Iterator[str]:
     """Yield the presets that have an operator; those that have all operators of the program come first.
 
     Among equals, "default" is first, "tiny" and "paper" are last.
@@ -233,24 +233,24 @@ def _wider(kinds: set[OpKind], kind: OpKind) -> Iterator[str]:
     presets = sorted(preset_names(), key=lambda name: (name != "default", name in ("tiny", "paper"), name))
     spaces = [load_space(name) for name in presets]
     has = [(space.name, frozenset({*space.kernel_ops, *space.block_ops})) for space in spaces]
-    yield from (name for name, listed in has if all(_has(listed, one) for one in kinds))
-    yield from (name for name, listed in has if _has(listed, kind))
+    yield from (name for name, listed in has if all(_can_compute(listed, one) for one in kinds))
+    yield from (name for name, listed in has if _can_compute(listed, kind))
 
 
 # --- rules about the search ------------------------------------------------------------------------------------------
 
 
-def _stopped(settings: Settings, done: str) -> Reason:
+def _stopped_reason(settings: Settings, done: str) -> Reason:
     what = f"the search stopped at the time limit of {settings.time_limit_s:g} s; {done}"
     hint = "--resume with a longer --time-limit (resume=True, time_limit=...) continues it; a smaller space ends sooner"
     return Reason("time-limit", "", what, hint)
 
 
-def _interrupted(done: str) -> Reason:
+def _interrupted_reason(done: str) -> Reason:
     return Reason("interrupted", "", f"the search was interrupted; {done}", "--resume (resume=True) continues it")
 
 
-def _failed(search: _Search) -> Iterator[Reason]:
+def _failed_unit_reasons(search: _EmptySearch) -> Iterator[Reason]:
     failed = search.report.failed
     if failed:
         lines = failed[0].error.strip().splitlines()
@@ -259,7 +259,7 @@ def _failed(search: _Search) -> Iterator[Reason]:
         yield Reason("failed", "", what, "--resume (resume=True) tries them again")
 
 
-def _rejected(search: _Search) -> Iterator[Reason]:
+def _rejected_candidate_reasons(search: _EmptySearch) -> Iterator[Reason]:
     summary = search.report.summary
     where = display_path(search.report.directory)
     for kind, (said, hint) in _REJECTED.items():
@@ -269,7 +269,7 @@ def _rejected(search: _Search) -> Iterator[Reason]:
             yield Reason("rejected", "", what, f"{hint}; {where}/summary.json names them all")
 
 
-def _no_fit(search: _Search) -> Reason:
+def _no_fitting_extents(search: _EmptySearch) -> Reason:
     ways = search.report.summary.stats["complete"]
     space, rules = search.space, search.space.rules
     given = [name for name in _LISTS if getattr(search.settings, name) is not None]
@@ -283,7 +283,7 @@ def _no_fit(search: _Search) -> Reason:
     return Reason("extents", "", what, hint)
 
 
-def _limits(search: _Search) -> Reason:
+def _space_limit_reason(search: _EmptySearch) -> Reason:
     space, settings = search.space, search.settings
     kernels, operators = space.max_kernel_ops, space.max_block_ops
     inside = f"with at most {operators} operators and {space.max_block_inputs} inputs"
@@ -301,4 +301,4 @@ def _limits(search: _Search) -> Reason:
     return Reason("limits", "", what, "; or ".join(hints))
 
 
-__all__ = ["locate", "nothing_found"]
+__all__ = ["add_source_lines", "find_reasons_for_no_result"]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
-from mirage_formal.claims.numerics.values import Foreseen
+from mirage_formal.claims.numerics.values import PredictedNumerics
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records import CLOSE, FoundRecord, UnitRecord, reported
@@ -17,7 +17,7 @@ _FACTOR: Final = 10.0
 _LEADERS: Final = 3
 
 
-def library_products(graph: KernelGraph) -> bool:
+def uses_library_products_only(graph: KernelGraph) -> bool:
     """Return whether a µGraph leaves every matrix product to a library kernel: no fused kernel computes one."""
     return not any(
         isinstance(inner, Op) and inner.kind is OpKind.MATMUL
@@ -27,12 +27,12 @@ def library_products(graph: KernelGraph) -> bool:
     )
 
 
-def one_by_one(graph: KernelGraph) -> bool:
+def is_unfused(graph: KernelGraph) -> bool:
     """Return whether a µGraph is unfused: every kernel is that of one predefined operator."""
     return not any(isinstance(op, GraphDefined) for op in graph.ops)
 
 
-def operators(graph: KernelGraph) -> Hashable:
+def graph_pattern(graph: KernelGraph) -> Hashable:
     """Return the pattern of a µGraph: operands and operators of its kernels, without grids, maps and loop ranges."""
     kernels: list[Hashable] = []
     for op in graph.ops:
@@ -52,7 +52,7 @@ def rank(records: Iterable[UnitRecord]) -> list[FoundRecord]:
     return sorted(distinct.values(), key=lambda f: (f.estimated_us, f.digest))
 
 
-def most_us(ranked: Sequence[FoundRecord], unfused_us: float) -> float:
+def highest_reported_estimate(ranked: Sequence[FoundRecord], unfused_us: float) -> float:
     """Return the estimate in microseconds above which a candidate is not reported.
 
     It is the smaller of the unfused program's estimate and ``_FACTOR`` times the best candidate's.
@@ -64,7 +64,7 @@ def most_us(ranked: Sequence[FoundRecord], unfused_us: float) -> float:
     return min(unfused_us, _FACTOR * ranked[0].estimated_us) if ranked else unfused_us
 
 
-def select(
+def select_candidates(
     ranked: Sequence[FoundRecord],
     keep: int,
     pattern: Callable[[FoundRecord], Hashable] | None = None,
@@ -114,11 +114,11 @@ def select(
     return [found for found in ranked if found.digest in best]
 
 
-def by_numerics(
+def order_by_rounding_error(
     ranked: Sequence[FoundRecord],
-    look: Callable[[FoundRecord], Foreseen | None],
+    look: Callable[[FoundRecord], PredictedNumerics | None],
     pattern: Callable[[FoundRecord], Hashable],
-) -> tuple[list[FoundRecord], dict[str, Foreseen]]:
+) -> tuple[list[FoundRecord], dict[str, PredictedNumerics]]:
     """Return candidates in report order, and the rounding-error estimates of some of them by digest.
 
     Estimates are computed in rank order until a candidate is within tolerance at every scale, and then for those behind
@@ -130,8 +130,8 @@ def by_numerics(
         look: Estimator of rounding errors, as ``run.tasks.foresee_candidate``.
         pattern: Key that is equal for candidates that round alike; one of them is estimated.
     """
-    known: dict[str, Foreseen] = {}
-    alike: dict[Hashable, Foreseen | None] = {}
+    known: dict[str, PredictedNumerics] = {}
+    alike: dict[Hashable, PredictedNumerics | None] = {}
     lead: FoundRecord | None = None
     seen: set[Hashable] = set()
     for one in ranked:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 from mirage_formal import options
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.run.preload import start_workers
-from mirage_formal.run.progress import Watch, silent
+from mirage_formal.run.progress import Watch, ignore_progress
 
 if TYPE_CHECKING:
     from mirage_formal.run.results.result import Result
@@ -130,9 +130,9 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
         KeyboardInterrupt: Ctrl-C; what was found is in ``out``, and ``resume`` continues.
     """
     place = None if given.get("out") is None else Path(options.text("out", given["out"], "a directory"))
-    if not _warm(program, given):
+    if not _may_be_stored(program, given):
         start_workers(given.get("workers"), given.get("cluster"))
-    return _searched(program, given, _settings(given), place)
+    return _search_and_measure(program, given, _settings(given), place)
 
 
 def stored_results(program: object, given: Options, bucket: str | None = None) -> list[Result] | None:
@@ -151,22 +151,22 @@ def stored_results(program: object, given: Options, bucket: str | None = None) -
         MirageError: A mistake in the program or the options.
     """
     from mirage_formal.device import runtime
-    from mirage_formal.run.result_cache.store_results import stored
+    from mirage_formal.run.result_cache.store_results import stored_results_of
     from mirage_formal.run.settings import as_program, check_limits
 
     settings = _settings(given, bucket)
     check_limits(settings)
     if given.get("out") is not None:
         return None
-    found = stored(as_program(program), settings)
+    found = stored_results_of(as_program(program), settings)
     if found is None:
         return None
     if not given.get("measure", options.MEASURED) or not runtime.device_count():
-        return _as_asked(found, given.get("backend", BACKENDS[0]))
-    return kept_results(program, given, bucket)
+        return _apply_back_end(found, given.get("backend", BACKENDS[0]))
+    return search_into_store(program, given, bucket)
 
 
-def kept_results(program: object, given: Options, bucket: str | None = None) -> list[Result]:
+def search_into_store(program: object, given: Options, bucket: str | None = None) -> list[Result]:
     """Return the results of ``superoptimize``; if no directory is named, the evidence is kept in the store alone.
 
     If the store cannot keep it, it lies where that of ``superoptimize`` does.
@@ -179,17 +179,17 @@ def kept_results(program: object, given: Options, bucket: str | None = None) -> 
     Raises:
         MirageError: See ``superoptimize``.
     """
-    from mirage_formal.run.result_cache.store_results import in_store, scratch
+    from mirage_formal.run.result_cache.store_results import results_in_store, temporary_run_directory
     from mirage_formal.run.settings import as_program
 
     settings = _settings(given, bucket)
-    with scratch(settings if given.get("out") is None else None) as place:
+    with temporary_run_directory(settings if given.get("out") is None else None) as place:
         if place is None:
             return superoptimize(program, **given)
-        if not _warm(program, given):
+        if not _may_be_stored(program, given):
             start_workers(given.get("workers"), given.get("cluster"))
-        results = _searched(program, given, settings, place)
-        return in_store(as_program(program), settings, results, place)
+        results = _search_and_measure(program, given, settings, place)
+        return results_in_store(as_program(program), settings, results, place)
 
 
 def _settings(given: Options, bucket: str | None = None) -> Settings:
@@ -199,53 +199,53 @@ def _settings(given: Options, bucket: str | None = None) -> Settings:
     return Settings(**asked, bucket=bucket)
 
 
-def _warm(program: object, given: Options) -> bool:
+def _may_be_stored(program: object, given: Options) -> bool:
     """Return whether the store has an entry for a program, so that a search may be unnecessary; cheap to call."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.graph import KernelGraph
-    from mirage_formal.store.location import Place, switched_off
+    from mirage_formal.store.location import Place, is_switched_off
 
-    if not given.get("cache", True) or given.get("resume") or switched_off():
+    if not given.get("cache", True) or given.get("resume") or is_switched_off():
         return False
     freeze = getattr(program, "freeze", None)
     frozen = program if isinstance(program, KernelGraph) else freeze() if callable(freeze) else None
     return isinstance(frozen, KernelGraph) and Place().knows(digest(frozen))
 
 
-def _searched(program: object, given: Options, settings: Settings, place: Path | None) -> list[Result]:
+def _search_and_measure(program: object, given: Options, settings: Settings, place: Path | None) -> list[Result]:
     """Check the options, search the program and return the results; see ``superoptimize``."""
     name, measure = given.get("name", "program"), given.get("measure", options.MEASURED)
     options.plain_name("name", name)
-    options.whole("measure", measure)
-    options.word("backend", given.get("backend", BACKENDS[0]), BACKENDS)
+    options.whole_number("measure", measure)
+    options.allowed_word("backend", given.get("backend", BACKENDS[0]), BACKENDS)
     from mirage_formal.device import runtime
     from mirage_formal.frontend.origins import origins_of
     from mirage_formal.graph.canonical import digest
-    from mirage_formal.run.no_result_diagnosis import locate, nothing_found
-    from mirage_formal.run.partitioning.answer import run_any
+    from mirage_formal.run.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
+    from mirage_formal.run.partitioning.answer import search_or_cover
     from mirage_formal.run.results.listing import Results
-    from mirage_formal.run.run_directory.default_place import default_place
-    from mirage_formal.run.run_directory.lock import writing
+    from mirage_formal.run.run_directory.default_place import choose_default_directory
+    from mirage_formal.run.run_directory.lock import lock_directory
     from mirage_formal.run.settings import as_program, check_limits
 
     frozen = as_program(program)
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"
     check_limits(settings)
     begin = time.monotonic()
-    where, settings = default_place(frozen, settings, default) if place is None else (place, settings)
+    where, settings = choose_default_directory(frozen, settings, default) if place is None else (place, settings)
     origins = origins_of(program, frozen)
-    with writing(where):
-        with locate(frozen, origins):
-            report = run_any(frozen, settings, where, name=name, watch=given.get("watch", silent))
+    with lock_directory(where):
+        with add_source_lines(frozen, origins):
+            report = search_or_cover(frozen, settings, where, name=name, watch=given.get("watch", ignore_progress))
         if report.summary.status == "interrupted":
             raise KeyboardInterrupt
-        if (nothing := nothing_found(report, frozen, settings, origins)) is not None:
+        if (nothing := find_reasons_for_no_result(report, frozen, settings, origins)) is not None:
             raise nothing
         results = Results(report.results)
         backend = given.get("backend", BACKENDS[0])
         if not measure or not runtime.device_count():
-            return Results(_as_asked(results, backend))
-        from mirage_formal.run.autotuning.measured_order import Wanted, fastest
+            return Results(_apply_back_end(results, backend))
+        from mirage_formal.run.autotuning.measured_order import Wanted, order_by_measurement
         from mirage_formal.run.autotuning.timing import Child
         from mirage_formal.run.kernel_build.build import KernelWarning
 
@@ -253,17 +253,17 @@ def _searched(program: object, given: Options, settings: Settings, place: Path |
         left = None if limit is None else max(limit - (time.monotonic() - begin), _TUNING * limit)
         try:
             with Child() as device:
-                found = fastest(results, report.directory, Wanted(measure, left, backend), device)
-                return Results(_as_asked(found, backend))
+                found = order_by_measurement(results, report.directory, Wanted(measure, left, backend), device)
+                return Results(_apply_back_end(found, backend))
         except UnsupportedError as error:
             # No comparison was requested, so its failure must not lose the proved results.
             if "measure" in given:
                 raise
             said = f"{error}; all candidates are returned, in the order of estimates, compared with nothing"
             warnings.warn(said, KernelWarning, stacklevel=3)
-            return Results(_as_asked(results, backend))
+            return Results(_apply_back_end(results, backend))
 
 
-def _as_asked(results: Sequence[Result], backend: str) -> list[Result]:
+def _apply_back_end(results: Sequence[Result], backend: str) -> list[Result]:
     """Return the results; for back end "triton", each one runs its Triton file."""
     return [replace(one, backend="triton") if backend == "triton" else one for one in results]

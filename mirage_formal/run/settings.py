@@ -38,28 +38,28 @@ ORACLES: Final = ("normal-form", "z3")
 EXTENTS: Final = tuple(kind.value for kind in Extents)
 POLICIES: Final = tuple(policy.value for policy in Policy)
 
-_COUNT: Final = partial(options.whole, least=1)
-_TRIPLES: Final = options.optional(partial(options.listed, what="triples (x, y, z)"))
+_COUNT: Final = partial(options.whole_number, least=1)
+_TRIPLES: Final = options.optional(partial(options.list_value, what="triples (x, y, z)"))
 #: Validator of each settings field; list elements and the existence of files are checked at their use.
 RULES: Final[dict[str, Callable[[str, object], object]]] = {
     "config": options.optional(partial(options.text, what="a preset's name or a .toml file")),
     "target": partial(options.text, what="a target's name or a .toml file"),
-    "engine": partial(options.word, allowed=ENGINES, free=True),
-    "oracle": partial(options.word, allowed=ORACLES),
-    "prune": options.switch,
-    "seed": options.whole,
-    "accept": partial(options.word, allowed=POLICIES),
+    "engine": partial(options.allowed_word, allowed=ENGINES, free=True),
+    "oracle": partial(options.allowed_word, allowed=ORACLES),
+    "prune": options.boolean,
+    "seed": options.whole_number,
+    "accept": partial(options.allowed_word, allowed=POLICIES),
     "workers": options.optional(_COUNT),
     "cluster": options.optional(partial(options.text, what="a scheduler's address")),
-    "worker_memory_gib": options.optional(options.amount),
-    "time_limit_s": options.optional(options.amount),
-    "unit_limit_s": options.amount,
-    "proof_limit_s": options.amount,
-    **dict.fromkeys(("resume", "force", "cache", "longer", "part"), options.switch),
-    "extents": options.optional(partial(options.word, allowed=EXTENTS)),
+    "worker_memory_gib": options.optional(options.positive_number),
+    "time_limit_s": options.optional(options.positive_number),
+    "unit_limit_s": options.positive_number,
+    "proof_limit_s": options.positive_number,
+    **dict.fromkeys(("resume", "force", "cache", "longer", "part"), options.boolean),
+    "extents": options.optional(partial(options.allowed_word, allowed=EXTENTS)),
     **dict.fromkeys(("griddims", "blockdims", "imaps", "omaps"), _TRIPLES),
-    "fmaps": options.optional(partial(options.listed, what="dims")),
-    "franges": options.optional(partial(options.listed, what="ranges")),
+    "fmaps": options.optional(partial(options.list_value, what="dims")),
+    "franges": options.optional(partial(options.list_value, what="ranges")),
     **dict.fromkeys(("max_kernel_ops", "max_block_ops", "keep", "max_states"), options.optional(_COUNT)),
     "bucket": options.optional(partial(options.text, what="a range of extents")),
 }
@@ -255,7 +255,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         longer=settings.longer,
     )
     target = load_target(settings.target)
-    return Job(program, plain, readable(config), space, target, settings.engine, how, Policy(settings.accept))
+    return Job(program, plain, escape_undecodable(config), space, target, settings.engine, how, Policy(settings.accept))
 
 
 def check_limits(settings: Settings) -> None:
@@ -333,24 +333,28 @@ def kernel_code() -> str:
     """
     package = Path(__file__).resolve().parents[1]
     makers = ("graph", "kernels", "claims/safety", "logic")
-    code = [(f"{name}/{path}", file) for name in makers for path, file in _files(package / name, "*.py")]
+    code = [(f"{name}/{path}", file) for name in makers for path, file in _list_files(package / name, "*.py")]
     compiled = ("device/compile.py", package / "device" / "compile.py")
-    return _digest([*code, compiled, *_files(data_dir("gpu"), "*")])
+    return _digest_of_files([*code, compiled, *_list_files(data_dir("gpu"), "*")])
 
 
 def environment() -> dict[str, str]:
     """Return package versions and digests of this package's code and data; all machines of a run must agree on them."""
     package = Path(__file__).resolve().parents[1]
-    data = [path for name in ("axioms", "search", "gpu") for path in _files(data_dir(name), "*")]
-    return {**versions(), "code of mirage_formal": _digest(_files(package, "*.py")), "data files": _digest(data)}
+    data = [path for name in ("axioms", "search", "gpu") for path in _list_files(data_dir(name), "*")]
+    return {
+        **versions(),
+        "code of mirage_formal": _digest_of_files(_list_files(package, "*.py")),
+        "data files": _digest_of_files(data),
+    }
 
 
-def _files(root: Path, pattern: str) -> list[tuple[str, Path]]:
+def _list_files(root: Path, pattern: str) -> list[tuple[str, Path]]:
     found = [(str(path.relative_to(root)), path) for path in root.rglob(pattern) if path.is_file()]
     return sorted((name, path) for name, path in found if "_data" not in name and "__pycache__" not in name)
 
 
-def _digest(files: Sequence[tuple[str, Path]]) -> str:
+def _digest_of_files(files: Sequence[tuple[str, Path]]) -> str:
     return sha256("\n".join(f"{sha256(path.read_bytes())} {name}" for name, path in files).encode())
 
 
@@ -383,12 +387,12 @@ def as_program(graph: Any) -> KernelGraph:
 def display_path(path: Path) -> str:
     """Return a path as a user would type it: relative to the working directory where it lies below it."""
     try:
-        return readable(str(path.resolve().relative_to(Path.cwd())))
+        return escape_undecodable(str(path.resolve().relative_to(Path.cwd())))
     except ValueError:
-        return readable(str(path))
+        return escape_undecodable(str(path))
 
 
-def readable(name: str) -> str:
+def escape_undecodable(name: str) -> str:
     """Return a file name as encodable text; bytes that are not UTF-8 are escaped."""
     return name.encode("utf-8", "backslashreplace").decode()
 

@@ -13,12 +13,12 @@ from rich.text import Text
 from mirage_formal.errors import NothingFoundError
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.formats.text import to_text
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.graph.views import launched_operators
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import display_path
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 #: Kinds of side conditions of a proof.
 CONDITIONS: Final = "no divisor is 0, no radicand negative, no logarithm of what is not above 0"
@@ -38,24 +38,26 @@ def print_report(report: Report, console: Console, nothing: NothingFoundError | 
     if report.results:
         console.print(_table(report))
     for text in notes(report):
-        console.print(plain(text, _LONG), markup=False, highlight=False, soft_wrap=True)
+        console.print(escape_line(text, _LONG), markup=False, highlight=False, soft_wrap=True)
     for text in warnings(report):
-        console.print(plain(text, _LONG), style="bold red", markup=False, highlight=False, soft_wrap=True)
+        console.print(escape_line(text, _LONG), style="bold red", markup=False, highlight=False, soft_wrap=True)
 
 
 def _table(report: Report) -> Table:
     summary = report.summary
     title = f"{summary.program}: {len(report.results)} of {summary.found} candidates"
-    table = Table(title=Text(plain(title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    table = Table(
+        title=Text(escape_line(title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1)
+    )
     for column, justify in (("rank", "right"), ("id", "left"), ("est. us", "right"), ("verdict", "left")):
         table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=column != "verdict")
     table.add_column("kernels", overflow="fold")
-    apart = told_apart([result.graph for result in report.results])
+    apart = describe_differences([result.graph for result in report.results])
     for result, item, words in zip(report.results, summary.candidates, apart, strict=True):
         if item.outside:
             words += f"; outside at scale {', '.join(f'{scale:g}' for scale in item.outside)}"
-        row = (str(result.rank), result.digest[:12], f"{result.cost:.1f}", known(result.verdict), words)
-        table.add_row(*(Text(plain(cell)) for cell in row))
+        row = (str(result.rank), result.digest[:12], f"{result.cost:.1f}", verdict_label(result.verdict), words)
+        table.add_row(*(Text(escape_line(cell)) for cell in row))
     return table
 
 
@@ -72,7 +74,7 @@ def notes(report: Report) -> list[str]:
     return [
         f"{ends[summary.status]}{done}",
         f"{summary.fingerprint_tests:,} fingerprints, {summary.workers} workers, {summary.wall_s:.1f} s",
-        *meanings([result.verdict for result in report.results]),
+        *explain_verdicts([result.verdict for result in report.results]),
         *report.remarks,
         f"unfused, a kernel for each operator: est. us {report.unfused_us:.1f}",
         *(["est. us orders candidates; nothing was measured"] if report.results else []),
@@ -85,7 +87,7 @@ def notes(report: Report) -> list[str]:
     ]
 
 
-def meanings(verdicts: Sequence[Equivalent | Probable]) -> list[str]:
+def explain_verdicts(verdicts: Sequence[Equivalent | Probable]) -> list[str]:
     """Return an explanation of each kind of verdict in a table, and how many candidates are not proved."""
     said: list[str] = []
     proved = [verdict for verdict in verdicts if isinstance(verdict, Equivalent)]
@@ -124,22 +126,22 @@ def warnings(report: Report) -> list[str]:
         items = [item for item in report.summary.rejected if item.kind in kinds]
         if items:
             found.append(what.format(len(items)))
-            found += [f"  {item.digest[:12]}: {plain(_last(item.reason), 200)}" for item in items[:5]]
+            found += [f"  {item.digest[:12]}: {escape_line(_last_line(item.reason), 200)}" for item in items[:5]]
     if report.failed:
         found.append(f"INCOMPLETE: {len(report.failed)} units of the search failed; --resume tries them again:")
         for record in report.failed[:5]:
-            label, why = plain(record.label, 200), plain(_last(record.error), 200)
+            label, why = escape_line(record.label, 200), escape_line(_last_line(record.error), 200)
             found.append(f"  unit {record.unit} ({label}): {why} ({record.attempts} tries)")
     return found
 
 
-def _last(reason: str) -> str:
+def _last_line(reason: str) -> str:
     """Return a failure reason as one line: the exception of a traceback, or the first line of other text."""
     lines = reason.strip().splitlines() or ["no reason"]
     return lines[-1] if lines[0].startswith("Traceback") else lines[0]
 
 
-def known(verdict: Equivalent | Probable) -> str:
+def verdict_label(verdict: Equivalent | Probable) -> str:
     """Return a verdict as a short label; a probable verdict has its error bound.
 
     The bound is the probability that different programs agree on the same random tests.
@@ -153,7 +155,7 @@ def known(verdict: Equivalent | Probable) -> str:
             return "probable, vacuous" if "vacuous" in reason else "probable, no bound"
 
 
-def form(graph: KernelGraph) -> str:
+def describe_kernels(graph: KernelGraph) -> str:
     """Return a short description of a graph's kernels: predefined operators by name, fused kernels by grid and loop.
 
     Views are left out, because no kernel is launched for them. If a sum of exponentials gets no running maximum, and so
@@ -165,22 +167,22 @@ def form(graph: KernelGraph) -> str:
     )
 
     ops = [graph.ops[position] for position in launched_operators(graph)]
-    kernels = "; ".join(_block(op.graph) if isinstance(op, GraphDefined) else op.kind.value for op in ops)
+    kernels = "; ".join(_describe_block(op.graph) if isinstance(op, GraphDefined) else op.kind.value for op in ops)
     return f"{kernels}; no running maximum" if isinstance(stabilize(graph), NotStable) else kernels
 
 
-def _block(block: BlockGraph) -> str:
+def _describe_block(block: BlockGraph) -> str:
     grid = "x".join(str(extent) for extent in block.grid)
     return f"grid {grid} loop {block.forloop_range}"
 
 
-def told_apart(graphs: Sequence[KernelGraph]) -> list[str]:
+def describe_differences(graphs: Sequence[KernelGraph]) -> list[str]:
     """Return a description of each graph's kernels; equal descriptions get the details in which the graphs differ.
 
     The details are minimal: the dims that split an input, the operators of a kernel, or the first line of the graph
     texts that differs.
     """
-    words = [form(graph) for graph in graphs]
+    words = [describe_kernels(graph) for graph in graphs]
     alike: dict[str, list[int]] = {}
     for number, text in enumerate(words):
         alike.setdefault(text, []).append(number)
@@ -218,7 +220,7 @@ def _details(graph: KernelGraph) -> dict[str, str]:
     """Return a candidate's kernels as named details that can be compared."""
     found: dict[str, str] = {}
     names = [source.name or f"x{number}" for number, source in enumerate(graph.inputs)]
-    for number, op in numbered(len(names), graph.ops):
+    for number, op in enumerate_results(len(names), graph.ops):
         names += [f"k{number}" if op.results == 1 else f"k{number}.{i}" for i in range(op.results)]
         if not isinstance(op, GraphDefined):
             found[f"k{number} reads"] = ", ".join(names[i] for i in op.operands)
@@ -226,16 +228,16 @@ def _details(graph: KernelGraph) -> dict[str, str]:
         block = op.graph
         for operand, item in zip(op.operands, block.inputs, strict=True):
             name = f"{names[operand]} in k{number}:" if f"{names[operand]}:" in found else f"{names[operand]}:"
-            found[name] = _cuts(item.imap, item.fmap)
+            found[name] = _describe_cuts(item.imap, item.fmap)
         for i, out in enumerate(block.outputs):
-            found[f"k{number} out{i}:"] = _cuts(out.omap, None)
+            found[f"k{number} out{i}:"] = _describe_cuts(out.omap, None)
         found[f"k{number}:"] = ", ".join(
             inner.kind.value for inner in inline_blocks(block).ops if isinstance(inner, Op)
         )
     return found
 
 
-def _cuts(axes: Sequence[int | None], loop: int | None) -> str:
+def _describe_cuts(axes: Sequence[int | None], loop: int | None) -> str:
     """Return which dims the grid axes and the loop cut, as in "x cuts 0, loop cuts 1"."""
     cuts = [(name, dim) for name, dim in (*zip("xyz", axes, strict=False), ("loop", loop)) if dim is not None]
     return ", ".join(f"{name} cuts {dim}" for name, dim in cuts if dim >= 0) or "whole"

@@ -17,10 +17,10 @@ from typing import Final
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, PARTS, Change, rewritten
+from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, PARTS, Change, apply_rewrite
 from mirage_formal.kernels.target import Target
-from mirage_formal.run.kernel_build.stable import rewritten as each_rewritten
-from mirage_formal.run.ranking import operators
+from mirage_formal.run.kernel_build.stable import rewrite_operators as each_rewritten
+from mirage_formal.run.ranking import graph_pattern
 
 #: Candidates that are tried: those with the fewest kernels, from each pattern in turns the cheapest.
 _TRIED: Final = 16
@@ -28,7 +28,7 @@ _TRIED: Final = 16
 _KEPT: Final = 4
 
 
-def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[KernelGraph]:
+def split_loops_of_candidates(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[KernelGraph]:
     """Return split-K variants of the candidates with the fewest kernels, each with its best estimated split.
 
     Sound: nothing rests on this; each is certified and proved as every candidate is.
@@ -40,8 +40,8 @@ def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[
 
     Returns:
         Variants that are estimated below ``most_us`` and below all of ``found``, cheapest first: at most ``_KEPT``, one
-        for each pattern (``run.ranking.operators``). A pattern of which one of ``found`` is at or below ``most_us`` has
-        none.
+        for each pattern (``run.ranking.graph_pattern``). A pattern of which one of ``found`` is at or below
+        ``most_us`` has none.
     """
     costs = [estimate(graph, target).us for graph in found]
     least = min((most_us, *costs))
@@ -50,7 +50,7 @@ def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[
     alike: dict[Hashable, list[KernelGraph]] = defaultdict(list)
     reported: set[Hashable] = set()
     for cost, i in order:
-        pattern = operators(found[i])
+        pattern = graph_pattern(found[i])
         if cost <= most_us:
             reported.add(pattern)
         elif pattern not in reported:
@@ -59,20 +59,20 @@ def dealt(found: Sequence[KernelGraph], target: Target, most_us: float) -> list[
     tried = ((pattern, graph) for turn in turns for pattern, graph in turn if graph is not None)
     best: dict[Hashable, tuple[float, KernelGraph]] = {}
     for pattern, graph in islice(tried, _TRIED):
-        made = _best(graph, target)
+        made = _best_split(graph, target)
         most = best[pattern][0] if pattern in best else least
         if made is not None and made[0] < most:
             best[pattern] = made
     return [graph for _, graph in sorted(best.values(), key=lambda one: one[0])[:_KEPT]]
 
 
-def _best(graph: KernelGraph, target: Target) -> tuple[float, KernelGraph] | None:
+def _best_split(graph: KernelGraph, target: Target) -> tuple[float, KernelGraph] | None:
     """Return the cheapest split of the loops of a candidate's kernels, with its estimate; None if no split applies."""
     made: list[tuple[float, KernelGraph]] = []
     for parts in PARTS:
         try:
             other = each_rewritten(
-                graph, partial(rewritten, change=Change(parts=parts), target=target, slack=ANY)
+                graph, partial(apply_rewrite, change=Change(parts=parts), target=target, slack=ANY)
             ).graph
         except MirageError:
             continue
@@ -81,4 +81,4 @@ def _best(graph: KernelGraph, target: Target) -> tuple[float, KernelGraph] | Non
     return min(made, key=lambda one: one[0], default=None)
 
 
-__all__ = ["dealt"]
+__all__ = ["split_loops_of_candidates"]

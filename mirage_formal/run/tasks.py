@@ -16,22 +16,22 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.check.equivalence import Replayed, replayed
+from mirage_formal.check.equivalence import Replayed, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.claims.abstract.domain import expressions, pieces
 from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.claims.numerics.rounding_simulation import MAX_ELEMENTS, MAX_ESTIMATED, foresee
-from mirage_formal.claims.numerics.shrink import Smaller, elements, smaller
-from mirage_formal.claims.numerics.special_values import Fault, special
-from mirage_formal.claims.numerics.values import Foreseen
+from mirage_formal.claims.numerics.rounding_simulation import MAX_ELEMENTS, MAX_ESTIMATED, predict_numerics
+from mirage_formal.claims.numerics.shrink import ShrunkPair, evaluation_size, shrink
+from mirage_formal.claims.numerics.special_values import Fault, check_special_values
+from mirage_formal.claims.numerics.values import PredictedNumerics
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.graph.canonical import named
+from mirage_formal.graph.canonical import canonical_with_digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import decode, encode
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.remainder_tiles.matching import readings
+from mirage_formal.graph.remainder_tiles.matching import certificate_pairs
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.graph.views import kernel_count
@@ -43,15 +43,24 @@ from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, add, to_text
 from mirage_formal.records import FoundRecord, SolverRecord, SpecialRecord, UnitRecord, VerdictRecord
 from mirage_formal.run.settings import ENGINES, Job
-from mirage_formal.run.verify.certify import Refused, Verified
-from mirage_formal.run.verify.certify import certify as certify_candidate
+from mirage_formal.run.verify.certify import RefusedCandidate, VerifiedCandidate
+from mirage_formal.run.verify.certify import verify_by_policy as certify_candidate
 from mirage_formal.run.verify.policy import Policy
-from mirage_formal.run.work import Accepted, CandidateTask, Claim, Proof, Rejected, Standing, Uncertified, UnitTask
-from mirage_formal.search.concatenated_inputs import spread
-from mirage_formal.search.engine import Engine, Stats, Unit, by_reason, counted
+from mirage_formal.run.work import (
+    AcceptedCandidate,
+    CandidateTask,
+    Claim,
+    Proof,
+    RejectedCandidate,
+    UncertifiedTensor,
+    UnitProgress,
+    UnitTask,
+)
+from mirage_formal.search.concatenated_inputs import sink_pads_to_inputs
+from mirage_formal.search.engine import Engine, Stats, Unit, counts_by_reason, watch_counts
 from mirage_formal.search.pad_extents import round_extents
 from mirage_formal.search.thread import fuse_threads
-from mirage_formal.workers.task_progress import telling
+from mirage_formal.workers.task_progress import report_progress
 
 #: Bits of the primes: for the search, at scaled sizes; and for the final check, at real sizes.
 SEARCH_PRIME_BITS: Final = 20
@@ -125,22 +134,22 @@ def search_unit(task: UnitTask) -> UnitRecord:
     job = task.job
     longer = round_extents(job.sought.program) if task.unit.label.startswith(PADDED) else None
     program = job.sought.program if longer is None else longer.program
-    gate = Gate(program, job.options.seed)
+    gate = FingerprintFilter(program, job.options.seed)
     options = replace(job.options, accept=gate, cost=lambda graph: estimate(graph, job.target).us)
-    with counted() as so_far, telling(lambda: _standing(so_far())):
+    with watch_counts() as so_far, report_progress(lambda: _unit_progress(so_far())):
         result = engine_of(job).run(program, job.space, options, task.unit)
     found: dict[str, FoundRecord] = {}
     graphs = [candidate.graph for candidate in result.candidates]
     for graph in graphs:
         whole = graph if longer is None else longer.wrapped(graph)
-        record = _found(job, whole, graph if job.engine in ENGINES else None)
+        record = _candidate_record(job, whole, graph if job.engine in ENGINES else None)
         found[record.digest] = record
     most = estimate(program, job.target).us
     if found and min(one.estimated_us for one in found.values()) > _CLOSE * most:
-        from mirage_formal.run.split_k_candidates import dealt  # few units need this import
+        from mirage_formal.run.split_k_candidates import split_loops_of_candidates  # few units need this import
 
-        for graph in dealt(graphs, job.target, most):
-            record = _found(job, graph if longer is None else longer.wrapped(graph), None)
+        for graph in split_loops_of_candidates(graphs, job.target, most):
+            record = _candidate_record(job, graph if longer is None else longer.wrapped(graph), None)
             found[record.digest] = record
     stats = msgspec.structs.asdict(result.stats)
     at = stats.pop("pruned_at")
@@ -151,7 +160,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
         status="done",
         attempts=1,
         stats=stats,
-        pruned=by_reason(at),
+        pruned=counts_by_reason(at),
         pruned_at=at,
         fingerprint_tests=gate.tests,
         candidates=tuple(found.values()),
@@ -159,19 +168,19 @@ def search_unit(task: UnitTask) -> UnitRecord:
     )
 
 
-def _standing(stats: Stats) -> Standing:
-    return Standing(stats.states, stats.classes, stats.pruned)
+def _unit_progress(stats: Stats) -> UnitProgress:
+    return UnitProgress(stats.states, stats.classes, stats.pruned)
 
 
-def _found(job: Job, graph: KernelGraph, form: KernelGraph | None) -> FoundRecord:
+def _candidate_record(job: Job, graph: KernelGraph, form: KernelGraph | None) -> FoundRecord:
     """Return the record of a candidate; ``form`` is its graph if that is already canonical."""
     fused = fuse_threads(job.sought.wrapped(graph))
-    graph, name = named(fused, fused if fused == form else None)
+    graph, name = canonical_with_digest(fused, fused if fused == form else None)
     cost = estimate(graph, job.target)
     return FoundRecord(digest=name, graph=encode(graph), kernels=kernel_count(graph), estimated_us=cost.us)
 
 
-class Gate:
+class FingerprintFilter:
     """Search-time fingerprint filter, at scaled sizes where the engine gives them and at real sizes otherwise.
 
     Where the fingerprint gives no answer (an operator without a meaning in a finite field, tensors too large), the
@@ -205,12 +214,12 @@ class Gate:
         return self._known[pair]
 
 
-def _looked_for(job: Job) -> tuple[KernelGraph, ...]:
+def _sought_graphs(job: Job) -> tuple[KernelGraph, ...]:
     """Return the graphs that a job's search looked for, over the job's inputs: at its own and at rounded extents."""
     plain = job.sought
     longer = round_extents(plain.program)
     found = [plain.whole] if longer is None else [plain.whole, plain.around(longer.wrapped(longer.program))]
-    return tuple(dict.fromkeys((*map(spread, found), *found)))
+    return tuple(dict.fromkeys((*map(sink_pads_to_inputs, found), *found)))
 
 
 def _output_types(graph: KernelGraph) -> list[DTensor]:
@@ -218,31 +227,31 @@ def _output_types(graph: KernelGraph) -> list[DTensor]:
     return [types[number] for number in graph.outputs]
 
 
-def certify(task: CandidateTask) -> list[Claim | Uncertified]:
+def certify(task: CandidateTask) -> list[Claim | UncertifiedTensor]:
     """Return, for every tensor in the order of proof.jsonl, a claim that its expression is part of an output's.
 
     For a candidate with remainder tiles, these are the tensors between its pads and slices, see
     ``graph.remainder_tiles``. If the sum that stands for a concatenation has no certificate, its pieces are certified
     one by one.
     """
-    all_found = (_claims(*pair) for pair in readings(task.job.sought.whole, decode(task.graph)))
+    all_found = (_certify_tensors(*pair) for pair in certificate_pairs(task.job.sought.whole, decode(task.graph)))
     first = next(all_found)
-    if not _lacks(first):
+    if not _has_uncertified(first):
         return first
-    return next((found for found in all_found if not _lacks(found)), first)
+    return next((found for found in all_found if not _has_uncertified(found)), first)
 
 
-def _lacks(found: list[Claim | Uncertified]) -> bool:
-    return any(isinstance(one, Uncertified) for one in found)
+def _has_uncertified(found: list[Claim | UncertifiedTensor]) -> bool:
+    return any(isinstance(one, UncertifiedTensor) for one in found)
 
 
-def _claims(program: KernelGraph, graph: KernelGraph) -> list[Claim | Uncertified]:
+def _certify_tensors(program: KernelGraph, graph: KernelGraph) -> list[Claim | UncertifiedTensor]:
     targets, oracle = _oracle(program)
-    found: list[Claim | Uncertified] = []
+    found: list[Claim | UncertifiedTensor] = []
     for tensor, each in _tensors(graph):
-        whole = _claim(tensor, reduce(add, each), targets, oracle)
-        apart = isinstance(whole, Uncertified) and len(each) > 1
-        found += [_claim(tensor, e, targets, oracle) for e in each] if apart else [whole]
+        whole = _certify_tensor(tensor, reduce(add, each), targets, oracle)
+        apart = isinstance(whole, UncertifiedTensor) and len(each) > 1
+        found += [_certify_tensor(tensor, e, targets, oracle) for e in each] if apart else [whole]
     return found
 
 
@@ -262,10 +271,12 @@ def _tensors(graph: KernelGraph) -> Iterator[tuple[str, tuple[Expr, ...]]]:
             yield f"b{op}.{number}", each
 
 
-def _claim(tensor: str, e: Expr, targets: tuple[Expr, ...], oracle: NormalFormOracle) -> Claim | Uncertified:
+def _certify_tensor(
+    tensor: str, e: Expr, targets: tuple[Expr, ...], oracle: NormalFormOracle
+) -> Claim | UncertifiedTensor:
     certificate = oracle.certificate(e)
     if certificate is None:
-        return Uncertified(tensor, to_text(e)[:400])
+        return UncertifiedTensor(tensor, to_text(e)[:400])
     return Claim(tensor, to_text(e), targets.index(certificate.target), to_smt2(certificate))
 
 
@@ -279,31 +290,33 @@ def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRe
     return [(record(z3), record(cvc5)) for z3, cvc5 in discharge_all([parse(text) for text in texts])]
 
 
-def verify_candidate(task: CandidateTask) -> Accepted | Rejected:
+def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandidate:
     """Verify a candidate at the program's real sizes: final fingerprint, proof, replay of the proof, special values.
 
     Sound: what is accepted is the policy's to say (run.verify.certify); a proof counts once the kernel has replayed it.
     What is accepted is refused still if it differs from the program at special values.
     """
     job = task.job
-    judged = certify_candidate(_session(job), decode(task.graph), job.accept, replay_proof, _looked_for(job))
-    if isinstance(judged, Refused):
-        return Rejected(judged.kind, judged.reason)
+    judged = certify_candidate(
+        _fingerprint_session(job), decode(task.graph), job.accept, replay_proof, _sought_graphs(job)
+    )
+    if isinstance(judged, RefusedCandidate):
+        return RejectedCandidate(judged.kind, judged.reason)
     found = at_special_values(job.program, decode(task.graph))
     if isinstance(found, Fault):
-        return Rejected("numerics", str(found))
+        return RejectedCandidate("numerics", str(found))
     # A fingerprint without an answer is recorded with its completed rounds only.
     log = msgspec.structs.replace(judged.record, draws=tuple(draw for draw in judged.record.draws if draw.expected))
-    return Accepted(verdict_record(judged.verdict), msgspec.json.encode(log), _proof(judged), found)
+    return AcceptedCandidate(verdict_record(judged.verdict), msgspec.json.encode(log), _proof_of(judged), found)
 
 
-def foresee_candidate(task: CandidateTask) -> Foreseen | None:
+def foresee_candidate(task: CandidateTask) -> PredictedNumerics | None:
     """Return the estimated rounding error of the kernels of a candidate; None if it is too large to be evaluated.
 
     The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.
     """
-    pair = _evaluated(task.job.program, decode(task.graph))
-    return foresee(pair.program, _stable(pair.candidate))
+    pair = _shrink_for_evaluation(task.job.program, decode(task.graph))
+    return predict_numerics(pair.program, _stable_form(pair.candidate))
 
 
 def at_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord | Fault | None:
@@ -314,21 +327,21 @@ def at_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord
     Returns:
         The record, the first wrong element as a ``Fault``, or None if the candidate is too large to be evaluated.
     """
-    pair = _evaluated(program, graph)
-    if elements(pair.program, pair.candidate) > MAX_ESTIMATED:
+    pair = _shrink_for_evaluation(program, graph)
+    if evaluation_size(pair.program, pair.candidate) > MAX_ESTIMATED:
         return None
-    return special(pair.program, _stable(pair.candidate), _stable(pair.program))
+    return check_special_values(pair.program, _stable_form(pair.candidate), _stable_form(pair.program))
 
 
 @lru_cache(maxsize=64)
-def _evaluated(program: KernelGraph, graph: KernelGraph) -> Smaller:
+def _shrink_for_evaluation(program: KernelGraph, graph: KernelGraph) -> ShrunkPair:
     """Return a candidate and its program at extents small enough for fast evaluation."""
-    large = elements(program, graph) > _OWN_EXTENTS
-    return smaller(program, graph, MAX_ELEMENTS) if large else Smaller(program, graph, {})
+    large = evaluation_size(program, graph) > _OWN_EXTENTS
+    return shrink(program, graph, MAX_ELEMENTS) if large else ShrunkPair(program, graph, {})
 
 
 @lru_cache(maxsize=64)
-def _stable(graph: KernelGraph) -> KernelGraph:
+def _stable_form(graph: KernelGraph) -> KernelGraph:
     """Return the running-maximum form of a graph, or the graph itself if it has none."""
     form = stabilize(graph)
     return form if isinstance(form, KernelGraph) else graph
@@ -337,12 +350,12 @@ def _stable(graph: KernelGraph) -> KernelGraph:
 def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Replayed | Unknown:
     """Replay a proof in the checker's proof kernel; return Unknown if the kernel refuses it."""
     try:
-        return replayed(program, candidate, proof)
+        return replay_with_obligations(program, candidate, proof)
     except ProofError as error:
         return Unknown(f"{error.where}: {error.what}" if error.where else error.what)
 
 
-def _proof(judged: Verified[Replayed]) -> Proof | None:
+def _proof_of(judged: VerifiedCandidate[Replayed]) -> Proof | None:
     match judged.verdict:
         case Equivalent(proof=data):
             assert judged.theorem is not None
@@ -353,7 +366,7 @@ def _proof(judged: Verified[Replayed]) -> Proof | None:
 
 
 @lru_cache(maxsize=2)
-def _session(job: Job) -> FingerprintSession:
+def _fingerprint_session(job: Job) -> FingerprintSession:
     most = FINAL_MULTIPLICATIONS if job.accept is Policy.EQUIVALENT else None
     settings = FingerprintSettings(
         seed=job.options.seed, prime_bits=FINAL_PRIME_BITS, confirm_fields=True, max_multiplications=most

@@ -24,7 +24,7 @@ class UnitTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class UnitProgress:
     """Progress of a unit that is being searched: its counters so far, and pruned branches by reason."""
 
     states: int
@@ -51,7 +51,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Uncertified:
+class UncertifiedTensor:
     """A tensor whose expression is not known to be a subexpression of any output's."""
 
     tensor: str
@@ -69,7 +69,7 @@ class Proof:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedCandidate:
     """A candidate that the policy accepts.
 
     Attributes:
@@ -86,7 +86,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedCandidate:
     """A candidate that the policy rejects, as in records.RejectedRecord."""
 
     kind: RejectedKind

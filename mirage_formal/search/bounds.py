@@ -211,18 +211,18 @@ class SearchSpace:
         extents = overrides.get("extents")
         kind = self.extents if extents is None else _extents(extents)
         space = replace(self, extents=kind)
-        rules = _overridden(space.rules, overrides)
+        rules = _rules_with_overrides(space.rules, overrides)
         space = replace(space, free=rules) if kind is Extents.FREE else replace(space, paper=rules)
         if (blockdims := overrides.get("blockdims")) is not None:
             space = replace(space, block_dims=tuple(_grid("blockdims", b) for b in blockdims))
         if (max_kernel_ops := overrides.get("max_kernel_ops")) is not None:
-            space = replace(space, max_kernel_ops=positive("max_kernel_ops", max_kernel_ops))
+            space = replace(space, max_kernel_ops=parse_positive("max_kernel_ops", max_kernel_ops))
         if (max_block_ops := overrides.get("max_block_ops")) is not None:
-            space = replace(space, max_block_ops=positive("max_block_ops", max_block_ops))
+            space = replace(space, max_block_ops=parse_positive("max_block_ops", max_block_ops))
         if (keep := overrides.get("keep")) is not None:
-            space = replace(space, keep=positive("keep", keep))
+            space = replace(space, keep=parse_positive("keep", keep))
         if (max_states := overrides.get("max_states")) is not None:
-            space = replace(space, max_states=positive("max_states", max_states))
+            space = replace(space, max_states=parse_positive("max_states", max_states))
         return space
 
     def grid_candidates(self, shapes: Sequence[Shape]) -> tuple[Dim3, ...]:
@@ -240,13 +240,13 @@ class SearchSpace:
         """Return the maps that can split a tensor over this grid: axes of extent 1 unmapped, no dim split twice."""
         listed = self.rules.imaps
         every = listed if listed is not None else _all_maps(grid, len(shape))
-        return tuple(dict.fromkeys(m for m in every if _splits(grid, m, shape)))
+        return tuple(dict.fromkeys(m for m in every if _splits_evenly(grid, m, shape)))
 
     def omap_candidates(self, grid: Dim3, rank: int) -> tuple[DimMap, ...]:
         """Return the maps that can concatenate an output of this rank: each axis of extent > 1 to a dim of its own."""
         listed = self.rules.omaps
         every = listed if listed is not None else _all_maps(grid, rank)
-        return tuple(dict.fromkeys(m for m in every if _joins(grid, m, rank)))
+        return tuple(dict.fromkeys(m for m in every if _concatenates_all_axes(grid, m, rank)))
 
     def fmap_candidates(self, shape: Shape) -> tuple[int | None, ...]:
         """Return the dims (of extent > 1, after the grid's split) of a tensor that the loop may split, None first."""
@@ -265,18 +265,18 @@ class SearchSpace:
         return tuple(dict.fromkeys(r for r in every if r > 1 and all(e % r == 0 for e in extents)))
 
 
-def _overridden(rules: ExtentRules, overrides: Overrides) -> ExtentRules:
+def _rules_with_overrides(rules: ExtentRules, overrides: Overrides) -> ExtentRules:
     """Return the rules with a user's own lists in place of theirs."""
     if (griddims := overrides.get("griddims")) is not None:
         rules = replace(rules, grids=tuple(_grid("griddims", g) for g in griddims))
     if (imaps := overrides.get("imaps")) is not None:
-        rules = replace(rules, imaps=tuple(dim_map("imaps", m) for m in imaps))
+        rules = replace(rules, imaps=tuple(parse_dim_map("imaps", m) for m in imaps))
     if (omaps := overrides.get("omaps")) is not None:
-        rules = replace(rules, omaps=tuple(dim_map("omaps", m) for m in omaps))
+        rules = replace(rules, omaps=tuple(parse_dim_map("omaps", m) for m in omaps))
     if (fmaps := overrides.get("fmaps")) is not None:
-        rules = replace(rules, fmaps=tuple(to_dim("fmaps", f) for f in fmaps))
+        rules = replace(rules, fmaps=tuple(parse_dim("fmaps", f) for f in fmaps))
     if (franges := overrides.get("franges")) is not None:
-        rules = replace(rules, forloop_ranges=tuple(positive("franges", r) for r in franges))
+        rules = replace(rules, forloop_ranges=tuple(parse_positive("franges", r) for r in franges))
     return rules
 
 
@@ -295,22 +295,22 @@ def _all_maps(grid: Dim3, rank: int) -> Iterator[DimMap]:
     yield from product(*axes)
 
 
-def _distinct(mapped: list[int]) -> bool:
+def _all_distinct(mapped: list[int]) -> bool:
     return len(set(mapped)) == len(mapped)
 
 
-def _splits(grid: Dim3, mapping: DimMap, shape: Shape) -> bool:
+def _splits_evenly(grid: Dim3, mapping: DimMap, shape: Shape) -> bool:
     mapped = [(extent, dim) for extent, dim in zip(grid, mapping, strict=True) if dim is not None]
-    if not _distinct([dim for _, dim in mapped]):
+    if not _all_distinct([dim for _, dim in mapped]):
         return False
     return all(extent > 1 and dim < len(shape) and shape[dim] % extent == 0 for extent, dim in mapped)
 
 
-def _joins(grid: Dim3, mapping: DimMap, rank: int) -> bool:
+def _concatenates_all_axes(grid: Dim3, mapping: DimMap, rank: int) -> bool:
     if any((extent > 1) != (dim is not None) for extent, dim in zip(grid, mapping, strict=True)):
         return False
     mapped = [dim for dim in mapping if dim is not None]
-    return _distinct(mapped) and all(dim < rank for dim in mapped)
+    return _all_distinct(mapped) and all(dim < rank for dim in mapped)
 
 
 def _free_grids(rules: ExtentRules, shapes: Sequence[Shape]) -> Iterator[Dim3]:
@@ -342,14 +342,14 @@ def _extents(value: str) -> Extents:
     return Extents(value)
 
 
-def positive(where: str, value: object) -> int:
+def parse_positive(where: str, value: object) -> int:
     """Return a positive integer that a user gave; SpaceError names the parameter ``where``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise SpaceError(f"expected a positive integer, got {value!r}", where=where, hint="give a number from 1 up")
     return value
 
 
-def to_dim(where: str, value: object) -> int | None:
+def parse_dim(where: str, value: object) -> int | None:
     """Return a dim that a user gave, None for -1 or None; SpaceError names the parameter ``where``."""
     if value is None:
         return None
@@ -366,10 +366,10 @@ def _triple(where: str, value: object) -> tuple[object, object, object]:
 
 def _grid(where: str, value: object) -> Dim3:
     x, y, z = _triple(where, value)
-    return (positive(where, x), positive(where, y), positive(where, z))
+    return (parse_positive(where, x), parse_positive(where, y), parse_positive(where, z))
 
 
-def dim_map(where: str, value: object) -> DimMap:
+def parse_dim_map(where: str, value: object) -> DimMap:
     """Return a map that a user gave for the grid axes x, y, z; SpaceError names the parameter ``where``."""
     x, y, z = _triple(where, value)
-    return (to_dim(where, x), to_dim(where, y), to_dim(where, z))
+    return (parse_dim(where, x), parse_dim(where, y), parse_dim(where, z))

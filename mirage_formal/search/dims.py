@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.remainder_tiles.extents import same_dims
+from mirage_formal.graph.remainder_tiles.extents import equal_index_dims
 
 #: A dim of a tensor of a program: number of the tensor, number of the dim.
 Dim = tuple[int, int]
@@ -23,7 +23,7 @@ class Ties:
         self._parent: dict[Dim, Dim] = {}
         self._fixed: set[Dim] = set()
         self._shapes = [tensor.shape for tensor in kernel_types(program)]
-        for first, op in numbered(len(program.inputs), program.ops):
+        for first, op in enumerate_results(len(program.inputs), program.ops):
             if isinstance(op, Op):
                 self._operator(op, first)
 
@@ -46,7 +46,7 @@ class Ties:
         """Return the extent of a dim."""
         return self._shapes[dim[0]][dim[1]]
 
-    def _tie(self, a: Dim, b: Dim) -> None:
+    def _unify(self, a: Dim, b: Dim) -> None:
         """Unify two dims of equal extent; a dim of extent 1 beside a longer one is broadcast, and stays separate."""
         if self.extent(a) != self.extent(b):
             return
@@ -54,12 +54,12 @@ class Ties:
         if a != b:
             self._parent[max(a, b)] = min(a, b)
 
-    def _others(self, op: Op, first: int, but: Iterable[int] = ()) -> None:
+    def _unify_other_dims(self, op: Op, first: int, but: Iterable[int] = ()) -> None:
         """Unify the dims of all operands with those of the result, except the dims in ``but``."""
         for operand in op.operands:
             for dim in range(len(self._shapes[first])):
                 if dim not in but:
-                    self._tie((operand, dim), (first, dim))
+                    self._unify((operand, dim), (first, dim))
 
     def _operator(self, op: Op, first: int) -> None:
         attrs, last = op.attrs, len(self._shapes[first]) - 1
@@ -67,19 +67,19 @@ class Ties:
         match op.kind:
             case OpKind.MATMUL:
                 a, b = op.operands
-                self._tie((a, last), (b, last - 1))
-                self._tie((a, last - 1), (first, last - 1))
-                self._tie((b, last), (first, last))
+                self._unify((a, last), (b, last - 1))
+                self._unify((a, last - 1), (first, last - 1))
+                self._unify((b, last), (first, last))
                 for dim in range(last - 1):
                     # A grid splits such a batch dim into single products, one for each block.
                     self._fixed.update((n, dim) for n in dims)
             case OpKind.TRANSPOSE:
                 for new, old in enumerate(attrs.perm or ()):
-                    self._tie((op.operands[0], old), (first, new))
+                    self._unify((op.operands[0], old), (first, new))
             case OpKind.RESHAPE:
-                pairs = same_dims(self._shapes[op.operands[0]], self._shapes[first])
+                pairs = equal_index_dims(self._shapes[op.operands[0]], self._shapes[first])
                 for old, new in pairs:
-                    self._tie((op.operands[0], old), (first, new))
+                    self._unify((op.operands[0], old), (first, new))
                 olds, news = {old for old, _ in pairs}, {new for _, new in pairs}
                 self._fixed.update(
                     (op.operands[0], d) for d in range(len(self._shapes[op.operands[0]])) if d not in olds
@@ -87,7 +87,7 @@ class Ties:
                 self._fixed.update((first, d) for d in range(last + 1) if d not in news)
             case _:
                 along = () if attrs.dim is None or op.kind is OpKind.RMS_NORM else (attrs.dim,)
-                self._others(op, first, along)
+                self._unify_other_dims(op, first, along)
                 if op.kind not in (OpKind.SUM, OpKind.MEAN):
                     self._fixed.update((n, dim) for n in dims for dim in along)
 

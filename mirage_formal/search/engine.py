@@ -123,15 +123,15 @@ class Stats(msgspec.Struct, frozen=True):
         totals = {
             name: getattr(self, name) + getattr(other, name) for name in self.__struct_fields__ if name != "pruned_at"
         }
-        return Stats(pruned_at=added(self.pruned_at, other.pruned_at), **totals)
+        return Stats(pruned_at=add_counts(self.pruned_at, other.pruned_at), **totals)
 
     @property
     def pruned(self) -> dict[str, int]:
         """Return the number of states that each test rejected at any level, by the name of the test."""
-        return by_reason(self.pruned_at)
+        return counts_by_reason(self.pruned_at)
 
 
-def by_reason(counts: Mapping[LevelName, Mapping[str, int]]) -> dict[str, int]:
+def counts_by_reason(counts: Mapping[LevelName, Mapping[str, int]]) -> dict[str, int]:
     """Return the counts of all levels together, by reason in alphabetical order."""
     found: Counter[str] = Counter()
     for reasons in counts.values():
@@ -139,7 +139,7 @@ def by_reason(counts: Mapping[LevelName, Mapping[str, int]]) -> dict[str, int]:
     return dict(sorted(found.items()))
 
 
-def added(*counts: Mapping[LevelName, Mapping[str, int]]) -> dict[LevelName, dict[str, int]]:
+def add_counts(*counts: Mapping[LevelName, Mapping[str, int]]) -> dict[LevelName, dict[str, int]]:
     """Return the sums of counts by level and reason."""
     found: dict[LevelName, Counter[str]] = {}
     for one in counts:
@@ -202,12 +202,12 @@ class Tally:
         return Stats(pruned_at=pruned, **self._counts)
 
 
-#: The tallies of the unit that is being searched, collected inside ``counted`` only.
+#: The tallies of the unit that is being searched, collected inside ``watch_counts`` only.
 _watched: ContextVar[list[Tally] | None] = ContextVar("watched", default=None)
 
 
 @contextmanager
-def counted() -> Iterator[Callable[[], Stats]]:
+def watch_counts() -> Iterator[Callable[[], Stats]]:
     """Yield a function that returns the current counts of all tallies created within this context.
 
     No additional counting takes place, so a search is as fast inside as outside.

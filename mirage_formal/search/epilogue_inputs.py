@@ -7,11 +7,11 @@ the loop.
 
 from __future__ import annotations
 
-from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import MOVES, SPECS, Family
 
 
-def elementwise(program: KernelGraph) -> frozenset[int]:
+def epilogue_inputs(program: KernelGraph) -> frozenset[int]:
     """Return the inputs that reach an elementwise operator of several operands, or the weight or bias of a norm.
 
     Elementwise functions and moves of elements may lie in between.
@@ -22,7 +22,7 @@ def elementwise(program: KernelGraph) -> frozenset[int]:
     count = len(program.inputs)
     near = [frozenset({i}) for i in range(count)]
     found: set[int] = set()
-    for _, op in numbered(count, program.ops):
+    for _, op in enumerate_results(count, program.ops):
         assert isinstance(op, Op)
         sets = [near[i] for i in op.operands]
         spec = SPECS[op.kind]
@@ -35,4 +35,4 @@ def elementwise(program: KernelGraph) -> frozenset[int]:
     return frozenset(found)
 
 
-__all__ = ["elementwise"]
+__all__ = ["epilogue_inputs"]

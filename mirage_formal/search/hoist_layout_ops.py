@@ -16,13 +16,13 @@ from dataclasses import replace
 from math import prod
 
 from mirage_formal.graph.check import faults, kernel_types
-from mirage_formal.graph.edit import pruned
-from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.edit import eliminate_dead_code
+from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.memory.place import Move
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.types import Shape
-from mirage_formal.graph.views import last, moved
+from mirage_formal.graph.views import moved_tensors, trailing_moves
 from mirage_formal.search.concatenated_inputs import KEEP_ZERO
 
 _Moves = tuple[Move, ...]
@@ -31,7 +31,7 @@ _MOST = 4
 _SOME = 8
 
 
-class _Stuck(Exception):
+class _RewriteError(Exception):
     """Signal that the program cannot be rewritten."""
 
 
@@ -44,16 +44,16 @@ def hoist_layout_ops(program: KernelGraph, *, behind: bool = False) -> KernelGra
         program: The program.
         behind: Whether reshapes, transposes and rolls that come last, behind all other operators, stay there.
     """
-    made = _Maker(program)
+    made = _HoistBuilder(program)
     try:
         outputs = tuple(made.ended(output) if behind else made.moved(output, ()) for output in program.outputs)
-    except _Stuck:
+    except _RewriteError:
         return None
-    found = pruned(KernelGraph(program.inputs, tuple(made.ops), outputs))
+    found = eliminate_dead_code(KernelGraph(program.inputs, tuple(made.ops), outputs))
     return None if found == program or len(set(outputs)) < len(outputs) or faults(found) else found
 
 
-class _Maker:
+class _HoistBuilder:
     """Builder of the new graph, operator by operator; equal operators are one."""
 
     def __init__(self, program: KernelGraph) -> None:
@@ -62,8 +62,8 @@ class _Maker:
         self._program = program
         self._shapes = [tensor.shape for tensor in kernel_types(program)]
         self._count = len(program.inputs)
-        self._makers = dict(numbered(self._count, program.ops))
-        self._sources = moved(program)
+        self._makers = dict(enumerate_results(self._count, program.ops))
+        self._sources = moved_tensors(program)
         self._most = _SOME + _MOST * len(program.ops)
         self._known: dict[Op, int] = {}
         self._made: dict[tuple[int, _Moves], int] = {}
@@ -76,19 +76,19 @@ class _Maker:
 
     def ended(self, output: int) -> int:
         """Return an output in the new graph; moves that come last stay last."""
-        chain = last(self._program, output)
+        chain = trailing_moves(self._program, output)
         moves = tuple(move for _, _, move in reversed(chain))
-        return self._behind(self.moved(chain[-1][1] if chain else output, ()), _simple(moves))
+        return self._behind(self.moved(chain[-1][1] if chain else output, ()), _simplify_moves(moves))
 
     def _moved(self, tensor: int, moves: _Moves) -> int:
         if tensor in self._sources:
             source, move = self._sources[tensor]
-            return self.moved(source, _simple((move, *moves)))
+            return self.moved(source, _simplify_moves((move, *moves)))
         if tensor < self._count:
             return self._behind(tensor, moves)
         op = self._makers[tensor]
         if not isinstance(op, Op):
-            raise _Stuck
+            raise _RewriteError
         found = self._passed(op, tensor, moves) if moves else None
         if found is not None:
             ways, attrs = found
@@ -107,19 +107,20 @@ class _Maker:
             # Where no operand has the result's shape, the first is repeated to it.
             whole = shape in shapes
             ways = [
-                _beside(own, shape, moves, whole=own == shape or (not whole and i == 0)) for i, own in enumerate(shapes)
+                _broadcast_moves(own, shape, moves, whole=own == shape or (not whole and i == 0))
+                for i, own in enumerate(shapes)
             ]
             return ways, op.attrs
         if dim is None or SPECS[op.kind].family not in (Family.REDUCTION, Family.NORM, Family.MOVE):
             return None
         own = [one for one in shapes if len(one) == len(shape) and one[dim] > 1]
         concat = op.kind is OpKind.CONCAT
-        along = [_along(one, moves, dim) for one in (shapes if concat else own[:1])]
+        along = [_moves_along_dim(one, moves, dim) for one in (shapes if concat else own[:1])]
         if not along or along[0] is None or (concat and along[1] is None):
             return None
         new = along[0][1]
         ways = [one[0] for one in along if one is not None]
-        ways += [_beside(one, shape, moves, whole=False) for one in shapes[len(ways) :]]
+        ways += [_broadcast_moves(one, shape, moves, whole=False) for one in shapes[len(ways) :]]
         return ways, replace(op.attrs, dim=new)
 
     def _behind(self, tensor: int, moves: _Moves) -> int:
@@ -140,14 +141,14 @@ class _Maker:
         if op not in self._known:
             types = device_results(kind, attrs, tuple(self._types[i] for i in operands))
             if isinstance(types, str) or len(types) != 1 or len(self.ops) == self._most:
-                raise _Stuck
+                raise _RewriteError
             self.ops.append(op)
             self._types += types
             self._known[op] = len(self._types) - 1
         return self._known[op]
 
 
-def _simple(moves: _Moves) -> _Moves:
+def _simplify_moves(moves: _Moves) -> _Moves:
     """Return the moves with neighbouring reshapes and transposes merged, and without those that change nothing."""
     found: list[Move] = []
     for move in moves:
@@ -167,7 +168,7 @@ def _simple(moves: _Moves) -> _Moves:
     return tuple(found)
 
 
-def _beside(own: Shape, shape: Shape, moves: _Moves, *, whole: bool) -> _Moves:
+def _broadcast_moves(own: Shape, shape: Shape, moves: _Moves, *, whole: bool) -> _Moves:
     """Return the moves of an operand that is broadcast to a shape, given the moves of the whole shape.
 
     Args:
@@ -198,7 +199,7 @@ def _beside(own: Shape, shape: Shape, moves: _Moves, *, whole: bool) -> _Moves:
                 put(move.kind, move.attrs, tuple(own[i] for i in move.attrs.perm))
             case OpKind.RESHAPE:
                 new = list(move.shape)
-                for olds, news in _groups(shape, move.shape):
+                for olds, news in _dim_groups(shape, move.shape):
                     if any(own[i] > 1 for i in olds):
                         repeated(olds)
                     else:
@@ -211,10 +212,10 @@ def _beside(own: Shape, shape: Shape, moves: _Moves, *, whole: bool) -> _Moves:
                 if own == shape or (own[dim] > 1 and move.kind is not OpKind.REPEAT):
                     put(move.kind, move.attrs, (*own[:dim], move.shape[dim], *own[dim + 1 :]))
         shape = move.shape
-    return _simple(tuple(found))
+    return _simplify_moves(tuple(found))
 
 
-def _along(own: Shape, moves: _Moves, dim: int) -> tuple[_Moves, int] | None:
+def _moves_along_dim(own: Shape, moves: _Moves, dim: int) -> tuple[_Moves, int] | None:
     """Return an operand's moves, and the operator's dim after them; None if the moves do not preserve that dim.
 
     Args:
@@ -243,10 +244,10 @@ def _along(own: Shape, moves: _Moves, dim: int) -> tuple[_Moves, int] | None:
             attrs = Attrs(shape=tuple(new))
         found.append(Move(move.kind, attrs, own, tuple(new)))
         own, dim = tuple(new), after
-    return _simple(tuple(found)), dim
+    return _simplify_moves(tuple(found)), dim
 
 
-def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
+def _dim_groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:
     """Return smallest groups of dims of two shapes with equal numbers of elements; the rest are dims of extent 1."""
     found: list[tuple[list[int], list[int]]] = []
     i = j = 0

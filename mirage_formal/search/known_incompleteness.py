@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.semantics.interpreter import evaluate, trace
 from mirage_formal.semantics.reference import FloatDomain, Floats
@@ -32,7 +32,7 @@ class Reason(StrEnum):
     CANCELS = "cancels"
 
 
-class _Uncancelled(FloatDomain):
+class _NonCancellingDomain(FloatDomain):
     """Float64 domain with another division and another root, for which the laws that do not cancel still hold.
 
     x / y is x * |y| ** -a, with 0 for y = 0 or without, and sqrt(x) is |x| ** b, for a other than 1 and b other than
@@ -56,7 +56,7 @@ class _Uncancelled(FloatDomain):
         return a * np.abs(b) ** -self._DIVISION if kind is OpKind.DIV else super().binary(kind, a, b)
 
 
-def points(program: KernelGraph, seed: int = 0, draws: int = DRAWS) -> Iterator[tuple[Floats, ...]]:
+def random_inputs(program: KernelGraph, seed: int = 0, draws: int = DRAWS) -> Iterator[tuple[Floats, ...]]:
     """Yield random inputs of a program: in [0.5, 1.5], so that every root and quotient exists; masks of 0 and 1."""
     for draw in range(draws):
         random = np.random.default_rng([seed, draw])
@@ -68,23 +68,23 @@ def points(program: KernelGraph, seed: int = 0, draws: int = DRAWS) -> Iterator[
         )
 
 
-def equal(program: KernelGraph, candidate: KernelGraph) -> bool:
+def is_equal(program: KernelGraph, candidate: KernelGraph) -> bool:
     """Return whether the outputs agree, and are finite, at the points."""
-    return all(_agree(program, candidate, arrays, FloatDomain()) for arrays in points(program))
+    return all(_outputs_agree(program, candidate, arrays, FloatDomain()) for arrays in random_inputs(program))
 
 
-def cancels(program: KernelGraph, candidate: KernelGraph) -> bool:
+def needs_cancellation(program: KernelGraph, candidate: KernelGraph) -> bool:
     """Return whether equality with the program holds only through a cancellation or a scale-invariance law.
 
     Definition: the outputs agree with the real division and root, and differ at every point with those of
-    ``_Uncancelled``, in which all laws that do not cancel still hold.
+    ``_NonCancellingDomain``, in which all laws that do not cancel still hold.
     """
-    return equal(program, candidate) and not any(
-        _agree(program, candidate, arrays, _Uncancelled()) for arrays in points(program)
+    return is_equal(program, candidate) and not any(
+        _outputs_agree(program, candidate, arrays, _NonCancellingDomain()) for arrays in random_inputs(program)
     )
 
 
-def recomputes(candidate: KernelGraph) -> bool:
+def recomputes_value(candidate: KernelGraph) -> bool:
     """Return whether two tensors have the same value: in one stage of a block graph, two kernels, or device memory.
 
     Definition: two tensors have the same value if, at every point, the sets of their elements are equal; so a value is
@@ -93,34 +93,38 @@ def recomputes(candidate: KernelGraph) -> bool:
     kernels. It leaves out results that have the value of an input of their own kernel (one kernel writes a tensor, and
     the next one accumulates it in one iteration).
     """
-    values = [_values(candidate, arrays) for arrays in points(candidate)]
-    return any(_equal_somewhere(values, group) for group in _stages(candidate)) or any(
-        _carry(values, a, b) for one, other in combinations(_computed(candidate, values), 2) for a in one for b in other
+    values = [_values(candidate, arrays) for arrays in random_inputs(candidate)]
+    return any(_any_same_value(values, group) for group in _stages(candidate)) or any(
+        _have_same_value(values, a, b)
+        for one, other in combinations(_computed_tensors(candidate, values), 2)
+        for a in one
+        for b in other
     )
 
 
-def only_copies(candidate: KernelGraph) -> bool:
+def has_copy_kernel(candidate: KernelGraph) -> bool:
     """Return whether some graph-defined kernel only copies its inputs.
 
     Definition: each of its outputs has, at every point, the same set of elements as one of its inputs.
     """
-    values = [_values(candidate, arrays) for arrays in points(candidate)]
+    values = [_values(candidate, arrays) for arrays in random_inputs(candidate)]
     return any(
         isinstance(op, GraphDefined)
         and all(
-            any(_carry(values, (None, out), (None, n)) for n in op.operands) for out in range(first, first + op.results)
+            any(_have_same_value(values, (None, out), (None, n)) for n in op.operands)
+            for out in range(first, first + op.results)
         )
-        for first, op in numbered(len(candidate.inputs), candidate.ops)
+        for first, op in enumerate_results(len(candidate.inputs), candidate.ops)
     )
 
 
-def reason(program: KernelGraph, candidate: KernelGraph) -> Reason | None:
+def missing_reason(program: KernelGraph, candidate: KernelGraph) -> Reason | None:
     """Return the first of the predicates, in the order of Reason, that holds; None if none does."""
-    if only_copies(candidate):
+    if has_copy_kernel(candidate):
         return Reason.ONLY_COPIES
-    if recomputes(candidate):
+    if recomputes_value(candidate):
         return Reason.RECOMPUTES
-    return Reason.CANCELS if cancels(program, candidate) else None
+    return Reason.CANCELS if needs_cancellation(program, candidate) else None
 
 
 #: A tensor of a candidate: (None, number) in device memory, (operator index, number) in a block graph.
@@ -138,13 +142,13 @@ def _values(candidate: KernelGraph, arrays: tuple[Floats, ...]) -> _Values:
     return out
 
 
-def _carry(values: Sequence[_Values], a: _Place, b: _Place) -> bool:
+def _have_same_value(values: Sequence[_Values], a: _Place, b: _Place) -> bool:
     """Return whether two tensors have the same value."""
-    return all(_same(at[a], at[b]) for at in values)
+    return all(_same_elements(at[a], at[b]) for at in values)
 
 
-def _equal_somewhere(values: Sequence[_Values], group: Sequence[_Place]) -> bool:
-    return any(_carry(values, a, b) for a, b in combinations(group, 2))
+def _any_same_value(values: Sequence[_Values], group: Sequence[_Place]) -> bool:
+    return any(_have_same_value(values, a, b) for a, b in combinations(group, 2))
 
 
 def _stages(candidate: KernelGraph) -> list[list[_Place]]:
@@ -154,12 +158,12 @@ def _stages(candidate: KernelGraph) -> list[list[_Place]]:
     for index, op in enumerate(candidate.ops):
         device += op.results
         if isinstance(op, GraphDefined):
-            behind = _behind(op.graph)
+            behind = _behind_accumulator(op.graph)
             groups += [[(index, n) for n, after in enumerate(behind) if after is side] for side in (False, True)]
     return [[(None, n) for n in range(device)], *groups]
 
 
-def _behind(graph: BlockGraph) -> list[bool]:
+def _behind_accumulator(graph: BlockGraph) -> list[bool]:
     """Return for each tensor of a block graph whether it is behind an accumulator."""
     out = [False] * len(graph.inputs)
     for op in graph.ops:
@@ -168,21 +172,21 @@ def _behind(graph: BlockGraph) -> list[bool]:
     return out
 
 
-def _computed(candidate: KernelGraph, values: Sequence[_Values]) -> list[list[_Place]]:
+def _computed_tensors(candidate: KernelGraph, values: Sequence[_Values]) -> list[list[_Place]]:
     """Return for each kernel the tensors that it computes and that do not have the value of one of its inputs."""
     out: list[list[_Place]] = []
-    for first, (index, op) in zip(_firsts(candidate), enumerate(candidate.ops), strict=True):
+    for first, (index, op) in zip(_first_results(candidate), enumerate(candidate.ops), strict=True):
         read: list[_Place] = [(None, n) for n in op.operands]
         made: list[_Place] = [(None, first)]
         if isinstance(op, GraphDefined):
             inputs = len(op.graph.inputs)
-            made = [(index, n) for n in range(inputs, len(_behind(op.graph)))]
-        out.append([a for a in made if not any(_carry(values, a, b) for b in read)])
+            made = [(index, n) for n in range(inputs, len(_behind_accumulator(op.graph)))]
+        out.append([a for a in made if not any(_have_same_value(values, a, b) for b in read)])
     return out
 
 
-def _firsts(candidate: KernelGraph) -> Iterator[int]:
-    return (number for number, _ in numbered(len(candidate.inputs), candidate.ops))
+def _first_results(candidate: KernelGraph) -> Iterator[int]:
+    return (number for number, _ in enumerate_results(len(candidate.inputs), candidate.ops))
 
 
 def _elements(a: Floats) -> Floats:
@@ -192,13 +196,15 @@ def _elements(a: Floats) -> Floats:
     return ordered[np.concatenate(([True], gaps))]
 
 
-def _same(x: Floats, y: Floats) -> bool:
+def _same_elements(x: Floats, y: Floats) -> bool:
     if np.isin(x, (0.0, 1.0)).all():
         return False
     return x.shape == y.shape and bool(np.allclose(x, y, rtol=10 * _TOLERANCE, atol=0.0))
 
 
-def _agree(program: KernelGraph, candidate: KernelGraph, arrays: tuple[Floats, ...], domain: FloatDomain) -> bool:
+def _outputs_agree(
+    program: KernelGraph, candidate: KernelGraph, arrays: tuple[Floats, ...], domain: FloatDomain
+) -> bool:
     """Return whether all outputs agree at one point; a value that is not finite agrees with nothing."""
     with np.errstate(all="ignore"):
         pairs = zip(evaluate(program, arrays, domain), evaluate(candidate, arrays, domain), strict=True)

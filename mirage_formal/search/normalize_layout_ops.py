@@ -17,13 +17,13 @@ from functools import reduce
 from math import prod
 
 from mirage_formal.graph.check import faults, kernel_types
-from mirage_formal.graph.edit import pruned
-from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.edit import eliminate_dead_code
+from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.types import Shape
-from mirage_formal.graph.views import is_view, places
-from mirage_formal.search.concatenated_inputs import KEEP_ZERO, reads
+from mirage_formal.graph.views import is_view, storage_locations
+from mirage_formal.search.concatenated_inputs import KEEP_ZERO, reading_operator
 
 _ALONG = (Family.REDUCTION, Family.NORM)
 #: Moves along one dim; in a transpose they work along the permuted dim.
@@ -37,7 +37,7 @@ _Split = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class _SplitTensor:
     """A tensor of the program as a tensor of the new graph under another shape.
 
     Attributes:
@@ -54,7 +54,7 @@ class _Value:
         return tuple(prod(extents) for extents in self.split)
 
 
-class _Stuck(Exception):
+class _RewriteError(Exception):
     """Signal that an operator cannot be rewritten for these operands."""
 
 
@@ -63,28 +63,28 @@ def normalize_layout_ops(program: KernelGraph) -> KernelGraph | None:
 
     The result computes the same as the program; callers that rely on this prove it.
     """
-    found, plain = (_written(program, turning=turning) for turning in (True, False))
+    found, plain = (_rewrite(program, turning=turning) for turning in (True, False))
     # A product that is read both as it is and transposed would be computed twice.
-    return plain if found is None or _products(found) > _products(plain or program) else found
+    return plain if found is None or _count_products(found) > _count_products(plain or program) else found
 
 
-def _written(program: KernelGraph, *, turning: bool) -> KernelGraph | None:
-    made = _Maker(program, turning=turning)
+def _rewrite(program: KernelGraph, *, turning: bool) -> KernelGraph | None:
+    made = _LayoutBuilder(program, turning=turning)
     try:
         outputs = made.outputs()
-    except _Stuck:
+    except _RewriteError:
         return None
     found = KernelGraph(program.inputs, tuple(made.ops), outputs)
     if not made.moved or len(set(outputs)) < len(outputs) or faults(found):
         return None
-    return pruned(found)
+    return eliminate_dead_code(found)
 
 
-def _products(graph: KernelGraph) -> int:
+def _count_products(graph: KernelGraph) -> int:
     return sum(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in graph.ops)
 
 
-class _Maker:
+class _LayoutBuilder:
     """Builder of the new graph, operator by operator; equal operators are one.
 
     Attributes:
@@ -105,10 +105,10 @@ class _Maker:
 
     def outputs(self) -> tuple[int, ...]:
         """Write all operators and return the outputs."""
-        values = [_plain(i, tensor.shape) for i, tensor in enumerate(self._types)]
-        for first, op in numbered(len(self._program.inputs), self._program.ops):
+        values = [_unsplit_value(i, tensor.shape) for i, tensor in enumerate(self._types)]
+        for first, op in enumerate_results(len(self._program.inputs), self._program.ops):
             if not isinstance(op, Op):
-                raise _Stuck
+                raise _RewriteError
             values.append(self._operator(op, [values[i] for i in op.operands], view=is_view(self._program, first)))
         return tuple(self._whole(values[i]) for i in self._program.outputs)
 
@@ -117,7 +117,7 @@ class _Maker:
         if op not in self._known:
             types = device_results(kind, attrs, tuple(self._types[i] for i in operands))
             if isinstance(types, str) or len(types) != 1:
-                raise _Stuck
+                raise _RewriteError
             self.ops.append(op)
             self._types += types
             self._known[op] = len(self._types) - 1
@@ -132,11 +132,11 @@ class _Maker:
             return tensor
         return self._add(OpKind.RESHAPE, (tensor,), Attrs(shape=shape))
 
-    def _whole(self, value: _Value) -> int:
+    def _whole(self, value: _SplitTensor) -> int:
         """Return the tensor of a value, reshaped to the program's shape."""
         return self._shaped(value.tensor, value.shape)
 
-    def _operator(self, op: Op, values: list[_Value], *, view: bool) -> _Value:
+    def _operator(self, op: Op, values: list[_SplitTensor], *, view: bool) -> _SplitTensor:
         family, rank = SPECS[op.kind].family, len(values[0].split)
         match op.kind:
             case OpKind.RESHAPE:
@@ -144,11 +144,11 @@ class _Maker:
             case OpKind.TRANSPOSE:
                 assert op.attrs.perm is not None
                 split = tuple(values[0].split[i] for i in op.attrs.perm)
-                if _single(split, rank - 2) and _single(split, rank - 1):
+                if _is_unmerged(split, rank - 2) and _is_unmerged(split, rank - 1):
                     return self._transpose(values[0], op.attrs.perm, split)
             case OpKind.SLICE:
                 assert op.attrs.dim is not None
-                if _single(values[0].split, op.attrs.dim):
+                if _is_unmerged(values[0].split, op.attrs.dim):
                     return self._slice(values[0], op.attrs)
             case OpKind.MATMUL:
                 if (found := self._product(values)) is not None:
@@ -161,27 +161,27 @@ class _Maker:
                     return found
         return self._plainly(op, values)
 
-    def _plainly(self, op: Op, values: Sequence[_Value]) -> _Value:
+    def _plainly(self, op: Op, values: Sequence[_SplitTensor]) -> _SplitTensor:
         tensor = self._add(op.kind, [self._whole(value) for value in values], op.attrs)
-        return _plain(tensor, self._types[tensor].shape)
+        return _unsplit_value(tensor, self._types[tensor].shape)
 
-    def _reshape(self, op: Op, value: _Value, *, view: bool) -> _Value:
+    def _reshape(self, op: Op, value: _SplitTensor, *, view: bool) -> _SplitTensor:
         """Return the result of a reshape; one that would be a copy and only merges leading dims is deferred."""
         assert op.attrs.shape is not None
-        split = None if view else _merged(self._types[value.tensor].shape, op.attrs.shape)
+        split = None if view else _merging_split(self._types[value.tensor].shape, op.attrs.shape)
         if split is None:
             return self._plainly(op, [value])
         self.moved = True
-        return _Value(value.tensor, split)
+        return _SplitTensor(value.tensor, split)
 
-    def _transpose(self, value: _Value, perm: tuple[int, ...], split: _Split) -> _Value:
+    def _transpose(self, value: _SplitTensor, perm: tuple[int, ...], split: _Split) -> _SplitTensor:
         starts = [sum(len(one) for one in value.split[:i]) for i in range(len(value.split))]
         moved = tuple(starts[i] + n for i in perm for n in range(len(value.split[i])))
         found = self._turned(value.tensor, moved)
         if found is None:
-            return _Value(self._add(OpKind.TRANSPOSE, (value.tensor,), Attrs(perm=moved)), split)
+            return _SplitTensor(self._add(OpKind.TRANSPOSE, (value.tensor,), Attrs(perm=moved)), split)
         self.moved |= self._maker(value.tensor) is not None
-        return _Value(found, split)
+        return _SplitTensor(found, split)
 
     def _turned(self, tensor: int, perm: tuple[int, ...]) -> int | None:
         """Return the transpose of a tensor, computed by its operators from views of inputs.
@@ -217,27 +217,27 @@ class _Maker:
 
     def _view(self, tensor: int) -> int | None:
         """Return the tensor if it is a view of an input; None if it is a copy."""
-        reader = Op(reads(self._types[tensor]), (tensor,))  # an output would be no view
-        known = places(KernelGraph(self._program.inputs, (*self.ops, reader), (len(self._types),)))
+        reader = Op(reading_operator(self._types[tensor]), (tensor,))  # an output would be no view
+        known = storage_locations(KernelGraph(self._program.inputs, (*self.ops, reader), (len(self._types),)))
         return tensor if known[tensor].base < len(self._program.inputs) else None
 
-    def _slice(self, value: _Value, attrs: Attrs) -> _Value:
+    def _slice(self, value: _SplitTensor, attrs: Attrs) -> _SplitTensor:
         assert attrs.dim is not None
         assert attrs.start is not None
         assert attrs.stop is not None
-        tensor = self._sliced(value.tensor, _place(value.split, attrs.dim), attrs.start, attrs.stop)
+        tensor = self._sliced(value.tensor, _split_position(value.split, attrs.dim), attrs.start, attrs.stop)
         split = (*value.split[: attrs.dim], (attrs.stop - attrs.start,), *value.split[attrs.dim + 1 :])
-        return _Value(tensor, split)
+        return _SplitTensor(tensor, split)
 
-    def _product(self, values: list[_Value]) -> _Value | None:
+    def _product(self, values: list[_SplitTensor]) -> _SplitTensor | None:
         rank = len(values[0].split)
-        split = _common([value.split[:-2] for value in values])
-        if split is None or not all(_single(v.split, i) for v in values for i in (rank - 2, rank - 1)):
+        split = _common_split([value.split[:-2] for value in values])
+        if split is None or not all(_is_unmerged(v.split, i) for v in values for i in (rank - 2, rank - 1)):
             return None
         a, b = (self._at(value, (*split, *value.split[-2:])) for value in values)
-        return _Value(self._add(OpKind.MATMUL, (a, b)), (*split, values[0].split[-2], values[1].split[-1]))
+        return _SplitTensor(self._add(OpKind.MATMUL, (a, b)), (*split, values[0].split[-2], values[1].split[-1]))
 
-    def _joined(self, op: Op, values: list[_Value]) -> _Value | None:
+    def _joined(self, op: Op, values: list[_SplitTensor]) -> _SplitTensor | None:
         """Return a concatenation as a sum of pads of inputs; None if an operand is not zero wherever its inputs are."""
         dim = op.attrs.dim
         assert dim is not None
@@ -251,7 +251,7 @@ class _Maker:
             parts.append(self._padded(tensor, dim, sum(extents[:number]), sum(extents[number + 1 :])))
         self.moved = True
         result = reduce(lambda left, right: self._add(OpKind.ADD, (left, right)), parts)
-        return _plain(result, self._types[result].shape)
+        return _unsplit_value(result, self._types[result].shape)
 
     def _of_inputs(self, tensor: int) -> bool:
         """Return whether a tensor is an input under views and zero-preserving functions, or a pad of such a tensor."""
@@ -268,26 +268,26 @@ class _Maker:
             return self._add(OpKind.PAD, (tensor,), Attrs(dim=dim, before=before, after=after))
         return self._add(op.kind, [self._padded(operand, dim, before, after) for operand in op.operands], op.attrs)
 
-    def _along(self, op: Op, values: list[_Value]) -> _Value | None:
+    def _along(self, op: Op, values: list[_SplitTensor]) -> _SplitTensor | None:
         """Return the result of an elementwise operator, or of one along a dim that merges none.
 
         None if the operands' splits differ, or the dim merges others.
         """
-        split, attrs = _common([value.split for value in values]), op.attrs
-        if split is None or (attrs.dim is not None and not _single(split, attrs.dim)):
+        split, attrs = _common_split([value.split for value in values]), op.attrs
+        if split is None or (attrs.dim is not None and not _is_unmerged(split, attrs.dim)):
             return None
-        found = [self._at(value, _broadcast(value.shape, split)) for value in values]
+        found = [self._at(value, _broadcast_split(value.shape, split)) for value in values]
         if attrs.dim is not None:
-            attrs = replace(attrs, dim=_place(split, attrs.dim))
+            attrs = replace(attrs, dim=_split_position(split, attrs.dim))
         tensor = self._add(op.kind, found, attrs)
         if SPECS[op.kind].family is Family.REDUCTION:
             assert op.attrs.dim is not None
             split = (*split[: op.attrs.dim], (1,), *split[op.attrs.dim + 1 :])
-        return _Value(tensor, split)
+        return _SplitTensor(tensor, split)
 
-    def _at(self, value: _Value, split: _Split) -> int:
+    def _at(self, value: _SplitTensor, split: _Split) -> int:
         """Return a value's tensor with its dims split as given."""
-        return value.tensor if value.split == split else self._shaped(self._whole(value), _flat(split))
+        return value.tensor if value.split == split else self._shaped(self._whole(value), _flat_shape(split))
 
     def _maker(self, tensor: int) -> Op | None:
         """Return the operator whose result a tensor is; None for inputs."""
@@ -345,24 +345,24 @@ class _Maker:
         return self._add(OpKind.PAD, (inner,), zeros) if zeros.before or zeros.after else inner
 
 
-def _plain(tensor: int, shape: Shape) -> _Value:
-    return _Value(tensor, tuple((extent,) for extent in shape))
+def _unsplit_value(tensor: int, shape: Shape) -> _SplitTensor:
+    return _SplitTensor(tensor, tuple((extent,) for extent in shape))
 
 
-def _single(split: _Split, dim: int) -> bool:
+def _is_unmerged(split: _Split, dim: int) -> bool:
     return len(split[dim]) == 1
 
 
-def _place(split: _Split, dim: int) -> int:
+def _split_position(split: _Split, dim: int) -> int:
     """Return the position, among the split dims, of a dim that merges none."""
     return sum(len(extents) for extents in split[:dim])
 
 
-def _flat(split: _Split) -> Shape:
+def _flat_shape(split: _Split) -> Shape:
     return tuple(extent for extents in split for extent in extents)
 
 
-def _merged(shape: Shape, wanted: Shape) -> _Split | None:
+def _merging_split(shape: Shape, wanted: Shape) -> _Split | None:
     """Return the split of a shape into the wanted dims, with merged dims before the last two; None if there is none."""
     split: list[tuple[int, ...]] = []
     left = list(shape)
@@ -376,7 +376,7 @@ def _merged(shape: Shape, wanted: Shape) -> _Split | None:
     return None if left or any(len(group) > 1 for group in split[-2:]) else tuple(split)
 
 
-def _common(splits: Sequence[_Split]) -> _Split | None:
+def _common_split(splits: Sequence[_Split]) -> _Split | None:
     """Return one split of dims for operands that are broadcast to each other; None if they are split differently."""
     found: list[tuple[int, ...]] = []
     for choices in zip(*splits, strict=True):
@@ -388,7 +388,7 @@ def _common(splits: Sequence[_Split]) -> _Split | None:
     return tuple(found)
 
 
-def _broadcast(shape: Shape, split: _Split) -> _Split:
+def _broadcast_split(shape: Shape, split: _Split) -> _Split:
     """Return the split of an operand of this shape beside an operand of the given split."""
     pairs = zip(shape, split, strict=True)
     return tuple((1,) * len(extents) if extent == 1 and prod(extents) > 1 else extents for extent, extents in pairs)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from mirage_formal.claims.counterexamples.definedness import unmet
+from mirage_formal.claims.counterexamples.definedness import check_conditions
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
@@ -70,33 +70,33 @@ def round_extents(program: KernelGraph) -> Rounded | None:
     types = kernel_types(program)
     found: Rounded | None = None
     chosen: dict[Dim, int] = {}
-    for tie in _awkward(ties):
+    for tie in _indivisible_dims(ties):
         tensor, dim = tie
-        tried = {**chosen, tie: _up(types[tensor].shape[dim])}
-        made = _at(program, ties, tried)
-        if made is not None and _same(program, made.wrapped(made.program)):
+        tried = {**chosen, tie: _round_up(types[tensor].shape[dim])}
+        made = _program_at(program, ties, tried)
+        if made is not None and _is_proved_equal(program, made.wrapped(made.program)):
             found, chosen = made, tried
     return found
 
 
-def _awkward(ties: Ties) -> list[Dim]:
+def _indivisible_dims(ties: Ties) -> list[Dim]:
     """Return the changeable classes of dims whose extent is above one tile and no multiple of 8, the longest first."""
     found = [tie for tie in ties.changeable() if ties.extent(tie) > _ONE_TILE and ties.extent(tie) % _MULTIPLE]
     return sorted(found, key=lambda tie: (-ties.extent(tie), tie))
 
 
-def _same(program: KernelGraph, longer: KernelGraph) -> bool:
+def _is_proved_equal(program: KernelGraph, longer: KernelGraph) -> bool:
     """Return whether the operators between pads and slices provably compute the program, on some input at least."""
-    return isinstance(prove(program, longer), Equivalent) and unmet(program, longer, doubtful=True) is None
+    return isinstance(prove(program, longer), Equivalent) and check_conditions(program, longer, doubtful=True) is None
 
 
-def _up(extent: int) -> int:
+def _round_up(extent: int) -> int:
     """Return an extent rounded up to a multiple of the first granule that adds at most an eighth; else to 16."""
     found = (-(-extent // granule) * granule for granule in _GRANULES)
     return next((n for n in found if (n - extent) * _WASTE <= extent), -(-extent // _ONE_TILE) * _ONE_TILE)
 
 
-def _at(program: KernelGraph, ties: Ties, extents: dict[Dim, int]) -> Rounded | None:
+def _program_at(program: KernelGraph, ties: Ties, extents: dict[Dim, int]) -> Rounded | None:
     """Return the program with these extents of dim classes; None if the shapes do not fit."""
     types = kernel_types(program)
 

@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mirage_formal.graph.check import faults, kernel_types
-from mirage_formal.graph.edit import pruned, renumber
-from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.edit import eliminate_dead_code, renumber
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.remainder_tiles.split import Wrapping, between
+from mirage_formal.graph.remainder_tiles.split import Wrapping, split_at
 from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count, last, moved, places
-from mirage_formal.search.concatenated_inputs import absorb_concatenations, joined, reads
+from mirage_formal.graph.views import kernel_count, moved_tensors, storage_locations, trailing_moves
+from mirage_formal.search.concatenated_inputs import absorb_concatenations, pad_expressions, reading_operator
 from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 
@@ -75,21 +75,21 @@ def preprocess(program: KernelGraph) -> Sought:
     """
     plain = first = program
     if len(program.ops) <= _MOST_OPERATORS:
-        plain = first = _without_maxima(_once(program))
+        plain = first = _without_maxima(_merge_equal_operators(program))
         anew = normalize_layout_ops(plain)
-        if anew is not None and _proved(program, anew):
+        if anew is not None and _is_proved_equal(program, anew):
             plain = anew
-    found = _peeled(plain) or Sought(plain, program.inputs, None)
-    return found if _in_kernels(found.program) else _moved_first(program, first) or found
+    found = _strip_views(plain) or Sought(plain, program.inputs, None)
+    return found if _is_searchable(found.program) else _hoist_moves(program, first) or found
 
 
-def _in_kernels(program: KernelGraph) -> bool:
+def _is_searchable(program: KernelGraph) -> bool:
     """Return whether the program has a product, or no operators that only move elements of a tensor."""
     kinds = {op.kind for op in program.ops if isinstance(op, Op)}
-    return OpKind.MATMUL in kinds or not moved(program)
+    return OpKind.MATMUL in kinds or not moved_tensors(program)
 
 
-def _moved_first(program: KernelGraph, plain: KernelGraph) -> Sought | None:
+def _hoist_moves(program: KernelGraph, plain: KernelGraph) -> Sought | None:
     """Preprocess a program without products by hoisting its moves to the inputs; return None if some of them remain.
 
     A program of moves only is a copy. One copy is a predefined operator, and no kernel is searched in its place.
@@ -101,27 +101,27 @@ def _moved_first(program: KernelGraph, plain: KernelGraph) -> Sought | None:
     if len(plain.ops) > _MOST_OPERATORS:
         return None
     for anew in dict.fromkeys(hoist_layout_ops(plain, behind=behind) or plain for behind in (False, True)):
-        if anew == program or _proved(program, anew):
-            found = _peeled(anew, kernels=True)
-            if found is not None and not moved(found.program):
+        if anew == program or _is_proved_equal(program, anew):
+            found = _strip_views(anew, kernels=True)
+            if found is not None and not moved_tensors(found.program):
                 return found
     return None
 
 
-def _once(program: KernelGraph) -> KernelGraph:
+def _merge_equal_operators(program: KernelGraph) -> KernelGraph:
     """Return the program with equal operators on the same tensors merged (common subexpression elimination)."""
     types = kernel_types(program)
     stands = list(range(len(types)))
     seen: dict[KernelOp, int] = {}
-    for first, op in numbered(len(program.inputs), program.ops):
+    for first, op in enumerate_results(len(program.inputs), program.ops):
         stands[first] = seen.setdefault(renumber(op, stands), first)
     outputs = tuple(stands[n] for n in program.outputs)
     if stands == list(range(len(types))) or len(set(outputs)) < len(outputs):
         return program
-    return pruned(replace(program, ops=tuple(renumber(op, stands) for op in program.ops), outputs=outputs))
+    return eliminate_dead_code(replace(program, ops=tuple(renumber(op, stands) for op in program.ops), outputs=outputs))
 
 
-def _proved(program: KernelGraph, anew: KernelGraph) -> bool:
+def _is_proved_equal(program: KernelGraph, anew: KernelGraph) -> bool:
     from mirage_formal.claims.equality.prove import prove  # most programs are sought as they are
 
     return isinstance(prove(program, anew), Equivalent)
@@ -130,7 +130,7 @@ def _proved(program: KernelGraph, anew: KernelGraph) -> bool:
 # --- maxima -----------------------------------------------------------------------------------------------------------
 
 
-def shifts(program: KernelGraph) -> frozenset[int]:
+def cancelling_maxima(program: KernelGraph) -> frozenset[int]:
     """Return the numbers of the operators that compute nothing but maxima that zeros can replace.
 
     Nothing is proved: such operators do not count towards the size of the searched program.
@@ -140,9 +140,9 @@ def shifts(program: KernelGraph) -> frozenset[int]:
     """
     plain = program
     for first in _maxima(program):
-        plain = _without(plain, first) or plain
+        plain = _replace_by_zeros(plain, first) or plain
     live = set(plain.outputs)
-    for first, op in reversed(list(numbered(len(plain.inputs), plain.ops))):
+    for first, op in reversed(list(enumerate_results(len(plain.inputs), plain.ops))):
         if first in live:
             live |= set(op.operands)
     return frozenset(n for n in range(len(plain.ops)) if len(plain.inputs) + n not in live)
@@ -152,8 +152,8 @@ def _without_maxima(program: KernelGraph) -> KernelGraph:
     types = kernel_types(program)
     for first, op in _maxima(program).items():
         single = op.attrs.dim is not None and types[op.operands[0]].shape[op.attrs.dim] == 1
-        plain = _instead(program, first, op.operands[0]) if single else _without(program, first)
-        if plain is not None and _proved(program, plain := pruned(plain)):
+        plain = _replace_result(program, first, op.operands[0]) if single else _replace_by_zeros(program, first)
+        if plain is not None and _is_proved_equal(program, plain := eliminate_dead_code(plain)):
             return _without_maxima(plain)
     return program
 
@@ -163,7 +163,7 @@ def _maxima(program: KernelGraph) -> dict[int, Op]:
 
     Kernels compute a running maximum for these, but not for a maximum of other tensors.
     """
-    makers = {first: op for first, op in numbered(len(program.inputs), program.ops) if isinstance(op, Op)}
+    makers = {first: op for first, op in enumerate_results(len(program.inputs), program.ops) if isinstance(op, Op)}
     found: dict[int, Op] = {}
     for first, op in makers.items():
         top = [operand in makers and makers[operand].kind is OpKind.MAX for operand in op.operands]
@@ -182,7 +182,7 @@ def _is_number(makers: Mapping[int, Op], tensor: int) -> bool:
     return op is not None and op.kind is OpKind.SCALE and op.attrs.factor == 0
 
 
-def _instead(program: KernelGraph, result: int, operand: int) -> KernelGraph | None:
+def _replace_result(program: KernelGraph, result: int, operand: int) -> KernelGraph | None:
     """Return the program with an operand in place of a result; None if the result is an output.
 
     The largest of one element is that element. A candidate with zeros in its place would need no sum of exponentials,
@@ -194,7 +194,7 @@ def _instead(program: KernelGraph, result: int, operand: int) -> KernelGraph | N
     return replace(program, ops=tuple(renumber(op, stands) for op in program.ops))
 
 
-def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:
+def _replace_by_zeros(program: KernelGraph, tensor: int) -> KernelGraph | None:
     """Return the program with zeros in place of a result.
 
     None if the zeros do not disappear by sums and differences.
@@ -202,13 +202,13 @@ def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:
     types = kernel_types(program)
     stands = list(range(len(types)))  # for each tensor, the one that is read in its place
     zeros = {tensor}
-    for first, op in numbered(len(program.inputs), program.ops):
+    for first, op in enumerate_results(len(program.inputs), program.ops):
         if zeros.isdisjoint(op.operands):
             continue
         if isinstance(op, Op) and op.kind in _OF_ZERO:
             zeros.add(first)
             continue
-        kept = _other(op, zeros) if isinstance(op, Op) else None
+        kept = _nonzero_operand(op, zeros) if isinstance(op, Op) else None
         if kept is None or types[kept] != types[first]:
             return None
         stands[first] = stands[kept]
@@ -219,7 +219,7 @@ def _without(program: KernelGraph, tensor: int) -> KernelGraph | None:
     return None if faults(made) else made
 
 
-def _other(op: Op, zeros: set[int]) -> int | None:
+def _nonzero_operand(op: Op, zeros: set[int]) -> int | None:
     """Return the operand that a sum or difference with zeros is equal to; None if there is none."""
     match op.kind, op.operands:
         case OpKind.ADD | OpKind.SUB, (a, b) if b in zeros and a not in zeros:
@@ -233,7 +233,7 @@ def _other(op: Op, zeros: set[int]) -> int | None:
 # --- views ------------------------------------------------------------------------------------------------------------
 
 
-def _peeled(program: KernelGraph, *, kernels: bool = False) -> Sought | None:
+def _strip_views(program: KernelGraph, *, kernels: bool = False) -> Sought | None:
     """Return the program between views and pads of its inputs and reshapes of its results; None if there are none.
 
     Args:
@@ -241,12 +241,12 @@ def _peeled(program: KernelGraph, *, kernels: bool = False) -> Sought | None:
         kernels: Whether to take the views of graph-defined kernels. One kernel then computes the rest, possibly only by
             copying an input after several moves.
     """
-    count, makers = len(program.inputs), dict(numbered(len(program.inputs), program.ops))
+    count, makers = len(program.inputs), dict(enumerate_results(len(program.inputs), program.ops))
     types = kernel_types(program)
-    copies = kernels and kernel_count(program) > 1 and makers.keys() <= moved(program).keys()
-    known = places(_read(program) if copies else program, kernels=kernels)
+    copies = kernels and kernel_count(program) > 1 and makers.keys() <= moved_tensors(program).keys()
+    known = storage_locations(_with_output_readers(program) if copies else program, kernels=kernels)
     strides = {n: item.strides for n, item in enumerate(program.inputs)}
-    together = joined(program)
+    together = pad_expressions(program)
     for first, op in makers.items():
         if known[first].base < count:
             strides[first] = known[first].strides
@@ -254,43 +254,43 @@ def _peeled(program: KernelGraph, *, kernels: bool = False) -> Sought | None:
             pad = isinstance(op, Op) and op.kind is OpKind.PAD
             strides[first] = strides[op.operands[0]] if pad else row_major(types[first].shape)
     front = [n for n in strides if n >= count]
-    back = [] if copies else sorted(_ends(program, kernels=kernels))
+    back = [] if copies else sorted(_trailing_moves(program, kernels=kernels))
     core = [op for first, op in makers.items() if first not in front and first not in back]
-    ends = tuple(_first(n, back, makers) for n in program.outputs)
+    ends = tuple(_tensor_before_moves(n, back, makers) for n in program.outputs)
     ended = not copies and any(n < count or n in front for n in ends)
     if not (front or back) or not (core or copies) or len(set(ends)) < len(ends) or ended:
         return None
     read = {n for op in core for n in op.operands}.union(ends if copies else ())
     reads = [n for n in (*range(count), *front) if n in read]
     inputs = [program.inputs[n] if n < count else Input(f"view{i}", types[n], strides[n]) for i, n in enumerate(reads)]
-    wrapping, inner = between(program, (front, reads), (ends, back), inputs)
+    wrapping, inner = split_at(program, (front, reads), (ends, back), inputs)
     return None if faults(inner) else Sought(inner, program.inputs, wrapping)
 
 
-def _first(tensor: int, back: Sequence[int], makers: Mapping[int, KernelOp]) -> int:
+def _tensor_before_moves(tensor: int, back: Sequence[int], makers: Mapping[int, KernelOp]) -> int:
     """Return the tensor in front of trailing moves of elements."""
     while tensor in back:
         tensor = makers[tensor].operands[0]
     return tensor
 
 
-def _read(program: KernelGraph) -> KernelGraph:
+def _with_output_readers(program: KernelGraph) -> KernelGraph:
     """Return the program with an operator that reads each output, so that outputs can be views as well."""
     types = kernel_types(program)
-    count, readers = len(types), tuple(Op(reads(types[n]), (n,)) for n in program.outputs)
+    count, readers = len(types), tuple(Op(reading_operator(types[n]), (n,)) for n in program.outputs)
     return replace(program, ops=(*program.ops, *readers), outputs=tuple(range(count, count + len(readers))))
 
 
-def _ends(program: KernelGraph, *, kernels: bool) -> set[int]:
+def _trailing_moves(program: KernelGraph, *, kernels: bool) -> set[int]:
     """Return outputs that are only reshapes of another result, and the tensors between the two.
 
     Args:
         program: The program.
         kernels: Whether transposes and rolls count like reshapes.
     """
-    makers, found = dict(numbered(len(program.inputs), program.ops)), set[int]()
+    makers, found = dict(enumerate_results(len(program.inputs), program.ops)), set[int]()
     for output in program.outputs:
-        for tensor, _, move in last(program, output):
+        for tensor, _, move in trailing_moves(program, output):
             if move.kind is not OpKind.RESHAPE and not kernels:
                 break
             found.add(tensor)

@@ -23,9 +23,9 @@ from mirage_formal.search.bounds import (
     Extents,
     SearchSpace,
     SpaceLimits,
-    dim_map,
     divisors,
-    to_dim,
+    parse_dim,
+    parse_dim_map,
 )
 
 __all__ = [
@@ -147,8 +147,8 @@ def parse_space(text: str, name: str, where: str) -> SearchSpace:
     try:
         file = msgspec.convert(data, _File)
     except msgspec.ValidationError as error:
-        raise _explained(str(error), data, where) from None
-    _check(file, where)
+        raise _space_error(str(error), data, where) from None
+    _check_file(file, where)
     return SearchSpace(
         name=name,
         kernel_ops=_operators(file.kernel_ops, Level.KERNEL, f"{where}: kernel_ops"),
@@ -179,16 +179,16 @@ def _rules(rules: _Rules) -> ExtentRules:
         grid_divisors=tuple(rules.grid_divisors),
         batch_divisors=tuple(rules.batch_divisors),
         batch_grids=tuple(rules.batch_grids),
-        imaps=None if rules.imaps == "all" else tuple(dim_map("imaps", m) for m in rules.imaps),
-        omaps=None if rules.omaps == "all" else tuple(dim_map("omaps", m) for m in rules.omaps),
-        fmaps=None if rules.fmaps == "all" else tuple(to_dim("fmaps", f) for f in rules.fmaps),
+        imaps=None if rules.imaps == "all" else tuple(parse_dim_map("imaps", m) for m in rules.imaps),
+        omaps=None if rules.omaps == "all" else tuple(parse_dim_map("omaps", m) for m in rules.omaps),
+        fmaps=None if rules.fmaps == "all" else tuple(parse_dim("fmaps", f) for f in rules.fmaps),
         forloop_ranges=None if rules.forloop_ranges == "all" else tuple(rules.forloop_ranges),
         min_blocks=rules.min_blocks,
         max_blocks=rules.max_blocks,
     )
 
 
-def _check(file: _File, where: str) -> None:
+def _check_file(file: _File, where: str) -> None:
     for key, rules in (("free", file.free), ("paper", file.paper)):
         if rules.min_blocks > rules.max_blocks:
             raise SpaceError(
@@ -198,7 +198,7 @@ def _check(file: _File, where: str) -> None:
             )
 
 
-def _explained(message: str, data: object, where: str) -> SpaceError:
+def _space_error(message: str, data: object, where: str) -> SpaceError:
     """Return a SpaceError with key, expected and got for a validation message of the form "... - at `$.key`"."""
     text, _, at = message.partition(" - at ")
     key = at.strip("`").removeprefix("$").removeprefix(".")

@@ -20,7 +20,7 @@ from mirage_formal.graph.graph import (
     Op,
     ThreadDefined,
     ThreadGraph,
-    numbered,
+    enumerate_results,
 )
 from mirage_formal.graph.ops import SPECS, Level
 from mirage_formal.graph.types import DTensor, Shape
@@ -55,8 +55,8 @@ def fuse_block(block: BlockGraph, operands: tuple[DTensor, ...]) -> BlockGraph:
     """Fuse elementwise operators in one block graph that reads tensors of these types; see `fuse_threads`."""
     if sum(_elementwise(op) for op in block.ops) < 2:
         return block
-    firsts = [first for first, _ in numbered(len(block.inputs), block.ops)]
-    groups = _groups(block, firsts, [tensor.shape for tensor in block_types(block, operands)])
+    firsts = [first for first, _ in enumerate_results(len(block.inputs), block.ops)]
+    groups = _fusion_groups(block, firsts, [tensor.shape for tensor in block_types(block, operands)])
     members: dict[int, list[int]] = {}
     for index, root in enumerate(groups):
         members.setdefault(root, []).append(index)
@@ -65,7 +65,7 @@ def fuse_block(block: BlockGraph, operands: tuple[DTensor, ...]) -> BlockGraph:
     count = len(block.inputs)
     for root in sorted(members):
         old = block.ops[root]
-        fused = _fuse(block, members[root], firsts, number) if len(members[root]) > 1 else renumber(old, number)
+        fused = _fuse_group(block, members[root], firsts, number) if len(members[root]) > 1 else renumber(old, number)
         ops.append(fused)
         for k in range(old.results):
             number[firsts[root] + k] = count + k
@@ -78,7 +78,7 @@ def _elementwise(op: BlockOp) -> bool:
     return isinstance(op, ThreadDefined) or Level.THREAD in SPECS[op.kind].levels
 
 
-def _groups(block: BlockGraph, firsts: Sequence[int], shapes: Sequence[Shape]) -> list[int]:
+def _fusion_groups(block: BlockGraph, firsts: Sequence[int], shapes: Sequence[Shape]) -> list[int]:
     """Return for each operator the last operator of its group (itself when it is not fused into another).
 
     Going backwards, an operator joins the group of its readers under these conditions: that is one group, all readers
@@ -107,7 +107,9 @@ def _groups(block: BlockGraph, firsts: Sequence[int], shapes: Sequence[Shape]) -
     return groups
 
 
-def _fuse(block: BlockGraph, members: Sequence[int], firsts: Sequence[int], number: dict[int, int]) -> ThreadDefined:
+def _fuse_group(
+    block: BlockGraph, members: Sequence[int], firsts: Sequence[int], number: dict[int, int]
+) -> ThreadDefined:
     """Return one thread graph for operators ``members`` (ascending; the last one's results are the outputs)."""
     inside = {firsts[i] + k for i in members for k in range(block.ops[i].results)}
     reads = list(dict.fromkeys(x for i in members for x in block.ops[i].operands if x not in inside))

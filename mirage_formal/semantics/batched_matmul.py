@@ -36,8 +36,8 @@ def batched_product(a: Array, b: Array, product: Product) -> Array:
     rank = a.ndim - 2
     left = [i for i in range(rank) if a.shape[i] != 1 and b.shape[i] == 1]
     right = [i for i in range(rank) if a.shape[i] == 1 and b.shape[i] != 1]
-    left = left if _cheap(a, [*left, rank]) else []
-    right = right if _cheap(b, [*right, rank + 1]) else []
+    left = left if _merges_cheaply(a, [*left, rank]) else []
+    right = right if _merges_cheaply(b, [*right, rank + 1]) else []
     batch = [i for i in range(rank) if i not in left and i not in right]
     lead = tuple(max(a.shape[i], b.shape[i]) for i in batch)
     m, k, n = a.shape[-2], a.shape[-1], b.shape[-1]
@@ -51,7 +51,7 @@ def batched_product(a: Array, b: Array, product: Product) -> Array:
     return split.transpose([order.index(i) for i in range(rank + 2)])
 
 
-def _cheap(array: Array, axes: Sequence[int]) -> bool:
+def _merges_cheaply(array: Array, axes: Sequence[int]) -> bool:
     """Return whether the axes merge into one without a copy, or the copy costs little."""
     if array.size < FREE_COPY:
         return True

@@ -84,7 +84,7 @@ class Domain(Protocol[T]):
         """Return ``a`` with an axis of extent 1 copied ``times`` times."""
 
 
-class Untiled(Generic[T]):
+class UntiledDomain(Generic[T]):
     """Base class of domains whose values ignore tiling, and in which zeros are values like others."""
 
     def tiled(self, a: T, axis: int) -> T:

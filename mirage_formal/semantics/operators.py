@@ -69,13 +69,13 @@ class Level(Generic[T]):
     def fold(self, a: Value[T], axis: int, kept: int = 1) -> Value[T]:
         """Return the sum along an axis of the array; ``kept`` as in ``Domain.sum``."""
         full = a.full
-        return self.wrap(self.domain.sum(a.value, axis, full[axis], kept), _replaced(full, axis, kept))
+        return self.wrap(self.domain.sum(a.value, axis, full[axis], kept), _with_extent(full, axis, kept))
 
     def repeat(self, a: Value[T], axis: int, times: int) -> Value[T]:
         """Apply ``Domain.repeat`` to a value of this level."""
         if times == 1:
             return a
-        return self.wrap(self.domain.repeat(a.value, axis, times), _replaced(a.full, axis, times))
+        return self.wrap(self.domain.repeat(a.value, axis, times), _with_extent(a.full, axis, times))
 
     def reshape(self, a: Value[T], full: Shape) -> T:
         """Return the array of the value with other extents."""
@@ -84,7 +84,7 @@ class Level(Generic[T]):
     def slice(self, a: Value[T], dim: int, start: int, stop: int) -> Value[T]:
         """Apply ``Domain.slice`` along a dim of the tensor."""
         axis = self.leading + dim
-        return self.wrap(self.domain.slice(a.value, axis, start, stop), _replaced(a.full, axis, stop - start))
+        return self.wrap(self.domain.slice(a.value, axis, start, stop), _with_extent(a.full, axis, stop - start))
 
     def over_loop(self, a: Value[T]) -> Value[T]:
         """Return the value with its loop axis expanded to all iterations, if it does not depend on the loop."""
@@ -99,7 +99,7 @@ class Level(Generic[T]):
         return Value(value, full[: self.leading], full[self.leading :])
 
 
-def _replaced(shape: Shape, axis: int, extent: int) -> Shape:
+def _with_extent(shape: Shape, axis: int, extent: int) -> Shape:
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
@@ -131,7 +131,7 @@ def _constant_like(w: Level[T], x: Value[T], constant: Fraction) -> Value[T]:
     return w.offset(w.scale(x, Fraction(0)), constant)
 
 
-def _not(w: Level[T], m: Value[T]) -> Value[T]:
+def _negate_mask(w: Level[T], m: Value[T]) -> Value[T]:
     return w.offset(w.scale(m, Fraction(-1)), Fraction(1))
 
 
@@ -154,11 +154,11 @@ def _select(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[
     found = w.binary(OpKind.SELECT, mask, a)
     if attrs.value == 0:
         return (found,)
-    return (w.binary(OpKind.ADD, found, w.binary(OpKind.SELECT, _not(w, mask), b)),)
+    return (w.binary(OpKind.ADD, found, w.binary(OpKind.SELECT, _negate_mask(w, mask), b)),)
 
 
 def _logical_not(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
-    return (_not(w, xs[0]),)
+    return (_negate_mask(w, xs[0]),)
 
 
 def _silu(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
@@ -204,7 +204,7 @@ def _max(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T],
 
 def _max_along(w: Level[T], x: Value[T], axis: int) -> Value[T]:
     (value,) = w.domain.ordered(OpKind.MAX, (x.value,), axis, x.full[axis])
-    return w.wrap(value, _replaced(x.full, axis, 1))
+    return w.wrap(value, _with_extent(x.full, axis, 1))
 
 
 def _sum_to_dimx(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
@@ -222,7 +222,7 @@ def _softmax(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value
     return (w.binary(OpKind.DIV, e, w.sum(e, dim)),)
 
 
-def _over_rms(w: Level[T], x: Value[T], attrs: Attrs) -> Value[T]:
+def _divide_by_rms(w: Level[T], x: Value[T], attrs: Attrs) -> Value[T]:
     """Return x / sqrt(mean(x^2) + eps) along attrs.dim."""
     square = _mean_of(w, w.unary(OpKind.SQUARE, x), _dim(attrs))
     below = square if attrs.eps is None else w.offset(square, attrs.eps)
@@ -230,13 +230,13 @@ def _over_rms(w: Level[T], x: Value[T], attrs: Attrs) -> Value[T]:
 
 
 def _rms_norm(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
-    out = _over_rms(w, xs[0], attrs)
+    out = _divide_by_rms(w, xs[0], attrs)
     return (w.binary(OpKind.MUL, out, xs[1]) if len(xs) > 1 else out,)
 
 
 def _layer_norm(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T], ...]:
     centred = w.binary(OpKind.SUB, xs[0], _mean_of(w, xs[0], _dim(attrs)))
-    out = _over_rms(w, centred, attrs)
+    out = _divide_by_rms(w, centred, attrs)
     if len(xs) > 1:
         out = w.binary(OpKind.MUL, out, xs[1])
     return (w.binary(OpKind.ADD, out, xs[2]) if len(xs) > 2 else out,)
@@ -262,7 +262,7 @@ def _concat(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[
         times = max(a.lead[axis], b.lead[axis])
         a = w.repeat(a, axis, times) if a.lead[axis] == 1 else a
         b = w.repeat(b, axis, times) if b.lead[axis] == 1 else b
-    shape = _replaced(a.shape, dim, a.shape[dim] + b.shape[dim])
+    shape = _with_extent(a.shape, dim, a.shape[dim] + b.shape[dim])
     return (Value(w.domain.concat(a.value, b.value, w.leading + dim), a.lead, shape),)
 
 
@@ -277,7 +277,7 @@ def _pad(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[Value[T],
     assert attrs.before is not None
     assert attrs.after is not None
     dim = _dim(attrs)
-    shape = _replaced(x.shape, dim, attrs.before + x.shape[dim] + attrs.after)
+    shape = _with_extent(x.shape, dim, attrs.before + x.shape[dim] + attrs.after)
     return (Value(w.domain.padded(x.value, w.leading + dim, attrs.before, attrs.after), x.lead, shape),)
 
 
@@ -295,7 +295,7 @@ def _running_max(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[V
     x = w.over_loop(xs[0])
     axis = w.leading + _dim(attrs)
     largest, factor = w.domain.ordered(OpKind.RUNNING_MAX, (x.value,), axis, x.full[axis])
-    full = _replaced(x.full, axis, 1)
+    full = _with_extent(x.full, axis, 1)
     return w.wrap(largest, full), w.wrap(factor, full)
 
 
@@ -339,7 +339,7 @@ def _accum_concat(w: Level[T], attrs: Attrs, xs: tuple[Value[T], ...]) -> tuple[
     order.insert(order.index(axis), LOOP_AXIS)
     moved = w.domain.transpose(x.value, tuple(order))
     lead = (*x.lead[:LOOP_AXIS], 1)
-    shape = _replaced(x.shape, _dim(attrs), x.shape[_dim(attrs)] * w.iterations)
+    shape = _with_extent(x.shape, _dim(attrs), x.shape[_dim(attrs)] * w.iterations)
     return (Value(w.domain.reshape(moved, (*lead, *shape)), lead, shape),)
 
 

@@ -14,14 +14,14 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.batched_matmul import batched_product
-from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, Untiled
+from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, UntiledDomain
 from mirage_formal.semantics.functions import FUNCTION_SPECS
 from mirage_formal.semantics.interpreter import evaluate
 
 Floats = NDArray[np.float64]
 
 
-class FloatDomain(Untiled[Floats]):
+class FloatDomain(UntiledDomain[Floats]):
     """Domain of float64 arrays; silu and softmax are computed without overflow."""
 
     keeps: Final = KEEPABLE

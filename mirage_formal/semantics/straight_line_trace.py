@@ -16,7 +16,7 @@ from typing import Final, Literal
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import COMPARISONS, OPAQUE, Lax, OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.domain import Untiled
+from mirage_formal.semantics.domain import UntiledDomain
 from mirage_formal.semantics.interpreter import evaluate
 
 
@@ -171,7 +171,7 @@ class Tape:
     outputs: tuple[int, ...]
 
 
-def operands(step: Step) -> tuple[int, ...]:
+def step_operands(step: Step) -> tuple[int, ...]:
     """Return the steps that a step reads."""
     match step:
         case Load():
@@ -199,7 +199,7 @@ def read_part(step: Step, part: Part) -> Part:
             return part
 
 
-def rename(step: Step, names: Sequence[int]) -> Step:
+def rename_operands(step: Step, names: Sequence[int]) -> Step:
     """Return a step with each operand replaced by its entry in ``names``."""
     match step:
         case Load():
@@ -212,7 +212,7 @@ def rename(step: Step, names: Sequence[int]) -> Step:
             return replace(step, a=names[step.a])
 
 
-class TapeDomain(Untiled[int]):
+class TapeDomain(UntiledDomain[int]):
     """Domain of step numbers, which records the tape."""
 
     keeps: Final = frozenset[OpKind]()
@@ -302,7 +302,7 @@ def _broadcast(a: Shape, b: Shape) -> Shape:
     return tuple(max(x, y) for x, y in zip(a, b, strict=True))
 
 
-def record(graph: KernelGraph) -> Tape:
+def record_tape(graph: KernelGraph) -> Tape:
     """Return the tape of a µGraph.
 
     Raises:
@@ -330,7 +330,7 @@ Needs = tuple[tuple[Part, ...], ...]
 _PARTS: Final[Needs] = ((), (Part.P,), (Part.Q,), (Part.P, Part.Q))
 
 
-def needs(tape: Tape) -> Needs | NotLax:
+def needed_parts(tape: Tape) -> Needs | NotLax:
     """Return for each step the parts that are needed so that the outputs are known in Z_p.
 
     exp maps a value in Z_q to one in Z_p, so the result of an exp has no Q part; a value that would need it (a second
@@ -352,12 +352,12 @@ def needs(tape: Tape) -> Needs | NotLax:
         read = 0
         for part in _PARTS[parts]:
             read |= 1 << read_part(step, part)
-        for operand in operands(step):
+        for operand in step_operands(step):
             wanted[operand] |= read
     return tuple(_PARTS[parts] for parts in wanted)
 
 
-def needed(tape: Tape, wanted: Needs) -> Iterator[tuple[int, Step, tuple[Part, ...]]]:
+def needed_steps(tape: Tape, wanted: Needs) -> Iterator[tuple[int, Step, tuple[Part, ...]]]:
     """Yield the needed steps, in order, each with its number and needed parts."""
     for number, step in enumerate(tape.steps):
         if wanted[number]:
@@ -367,7 +367,7 @@ def needed(tape: Tape, wanted: Needs) -> Iterator[tuple[int, Step, tuple[Part, .
 def lax_class(tape: Tape, wanted: Needs) -> Lax:
     """Return the widest class of the needed steps: linear, division, exponential, root, opaque, in this order."""
     widest = Lax.LINEAR
-    for _, step, _ in needed(tape, wanted):
+    for _, step, _ in needed_steps(tape, wanted):
         match step:
             case Binary(kind=OpKind.DIV | OpKind.DIV_NO_NAN) | Unary(kind=OpKind.RECIPROCAL):
                 found = Lax.DIVISION

@@ -37,39 +37,39 @@ class SingleDomain(FloatDomain):
 
     def unary(self, kind: OpKind, a: Array) -> Array:
         """Implement ``Domain.unary``."""
-        return _single(super().unary(kind, a))
+        return _to_float32(super().unary(kind, a))
 
     def binary(self, kind: OpKind, a: Array, b: Array) -> Array:
         """Implement ``Domain.binary``."""
-        return _single(super().binary(kind, a, b))
+        return _to_float32(super().binary(kind, a, b))
 
     def matmul(self, a: Array, b: Array, inner: int) -> Array:
         """Implement ``Domain.matmul``."""
-        return _single(super().matmul(a.astype(np.float64), b.astype(np.float64), inner))
+        return _to_float32(super().matmul(a.astype(np.float64), b.astype(np.float64), inner))
 
     def scale(self, a: Array, factor: Fraction) -> Array:
         """Implement ``Domain.scale``."""
-        return _single(a * _single(float(factor)) if factor else np.zeros(a.shape))
+        return _to_float32(a * _to_float32(float(factor)) if factor else np.zeros(a.shape))
 
     def offset(self, a: Array, constant: Fraction) -> Array:
         """Implement ``Domain.offset``."""
-        return _single(a + _single(float(constant)))
+        return _to_float32(a + _to_float32(float(constant)))
 
     def sum(self, a: Array, axis: int, extent: int, kept: int) -> Array:
         """Implement ``Domain.sum``."""
-        return _single(super().sum(a.astype(np.float64), axis, extent, kept))
+        return _to_float32(super().sum(a.astype(np.float64), axis, extent, kept))
 
     def ordered(self, kind: OpKind, operands: tuple[Array, ...], axis: int, extent: int) -> tuple[Array, ...]:
         """Implement ``Domain.ordered``."""
-        return tuple(_single(found) for found in super().ordered(kind, operands, axis, extent))
+        return tuple(_to_float32(found) for found in super().ordered(kind, operands, axis, extent))
 
     def softmax(self, a: Array, axis: int, extent: int) -> Array:
         """Implement ``Domain.softmax``."""
         weights = np.exp(a - a.max(axis=axis, keepdims=True))
-        return _single(weights / self.sum(weights, axis, extent, 1))
+        return _to_float32(weights / self.sum(weights, axis, extent, 1))
 
 
-def _single(values: Any) -> Singles:
+def _to_float32(values: Any) -> Singles:
     return np.asarray(values, np.float32)
 
 
@@ -80,12 +80,12 @@ def round_to_dtype(values: Array, dtype: DType) -> Singles:
         values: Floating-point numbers, or booleans of a mask.
         dtype: The element type; values too large for it become infinite. Elements of a mask are not changed.
     """
-    found = _single(values)
+    found = _to_float32(values)
     match dtype:
         case DType.FLOAT16:
             return found.astype(np.float16).astype(np.float32)
         case DType.BFLOAT16:
-            return _single(round_to_bfloat16(np, found))
+            return _to_float32(round_to_bfloat16(np, found))
         case DType.FLOAT32 | DType.BOOL:
             return found
 
@@ -123,9 +123,9 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
         for index, op in enumerate(graph.ops):
             operands = [held[n] for n in op.operands]
             if isinstance(op, Op) and op.kind is OpKind.SELECT:
-                results: Sequence[Array] = [_chosen(op, operands)]
+                results: Sequence[Array] = [_select(op, operands)]
             else:
-                results = evaluate(_alone(op, types), operands, domain)
+                results = evaluate(_single_kernel_graph(op, types), operands, domain)
             for found in results:
                 held[number] = round_to_dtype(found, types[number].dtype) if stored else found
                 number += 1
@@ -135,13 +135,13 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
         return tuple(round_to_dtype(held[number], types[number].dtype) for number in graph.outputs)
 
 
-def _chosen(op: Op, operands: Sequence[Array]) -> Array:
+def _select(op: Op, operands: Sequence[Array]) -> Array:
     """Return the result of a selection, with the sign of a zero that the sum of both branches would lose."""
     mask, first, *others = operands
-    return np.where(mask != 0, first, others[0] if others else _single(float(op.attrs.value or 0)))
+    return np.where(mask != 0, first, others[0] if others else _to_float32(float(op.attrs.value or 0)))
 
 
-def _alone(op: KernelOp, types: Sequence[DTensor]) -> KernelGraph:
+def _single_kernel_graph(op: KernelOp, types: Sequence[DTensor]) -> KernelGraph:
     """Return a graph of one kernel, with inputs of the types of its operands."""
     read = [types[number] for number in op.operands]
     inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(read))

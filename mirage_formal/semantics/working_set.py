@@ -9,11 +9,11 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.domain import KEEPABLE, Untiled
+from mirage_formal.semantics.domain import KEEPABLE, UntiledDomain
 from mirage_formal.semantics.interpreter import evaluate
 
 
-class ShapeDomain(Untiled[Shape]):
+class ShapeDomain(UntiledDomain[Shape]):
     """Domain of array shapes, leading axes included; ``elements`` adds up the elements of operators' results."""
 
     keeps: Final = KEEPABLE
@@ -83,7 +83,7 @@ class ShapeDomain(Untiled[Shape]):
         return (*a[:axis], times, *a[axis + 1 :])
 
 
-def footprint(graph: KernelGraph) -> int:
+def working_set_size(graph: KernelGraph) -> int:
     """Return an upper bound on the elements of all arrays of one evaluation: the inputs and every operator's results.
 
     Raises:

@@ -66,7 +66,7 @@ def unpack(file: Path, into: Path) -> Entry:
                 left -= len(data)
                 if left < 0:
                     raise FormatError(f"expected at most {MAX_BYTES} bytes, got more", where=str(file), hint=_HINT)
-                if not _under(path, into):
+                if not _is_below(path, into):
                     raise FormatError("expected names inside the archive", where=str(file), hint=_HINT)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
@@ -76,11 +76,11 @@ def unpack(file: Path, into: Path) -> Entry:
     return read_entry(into)
 
 
-def _under(path: Path, root: Path) -> bool:
+def _is_below(path: Path, root: Path) -> bool:
     return PurePosixPath(root.as_posix()) in PurePosixPath(path.as_posix()).parents
 
 
-def accept(place: Place, entry: Entry, package: str, code: str) -> Path:
+def import_entry(place: Place, entry: Entry, package: str, code: str) -> Path:
     """Store a foreign entry, whose evidence was replayed, under this installation's key.
 
     Args:
@@ -100,4 +100,4 @@ def accept(place: Place, entry: Entry, package: str, code: str) -> Path:
         return path
 
 
-__all__ = ["accept", "export", "unpack"]
+__all__ = ["export", "import_entry", "unpack"]

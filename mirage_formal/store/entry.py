@@ -57,7 +57,7 @@ def read_record(path: Path) -> EntryRecord:
         what = f"format: expected {FORMAT}, got {str(got)[:40]}: another version of this package wrote it"
         raise FormatError(what, where=where, hint=_HINT)
     record = decode(data, EntryRecord, where)
-    if _sealed(record) != data:
+    if _sealed_bytes(record) != data:
         raise FormatError("expected the file as it was written, got another seal or text", where=where, hint=_HINT)
     return record
 
@@ -90,16 +90,16 @@ def expect_key(path: Path, record: EntryRecord, key: EntryKey) -> None:
     Raises:
         FormatError: Names the first field that differs.
     """
-    if (other := difference(key, record.key)) is not None:
+    if (other := key_difference(key, record.key)) is not None:
         raise FormatError(f"expected an answer to what is asked, got {other}", where=str(path), hint=_HINT)
 
 
-def difference(asked: msgspec.Struct, got: msgspec.Struct) -> str | None:
+def key_difference(asked: msgspec.Struct, got: msgspec.Struct) -> str | None:
     """Return the first field in which two keys differ, with both values; None if they are equal."""
     for name in asked.__struct_fields__:
         ours, theirs = getattr(asked, name), getattr(got, name)
         if isinstance(ours, msgspec.Struct) and isinstance(theirs, msgspec.Struct):
-            if (inside := difference(ours, theirs)) is not None:
+            if (inside := key_difference(ours, theirs)) is not None:
                 return inside
         elif ours != theirs:
             return f"another {name}: {str(theirs)[:40]}, not {str(ours)[:40]}"
@@ -154,7 +154,7 @@ def write_files(made: Path, record: EntryRecord, files: Mapping[str, bytes]) -> 
             path.write_bytes(data)
     listed = {name: sha256(data) for name, data in files.items()}
     full = msgspec.structs.replace(record, files=listed, bytes=sum(map(len, files.values())))
-    (made / ENTRY_FILE).write_bytes(_sealed(full))
+    (made / ENTRY_FILE).write_bytes(_sealed_bytes(full))
 
 
 def evidence_of(entry: Entry) -> dict[str, bytes]:
@@ -162,12 +162,12 @@ def evidence_of(entry: Entry) -> dict[str, bytes]:
     return {name.removeprefix(f"{EVIDENCE}/"): data for name, data in entry.files.items()}
 
 
-def sizes(place: Place) -> dict[Path, int]:
+def entry_sizes(place: Place) -> dict[Path, int]:
     """Return the bytes of each entry that can be read."""
-    return dict(_sizes(place))
+    return dict(_iterate_sizes(place))
 
 
-def _sizes(place: Place) -> Iterator[tuple[Path, int]]:
+def _iterate_sizes(place: Place) -> Iterator[tuple[Path, int]]:
     for path in place.entries():
         with suppress(RunError, FormatError, OSError):
             yield path, read_record(path).bytes
@@ -177,20 +177,20 @@ def _read(path: Path) -> bytes:
     return read(path, MAX_JOURNAL_BYTES) if path.name == SEARCH_FILE else read(path)
 
 
-def _sealed(record: EntryRecord) -> bytes:
+def _sealed_bytes(record: EntryRecord) -> bytes:
     blank = pretty(msgspec.structs.replace(record, seal=NO_SEAL))
     return pretty(msgspec.structs.replace(record, seal=sha256(blank)))
 
 
 __all__ = [
     "Entry",
-    "difference",
+    "entry_sizes",
     "evidence_of",
     "expect_key",
     "expect_place",
+    "key_difference",
     "read_entry",
     "read_record",
-    "sizes",
     "write_entry",
     "write_files",
 ]

@@ -49,7 +49,7 @@ def store_root() -> Path:
     return Path(named) if named else cache_dir("store")
 
 
-def switched_off() -> bool:
+def is_switched_off() -> bool:
     """Return whether this process uses no store."""
     return bool(os.environ.get(SWITCH))
 
@@ -161,7 +161,7 @@ class Place:
         Args:
             sizes: Bytes of each entry.
         """
-        last = {entry: _used(entry) for entry in sizes}
+        last = {entry: _last_use(entry) for entry in sizes}
         total = sum(sizes.values())
         for entry in sorted(sizes, key=lambda entry: last[entry])[:-1]:
             if total <= MOST_BYTES:
@@ -179,11 +179,11 @@ class Place:
                     shutil.rmtree(path, ignore_errors=True)
 
 
-def _used(entry: Path) -> float:
+def _last_use(entry: Path) -> float:
     try:
         return (entry / ENTRY_FILE).stat().st_mtime
     except OSError:
         return 0.0
 
 
-__all__ = ["ENTRIES", "MOST_BYTES", "ROOT", "SWITCH", "Place", "store_root", "switched_off"]
+__all__ = ["ENTRIES", "MOST_BYTES", "ROOT", "SWITCH", "Place", "is_switched_off", "store_root"]

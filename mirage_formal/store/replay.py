@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.check.equal import equal
-from mirage_formal.check.equivalence import described, own_conditions
-from mirage_formal.check.report import check_manifest, expect, list_files, step
+from mirage_formal.check.equal import establish_equality
+from mirage_formal.check.equivalence import describe_theorem, own_conditions
+from mirage_formal.check.report import check_manifest, expect_equal, list_files, step
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
@@ -100,41 +100,43 @@ def replay(root: Path) -> Replayed:
         MirageError: It is no such directory, or something in it cannot be read.
     """
     if (root / WHOLE_FILE).is_file():
-        return _whole(root)
+        return _replay_whole(root)
     if (root / RUN_FILE).is_file() or (root / SUMMARY_FILE).is_file():
-        return _run(root)
+        return _replay_run(root)
     if (root / MANIFEST_FILE).is_file() and (root / GRAPH_FILE).is_file():
-        program, shown = _candidate(root)
+        program, shown = _replay_candidate(root)
         return Replayed(program, (shown,), None, {}, {})
     got = "one without evidence" if root.is_dir() else "a file" if root.exists() else "nothing there"
     raise RunError(f"expected a directory of results, got {got}", where=str(root), hint=_HINT)
 
 
-def _candidate(root: Path, us: float | None = None) -> tuple[KernelGraph, Shown]:
+def _replay_candidate(root: Path, us: float | None = None) -> tuple[KernelGraph, Shown]:
     """Return a candidate, and the program that it is proved equal to.
 
-    Sound: see ``check.equal.equal``; the verdict's conditions are those that the kernel states.
+    Sound: see ``check.equal.establish_equality``; the verdict's conditions are those that the kernel states.
     """
     with step(root / MANIFEST_FILE, "read the manifest", corrupt=True):
         manifest = unsealed(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
     check_manifest(root, MANIFEST_FILE, manifest.files)
-    _only(root / MANIFEST_FILE, manifest.files, (GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, f"{PROOF_DIR}/"))
+    _check_file_names(
+        root / MANIFEST_FILE, manifest.files, (GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, f"{PROOF_DIR}/")
+    )
     with step(root / VERIFICATION_FILE, "read the verification log", corrupt=True):
         log = decode(read(root / VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE)
     if log.verdict.kind != "equivalent":
-        return _probable(root, manifest, log, us)
+        return _replay_fingerprint(root, manifest, log, us)
     with step(root / EQUIVALENCE_FILE, "replay the proof"):
-        proved = equal(root)
-        told = described(proved.theorem)
+        proved = establish_equality(root)
+        told = describe_theorem(proved.theorem)
     with step(root / VERIFICATION_FILE, "conditions"):
-        expect("conditions", told.conditions, log.verdict.conditions)
-        expect("conditions that the program has not", told.added, log.verdict.added)
+        expect_equal("conditions", told.conditions, log.verdict.conditions)
+        expect_equal("conditions that the program has not", told.added, log.verdict.added)
     verdict = Equivalent(read(root / EQUIVALENCE_FILE), told.conditions, told.added)
     _expect_digests(root, proved.program, proved.candidate, manifest, log)
     return proved.program, Shown(proved.candidate, manifest.candidate, verdict, us, root)
 
 
-def _probable(
+def _replay_fingerprint(
     root: Path, manifest: ManifestRecord, log: VerificationRecord, us: float | None
 ) -> tuple[KernelGraph, Shown]:
     """Return a candidate without a proof, after its fingerprint is drawn again.
@@ -149,18 +151,18 @@ def _probable(
         candidate = from_json(read(root / GRAPH_FILE), GRAPH_FILE)
         record = decode(bytes(log.fingerprint), FingerprintRecord, "fingerprint")
     with step(root / VERIFICATION_FILE, "fingerprint"):
-        expect("verdict", ("probable", "probable"), (log.verdict.kind, record.verdict))
+        expect_equal("verdict", ("probable", "probable"), (log.verdict.kind, record.verdict))
         if found := [*faults(program), *faults(candidate)]:
             raise FormatError("; ".join(found)[:600])
-        expect("inputs", program.inputs, candidate.inputs)
-        expect("outputs", _outputs(program), _outputs(candidate))
+        expect_equal("inputs", program.inputs, candidate.inputs)
+        expect_equal("outputs", _outputs(program), _outputs(candidate))
         check_fingerprint(program, candidate, record)
     _expect_digests(root, program, candidate, manifest, log)
     verdict = Probable(record.rounds, record.bound_log2, record.bound_reason)
     return program, Shown(candidate, manifest.candidate, verdict, us, root)
 
 
-def _only(path: Path, names: Iterable[str], ours: tuple[str, ...]) -> None:
+def _check_file_names(path: Path, names: Iterable[str], ours: tuple[str, ...]) -> None:
     """Refuse files that no search writes: names that are not listed, nor below a listed directory."""
     below = tuple(name for name in ours if name.endswith("/"))
     with step(path, "files of a search"):
@@ -178,25 +180,25 @@ def _expect_digests(
     root: Path, program: KernelGraph, candidate: KernelGraph, manifest: ManifestRecord, log: VerificationRecord
 ) -> None:
     with step(root / GRAPH_FILE, "digests of the graphs"):
-        expect("digest of the candidate", digest(candidate), manifest.candidate)
-        expect("candidate", manifest.candidate, log.candidate)
-        expect("digest of the program", digest(program), log.program_digest)
+        expect_equal("digest of the candidate", digest(candidate), manifest.candidate)
+        expect_equal("candidate", manifest.candidate, log.candidate)
+        expect_equal("digest of the program", digest(program), log.program_digest)
 
 
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
-def _run(root: Path) -> Replayed:
+def _replay_run(root: Path) -> Replayed:
     """Replay a finished run: its own files have their digests, its candidates are proved equal to its program."""
     summary, record, program = _records(root)
     shown = []
     for item in summary.candidates:
         where = confined(root, item.directory)
-        own, one = _candidate(where, item.estimated_us)
+        own, one = _replay_candidate(where, item.estimated_us)
         with step(where / VERIFICATION_FILE, "program of the run"):
-            expect("program", program, own)
-            expect("candidate", item.digest, one.digest)
-            expect("verdict", item.verdict, type(one.verdict).__name__.lower())
+            expect_equal("program", program, own)
+            expect_equal("candidate", item.digest, one.digest)
+            expect_equal("verdict", item.verdict, type(one.verdict).__name__.lower())
         shown.append(one)
     return Replayed(program, tuple(shown), record, {}, {})
 
@@ -211,23 +213,23 @@ def _records(root: Path) -> tuple[SummaryRecord, RunRecord, KernelGraph]:
     listed = {name: code for name, code in summary.manifest.items() if name != SEARCH_FILE}
     empty = () if summary.candidates else (f"{CANDIDATES}/",)  # a run that reports none leaves the directory empty
     check_manifest(root, SUMMARY_FILE, listed, [f"{KERNELS}/", SEARCH_FILE, *empty])
-    _only(root / SUMMARY_FILE, summary.manifest, (RUN_FILE, SEARCH_FILE, f"{CANDIDATES}/"))
+    _check_file_names(root / SUMMARY_FILE, summary.manifest, (RUN_FILE, SEARCH_FILE, f"{CANDIDATES}/"))
     with step(root / RUN_FILE, "read the run", corrupt=True):
         record = decode(read(root / RUN_FILE), RunRecord, RUN_FILE)
         program = from_json(bytes(record.program), "program")
     with step(root / RUN_FILE, "program of the run"):
         if found := faults(program):
             raise FormatError("; ".join(found)[:600])
-        expect("digest of the program", digest(program), record.identity.program)
-        expect("key", key_of(record.identity), record.key)
-        expect("run", (record.key, record.identity.program), (summary.key, summary.program_digest))
+        expect_equal("digest of the program", digest(program), record.identity.program)
+        expect_equal("key", key_of(record.identity), record.key)
+        expect_equal("run", (record.key, record.identity.program), (summary.key, summary.program_digest))
     return summary, record, program
 
 
 # --- whole programs --------------------------------------------------------------------------------------------------
 
 
-def _whole(root: Path) -> Replayed:
+def _replay_whole(root: Path) -> Replayed:
     """Replay a whole program: each cover consists of the program's own operators and of proved candidates.
 
     Sound: the parts of a cover are a partition of the program, taken out by the checker; a candidate takes the place of
@@ -242,31 +244,31 @@ def _whole(root: Path) -> Replayed:
             raise FormatError("; ".join(found)[:600])
         if any(isinstance(op, GraphDefined) for op in program.ops):
             raise FormatError("expected predefined operators only, got a graph-defined one")
-        expect("digest of the program", digest(program), record.identity.program)
+        expect_equal("digest of the program", digest(program), record.identity.program)
         if not record.covers:
             raise FormatError("expected at least one cover, got a run that has not finished")
     runs: dict[str, SummaryRecord] = {}
     for name, code in record.manifest.items():
         with step(root / name, "summary of a part", corrupt=True):
             data = read(confined(root, name))
-            expect("sha256", code, sha256(data))
+            expect_equal("sha256", code, sha256(data))
             runs[name.rpartition("/")[0]] = unsealed(data, SummaryRecord, name)
-    _only(path, list_files(root), (WHOLE_FILE, f"{KERNELS}/", f"{PARTS}/", *(f"{name}/" for name in runs)))
+    _check_file_names(path, list_files(root), (WHOLE_FILE, f"{KERNELS}/", f"{PARTS}/", *(f"{name}/" for name in runs)))
     used: dict[str, tuple[KernelGraph, Shown]] = {}
     for name in dict.fromkeys(part.directory for one in record.covers for part in one.parts if part.candidate):
         listed = {f"{run}/{item.directory}": item for run, held in runs.items() for item in held.candidates}
         with step(path, "candidates of the parts' searches"):
             if name not in listed:
                 raise FormatError(f"expected a candidate of a part's search, got {name}")
-        used[name] = _candidate(confined(root, name), listed[name].estimated_us)
-    shown = tuple(_cover(path, program, one, used) for one in record.covers)
+        used[name] = _replay_candidate(confined(root, name), listed[name].estimated_us)
+    shown = tuple(_replay_cover(path, program, one, used) for one in record.covers)
     return Replayed(program, shown, record, runs, {name: one for name, (_, one) in used.items()})
 
 
-def _cover(
+def _replay_cover(
     path: Path, program: KernelGraph, cover: CoverRecord, used: Mapping[str, tuple[KernelGraph, Shown]]
 ) -> Shown:
-    from mirage_formal.check.partitioning.parts import composed, partition  # loads numerical packages
+    from mirage_formal.check.partitioning.parts import compose, partition  # loads numerical packages
 
     with step(path, "partition"):
         pieces = partition(program, [part.operators for part in cover.parts])
@@ -275,32 +277,32 @@ def _cover(
     added: list[str] = []
     for number, (part, piece) in enumerate(zip(cover.parts, pieces, strict=True), 1):
         with step(path, f"part {number}"):
-            graph, conditions, more = _part(part, piece.program, used)
+            graph, conditions, more = _replay_part(part, piece.program, used)
         graphs.append(graph)
         held += [f"part {number}: {one}" for one in conditions]
         added += [f"part {number}: {one}" for one in more]
     with step(path, "the whole is put together from the parts"):
-        together = composed(program, pieces, graphs)
-        expect("graph", together, from_json(bytes(cover.graph), "graph"))
-        expect("digest of the graph", digest(together), cover.graph_digest)
-        expect("outputs", _outputs(program), _outputs(together))
+        together = compose(program, pieces, graphs)
+        expect_equal("graph", together, from_json(bytes(cover.graph), "graph"))
+        expect_equal("digest of the graph", digest(together), cover.graph_digest)
+        expect_equal("outputs", _outputs(program), _outputs(together))
         conditions, more = (tuple(dict.fromkeys(texts)) for texts in (held, added))
-        expect("conditions", conditions, cover.conditions)
-        expect("conditions that the program has not", more, cover.added)
+        expect_equal("conditions", conditions, cover.conditions)
+        expect_equal("conditions that the program has not", more, cover.added)
     verdict = Equivalent(read(path), conditions, more)
     return Shown(together, cover.graph_digest, verdict, cover.estimated_us, path.parent)
 
 
-def _part(
+def _replay_part(
     part: PartRecord, program: KernelGraph, used: Mapping[str, tuple[KernelGraph, Shown]]
 ) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
     """Return a part's replacement, its conditions, and those conditions that the part's operators do not need."""
     if part.candidate is None:
-        expect("directory", "", part.directory)
+        expect_equal("directory", "", part.directory)
         return program, own_conditions(program), ()
     own, one = used[part.directory]
-    expect("program of the part's candidate", program, own)
-    expect("candidate", part.candidate, one.digest)
+    expect_equal("program of the part's candidate", program, own)
+    expect_equal("candidate", part.candidate, one.digest)
     verdict = one.verdict
     if not isinstance(verdict, Equivalent):
         raise FormatError("expected a candidate that is proved, got one that is probable")

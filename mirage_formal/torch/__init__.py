@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.api import Graph
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.frontend.arguments import fail
-from mirage_formal.frontend.mirage_api.table import refusal
+from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.frontend.mirage_api.table import refusal_error
 
 if TYPE_CHECKING:
     from mirage_formal.torch.import_result import Imported
@@ -42,7 +42,7 @@ def from_torch(
         UnsupportedError: Torch is not installed or too old, torch.export has no graph of the module, or there is no
             such rounding.
     """
-    needed("from_torch")
+    require_torch("from_torch")
     from mirage_formal.torch.capture import capture
     from mirage_formal.torch.convert import import_captured
 
@@ -63,7 +63,7 @@ def from_graph(module: Any, inputs: Sequence[Any], *, rounding: str = "fused") -
     Raises:
         UnsupportedError: Torch is not installed or too old, or cannot trace the graph.
     """
-    needed("from_graph")
+    require_torch("from_graph")
     from mirage_formal.torch.capture import capture_graph
     from mirage_formal.torch.convert import import_captured
 
@@ -111,27 +111,29 @@ def optimize(
         MirageError: An option is at fault.
     """
     if isinstance(module, Graph):
-        raise refusal("optimize")
-    needed("optimize")
+        raise refusal_error("optimize")
+    require_torch("optimize")
     if args is None:
         text = "optimize: expected arguments of the module, as later calls have them, got none"
-        raise fail(UnsupportedError, text, "write optimize(module, (x,))")
-    from mirage_formal.torch.modules.optimize import optimized
+        raise error_at_user_line(UnsupportedError, text, "write optimize(module, (x,))")
+    from mirage_formal.torch.modules.optimize import optimize_module
 
     asked = {"time_limit": 600.0, "accept": "equivalent", **options}
-    return optimized(module, (args, kwargs or {}), asked, shapes, rounding, guard=guard)
+    return optimize_module(module, (args, kwargs or {}), asked, shapes, rounding, guard=guard)
 
 
-def needed(entry: str) -> None:
+def require_torch(entry: str) -> None:
     """Raise an error that says what to install if torch is missing or too old; ``entry`` is the called function."""
     hint = "install it with: pip install 'mirage_formal[torch]'"
     try:
         import torch
     except ImportError:
-        raise fail(UnsupportedError, f"{entry}: expected torch, got none", hint) from None
+        raise error_at_user_line(UnsupportedError, f"{entry}: expected torch, got none", hint) from None
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < _OLDEST:
-        raise fail(UnsupportedError, f"{entry}: expected torch 2.11 or later, got {torch.__version__}", hint)
+        raise error_at_user_line(
+            UnsupportedError, f"{entry}: expected torch 2.11 or later, got {torch.__version__}", hint
+        )
 
 
-__all__ = ["from_graph", "from_torch", "needed", "optimize"]
+__all__ = ["from_graph", "from_torch", "optimize", "require_torch"]

@@ -8,10 +8,10 @@ from fractions import Fraction
 from math import isfinite, isinf, prod
 from typing import Final, assert_never
 
-from mirage_formal.frontend.arguments import exact
+from mirage_formal.frontend.arguments import parse_number
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.torch.values import Constant, ImportedGraph, Program, Value, stuck
+from mirage_formal.torch.values import Constant, ImportedGraph, Program, Value, unsupported
 from mirage_formal.torch.view_propagation import apply, cast
 from mirage_formal.torch.views import View, expand
 
@@ -65,7 +65,7 @@ class Call:
         """
         found = self.given[name]
         if not isinstance(found, Value):
-            raise stuck(f"expected a tensor as {name}, got {found!r}")
+            raise unsupported(f"expected a tensor as {name}, got {found!r}")
         return found
 
     def optional(self, name: str) -> Value | None:
@@ -76,7 +76,7 @@ class Call:
         """Return an argument that is a list of tensors."""
         found = self.given[name]
         if not isinstance(found, tuple | list) or not all(isinstance(item, Value) for item in found):
-            raise stuck(f"expected tensors as {name}, got {found!r}")
+            raise unsupported(f"expected tensors as {name}, got {found!r}")
         return tuple(found)
 
     def number(self, name: str) -> Fraction:
@@ -88,11 +88,11 @@ class Call:
         given = self.given[name]
         if isinstance(given, Value) and given.number is not None:
             return given.number
-        found = exact(name, int(given) if isinstance(given, bool) else given)
+        found = parse_number(name, int(given) if isinstance(given, bool) else given)
         import numpy as np
 
         if abs(found) > LARGEST or (found and not np.float32(float(found))):
-            raise stuck(f"expected a number in the range of float32 as {name}, got {given!r}")
+            raise unsupported(f"expected a number in the range of float32 as {name}, got {given!r}")
         return found
 
     def factor(self, name: str) -> Fraction:
@@ -103,7 +103,7 @@ class Call:
         """
         found = self.number(name)
         if not found:
-            raise stuck(f"expected a number other than 0 as {name}: NaN and infinity times 0 are NaN")
+            raise unsupported(f"expected a number other than 0 as {name}: NaN and infinity times 0 are NaN")
         return found
 
     def operand(self, name: str) -> Value | Fraction:
@@ -121,7 +121,7 @@ class Call:
         """
         found = self.given[name]
         if not isinstance(found, int):
-            raise stuck(f"expected an integer as {name}, got {found!r}")
+            raise unsupported(f"expected an integer as {name}, got {found!r}")
         return found
 
     def wholes(self, name: str) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ class Call:
         if isinstance(found, int):
             return (found,)
         if not isinstance(found, Sequence) or not all(isinstance(item, int) for item in found):
-            raise stuck(f"expected integers as {name}, got {found!r}")
+            raise unsupported(f"expected integers as {name}, got {found!r}")
         return tuple(found)
 
     def dims(self, name: str, rank: int) -> tuple[int, ...]:
@@ -236,7 +236,7 @@ class Call:
             return value
         dtype = TYPES.get(str(wanted))
         if dtype is None:
-            raise stuck(f"expected {', '.join(TYPES)}, got {wanted}")
+            raise unsupported(f"expected {', '.join(TYPES)}, got {wanted}")
         if self.rounded and dtype in NARROW and value.number is None:
             value = self.map_to(value, lambda graph, x: graph.round_to(x, dtype.value))
         if value.dtype is dtype:
@@ -268,7 +268,7 @@ class Call:
         return self.logic(lambda graph, x: graph.round_to(x, value.dtype.value), value)
 
 
-def filled(number: Fraction, shape: Shape, dtype: DType) -> Value:
+def constant_tensor(number: Fraction, shape: Shape, dtype: DType) -> Value:
     """Return a constant tensor with the same number everywhere."""
     digits = tuple(((n, 0),) if n > 1 else () for n in shape)
     return Value(Constant(round_number(number, dtype), dtype), View(digits))
@@ -297,11 +297,11 @@ def round_number(number: Fraction, dtype: DType) -> Fraction:
         case _:
             assert_never(dtype)
     if not isfinite(found):
-        raise stuck(f"expected a number in the range of {dtype}, got {float(number)!r}")
+        raise unsupported(f"expected a number in the range of {dtype}, got {float(number)!r}")
     return Fraction(found)
 
 
-def minus_infinity(value: object) -> bool:
+def is_minus_infinity(value: object) -> bool:
     """Return whether an argument is minus infinity."""
     return isinstance(value, float) and isinf(value) and value < 0
 

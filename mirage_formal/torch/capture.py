@@ -12,12 +12,12 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.frontend.arguments import fail
+from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.frontend.origins import Origin
 
 
 @dataclass(frozen=True, slots=True)
-class Captured:
+class CapturedGraph:
     """A functional torch graph of ATen operators (without in-place operators).
 
     Attributes:
@@ -43,7 +43,7 @@ def capture(
     kwargs: Mapping[str, Any] | None,
     entry: str = "from_torch",
     varying: Any = None,
-) -> Captured:
+) -> CapturedGraph:
     """Return the graph of a module or function for arguments of these shapes; errors name ``entry``.
 
     Args:
@@ -58,24 +58,26 @@ def capture(
     """
     if not callable(target):
         text = f"{entry}: expected a torch module or a function, got {type(target).__name__}"
-        raise fail(UnsupportedError, text, "give a module, with its arguments as a tuple")
+        raise error_at_user_line(UnsupportedError, text, "give a module, with its arguments as a tuple")
     if not isinstance(args, tuple | list):
         text = f"{entry}: expected the arguments as a tuple, got {type(args).__name__}"
-        raise fail(UnsupportedError, text, "write from_torch(module, (x,))")
-    module = target if isinstance(target, torch.nn.Module) else _module(target)
+        raise error_at_user_line(UnsupportedError, text, "write from_torch(module, (x,))")
+    module = target if isinstance(target, torch.nn.Module) else _wrap_function(target)
     try:
         with torch.no_grad():
-            given = _distinct(module, (tuple(args), dict(kwargs or {})))
+            given = _separate_shared_arguments(module, (tuple(args), dict(kwargs or {})))
             program = torch.export.export(module, *given, strict=False, dynamic_shapes=varying)
-            program = _functional(program)
+            program = _make_functional(program)
     except Exception as error:  # the user's code and torch may raise anything
         first = str(error).strip().splitlines() or [type(error).__name__]
         text = f"{entry}: torch.export has no graph of {_name(target)}: {type(error).__name__}: {first[0]}"
-        raise fail(UnsupportedError, text, "see whether torch.export.export(module, args) works") from None
+        raise error_at_user_line(
+            UnsupportedError, text, "see whether torch.export.export(module, args) works"
+        ) from None
     return _exported(program, args, kwargs or {})
 
 
-def capture_graph(module: Any, inputs: Sequence[Any]) -> Captured:
+def capture_graph(module: Any, inputs: Sequence[Any]) -> CapturedGraph:
     """Return a graph from Dynamo, of torch functions or ATen operators, as a functional graph of ATen operators.
 
     Raises:
@@ -85,10 +87,10 @@ def capture_graph(module: Any, inputs: Sequence[Any]) -> Captured:
 
     if not isinstance(module, GraphModule):
         text = f"from_graph: expected a torch.fx.GraphModule, got {type(module).__name__}"
-        raise fail(UnsupportedError, text, "use from_torch for modules and functions")
+        raise error_at_user_line(UnsupportedError, text, "use from_torch for modules and functions")
     if any(isinstance(item, torch.SymInt) for item in inputs):
         text = "from_graph: expected extents that are known, got symbolic ones"
-        raise fail(UnsupportedError, text, "compile with dynamic=False")
+        raise error_at_user_line(UnsupportedError, text, "compile with dynamic=False")
 
     def run(*given: Any) -> Any:
         with traceback.preserve_node_meta():
@@ -98,21 +100,21 @@ def capture_graph(module: Any, inputs: Sequence[Any]) -> Captured:
     found = capture(run, tuple(inputs), None, "from_graph")
     labels = dict(zip((n for n, what in found.arguments.items() if what.startswith("argument")), names, strict=False))
     arguments = {n: f"argument {labels[n]}" if n in labels else what for n, what in found.arguments.items()}
-    return Captured(found.module, arguments, found.given, found.same, found.results, found.writes)
+    return CapturedGraph(found.module, arguments, found.given, found.same, found.results, found.writes)
 
 
-def _distinct(module: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
+def _separate_shared_arguments(module: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the arguments with a new tensor for each one that shares memory with an earlier one.
 
     torch.export would read equal tensors as one, and would not know the extents of one of which another is a view; the
     next call may have different tensors there. torch.export reads no elements, so the new tensors are uninitialized.
     """
-    seen = {_memory(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    seen = {_memory_id(tensor) for tensor in (*module.parameters(), *module.buffers())}
 
     def once(item: Any) -> Any:
         if type(item) is not torch.Tensor or item.layout is not torch.strided:
             return item
-        if (memory := _memory(item)) not in seen:
+        if (memory := _memory_id(item)) not in seen:
             seen.add(memory)
             return item
         return torch.empty_strided(item.shape, item.stride(), dtype=item.dtype, device=item.device)
@@ -122,13 +124,13 @@ def _distinct(module: Any, given: tuple[Any, ...]) -> tuple[Any, ...]:
     return found
 
 
-def _memory(tensor: Any) -> int:
+def _memory_id(tensor: Any) -> int:
     """Return a number that identifies a tensor's memory; a tensor of another layout or class stands for itself."""
     own = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return int(tensor.untyped_storage()._cdata) if own else id(tensor)
 
 
-def _module(function: Any) -> Any:
+def _wrap_function(function: Any) -> Any:
     """Return a module that calls a function.
 
     Torch keeps the source lines of functions named forward, so a Python function is renamed to that.
@@ -156,7 +158,7 @@ def _name(target: Any) -> str:
     return getattr(target, "__name__", type(target).__name__)
 
 
-def _functional(program: Any) -> Any:
+def _make_functional(program: Any) -> Any:
     """Return the program without in-place operators, and with composite operators decomposed that the table lacks."""
     from mirage_formal.torch.op_table import rules
 
@@ -175,11 +177,11 @@ def _functional(program: Any) -> Any:
     return program.run_decompositions(composed) if writes or composed else program
 
 
-def _exported(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Captured:
+def _exported(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CapturedGraph:
     from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
 
     paths, _ = torch.utils._pytree.tree_flatten_with_path((tuple(args), dict(kwargs)))
-    labels = [_argument(path) for path, _ in paths]
+    labels = [_describe_argument(path) for path, _ in paths]
     arguments: dict[str, str] = {}
     given: dict[str, Any] = {}
     same: dict[str, str] = {}
@@ -205,10 +207,10 @@ def _exported(program: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> C
         for spec in program.graph_signature.output_specs
         if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION)
     )
-    return Captured(program.graph_module, arguments, given, same, results, writes)
+    return CapturedGraph(program.graph_module, arguments, given, same, results, writes)
 
 
-def _argument(path: Sequence[Any]) -> str:
+def _describe_argument(path: Sequence[Any]) -> str:
     """Return the description of an argument, as in "argument 1", "argument mask" or "argument 2['k']"."""
     head, place, *rest = path
     tail = torch.utils._pytree.keystr(tuple(rest))
@@ -241,12 +243,12 @@ def evaluate_nodes(module: GraphModule, names: Sequence[str], given: Mapping[str
     return {name: found[name] for name in names}
 
 
-def called(node: Node) -> str:
+def operator_name(node: Node) -> str:
     """Return the name of the operator that a node calls."""
     return "getitem" if node.target is operator.getitem else str(node.target)
 
 
-def lines(node: Node) -> tuple[Origin | None, Origin | None]:
+def source_lines(node: Node) -> tuple[Origin | None, Origin | None]:
     """Return the user's source line of an operator, and the innermost line of a library that it calls."""
     text = node.meta.get("stack_trace") or ""
     found: list[Origin] = []

@@ -14,16 +14,16 @@ import torch
 import mirage_formal.torch.view_rules as moves
 import mirage_formal.torch.views as views
 from mirage_formal.errors import MirageError, UnsupportedError
-from mirage_formal.frontend.arguments import fail
+from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import Band, DType
-from mirage_formal.torch.analysis.aliases import owners, shared
-from mirage_formal.torch.analysis.regions import convex
-from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written, filled
-from mirage_formal.torch.capture import Captured, called, lines
-from mirage_formal.torch.import_result import Binding, Imported, Left, Note, Output, Region
+from mirage_formal.torch.analysis.aliases import owners, shared_results
+from mirage_formal.torch.analysis.regions import convex_parts
+from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written, constant_tensor
+from mirage_formal.torch.capture import CapturedGraph, operator_name, source_lines
+from mirage_formal.torch.import_result import Binding, Imported, ImportRemark, Left, Output, Region
 from mirage_formal.torch.op_table import Row, rules
-from mirage_formal.torch.values import Constant, Layout, Program, Source, Value, stuck
+from mirage_formal.torch.values import Constant, Layout, Program, Source, Value, unsupported
 from mirage_formal.torch.view_propagation import cast
 
 _NARROW: Final = frozenset(f"torch.{dtype.value}" for dtype in NARROW)
@@ -35,10 +35,10 @@ ROUNDINGS: Final = ("fused", "exact")
 MOST_INDICES: Final = 1 << 16
 
 #: Rules of operators with possibly empty operands, such as a cache before its first token.
-_OF_NOTHING = (moves.same, moves.concat)
+_OF_NOTHING = (moves.identity_rule, moves.concat)
 
 
-class _Stop(Exception):
+class _RegionRefusal(Exception):
     """Signal: an operator that can be imported by itself does not fit into the current region."""
 
     def __init__(self, node: str, reason: str) -> None:
@@ -53,10 +53,10 @@ class _Draft:
 
     program: Program
     values: dict[str, Written]
-    notes: list[Note] = field(default_factory=list)
+    notes: list[ImportRemark] = field(default_factory=list)
 
 
-def import_captured(captured: Captured, rounding: str = "fused") -> Imported:
+def import_captured(captured: CapturedGraph, rounding: str = "fused") -> Imported:
     """Convert the operators of a torch graph that the operator table has to programs.
 
     Args:
@@ -68,7 +68,7 @@ def import_captured(captured: Captured, rounding: str = "fused") -> Imported:
     Raises:
         UnsupportedError: There is no such rounding.
     """
-    return _Import(captured, exact=parse_rounding(rounding) == "exact").run()
+    return _GraphImport(captured, exact=parse_rounding(rounding) == "exact").run()
 
 
 def parse_rounding(given: object) -> str:
@@ -79,12 +79,12 @@ def parse_rounding(given: object) -> str:
     """
     if given not in ROUNDINGS:
         text = f"rounding: expected {' or '.join(ROUNDINGS)}, got {given!r}"
-        raise fail(UnsupportedError, text, 'leave it out, or write rounding="exact"')
+        raise error_at_user_line(UnsupportedError, text, 'leave it out, or write rounding="exact"')
     return str(given)
 
 
-class _Import:
-    def __init__(self, captured: Captured, *, exact: bool) -> None:
+class _GraphImport:
+    def __init__(self, captured: CapturedGraph, *, exact: bool) -> None:
         self._captured = captured
         self._exact = exact
         self._rules: Mapping[str, Row] = rules()
@@ -96,7 +96,7 @@ class _Import:
         ]
         self._reads = {name: [n.name for n in self._nodes[name].all_input_nodes] for name in self._order}
         self._free = {name for name in self._order if self._is_free(name)}
-        self._shared = shared(captured.module, captured.results, owners(captured.module))
+        self._shared = shared_results(captured.module, captured.results, owners(captured.module))
         self._left: dict[str, str] = {}
         self._narrow: set[str] = set()
         self._given = dict(captured.given)
@@ -110,7 +110,12 @@ class _Import:
         state = self._from_state()
         for name in self._order:
             reason = None if name in checks else self._refused(name)
-            if reason is None and name in state and name not in self._free and _type(self._nodes[name]) == MASK:
+            if (
+                reason is None
+                and name in state
+                and name not in self._free
+                and _element_type_name(self._nodes[name]) == MASK
+            ):
                 reason = "a mask that no argument changes"
             if reason is not None:
                 self._left[name] = reason
@@ -120,14 +125,17 @@ class _Import:
             try:
                 found = [self._region(part) for part in self._parts(set(checks))]
                 break
-            except _Stop as stop:
+            except _RegionRefusal as stop:
                 self._left[stop.node] = stop.reason
         regions = tuple(region for region, _ in found if region is not None)
         taken = {name for region in regions for name in (*region.nodes, *region.views)}
         views = [name for name in self._order if name not in taken and name not in self._left and name not in checks]
         for name in [name for name in views if name not in self._free]:
             self._left[name] = "its result is its operand, or nothing reads it"
-        checked = [Note(name, "asserts what the import found to hold", lines(self._nodes[name])[0]) for name in checks]
+        checked = [
+            ImportRemark(name, "asserts what the import found to hold", source_lines(self._nodes[name])[0])
+            for name in checks
+        ]
         read = {item.node for region in regions for item in region.inputs}
         laid = {name: tensor for name, tensor in self._laid.items() if name in read}
         return Imported(
@@ -175,13 +183,13 @@ class _Import:
                 if name in self._left and (name in state or node.target is operator.getitem):
                     for other in self._reads[name]:
                         if other in self._reads and other not in self._left:
-                            self._left[other] = f"read by {called(node)}, which stays with torch"
+                            self._left[other] = f"read by {operator_name(node)}, which stays with torch"
                 elif name not in self._left and node.target is operator.getitem and node.args[0].name in self._left:
-                    self._left[name] = f"a result of {called(node.args[0])}, which stays with torch"
+                    self._left[name] = f"a result of {operator_name(node.args[0])}, which stays with torch"
 
     def _why(self, name: str) -> Left:
-        where, through = lines(self._nodes[name])
-        return Left(name, called(self._nodes[name]), self._left[name], where, through)
+        where, through = source_lines(self._nodes[name])
+        return Left(name, operator_name(self._nodes[name]), self._left[name], where, through)
 
     def _refused(self, name: str) -> str | None:
         """Return the reason why an operator cannot be imported, found by importing it alone; None if it can."""
@@ -214,10 +222,14 @@ class _Import:
             return found
         for name in reversed(self._order):
             users = list(self._nodes[name].users)
-            if _type(self._nodes[name]) == "torch.float32" and users:
+            if _element_type_name(self._nodes[name]) == "torch.float32" and users:
                 kept = [user for user in users if user.name not in self._left and not self._is_check(user.name)]
                 outside = any(user.name in self._left or user.op == "output" for user in users)
-                if kept and not outside and all(_type(user) in _NARROW or user.name in found for user in kept):
+                if (
+                    kept
+                    and not outside
+                    and all(_element_type_name(user) in _NARROW or user.name in found for user in kept)
+                ):
                     found.add(name)
         return found
 
@@ -232,9 +244,13 @@ class _Import:
             for user in node.users:
                 if self._is_check(user.name) or user.op == "output":
                     continue
-                if _type(user) == _type(node) or user.target is operator.getitem or not _type(user):
+                if (
+                    _element_type_name(user) == _element_type_name(node)
+                    or user.target is operator.getitem
+                    or not _element_type_name(user)
+                ):
                     stack += [user] if self._is_free(user.name) else []
-                elif _type(user) != MASK:
+                elif _element_type_name(user) != MASK:
                     return True
         return False
 
@@ -244,12 +260,12 @@ class _Import:
         if not self._left or all(name in self._from_state() for name in self._left):
             whole = [name for name in self._order if name in taken]
             return [whole] if computing else []
-        parts = convex([name for name in self._order if name not in checks], self._reads, taken)
+        parts = convex_parts([name for name in self._order if name not in checks], self._reads, taken)
         return [part for part in parts if not computing.isdisjoint(part)]
 
     # --- one region ---------------------------------------------------------------------------------------------------
 
-    def _region(self, part: Sequence[str]) -> tuple[Region | None, list[Note]]:
+    def _region(self, part: Sequence[str]) -> tuple[Region | None, list[ImportRemark]]:
         names = self._names()
         layouts: dict[str, Layout] | None = None
         for _ in range(2):
@@ -258,7 +274,7 @@ class _Import:
                 try:
                     self._write(name, draft)
                 except MirageError as error:
-                    raise _Stop(name, error.what) from error
+                    raise _RegionRefusal(name, error.what) from error
             outputs, views = self._outputs(part, draft)
             layouts = draft.program.chosen()
         if not outputs:
@@ -290,11 +306,11 @@ class _Import:
                 views.append(name)
                 continue
             if isinstance(value.base, Constant):
-                raise _Stop(name, "a result that is one number needs no program")
+                raise _RegionRefusal(name, "a result that is one number needs no program")
             try:
                 found = self._finished(node, value, draft)
             except MirageError as error:
-                raise _Stop(name, error.what) from error
+                raise _RegionRefusal(name, error.what) from error
             assert isinstance(found.base, Tensor)
             if found.base in draft.program.graph.inputs:  # a sum over one element, and the like
                 views.append(name)
@@ -307,27 +323,27 @@ class _Import:
 
     def _finished(self, node: Any, value: Value, draft: _Draft) -> Value:
         """Return a result in torch's element type, materialized as a tensor of its own."""
-        dtype = TYPES.get(_type(node))
+        dtype = TYPES.get(_element_type_name(node))
         if dtype is None or not dtype.floating:
             floats = ", ".join(name for name in TYPES if name != MASK)
-            raise stuck(f"expected a result of {floats}, got {_type(node)}")
+            raise unsupported(f"expected a result of {floats}, got {_element_type_name(node)}")
         if value.keep is not None:
-            raise stuck("expected finite numbers, got minus infinity, which only a softmax may read")
-        draft.program.graph.line = lines(node)[0]
+            raise unsupported("expected finite numbers, got minus infinity, which only a softmax may read")
+        draft.program.graph.line = source_lines(node)[0]
         if value.dtype is not dtype:
-            draft.notes.append(Note(node.name, f"cast from {value.dtype} to {dtype}", lines(node)[0]))
+            draft.notes.append(ImportRemark(node.name, f"cast from {value.dtype} to {dtype}", source_lines(node)[0]))
         found = cast(draft.program, value, dtype)
         assert isinstance(found.base, Tensor)
         shape, strides = _shape(node), tuple(node.meta["val"].stride())
         kept = found.view.plain and found.view.onto(prod(found.base.shape))
-        if kept and _alike(shape, found.view.strides, strides):
+        if kept and _have_same_strides(shape, found.view.strides, strides):
             return found
         # As torch has it in memory: its dims in the order of their strides, if nothing lies between its elements.
         order = sorted(range(len(shape)), key=lambda d: -strides[d])
-        if not views.strided(shape, strides).onto(prod(shape)):
+        if not views.strided_view(shape, strides).onto(prod(shape)):
             order = list(range(len(shape)))
         laid = draft.program.lay(found, [found.view.dims[d] for d in order], real=True)
-        dims = views.dense([shape[d] for d in order]).dims
+        dims = views.row_major_view([shape[d] for d in order]).dims
         return Value(laid, views.View(tuple(dims[order.index(d)] for d in range(len(shape)))))
 
     def _binding(self, name: str, program: Program) -> Binding:
@@ -335,8 +351,8 @@ class _Import:
         assert program.layouts is not None
         what = "constant" if name in self._made else self._arguments.get(name)
         if what is None:
-            where, _ = lines(self._nodes[name])
-            what = f"computed by torch: {called(self._nodes[name])}" + (f" at {where}" if where else "")
+            where, _ = source_lines(self._nodes[name])
+            what = f"computed by torch: {operator_name(self._nodes[name])}" + (f" at {where}" if where else "")
         layout = program.layouts[name]
         found = Binding(declared.label, what, name, source.shape, source.strides, layout, source.dtype)
         return self._bound(found) if name in self._made else found
@@ -367,7 +383,7 @@ class _Import:
     def _write(self, name: str, draft: _Draft) -> None:
         """Import one torch operator into a draft."""
         node = self._nodes[name]
-        where, _ = lines(node)
+        where, _ = source_lines(node)
         draft.program.graph.line = where
         if node.target is operator.getitem:
             whole = draft.values.get(node.args[0].name)
@@ -375,33 +391,35 @@ class _Import:
             draft.values[name] = whole[node.args[1]]
             return
         row = self._rules[str(node.target)]
-        places = {str(n.meta["val"].device) for n in (node, *node.all_input_nodes) if _type(n)}
+        places = {str(n.meta["val"].device) for n in (node, *node.all_input_nodes) if _element_type_name(n)}
         if len(places) > 1:
-            raise stuck(f"expected tensors on one device, got {', '.join(sorted(places))}")
-        given = {item.name: self._argument(arg, draft) for item, arg in _arguments(node)}
-        for item, arg in _arguments(node):
-            kinds = {_type(n) for n in _tensors(arg)}
+            raise unsupported(f"expected tensors on one device, got {', '.join(sorted(places))}")
+        given = {item.name: self._argument(arg, draft) for item, arg in _schema_arguments(node)}
+        for item, arg in _schema_arguments(node):
+            kinds = {_element_type_name(n) for n in _nodes_of_argument(arg)}
             if MASK in kinds and item.name not in row.masks and not row.free:
-                raise stuck(f"expected floating-point numbers as {item.name}, got booleans")
+                raise unsupported(f"expected floating-point numbers as {item.name}, got booleans")
         if row.write not in _OF_NOTHING and any(0 in _shape(n) for n in (node, *node.all_input_nodes)):
-            raise stuck("expected at least one element, got an empty tensor")
+            raise unsupported("expected at least one element, got an empty tensor")
         if row.typed and isinstance(given.get("other"), Value):
-            given["dtype"] = _type(next(arg for item, arg in _arguments(node) if item.name == "other"))
+            given["dtype"] = _element_type_name(
+                next(arg for item, arg in _schema_arguments(node) if item.name == "other")
+            )
             del given["other"]
-        rounded = row.write is moves.typed and (self._exact or self._is_widened(name))
-        rounded = rounded and _type(node) != _type(node.all_input_nodes[0])
+        rounded = row.write is moves.cast_rule and (self._exact or self._is_widened(name))
+        rounded = rounded and _element_type_name(node) != _element_type_name(node.all_input_nodes[0])
         call = Call(
             draft.program,
             given,
             _shape(node),
-            TYPES.get(_type(node)),
+            TYPES.get(_element_type_name(node)),
             narrow=name in self._narrow,
             rounded=rounded,
             mask=self._mask,
             host=places == {"cpu"},
         )
         draft.values[name] = self._rounded_result(node, row.write(call), draft)
-        draft.notes += [Note(name, note, where) for note in call.notes]
+        draft.notes += [ImportRemark(name, note, where) for note in call.notes]
 
     def _argument(self, arg: Any, draft: _Draft) -> Any:
         if isinstance(arg, torch.fx.Node):
@@ -419,25 +437,27 @@ class _Import:
         """
         tensor = node.meta.get("val")
         if not isinstance(tensor, torch.Tensor):
-            raise stuck(f"expected a tensor, got {type(tensor).__name__}: a size that is known at run time only")
+            raise unsupported(f"expected a tensor, got {type(tensor).__name__}: a size that is known at run time only")
         constant = self._given.get(node.name)
         label = self._arguments.get(node.name)
-        kind = _type(node)
+        kind = _element_type_name(node)
         if label == "constant" and constant is not None and constant.dim() == 0 and constant.device.type != "meta":
             number = constant.item()
             floating = constant.is_floating_point() and kind in TYPES and isfinite(number)
-            return filled(Fraction(number), (), TYPES[kind]) if floating else number
+            return constant_tensor(Fraction(number), (), TYPES[kind]) if floating else number
         if (numbers := self._integers(node)) is not None:
             return numbers
         if kind not in TYPES:
-            raise stuck(f"expected tensors of {', '.join(TYPES)}, got {kind}")
+            raise unsupported(f"expected tensors of {', '.join(TYPES)}, got {kind}")
         name = self._captured.same.get(node.name, node.name)
         shape, strides = _shape(node), tuple(tensor.stride())
         if not all(isinstance(n, int) for n in (*shape, *strides)):
-            raise stuck("expected extents that are known at import, got a symbolic one")
-        if not _lie_apart(shape, strides):
-            raise stuck(f"expected elements that lie apart in memory, got strides {list(strides)} of {list(shape)}")
-        return Value(Source(name, shape, strides, TYPES[kind]), views.strided(shape, strides))
+            raise unsupported("expected extents that are known at import, got a symbolic one")
+        if not _are_elements_distinct(shape, strides):
+            raise unsupported(
+                f"expected elements that lie apart in memory, got strides {list(strides)} of {list(shape)}"
+            )
+        return Value(Source(name, shape, strides, TYPES[kind]), views.strided_view(shape, strides))
 
     def _integers(self, node: Any) -> tuple[int, ...] | None:
         """Return the elements of a constant index vector: a constant of the module's code, or a range."""
@@ -471,7 +491,9 @@ class _Import:
             ones = ones if side == "upper" else ones.tril(diagonal)
             self._made[name] = ones if side == "lower" else ones.triu(diagonal)
         band = Band(None if side == "lower" else diagonal, None if side == "upper" else diagonal)
-        return Value(Source(name, (rows, columns), (columns, 1), DType.BOOL, band), views.dense((rows, columns)))
+        return Value(
+            Source(name, (rows, columns), (columns, 1), DType.BOOL, band), views.row_major_view((rows, columns))
+        )
 
     def _number(self, constant: Constant) -> Source:
         """Return a tensor of one element for a number, for operators that take no numbers."""
@@ -483,7 +505,9 @@ class _Import:
 
     def _rounded_result(self, node: Any, found: Written, draft: _Draft) -> Written:
         """Return a result rounded to torch's narrower element type, if "exact" rounding or a visible cast needs it."""
-        narrows = _type(node) in _NARROW and any(_type(n) == "torch.float32" for n in node.all_input_nodes)
+        narrows = _element_type_name(node) in _NARROW and any(
+            _element_type_name(n) == "torch.float32" for n in node.all_input_nodes
+        )
         if self._is_free(node.name) or not (self._exact or (narrows and self._is_widened(node.name))):
             return found
         if isinstance(found, tuple):
@@ -498,7 +522,7 @@ class _Import:
         return Value(graph.round_to(base, value.dtype.value), value.view, value.keep)
 
 
-def _lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def _are_elements_distinct(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Return whether the elements of a strided tensor do not overlap: each stride exceeds the span of smaller ones."""
     reach = 0
     for extent, stride in sorted(zip(shape, strides, strict=True), key=lambda pair: pair[1]):
@@ -509,12 +533,12 @@ def _lie_apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def _alike(shape: Sequence[int], mine: Sequence[int], theirs: Sequence[int]) -> bool:
+def _have_same_strides(shape: Sequence[int], mine: Sequence[int], theirs: Sequence[int]) -> bool:
     """Return whether two tensors of one shape have the same strides; strides of extents of 1 do not matter."""
     return all(n == 1 or a == b for n, a, b in zip(shape, mine, theirs, strict=True))
 
 
-def _type(node: Any) -> str:
+def _element_type_name(node: Any) -> str:
     """Return the element type of a node's tensor by torch's name; empty if it is no tensor."""
     tensor = node.meta.get("val")
     return str(tensor.dtype) if isinstance(tensor, torch.Tensor) else ""
@@ -525,14 +549,14 @@ def _shape(node: Any) -> tuple[Any, ...]:
     return tuple(tensor.shape) if isinstance(tensor, torch.Tensor) else ()
 
 
-def _tensors(arg: Any) -> list[Any]:
+def _nodes_of_argument(arg: Any) -> list[Any]:
     """Return the nodes in an argument."""
     if isinstance(arg, torch.fx.Node):
         return [arg]
-    return [node for item in arg for node in _tensors(item)] if isinstance(arg, list | tuple) else []
+    return [node for item in arg for node in _nodes_of_argument(item)] if isinstance(arg, list | tuple) else []
 
 
-def _arguments(node: Any) -> list[tuple[Any, Any]]:
+def _schema_arguments(node: Any) -> list[tuple[Any, Any]]:
     """Return the arguments of the operator's schema, each with its given or default value."""
     found = []
     for place, item in enumerate(node.target._schema.arguments):

@@ -119,7 +119,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class ImportRemark:
     """Remark on an element type that differs from torch's, or on a torch call that has no effect.
 
     Attributes:
@@ -205,7 +205,7 @@ class Imported:
     left: tuple[Left, ...]
     ahead: tuple[Left, ...]
     views: tuple[str, ...]
-    notes: tuple[Note, ...]
+    notes: tuple[ImportRemark, ...]
     arguments: Mapping[str, str]
     given: Mapping[str, Any]
     results: tuple[str | None, ...]

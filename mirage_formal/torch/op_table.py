@@ -57,7 +57,7 @@ class Row:
     name: str
     example: str
     means: str = ""
-    write: Callable[[Call], Written] = moves.same
+    write: Callable[[Call], Written] = moves.identity_rule
     when: str = ""
     masks: tuple[str, ...] = ()
     free: bool = False
@@ -84,12 +84,12 @@ def _view(name: str, example: str, write: Callable[[Call], Written], when: str =
 
 
 def _same(name: str, example: str, when: str = "") -> Row:
-    return Row(f"aten.{name}", example, "its operand", moves.same, when, free=True)
+    return Row(f"aten.{name}", example, "its operand", moves.identity_rule, when, free=True)
 
 
 def _typed(name: str, example: str, *, typed: bool = False) -> Row:
     means = "its operand, where float32 is rounded again later; else a cast"
-    return Row(f"aten.{name}", example, means, moves.typed, free=True, typed=typed)
+    return Row(f"aten.{name}", example, means, moves.cast_rule, free=True, typed=typed)
 
 
 def _one(name: str, example: str, function: str, means: str = "") -> Row:
@@ -214,7 +214,7 @@ _ARITHMETIC: Final = (
     _masks("tril.default", "torch.tril(a, 1)", "select by a constant mask", elements.triangle(lower=True), ("self",)),
     _masks("triu.default", "torch.triu(x, -1)", "select by a constant mask", elements.triangle(lower=False), ("self",)),
     *(
-        _masks(f"where.{kind}", f"torch.where(ma, {given})", "select", elements.where, ("condition",))
+        _masks(f"where.{kind}", f"torch.where(ma, {given})", "select", elements.select_where, ("condition",))
         for kind, given in (
             ("self", "a, b"),
             ("ScalarOther", "a, 2.0"),
@@ -236,34 +236,47 @@ _ARITHMETIC: Final = (
 _COMPARISONS: Final = (
     *(
         _masks(
-            f"{name}.{kind}", f"torch.where(torch.{name}(a, {given}), a, b)", name, elements.compared(name), _PAIR, when
+            f"{name}.{kind}",
+            f"torch.where(torch.{name}(a, {given}), a, b)",
+            name,
+            elements.comparison(name),
+            _PAIR,
+            when,
         )
         for name in ("eq", "ne", "lt", "le", "gt", "ge")
         for kind, given, when in (("Scalar", "0.5", "not an infinity of a narrower range"), ("Tensor", "b", ""))
     ),
     _masks("isnan.default", "torch.where(torch.isnan(a), v, a)", "not (x <= 0 or x >= 0)", elements.is_nan, ()),
     _masks(
-        "isinf.default", "torch.where(torch.isinf(a), v, a)", "|x| > max", elements.infinite(above=True, below=True), ()
+        "isinf.default",
+        "torch.where(torch.isinf(a), v, a)",
+        "|x| > max",
+        elements.is_infinite(above=True, below=True),
+        (),
     ),
     _masks(
         "isposinf.default",
         "torch.where(torch.isposinf(a), v, a)",
         "x > max",
-        elements.infinite(above=True, below=False),
+        elements.is_infinite(above=True, below=False),
         (),
     ),
     _masks(
         "isneginf.default",
         "torch.where(torch.isneginf(a), v, a)",
         "x < -max",
-        elements.infinite(above=False, below=True),
+        elements.is_infinite(above=False, below=True),
         (),
     ),
     Row("aten.nan_to_num.default", "torch.nan_to_num(a, 0.5)", "select, comparisons", elements.nan_to_num),
-    _masks("logical_not.default", "torch.where(ma.logical_not(), a, b)", "logical_not", elements.invert, ("self",)),
-    _masks("bitwise_not.default", "torch.where(~ma, a, b)", "logical_not", elements.invert, ("self",), "of booleans"),
+    _masks(
+        "logical_not.default", "torch.where(ma.logical_not(), a, b)", "logical_not", elements.logical_not, ("self",)
+    ),
+    _masks(
+        "bitwise_not.default", "torch.where(~ma, a, b)", "logical_not", elements.logical_not, ("self",), "of booleans"
+    ),
     *(
-        _masks(f"{name}.{kind}", f"torch.where({given}, a, b)", means, elements.logic(rule), _PAIR, when)
+        _masks(f"{name}.{kind}", f"torch.where({given}, a, b)", means, elements.mask_logic(rule), _PAIR, when)
         for rule, means, rows in (
             ("logical_and", "mul", (("logical_and", "default", "torch.logical_and(ma, mb)", ""),)),
             ("logical_and", "mul", (("bitwise_and", "Tensor", "ma & mb", "of booleans"),)),
@@ -356,10 +369,20 @@ _ALONG: Final = (
     Row("aten.min.default", "torch.min(a)", "max of the negatives", along.reduction("min")),
     Row("aten.max.dim", "torch.max(x, 1)[0]", "max", along.extreme("max"), "without the indices", first=True),
     Row("aten.min.dim", "torch.min(x, 2, True)[0]", "as amin", along.extreme("min"), "without the indices", first=True),
-    Row("aten.var.correction", "torch.var(x, (1, 3), correction=0)", "mean, square, sum", along.spread(root=False)),
-    Row("aten.var.dim", "torch.var(x, 3)", "mean, square, sum", along.spread(root=False)),
-    Row("aten.std.correction", "torch.std(x, 2, correction=1)", "mean, square, sum, sqrt", along.spread(root=True)),
-    Row("aten.std.dim", "torch.std(x, 3, unbiased=True)", "mean, square, sum, sqrt", along.spread(root=True)),
+    Row(
+        "aten.var.correction",
+        "torch.var(x, (1, 3), correction=0)",
+        "mean, square, sum",
+        along.variance_rule(root=False),
+    ),
+    Row("aten.var.dim", "torch.var(x, 3)", "mean, square, sum", along.variance_rule(root=False)),
+    Row(
+        "aten.std.correction",
+        "torch.std(x, 2, correction=1)",
+        "mean, square, sum, sqrt",
+        along.variance_rule(root=True),
+    ),
+    Row("aten.std.dim", "torch.std(x, 3, unbiased=True)", "mean, square, sum, sqrt", along.variance_rule(root=True)),
     Row(
         "aten.linalg_vector_norm.default",
         "torch.linalg.vector_norm(x, dim=(1, 3))",

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
-from mirage_formal.torch.call import LARGEST, TYPES, Call, Operand, Written, filled, minus_infinity
+from mirage_formal.torch.call import LARGEST, TYPES, Call, Operand, Written, constant_tensor, is_minus_infinity
 from mirage_formal.torch.call import round_number as rounded_number
-from mirage_formal.torch.values import ImportedGraph, Value, stuck
+from mirage_formal.torch.values import ImportedGraph, Value, unsupported
 from mirage_formal.torch.views import View
 
 #: Magnitude of x below which 1 + x loses digits of x, so that log(1 + x) is 2 artanh y with y = x / (2 + x).
@@ -42,12 +42,12 @@ def binary(name: str) -> Callable[[Call], Written]:
         alpha = call.factor("alpha") if "alpha" in call.given else Fraction(1)
         if not isinstance(first, Value) and not isinstance(second, Value):
             if name in _FOLDED and call.dtype is not None and call.dtype.floating:
-                return filled(_FOLDED[name](first, alpha * second), call.shape, call.dtype)
+                return constant_tensor(_FOLDED[name](first, alpha * second), call.shape, call.dtype)
             first = call.value()
         if call.dtype is DType.BOOL:
             return call.shaped(_of_masks(call, name, first, second))
         if name == "mul" and 0 in (first, second):
-            raise stuck("expected a factor other than 0: NaN and infinity times 0 are NaN")
+            raise unsupported("expected a factor other than 0: NaN and infinity times 0 are NaN")
 
         def made(graph: ImportedGraph, a: Any, b: Any) -> Tensor:
             if alpha != 1:
@@ -64,7 +64,7 @@ def binary(name: str) -> Callable[[Call], Written]:
 
 def _of_masks(call: Call, name: str, first: Operand, second: Operand) -> Value:
     if name not in _LOGIC or not isinstance(first, Value) or not isinstance(second, Value):
-        raise stuck(f"expected numbers, or masks of which two are an operand of {', '.join(_LOGIC)}")
+        raise unsupported(f"expected numbers, or masks of which two are an operand of {', '.join(_LOGIC)}")
     return call.logic(lambda graph, a, b: getattr(graph, _LOGIC[name])(a, b), first, second)
 
 
@@ -79,9 +79,9 @@ def rsub(call: Call) -> Written:
 def div(call: Call) -> Written:
     """Write ``div`` without a rounding mode."""
     if call.given.get("rounding_mode") is not None:
-        raise stuck("expected no rounding_mode: programs have no rounding to whole numbers")
+        raise unsupported("expected no rounding_mode: programs have no rounding to whole numbers")
     if call.operand("self") == 0:
-        raise stuck("expected a dividend other than 0: 0 by NaN and 0 by 0 are NaN")
+        raise unsupported("expected a dividend other than 0: 0 by NaN and 0 by 0 are NaN")
     return binary("div")(call)
 
 
@@ -113,7 +113,7 @@ def clamp(call: Call) -> Written:
         None if _no_bound(call, name, sign) else call.operand(name) for name, sign in zip(names, (-1, 1), strict=True)
     )
     if low is None and high is None:
-        raise stuck("expected a bound that is finite")
+        raise unsupported("expected a bound that is finite")
     return call.shaped(call.map(lambda graph, x, a, b: graph.clamp(x, a, b), call.value(), low, high))
 
 
@@ -123,7 +123,7 @@ def _no_bound(call: Call, name: str, sign: int) -> bool:
     return given is None or (isinstance(given, float) and given == sign * float("inf"))
 
 
-def bounded(low: int, high: int) -> Callable[[Call], Written]:
+def clamp_to(low: int, high: int) -> Callable[[Call], Written]:
     """Return the rule that clamps elements to two constants."""
     return lambda call: call.map(lambda graph, x: graph.clamp(x, low, high), call.value())
 
@@ -250,7 +250,7 @@ def lerp(call: Call) -> Written:
     """Write ``lerp``: x + c (y - x), or the same from y where c is nearer to 1."""
     factor = call.factor("weight")
     if factor == 1:
-        raise stuck("expected a weight other than 1: NaN and infinity times 0 are NaN")
+        raise unsupported("expected a weight other than 1: NaN and infinity times 0 are NaN")
 
     def made(graph: ImportedGraph, x: Tensor, y: Tensor) -> Tensor:
         apart = graph.sub(y, x)
@@ -298,7 +298,7 @@ def is_nan(call: Call) -> Written:
     return call.logic(lambda graph, x: graph.logical_not(is_number(graph, x)), call.compared(call.value()))
 
 
-def infinite(*, above: bool, below: bool) -> Callable[[Call], Written]:
+def is_infinite(*, above: bool, below: bool) -> Callable[[Call], Written]:
     """Return the rule of the mask of infinite elements, of one sign or both."""
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
@@ -333,7 +333,7 @@ def nan_to_num(call: Call) -> Written:
 _TURNED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
-def compared(name: str) -> Callable[[Call], Written]:
+def comparison(name: str) -> Callable[[Call], Written]:
     """Return the rule of a comparison of two tensors, or of a tensor and a number.
 
     Torch rounds the number to the tensor's type first.
@@ -360,7 +360,7 @@ def compared(name: str) -> Callable[[Call], Written]:
 
 def _between_masks(call: Call, name: str, first: Value, second: Value) -> Value:
     if name not in ("eq", "ne"):
-        raise stuck(f"expected numbers, got masks as operands of {name}")
+        raise unsupported(f"expected numbers, got masks as operands of {name}")
     return call.logic(lambda graph, a, b: getattr(graph, name)(a, b), first, second)
 
 
@@ -368,14 +368,14 @@ def _with_number(call: Call, name: str, value: Value, given: object) -> Value:
     if not value.dtype.floating:
         number = call.number("other")
         if name not in ("eq", "ne") or number not in (0, 1):
-            raise stuck(f"expected a mask to be compared with False or True by eq or ne, got {name} of {given!r}")
+            raise unsupported(f"expected a mask to be compared with False or True by eq or ne, got {name} of {given!r}")
         same = (name == "eq") == (number == 1)
         return value if same else call.logic(lambda graph, m: graph.logical_not(m), value)
     value = call.compared(value)
     if isinstance(given, float) and abs(given) == float("inf"):
         return _with_infinity(call, name if given > 0 else _TURNED[name], value, negative=given < 0)
     if isinstance(given, float) and given != given:
-        raise stuck("expected a number, got nan")
+        raise unsupported("expected a number, got nan")
     number = rounded_number(Fraction(given) if isinstance(given, float) else call.number("other"), value.dtype)
     return call.logic(lambda graph, x: getattr(graph, name)(x, number), value)
 
@@ -400,7 +400,7 @@ def _with_infinity(call: Call, name: str, value: Value, *, negative: bool) -> Va
     return call.logic(made, value)
 
 
-def logic(name: str) -> Callable[[Call], Written]:
+def mask_logic(name: str) -> Callable[[Call], Written]:
     """Return the rule of a logical operator on masks; numbers count as 1 where they are nonzero."""
 
     def rule(call: Call) -> Written:
@@ -410,55 +410,57 @@ def logic(name: str) -> Callable[[Call], Written]:
     return rule
 
 
-def invert(call: Call) -> Written:
+def logical_not(call: Call) -> Written:
     """Write ``logical_not``: 1 where a mask or a number is 0."""
     value = call.value()
     if value.dtype.floating:
         return call.logic(lambda graph, x: graph.eq(x, 0), call.compared(value))
-    return opposite(call, value)
+    return negate_mask(call, value)
 
 
-def opposite(call: Call, mask: Value) -> Value:
+def negate_mask(call: Call, mask: Value) -> Value:
     """Write the negation of a mask."""
     return call.logic(lambda graph, m: graph.logical_not(m), mask)
 
 
-def both_of(call: Call, first: Value, second: Value) -> Value:
+def conjoin_masks(call: Call, first: Value, second: Value) -> Value:
     """Write the conjunction of two masks."""
     return call.logic(lambda graph, a, b: graph.logical_and(a, b), first, second)
 
 
-def _kept(call: Call, value: Value, keep: Value) -> Value:
+def _keep_where(call: Call, value: Value, keep: Value) -> Value:
     """Return a value that is minus infinity also where a mask is 0."""
     if value.keep is not None:
-        keep = both_of(call, value.keep, keep)
+        keep = conjoin_masks(call, value.keep, keep)
     if value.shape != call.shape:
-        raise stuck(f"expected a tensor of shape {list(call.shape)} beside minus infinity, got {list(value.shape)}")
+        raise unsupported(
+            f"expected a tensor of shape {list(call.shape)} beside minus infinity, got {list(value.shape)}"
+        )
     return Value(value.base, value.view, keep)
 
 
-def where(call: Call) -> Written:
-    """Write ``where``: a selection by a mask; a result with minus infinity may be read by a softmax only."""
+def select_where(call: Call) -> Written:
+    """Write ``select_where``: a selection by a mask; a result with minus infinity may be read by a softmax only."""
     mask, first, second = call.value("condition"), call.given["self"], call.given["other"]
-    if minus_infinity(second) and isinstance(first, Value):
-        return _kept(call, first, mask)
-    if minus_infinity(first) and isinstance(second, Value):
-        return _kept(call, second, opposite(call, mask))
-    return chosen(call, mask, call.operand("self"), call.operand("other"))
+    if is_minus_infinity(second) and isinstance(first, Value):
+        return _keep_where(call, first, mask)
+    if is_minus_infinity(first) and isinstance(second, Value):
+        return _keep_where(call, second, negate_mask(call, mask))
+    return select_by_mask(call, mask, call.operand("self"), call.operand("other"))
 
 
 def masked_fill(call: Call) -> Written:
     """Write ``masked_fill``: a number where a mask is 1; minus infinity may be read by a softmax only."""
     value, mask = call.value(), call.value("mask")
-    if minus_infinity(call.given["value"]):
-        return _kept(call, value, opposite(call, mask))
-    return chosen(call, mask, call.operand("value"), call.operand("self"))
+    if is_minus_infinity(call.given["value"]):
+        return _keep_where(call, value, negate_mask(call, mask))
+    return select_by_mask(call, mask, call.operand("value"), call.operand("self"))
 
 
-def chosen(call: Call, mask: Value, first: Value | Fraction, second: Value | Fraction) -> Value:
+def select_by_mask(call: Call, mask: Value, first: Value | Fraction, second: Value | Fraction) -> Value:
     """Write a selection: the first operand where a mask is 1, the second elsewhere."""
     if call.dtype is DType.BOOL:
-        raise stuck("expected numbers to choose from, got masks")
+        raise unsupported("expected numbers to choose from, got masks")
     values = [item for item in (first, second) if isinstance(item, Value)]
     if not values:
         return call.shaped(_number_of(call, mask, first, second))
@@ -470,7 +472,7 @@ def chosen(call: Call, mask: Value, first: Value | Fraction, second: Value | Fra
 def _number_of(call: Call, mask: Value, first: Any, second: Any) -> Value:
     """Write a selection between two numbers; a factor of 1 and one of 0 are exact."""
     if call.dtype is None or not call.dtype.floating:
-        raise stuck("expected floating-point numbers to choose from")
+        raise unsupported("expected floating-point numbers to choose from")
 
     def made(graph: ImportedGraph, m: Tensor) -> Tensor:
         if first == 0:
@@ -486,9 +488,9 @@ def constant(number: int | None = None) -> Callable[[Call], Written]:
 
     def rule(call: Call) -> Written:
         if call.dtype is None or not call.dtype.floating:
-            raise stuck(f"expected a constant of {', '.join(t for t, d in TYPES.items() if d.floating)}")
+            raise unsupported(f"expected a constant of {', '.join(t for t, d in TYPES.items() if d.floating)}")
         name = "fill_value" if "fill_value" in call.given else "value"
-        return filled(call.number(name) if number is None else Fraction(number), call.shape, call.dtype)
+        return constant_tensor(call.number(name) if number is None else Fraction(number), call.shape, call.dtype)
 
     return rule
 
@@ -498,7 +500,7 @@ def diagonal(call: Call) -> Written:
     value, offset = call.value(), call.whole("offset")
     rank = len(value.shape) + 1
     if offset or (call.whole("dim1") % rank, call.whole("dim2") % rank) != (rank - 2, rank - 1):
-        raise stuck("expected the main diagonal of the last two dims")
+        raise unsupported("expected the main diagonal of the last two dims")
     rows = value.shape[-1]
     ones = call.triangle(rows, rows, side="diagonal")
     column = Value(value.base, View((*value.view.dims, ()), value.view.offset), value.keep)
@@ -520,8 +522,8 @@ def triangle(*, lower: bool) -> Callable[[Call], Written]:
 def _beside_zeros(call: Call, keep: Value, value: Value) -> Value:
     """Write a value where a mask is 1, and zeros elsewhere."""
     if not value.dtype.floating:
-        return both_of(call, keep, value)
-    return chosen(call, keep, value if value.number is None else value.number, Fraction(0))
+        return conjoin_masks(call, keep, value)
+    return select_by_mask(call, keep, value if value.number is None else value.number, Fraction(0))
 
 
-relu6 = bounded(0, 6)
+relu6 = clamp_to(0, 6)

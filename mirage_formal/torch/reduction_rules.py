@@ -12,9 +12,9 @@ from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.call import LARGEST, Call, Written
 from mirage_formal.torch.pointwise_rules import log_of_sigmoid, log_one_plus
-from mirage_formal.torch.values import ImportedGraph, Value, stuck
+from mirage_formal.torch.values import ImportedGraph, Value, unsupported
 from mirage_formal.torch.view_propagation import Maker, apply, product
-from mirage_formal.torch.view_rules import reshaped, seen
+from mirage_formal.torch.view_rules import reshape_value, with_view
 from mirage_formal.torch.views import View
 
 NO_CONVOLUTION: Final = "programs have no convolution, but for one that looks at one place at a time"
@@ -22,36 +22,36 @@ NO_CONVOLUTION: Final = "programs have no convolution, but for one that looks at
 
 def swap_last_dims(value: Value) -> Value:
     """Return a view with the last two dims swapped."""
-    return seen(value, View((*value.view.dims[:-2], value.view.dims[-1], value.view.dims[-2]), value.view.offset))
+    return with_view(value, View((*value.view.dims[:-2], value.view.dims[-1], value.view.dims[-2]), value.view.offset))
 
 
-def _times(call: Call, a: Value, b: Value) -> Value:
+def _torch_matmul(call: Call, a: Value, b: Value) -> Value:
     """Write torch's matrix product.
 
     A vector on the left is a row, a vector on the right is a column, and its dim is dropped.
     """
     first, second = call.alike([a, b])
-    left = seen(first, View(((), *first.view.dims), first.view.offset)) if len(a.shape) == 1 else first
-    right = seen(second, View((*second.view.dims, ()), second.view.offset)) if len(b.shape) == 1 else second
+    left = with_view(first, View(((), *first.view.dims), first.view.offset)) if len(a.shape) == 1 else first
+    right = with_view(second, View((*second.view.dims, ()), second.view.offset)) if len(b.shape) == 1 else second
     found = product(call.program, left, right)
     dims = list(found.view.dims)
     if len(b.shape) == 1:
         dims.pop()
     if len(a.shape) == 1:
         dims.pop(-1 if len(b.shape) == 1 else -2)
-    return seen(found, View(tuple(dims), found.view.offset))
+    return with_view(found, View(tuple(dims), found.view.offset))
 
 
 def matmul(call: Call) -> Written:
     """Write ``matmul``: a product of tensors of any rank."""
     names = [name for name in ("other", "mat2", "vec2", "vec", "tensor") if name in call.given]
-    return _times(call, call.value(), call.value(names[0]))
+    return _torch_matmul(call, call.value(), call.value(names[0]))
 
 
 def linear(call: Call) -> Written:
     """Write ``linear``: x w^T + b; the transposed weight is a view."""
     weight = call.value("weight")
-    found = _times(call, call.value("input"), swap_last_dims(weight) if len(weight.shape) > 1 else weight)
+    found = _torch_matmul(call, call.value("input"), swap_last_dims(weight) if len(weight.shape) > 1 else weight)
     bias = call.optional("bias")
     return found if bias is None else call.map(lambda graph, x, b: graph.add(x, b), found, bias)
 
@@ -59,7 +59,7 @@ def linear(call: Call) -> Written:
 def addmm(call: Call) -> Written:
     """Write ``addmm``: beta c + alpha a b."""
     names = ("mat1", "mat2") if "mat1" in call.given else ("batch1", "batch2")
-    found = _times(call, call.value(names[0]), call.value(names[1]))
+    found = _torch_matmul(call, call.value(names[0]), call.value(names[1]))
     alpha, beta = call.factor("alpha"), call.number("beta")
 
     def made(graph: ImportedGraph, x: Tensor, c: Tensor) -> Tensor:
@@ -79,28 +79,28 @@ def attention(call: Call) -> Written:
     """
     q, k, v = (call.value(name) for name in ("query", "key", "value"))
     if call.given["dropout_p"]:
-        raise stuck("expected dropout_p = 0, got dropout in training", "call module.eval() first")
+        raise unsupported("expected dropout_p = 0, got dropout in training", "call module.eval() first")
     if call.given.get("enable_gqa"):
-        k, v = (_shared(call, item, q.shape[-3]) for item in (k, v))
+        k, v = (_repeat_groups(call, item, q.shape[-3]) for item in (k, v))
     scale = Fraction(repr(1 / sqrt(q.shape[-1]))) if call.given.get("scale") is None else call.factor("scale")
-    scores = call.map(lambda graph, x: graph.scale(x, scale), _times(call, q, swap_last_dims(k)))
+    scores = call.map(lambda graph, x: graph.scale(x, scale), _torch_matmul(call, q, swap_last_dims(k)))
     mask = call.optional("attn_mask")
     if call.given["is_causal"]:
         if mask is not None:
-            raise stuck("expected attn_mask or is_causal, got both")
+            raise unsupported("expected attn_mask or is_causal, got both")
         mask = call.triangle(q.shape[-2], k.shape[-2], side="lower")
     if mask is not None and mask.dtype.floating:
         scores, mask = call.map(lambda graph, x, m: graph.add(x, m), scores, mask), None
     weights = _weights(call, scores, mask, len(scores.shape) - 1)
-    return _times(call, weights, v)
+    return _torch_matmul(call, weights, v)
 
 
-def _shared(call: Call, value: Value, heads: int) -> Value:
+def _repeat_groups(call: Call, value: Value, heads: int) -> Value:
     """Repeat the keys or values of each group for the query heads that share them (grouped-query attention)."""
     *lead, groups, rows, columns = value.shape
-    apart = reshaped(call.program, value, (*lead, groups, 1, rows, columns))
-    wide = seen(apart, views.expand(apart.view, (*lead, groups, heads // groups, rows, columns)))
-    return reshaped(call.program, wide, (*lead, heads, rows, columns))
+    apart = reshape_value(call.program, value, (*lead, groups, 1, rows, columns))
+    wide = with_view(apart, views.expand(apart.view, (*lead, groups, heads // groups, rows, columns)))
+    return reshape_value(call.program, wide, (*lead, heads, rows, columns))
 
 
 def _softmax(call: Call, value: Value, axis: int) -> Value:
@@ -153,16 +153,16 @@ def log_softmax(call: Call) -> Written:
     """Write ``log_softmax`` along one dim."""
     value = call.accumulated(call.value())
     axis = call.whole("dim") % max(len(value.shape), 1)
-    return _wide_along(call, value, lambda g, t, axes: g.log_softmax(t[0], axes[0]), {axis}, one=True)
+    return _apply_along_in_float32(call, value, lambda g, t, axes: g.log_softmax(t[0], axes[0]), {axis}, one=True)
 
 
-def _wide_along(call: Call, value: Value, make: Maker, dims: set[int], *, one: bool = False) -> Value:
+def _apply_along_in_float32(call: Call, value: Value, make: Maker, dims: set[int], *, one: bool = False) -> Value:
     """Write an operator of several steps along dims, between which torch rounds to float32 at most."""
     found = apply(call.program, [call.cast(value, DType.FLOAT32)], make, dims, one=one)
     return call.cast(found, call.target([value]))
 
 
-def _reduced(call: Call, value: Value, dims: Sequence[int], name: str) -> Value:
+def _reduce_dims(call: Call, value: Value, dims: Sequence[int], name: str) -> Value:
     """Write a reduction over dims, one dim after another; sums of narrow types are kept in float32 in between."""
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
@@ -176,12 +176,12 @@ def _reduced(call: Call, value: Value, dims: Sequence[int], name: str) -> Value:
     return apply(call.program, [value], made, set(dims))
 
 
-def _closed(call: Call, value: Value, dims: Sequence[int]) -> Value:
+def _drop_reduced_dims(call: Call, value: Value, dims: Sequence[int]) -> Value:
     """Return a reduced value with its reduced dims of extent 1 (keepdim), or without them."""
     if call.given.get("keepdim"):
         return value
     kept = tuple(digits for axis, digits in enumerate(value.view.dims) if axis not in dims)
-    return seen(value, View(kept, value.view.offset))
+    return with_view(value, View(kept, value.view.offset))
 
 
 def reduction(name: str) -> Callable[[Call], Written]:
@@ -191,8 +191,8 @@ def reduction(name: str) -> Callable[[Call], Written]:
         value = call.accumulated(call.value())
         dims = call.dims("dim", len(value.shape))
         if value.dtype is DType.BOOL:
-            raise stuck("expected numbers, got a mask: what torch has of it is integers")
-        return _closed(call, _reduced(call, value, dims, name), dims)
+            raise unsupported("expected numbers, got a mask: what torch has of it is integers")
+        return _drop_reduced_dims(call, _reduce_dims(call, value, dims, name), dims)
 
     return rule
 
@@ -205,7 +205,7 @@ def any_or_all(*, every: bool) -> Callable[[Call], Written]:
         dims = call.dims("dim", len(mask.shape))
         if every:
             mask = call.logic(lambda graph, m: graph.logical_not(m), mask)
-        found = _closed(call, _reduced(call, mask, dims, "max"), dims)
+        found = _drop_reduced_dims(call, _reduce_dims(call, mask, dims, "max"), dims)
         return call.logic(lambda graph, m: graph.logical_not(m), found) if every else found
 
     return rule
@@ -217,7 +217,7 @@ def extreme(name: str) -> Callable[[Call], Written]:
     def rule(call: Call) -> Written:
         value = call.value()
         dims = call.dims("dim", len(value.shape))
-        return (_closed(call, _reduced(call, value, dims, name), dims),)
+        return (_drop_reduced_dims(call, _reduce_dims(call, value, dims, name), dims),)
 
     return rule
 
@@ -237,10 +237,10 @@ def logsumexp(call: Call) -> Written:
         below = graph.sum(graph.exp(graph.sub(tensors[0], largest)), tuple(axes))
         return graph.add(graph.log(below), largest)
 
-    return _closed(call, _wide_along(call, value, made, set(dims)), dims)
+    return _drop_reduced_dims(call, _apply_along_in_float32(call, value, made, set(dims)), dims)
 
 
-def spread(*, root: bool) -> Callable[[Call], Written]:
+def variance_rule(*, root: bool) -> Callable[[Call], Written]:
     """Return the rule of a variance or standard deviation."""
 
     def rule(call: Call) -> Written:
@@ -251,7 +251,7 @@ def spread(*, root: bool) -> Callable[[Call], Written]:
             correction = Fraction(int(bool(call.given["unbiased"])))
         count = prod(value.shape[d] for d in dims)
         if count - correction <= 0:
-            raise stuck(f"expected more than {correction} elements, got {count}")
+            raise unsupported(f"expected more than {correction} elements, got {count}")
 
         def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
             x = tensors[0]
@@ -259,7 +259,7 @@ def spread(*, root: bool) -> Callable[[Call], Written]:
             found = graph.scale(graph.sum(apart, tuple(axes)), 1 / (count - correction))
             return graph.sqrt(found) if root else found
 
-        return _closed(call, _wide_along(call, value, made, set(dims)), dims)
+        return _drop_reduced_dims(call, _apply_along_in_float32(call, value, made, set(dims)), dims)
 
     return rule
 
@@ -270,7 +270,7 @@ def vector_norm(call: Call) -> Written:
     dims = call.dims("dim", len(value.shape))
     order = call.given.get("ord", call.given.get("p", 2))
     if order not in (1, 2, float("inf")):
-        raise stuck(f"expected a norm of order 1, 2 or inf, got {order}")
+        raise unsupported(f"expected a norm of order 1, 2 or inf, got {order}")
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
         x = tensors[0]
@@ -280,10 +280,10 @@ def vector_norm(call: Call) -> Written:
             return graph.sqrt(graph.sum(graph.square(x), tuple(axes)))
         return (graph.sum if order == 1 else graph.max)(graph.abs(x), tuple(axes))
 
-    return _closed(call, _wide_along(call, value, made, set(dims)), dims)
+    return _drop_reduced_dims(call, _apply_along_in_float32(call, value, made, set(dims)), dims)
 
 
-def _normed(call: Call, name: str, values: Sequence[Value], dims: set[int], eps: Fraction) -> Value:
+def _normalise(call: Call, name: str, values: Sequence[Value], dims: set[int], eps: Fraction) -> Value:
     """Write an RMS norm or layer norm along dims, with its weight."""
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
@@ -307,7 +307,7 @@ def norm(name: str) -> Callable[[Call], Written]:
         eps = call.given.get("eps")
         exact = Fraction(repr(_epsilon(value))) if eps is None else call.number("eps")
         values = call.alike([value] if weight is None else [value, weight])
-        found = _normed(call, name, values, dims, exact)
+        found = _normalise(call, name, values, dims, exact)
         return found if bias is None else call.map(lambda graph, x, b: graph.add(x, b), found, bias)
 
     return rule
@@ -320,36 +320,36 @@ def _epsilon(value: Value) -> float:
 
 def _channels(value: Value, rank: int) -> Value:
     """Return a vector as a view along dim 1 of a tensor of this rank."""
-    return seen(value, View(((), value.view.dims[0], *((),) * (rank - 2)), value.view.offset))
+    return with_view(value, View(((), value.view.dims[0], *((),) * (rank - 2)), value.view.offset))
 
 
 def group_norm(call: Call) -> Written:
     """Write ``group_norm``: each group of channels is normalised over its channels and all positions."""
     value, groups = call.value("input"), call.whole("num_groups")
     shape = value.shape
-    wide = value if _alone(call) else call.cast(value, DType.FLOAT32)
-    apart = reshaped(call.program, wide, (shape[0], groups, shape[1] // groups, *shape[2:]))
+    wide = value if _has_no_affine(call) else call.cast(value, DType.FLOAT32)
+    apart = reshape_value(call.program, wide, (shape[0], groups, shape[1] // groups, *shape[2:]))
     dims = set(range(2, len(apart.shape)))
-    found = reshaped(call.program, _normed(call, "layer_norm", [apart], dims, call.number("eps")), shape)
-    return _affine(call, value, found)
+    found = reshape_value(call.program, _normalise(call, "layer_norm", [apart], dims, call.number("eps")), shape)
+    return _apply_affine(call, value, found)
 
 
 def instance_norm(call: Call) -> Written:
     """Write ``instance_norm``: each channel of each element of the batch is normalised over all positions."""
     if not call.given["use_input_stats"]:
-        raise stuck("expected instance_norm with the statistics of its input")
+        raise unsupported("expected instance_norm with the statistics of its input")
     value = call.value("input")
-    wide = value if _alone(call) else call.cast(value, DType.FLOAT32)
+    wide = value if _has_no_affine(call) else call.cast(value, DType.FLOAT32)
     dims = set(range(2, len(value.shape)))
-    return _affine(call, value, _normed(call, "layer_norm", [wide], dims, call.number("eps")))
+    return _apply_affine(call, value, _normalise(call, "layer_norm", [wide], dims, call.number("eps")))
 
 
-def _alone(call: Call) -> bool:
+def _has_no_affine(call: Call) -> bool:
     """Return whether a norm has neither weight nor bias, so that it is one operator."""
     return call.given.get("weight") is None and call.given.get("bias") is None
 
 
-def _affine(call: Call, value: Value, found: Value) -> Value:
+def _apply_affine(call: Call, value: Value, found: Value) -> Value:
     """Multiply a normalised value by the weight and add the bias, where given; return it in the type of the result."""
     rank = len(found.shape)
     weight, bias = call.optional("weight"), call.optional("bias")
@@ -366,14 +366,14 @@ def pairwise_distance(call: Call) -> Written:
     """Write ``pairwise_distance``: the 2-norm of a - b + eps along the last dim."""
     eps = call.number("eps")
     if call.number("p") != 2:
-        raise stuck(f"expected p = 2, got {call.given['p']}")
+        raise unsupported(f"expected p = 2, got {call.given['p']}")
     first, second = call.value("x1"), call.value("x2")
     wanted = call.target([first, second])
     values = [call.cast(value, DType.FLOAT32) for value in (first, second)]
     apart = call.logic(lambda g, a, b: g.square(g.shift(g.sub(a, b), eps)), *values)
     last = (len(apart.shape) - 1,)
-    found = call.logic(lambda graph, x: graph.sqrt(x), _reduced(call, apart, last, "sum"))
-    return _closed(call, call.cast(found, wanted), last)
+    found = call.logic(lambda graph, x: graph.sqrt(x), _reduce_dims(call, apart, last, "sum"))
+    return _drop_reduced_dims(call, call.cast(found, wanted), last)
 
 
 def average_pool(places: int) -> Callable[[Call], Written]:
@@ -387,11 +387,15 @@ def average_pool(places: int) -> Callable[[Call], Written]:
         even = not any(n % k for n, k in zip(extents, window, strict=True))
         own = call.given.get("divisor_override") is not None
         if stride != window or any(call.wholes("padding")) or own or not even:
-            raise stuck("expected windows that do not overlap and fill the tensor: stride = kernel_size, no padding")
+            raise unsupported(
+                "expected windows that do not overlap and fill the tensor: stride = kernel_size, no padding"
+            )
         counts = [n // k for n, k in zip(extents, window, strict=True)]
-        split = reshaped(call.program, value, (*lead, *(n for pair in zip(counts, window, strict=True) for n in pair)))
+        split = reshape_value(
+            call.program, value, (*lead, *(n for pair in zip(counts, window, strict=True) for n in pair))
+        )
         inside = range(len(lead) + 1, len(split.shape), 2)
-        return reshaped(call.program, _reduced(call, split, inside, "mean"), (*lead, *counts))
+        return reshape_value(call.program, _reduce_dims(call, split, inside, "mean"), (*lead, *counts))
 
     return rule
 
@@ -402,11 +406,11 @@ def convolution(call: Call) -> Written:
     rank = len(weight.shape)
     plain = set(call.wholes("stride")) <= {1} and not any(call.wholes("padding"))
     if prod(weight.shape[2:]) != 1 or call.whole("groups") != 1 or not plain or len(value.shape) != rank:
-        raise stuck(NO_CONVOLUTION)
-    matrix = reshaped(call.program, weight, weight.shape[:2])
-    places = reshaped(call.program, value, (*value.shape[:2], prod(value.shape[2:])))
-    found = _times(call, matrix, places)
-    found = reshaped(call.program, found, (value.shape[0], weight.shape[0], *value.shape[2:]))
+        raise unsupported(NO_CONVOLUTION)
+    matrix = reshape_value(call.program, weight, weight.shape[:2])
+    places = reshape_value(call.program, value, (*value.shape[:2], prod(value.shape[2:])))
+    found = _torch_matmul(call, matrix, places)
+    found = reshape_value(call.program, found, (value.shape[0], weight.shape[0], *value.shape[2:]))
     return found if bias is None else call.map(lambda graph, x, b: graph.add(x, b), found, _channels(bias, rank))
 
 
@@ -415,18 +419,18 @@ def loss(make: Callable[[Call, ImportedGraph, Tensor, Tensor], Tensor]) -> Calla
 
     def rule(call: Call) -> Written:
         values = call.value(), call.value("target")
-        return _finished(call, call.wide(lambda g, a, b: make(call, g, a, b), *values))
+        return _reduce_loss(call, call.wide(lambda g, a, b: make(call, g, a, b), *values))
 
     return rule
 
 
-def _finished(call: Call, found: Value) -> Value:
+def _reduce_loss(call: Call, found: Value) -> Value:
     """Reduce an elementwise loss by the call's reduction: none, mean or sum."""
     reduction = call.whole("reduction")
     if reduction == 0:
         return found
     dims = range(len(found.shape))
-    return _closed(call, _reduced(call, found, dims, "mean" if reduction == 1 else "sum"), dims)
+    return _drop_reduced_dims(call, _reduce_dims(call, found, dims, "mean" if reduction == 1 else "sum"), dims)
 
 
 def square(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
@@ -447,7 +451,7 @@ def huber(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
     delta = "delta" in call.given
     bound = call.number("delta" if delta else "beta")
     if bound <= 0:
-        raise stuck(f"expected a bound above 0, got {bound}")
+        raise unsupported(f"expected a bound above 0, got {bound}")
     far = absolute(call, graph, a, b)
     near = graph.scale(graph.square(far), Fraction(1, 2) if delta else 1 / (2 * bound))
     beyond = graph.shift(far, -bound / 2)
@@ -464,7 +468,7 @@ def cross_entropy(call: Call) -> Written:
         found = graph.sub(graph.mul(graph.shift(b, -1), far), graph.mul(b, near))
         return found if weight is None else graph.mul(found, weight)
 
-    return _finished(call, call.wide(made, call.value(), call.value("target"), call.optional("weight")))
+    return _reduce_loss(call, call.wide(made, call.value(), call.value("target"), call.optional("weight")))
 
 
 def cross_entropy_of_logits(call: Call) -> Written:
@@ -478,7 +482,7 @@ def cross_entropy_of_logits(call: Call) -> Written:
         return found if weight is None else graph.mul(found, weight)
 
     values = call.value(), call.value("target"), call.optional("weight"), call.optional("pos_weight")
-    return _finished(call, call.wide(made, *values))
+    return _reduce_loss(call, call.wide(made, *values))
 
 
 def batch_norm(call: Call) -> Written:
@@ -488,7 +492,7 @@ def batch_norm(call: Call) -> Written:
     Over the real numbers both are the same; where a weight or a statistic is infinite they are not.
     """
     if call.given.get("training") or call.optional("running_mean") is None:
-        raise stuck("expected batch_norm in evaluation, got training", "call module.eval() first")
+        raise unsupported("expected batch_norm in evaluation, got training", "call module.eval() first")
     value, eps = call.value("input"), call.number("eps")
     mean, variance = (_channels(call.value(name), len(value.shape)) for name in ("running_mean", "running_var"))
     values = [call.cast(item, DType.FLOAT32) for item in (value, mean, variance)]
@@ -497,7 +501,7 @@ def batch_norm(call: Call) -> Written:
         return graph.div(graph.sub(x, m), graph.sqrt(graph.shift(v, eps)))
 
     if not call.host:
-        return _affine(call, value, call.logic(made, *values))
+        return _apply_affine(call, value, call.logic(made, *values))
     rank = len(value.shape)
     weight, bias = (call.optional(name) for name in ("weight", "bias"))
     factor = call.logic(lambda graph, v: graph.reciprocal(graph.sqrt(graph.shift(v, eps))), values[2])
@@ -522,20 +526,20 @@ def batch_norm_alone(call: Call) -> Written:
 def batch_norm_training(call: Call) -> Written:
     """Write ``batch_norm`` in training, with the statistics of the batch, which also update the stored ones."""
     if not call.given["training"]:
-        raise stuck("expected the statistics of the batch")
+        raise unsupported("expected the statistics of the batch")
     value, eps, part = call.value("input"), call.number("eps"), call.factor("momentum")
     if part == 1:
-        raise stuck("expected momentum other than 1: NaN and infinity times 0 are NaN")
+        raise unsupported("expected momentum other than 1: NaN and infinity times 0 are NaN")
     dims = (0, *range(2, len(value.shape)))
     count = prod(value.shape[d] for d in dims)
     if count < 2:
-        raise stuck("expected more than one element of each channel")
+        raise unsupported("expected more than one element of each channel")
     wide = call.cast(value, DType.FLOAT32)
-    mean = _reduced(call, wide, dims, "mean")
+    mean = _reduce_dims(call, wide, dims, "mean")
     apart = call.logic(lambda graph, x, m: graph.sub(x, m), wide, mean)
-    spread = _reduced(call, call.logic(lambda graph, x: graph.square(x), apart), dims, "mean")
+    spread = _reduce_dims(call, call.logic(lambda graph, x: graph.square(x), apart), dims, "mean")
     root = call.logic(lambda graph, v: graph.sqrt(graph.shift(v, eps)), spread)
-    found = _affine(call, value, call.logic(lambda graph, x, r: graph.div(x, r), apart, root))
+    found = _apply_affine(call, value, call.logic(lambda graph, x, r: graph.div(x, r), apart, root))
 
     def kept(name: str, seen_now: Value, factor: Fraction) -> Value:
         def made(graph: ImportedGraph, old: Tensor, new: Tensor) -> Tensor:
@@ -545,7 +549,7 @@ def batch_norm_training(call: Call) -> Written:
         new = call.logic(made, call.cast(before, DType.FLOAT32), seen_now)
         return call.cast(new, before.dtype)
 
-    mean, spread, root = (_closed(call, each, dims) for each in (mean, spread, root))
+    mean, spread, root = (_drop_reduced_dims(call, each, dims) for each in (mean, spread, root))
     inverse = call.logic(lambda graph, r: graph.reciprocal(r), root)
     more = kept("running_mean", mean, Fraction(1)), kept("running_var", spread, Fraction(count, count - 1))
     return found, mean, inverse, *more

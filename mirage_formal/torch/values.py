@@ -20,8 +20,8 @@ from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import MAX_RANK, Band, DTensor, DType, Shape, broadcast, row_major
-from mirage_formal.graph.views import addressable
-from mirage_formal.torch.views import Digit, View, joined
+from mirage_formal.graph.views import is_addressable
+from mirage_formal.torch.views import Digit, View, merge_digits
 
 
 class ImportedGraph(Graph):
@@ -182,7 +182,7 @@ class Value:
         return mine == theirs and self.view == other.view and self.keep is None and other.keep is None
 
 
-def stuck(what: str, hint: str = "leave it to torch, or write it another way") -> UnsupportedError:
+def unsupported(what: str, hint: str = "leave it to torch, or write it another way") -> UnsupportedError:
     """Return the error that a rule raises when it cannot write an operator."""
     return UnsupportedError(what, hint=hint)
 
@@ -222,7 +222,7 @@ class Program:
                 continue
             counted = prod(whole.shape)
             full = [w for w, _ in wishes.most_common() if w and prod(w.shape) == counted and not w.offset]
-            fits = _packed(whole)
+            fits = _is_gapless(whole)
             found[name] = full[0] if full and fits else whole
         return found
 
@@ -242,7 +242,7 @@ class Program:
             MirageError: No operators give these elements in this order.
         """
         if value.keep is not None:
-            raise stuck("expected finite numbers, got minus infinity, which only a softmax may read")
+            raise unsupported("expected finite numbers, got minus infinity, which only a softmax may read")
         extents = [prod(n for n, _ in group) for group in groups]
         base = value.base
         if isinstance(base, Constant):
@@ -271,13 +271,13 @@ class Program:
         return tensor if tensor.shape == wanted else self.graph.reshape(tensor, wanted)
 
     def _source(self, source: Source, offset: int, groups: Sequence[Sequence[Digit]]) -> Tensor:
-        moved = [joined([digit for digit in group if digit[1]]) for group in groups]
+        moved = [merge_digits([digit for digit in group if digit[1]]) for group in groups]
         view = View(tuple(moved), offset)
         wish = None
         if view.plain and len(groups) <= MAX_RANK:
             shape = tuple(view.shape) or (1,)
             strides = view.strides or (1,)
-            wish = Layout(shape, strides, offset) if addressable(shape, strides) else None
+            wish = Layout(shape, strides, offset) if is_addressable(shape, strides) else None
         self.sources[source.name] = source
         self.wishes.setdefault(source.name, Counter())[wish] += 1
         if self.layouts is None:
@@ -297,12 +297,12 @@ class Program:
             )
         if wish == layout:
             return self.inputs[source.name]
-        inner = [[piece for digit in group for piece in _within(digit, layout)] for group in moved]
-        return self._tensor(self.inputs[source.name], _from_start(offset, layout), inner)
+        inner = [[piece for digit in group for piece in _digits_in_layout(digit, layout)] for group in moved]
+        return self._tensor(self.inputs[source.name], _row_major_offset(offset, layout), inner)
 
     def _tensor(self, base: Tensor, offset: int, groups: Sequence[Sequence[Digit]]) -> Tensor:
         """Write the digits of a program's tensor as at most one reshape, slices, a transpose and a reshape."""
-        moved = [joined([digit for digit in group if digit[1]]) for group in groups]
+        moved = [merge_digits([digit for digit in group if digit[1]]) for group in groups]
         shape = tuple(prod(n for n, _ in group) for group in moved)
         wanted = [digit for group in moved for digit in group]
         axes = sorted(wanted, key=lambda digit: -digit[1])
@@ -311,7 +311,7 @@ class Program:
         outer = [total, *steps]
         if any(a % b for a, b in zip(outer, steps, strict=False)):
             text = f"expected steps that divide each other and {total} elements, got {steps}"
-            raise stuck(text, "take every element, or slices of extents that the step divides")
+            raise unsupported(text, "take every element, or slices of extents that the step divides")
         last = steps[-1] if steps else total
         factors = [*(a // b for a, b in zip(outer, steps, strict=False)), last]
         starts, left = [], offset
@@ -321,7 +321,7 @@ class Program:
         parts = [(start, start + n) for start, (n, _) in zip(starts, axes, strict=True)] + [(left, left + 1)]
         whole = [start == 0 and stop == extent for (start, stop), extent in zip(parts, factors, strict=True)]
         if any(stop > extent for (_, stop), extent in zip(parts, factors, strict=True)):
-            raise stuck(f"expected digits inside of {list(base.shape)}, got {axes} from {offset} on")
+            raise unsupported(f"expected digits inside of {list(base.shape)}, got {axes} from {offset} on")
         found = base
         if not all(whole):
             found = self._sliced(base, factors, parts)
@@ -342,12 +342,12 @@ class Program:
         return found
 
 
-def _packed(layout: Layout) -> bool:
+def _is_gapless(layout: Layout) -> bool:
     """Return whether a layout in stride order has no gaps between its elements."""
     return layout.strides == row_major(layout.shape)
 
 
-def _within(digit: Digit, layout: Layout) -> list[Digit]:
+def _digits_in_layout(digit: Digit, layout: Layout) -> list[Digit]:
     """Convert a digit of a tensor's memory to digits of the row-major index of its declared layout.
 
     Sound: a digit is cut into pieces, as ``refined`` cuts them, each of which lies within one dim of the layout: the
@@ -362,12 +362,12 @@ def _within(digit: Digit, layout: Layout) -> list[Digit]:
             if extent <= room:
                 return [(extent, jump * place)]
             if jump * room == length and extent % room == 0:
-                return [*_within((extent // room, stride * room), layout), (room, jump * place)]
+                return [*_digits_in_layout((extent // room, stride * room), layout), (room, jump * place)]
             break
-    raise stuck(f"expected strides of {list(layout.strides)}, got {stride}")
+    raise unsupported(f"expected strides of {list(layout.strides)}, got {stride}")
 
 
-def _from_start(offset: int, layout: Layout) -> int:
+def _row_major_offset(offset: int, layout: Layout) -> int:
     """Convert a memory offset to the row-major index of a layout."""
     left, found = offset - layout.offset, 0
     places = sorted(zip(layout.strides, row_major(layout.shape), layout.shape, strict=True), reverse=True)

@@ -13,8 +13,8 @@ from math import prod
 
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape, broadcast, row_major
-from mirage_formal.torch.values import ImportedGraph, Program, Value, stuck
-from mirage_formal.torch.views import Digit, Digits, View, dense, expand, joined, pieces, refine
+from mirage_formal.torch.values import ImportedGraph, Program, Value, unsupported
+from mirage_formal.torch.views import Digit, Digits, View, expand, merge_digits, refine, row_major_view, split_digit
 
 #: Function that writes an operator; ``axes`` are the operands' dims of the dims that it works along.
 Maker = Callable[[ImportedGraph, Sequence[Tensor], Sequence[int]], Tensor]
@@ -43,7 +43,7 @@ def _indices(dims: Sequence[Sequence[Digits]]) -> list[_Index]:
     ]
 
 
-def _refined(views: Sequence[View], shape: Shape) -> list[list[Digits]] | None:
+def _common_digits(views: Sequence[View], shape: Shape) -> list[list[Digits]] | None:
     """Return the digits of several operands for each dim of a broadcast shape.
 
     The result is None if two operands have no common refinement of their digits.
@@ -53,14 +53,14 @@ def _refined(views: Sequence[View], shape: Shape) -> list[list[Digits]] | None:
     return None if None in columns else [column for column in columns if column is not None]
 
 
-def _alike(program: Program, values: Sequence[Value], shape: Shape) -> tuple[list[Value], list[list[Digits]]]:
+def _align_operands(program: Program, values: Sequence[Value], shape: Shape) -> tuple[list[Value], list[list[Digits]]]:
     """Return the operands with their refined digits; operands that split dims differently are materialized first."""
-    found, dims = list(values), _refined([value.view for value in values], shape)
+    found, dims = list(values), _common_digits([value.view for value in values], shape)
     if dims is None:
-        found = [value if value.view.plain else full(program, value) for value in values]
-        dims = _refined([value.view for value in found], shape)
+        found = [value if value.view.plain else materialize_row_major(program, value) for value in values]
+        dims = _common_digits([value.view for value in found], shape)
     if dims is None:
-        raise stuck(f"expected operands that cut their dims alike, got {[value.view.dims for value in values]}")
+        raise unsupported(f"expected operands that cut their dims alike, got {[value.view.dims for value in values]}")
     return found, dims
 
 
@@ -84,14 +84,16 @@ def apply(
         MirageError: The operator cannot be written for these operands.
     """
     shape = common_shape([value.shape for value in values])
-    main = _largest(values)
-    values, dims = _alike(program, [_apart(v) if i == main else v for i, v in enumerate(values)], shape)
+    main = _main_operand(values)
+    values, dims = _align_operands(
+        program, [_split_at_base_dims(v) if i == main else v for i, v in enumerate(values)], shape
+    )
     indices = _indices(dims)
     used = [item for item in indices if any(item.strides) or item.dim in along]
     groups = _groups(used, values[main], main, along, one=one)
     if one and not any(item.dim in along for group in groups for item in group):
         groups.append([])  # the dim has one element
-    groups = _padded(groups, values[main])
+    groups = _pad_dims(groups, values[main])
     axes = [number for number, group in enumerate(groups) if group and group[0].dim in along]
     axes = axes or ([len(groups) - 1] if one else [])
     laid = []
@@ -101,24 +103,28 @@ def apply(
         hidden = i == main and any(stride == 0 for axis in axes for _, stride in parts[axis])
         laid.append(program.lay(value, parts, real=hidden))
     result = make(program.graph, laid, axes)
-    return Value(result, _seen(result, groups, [[i for i in indices if i.dim == d] for d in range(len(shape))], along))
+    return Value(
+        result, _result_view(result, groups, [[i for i in indices if i.dim == d] for d in range(len(shape))], along)
+    )
 
 
-def _largest(values: Sequence[Value]) -> int:
+def _main_operand(values: Sequence[Value]) -> int:
     """Return the operand with most distinct elements; among equals a computed tensor, then the first."""
     sizes = [prod(n for digits in value.view.dims for n, stride in digits if stride) for value in values]
     return max(range(len(values)), key=lambda i: (sizes[i], isinstance(values[i].base, Tensor), -i))
 
 
-def _apart(value: Value) -> Value:
+def _split_at_base_dims(value: Value) -> Value:
     """Return a value whose digits are split at the dims of its base tensor."""
     if not isinstance(value.base, Tensor):
         return value
-    dims = tuple(tuple(p for digit in digits for p in pieces(digit, value.base.shape)) for digits in value.view.dims)
+    dims = tuple(
+        tuple(p for digit in digits for p in split_digit(digit, value.base.shape)) for digits in value.view.dims
+    )
     return Value(value.base, View(dims, value.view.offset), value.keep)
 
 
-def _padded(groups: list[list[_Index]], value: Value) -> list[list[_Index]]:
+def _pad_dims(groups: list[list[_Index]], value: Value) -> list[list[_Index]]:
     """Return an operator's dims with dims of extent 1 as in its main operand, and at least two dims."""
     extents = [prod(item.extent for item in group) for group in groups]
     shape = value.base.shape if isinstance(value.base, Tensor) else ()
@@ -128,7 +134,7 @@ def _padded(groups: list[list[_Index]], value: Value) -> list[list[_Index]]:
     return [[]] * (2 - len(groups)) + groups
 
 
-def _seen(
+def _result_view(
     result: Tensor, groups: Sequence[Sequence[_Index]], dims: Sequence[Sequence[_Index]], along: Collection[int] = ()
 ) -> View:
     """Return the view of an operator's result in torch's shape.
@@ -142,7 +148,10 @@ def _seen(
             stride[item] = inner
             inner *= item.extent
     return View(
-        tuple(joined([(i.extent, stride.get(i, 0)) for i in dim if i in stride or i.dim not in along]) for dim in dims)
+        tuple(
+            merge_digits([(i.extent, stride.get(i, 0)) for i in dim if i in stride or i.dim not in along])
+            for dim in dims
+        )
     )
 
 
@@ -157,7 +166,7 @@ def common_shape(shapes: Sequence[Shape]) -> Shape:
     for shape in shapes:
         found = None if found is None else broadcast(found, ((1,) * (rank - len(shape))) + tuple(shape))
     if found is None:
-        raise stuck(f"expected shapes that broadcast, got {[list(shape) for shape in shapes]}")
+        raise unsupported(f"expected shapes that broadcast, got {[list(shape) for shape in shapes]}")
     return found
 
 
@@ -202,15 +211,15 @@ def product(program: Program, a: Value, b: Value) -> Value:
     Sound: the sum over k is the same for each index of the result, whichever of its digits stand in which dim.
     """
     lead = common_shape([a.shape[:-2], b.shape[:-2]]) if a.shape[2:] or b.shape[2:] else ()
-    if _refined([View(a.view.dims[-1:]), View(b.view.dims[-2:-1])], a.shape[-1:]) is None:
-        a, b = (value if value.view.plain else full(program, value) for value in (a, b))
-    batch = _refined([View(a.view.dims[:-2]), View(b.view.dims[:-2])], lead)
+    if _common_digits([View(a.view.dims[-1:]), View(b.view.dims[-2:-1])], a.shape[-1:]) is None:
+        a, b = (value if value.view.plain else materialize_row_major(program, value) for value in (a, b))
+    batch = _common_digits([View(a.view.dims[:-2]), View(b.view.dims[:-2])], lead)
     if batch is None:
-        a, b = (value if value.view.plain else full(program, value) for value in (a, b))
-        batch = _refined([View(a.view.dims[:-2]), View(b.view.dims[:-2])], lead)
-    inner = _refined([View(a.view.dims[-1:]), View(b.view.dims[-2:-1])], a.shape[-1:])
+        a, b = (value if value.view.plain else materialize_row_major(program, value) for value in (a, b))
+        batch = _common_digits([View(a.view.dims[:-2]), View(b.view.dims[:-2])], lead)
+    inner = _common_digits([View(a.view.dims[-1:]), View(b.view.dims[-2:-1])], a.shape[-1:])
     if batch is None or inner is None:
-        raise stuck("expected operands that cut their dims alike")
+        raise unsupported("expected operands that cut their dims alike")
     shared = _indices(batch)
     above = [_Index(-2, i, n, (s, 0)) for i, (n, s) in enumerate(a.view.dims[-2])]
     beside = [_Index(-1, i, n, (0, s)) for i, (n, s) in enumerate(b.view.dims[-1])]
@@ -232,7 +241,7 @@ def product(program: Program, a: Value, b: Value) -> Value:
         laid.append(program.lay(value, pairs, real=any(s == 0 for pair in pairs for _, s in pair)))
     result = program.graph.matmul(*laid)
     dims = [[item for item in shared if item.dim == d] for d in range(len(lead))]
-    return Value(result, _seen(result, [*groups, rows, columns], [*dims, above, beside]))
+    return Value(result, _result_view(result, [*groups, rows, columns], [*dims, above, beside]))
 
 
 def _batches(indices: Sequence[_Index]) -> list[list[_Index]]:
@@ -250,10 +259,10 @@ def concatenate(program: Program, values: Sequence[Value], axis: int) -> Value:
     """Write a concatenation along a torch dim; the other dims are equal."""
     shape = tuple(1 if d == axis else n for d, n in enumerate(values[0].shape))
     heads = [View((*v.view.dims[:axis], (), *v.view.dims[axis + 1 :])) for v in values]
-    dims = _refined(heads, shape)
+    dims = _common_digits(heads, shape)
     if dims is None:
-        values = [full(program, value) for value in values]
-        dims = _refined([View((*v.view.dims[:axis], (), *v.view.dims[axis + 1 :])) for v in values], shape)
+        values = [materialize_row_major(program, value) for value in values]
+        dims = _common_digits([View((*v.view.dims[:axis], (), *v.view.dims[axis + 1 :])) for v in values], shape)
     assert dims is not None
     indices = _indices(dims)
     main = max(range(len(values)), key=lambda i: prod(values[i].shape))
@@ -284,13 +293,13 @@ def concatenate(program: Program, values: Sequence[Value], axis: int) -> Value:
     groups[where] = [last]
     rest = [[item for item in indices if item.dim == d] for d in range(len(shape))]
     rest[axis] = [last]
-    return Value(result, _seen(result, groups, rest))
+    return Value(result, _result_view(result, groups, rest))
 
 
-def full(program: Program, value: Value) -> Value:
+def materialize_row_major(program: Program, value: Value) -> Value:
     """Materialize a value as a row-major tensor of the program in torch's shape."""
     laid = program.lay(value, value.view.dims, real=True)
-    return Value(laid, View(dense(value.shape).dims))
+    return Value(laid, View(row_major_view(value.shape).dims))
 
 
 def cast(program: Program, value: Value, dtype: DType) -> Value:

@@ -9,52 +9,52 @@ from math import prod
 import mirage_formal.torch.views as views
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.torch.call import Call, Written, round_number
-from mirage_formal.torch.values import Program, Value, stuck
-from mirage_formal.torch.view_propagation import concatenate, full
+from mirage_formal.torch.values import Program, Value, unsupported
+from mirage_formal.torch.view_propagation import concatenate, materialize_row_major
 from mirage_formal.torch.views import View
 
 
-def seen(value: Value, view: View) -> Value:
+def with_view(value: Value, view: View) -> Value:
     """Return a value through another view of the same base."""
     if value.keep is not None:
-        raise stuck("expected finite numbers, got minus infinity, which only a softmax may read")
+        raise unsupported("expected finite numbers, got minus infinity, which only a softmax may read")
     return Value(value.base, view)
 
 
-def reshaped(program: Program, value: Value, shape: Sequence[int]) -> Value:
+def reshape_value(program: Program, value: Value, shape: Sequence[int]) -> Value:
     """Return the elements in row-major order under another shape, of which one extent may be -1."""
     known = prod(n for n in shape if n != -1)
     shape = [prod(value.shape) // known if n == -1 else n for n in shape]
     found = views.reshape(value.view, shape)
     if found is None:
-        value = full(program, value)
+        value = materialize_row_major(program, value)
         found = views.reshape(value.view, shape)
     assert found is not None
-    return seen(value, found)
+    return with_view(value, found)
 
 
-def cut(program: Program, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+def slice_value(program: Program, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
     """Return a slice of a dim."""
-    found = views.cut(value.view, axis, start, stop, step)
+    found = views.slice_view(value.view, axis, start, stop, step)
     if found is None:
-        value = full(program, value)
-        found = views.cut(value.view, axis, start, stop, step)
+        value = materialize_row_major(program, value)
+        found = views.slice_view(value.view, axis, start, stop, step)
     assert found is not None
-    return seen(value, found)
+    return with_view(value, found)
 
 
 def _axis(call: Call, value: Value, name: str = "dim") -> int:
     return call.whole(name) % max(len(value.shape), 1)
 
 
-def same(call: Call) -> Written:
+def identity_rule(call: Call) -> Written:
     """Return the operand itself."""
     return call.value(next(iter(call.given)))
 
 
 def reshape(call: Call) -> Written:
     """Write ``reshape`` to the shape that torch has inferred."""
-    return reshaped(call.program, call.value(), call.shape)
+    return reshape_value(call.program, call.value(), call.shape)
 
 
 def transpose(call: Call) -> Written:
@@ -67,13 +67,13 @@ def transpose(call: Call) -> Written:
         a, b = (axes[-2], axes[-1]) if len(axes) > 1 else (0, 0)
     if axes:
         axes[a], axes[b] = axes[b], axes[a]
-    return seen(value, views.permute(value.view, axes))
+    return with_view(value, views.permute(value.view, axes))
 
 
 def permute(call: Call) -> Written:
     """Write ``permute``: reorder the dims."""
     value = call.value()
-    return seen(value, views.permute(value.view, call.dims("dims", len(value.shape))))
+    return with_view(value, views.permute(value.view, call.dims("dims", len(value.shape))))
 
 
 def movedim(call: Call) -> Written:
@@ -84,13 +84,13 @@ def movedim(call: Call) -> Written:
     order = [d for d in range(rank) if d not in source]
     for place, dim in sorted(zip(goal, source, strict=True)):
         order.insert(place, dim)
-    return seen(value, views.permute(value.view, order))
+    return with_view(value, views.permute(value.view, order))
 
 
 def expand(call: Call) -> Written:
     """Write ``expand``: repeat dims of extent 1."""
     value = call.value()
-    return seen(value, views.expand(value.view, call.shape))
+    return with_view(value, views.expand(value.view, call.shape))
 
 
 def repeat(call: Call) -> Written:
@@ -99,20 +99,20 @@ def repeat(call: Call) -> Written:
     shape = (1,) * (len(times) - len(value.shape)) + value.shape
     split = [n for pair in zip((1,) * len(shape), shape, strict=True) for n in pair]
     wide = [n for pair in zip(times, shape, strict=True) for n in pair]
-    found = reshaped(call.program, value, split)
-    return reshaped(call.program, seen(found, views.expand(found.view, wide)), call.shape)
+    found = reshape_value(call.program, value, split)
+    return reshape_value(call.program, with_view(found, views.expand(found.view, wide)), call.shape)
 
 
 def repeat_interleave(call: Call) -> Written:
     """Write ``repeat_interleave``: repeat each index of a dim."""
     value, times = call.value(), call.whole("repeats")
     if call.given.get("dim") is None:
-        value = reshaped(call.program, value, (prod(value.shape),))
+        value = reshape_value(call.program, value, (prod(value.shape),))
     axis = 0 if call.given.get("dim") is None else _axis(call, value)
     shape = value.shape
-    found = reshaped(call.program, value, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    found = reshape_value(call.program, value, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
     wide = (*shape[: axis + 1], times, *shape[axis + 1 :])
-    return reshaped(call.program, seen(found, views.expand(found.view, wide)), call.shape)
+    return reshape_value(call.program, with_view(found, views.expand(found.view, wide)), call.shape)
 
 
 def _range(call: Call, extent: int) -> tuple[int, int]:
@@ -129,8 +129,8 @@ def slice_(call: Call) -> Written:
     axis = _axis(call, value)
     start, stop = _range(call, value.shape[axis])
     if stop <= start:
-        raise stuck(f"expected at least one index of dim {axis}, got {start}:{stop}")
-    return cut(call.program, value, axis, start, stop, call.whole("step"))
+        raise unsupported(f"expected at least one index of dim {axis}, got {start}:{stop}")
+    return slice_value(call.program, value, axis, start, stop, call.whole("step"))
 
 
 def narrow(call: Call) -> Written:
@@ -138,7 +138,7 @@ def narrow(call: Call) -> Written:
     value = call.value()
     axis, start = _axis(call, value), call.whole("start")
     start += value.shape[axis] if start < 0 else 0
-    return cut(call.program, value, axis, start, start + call.whole("length"))
+    return slice_value(call.program, value, axis, start, start + call.whole("length"))
 
 
 def select(call: Call) -> Written:
@@ -146,20 +146,20 @@ def select(call: Call) -> Written:
     value = call.value()
     axis = _axis(call, value)
     place = call.whole("index") % value.shape[axis]
-    return _dropped(cut(call.program, value, axis, place, place + 1), [axis])
+    return _drop_dims(slice_value(call.program, value, axis, place, place + 1), [axis])
 
 
-def _dropped(value: Value, axes: Sequence[int]) -> Value:
+def _drop_dims(value: Value, axes: Sequence[int]) -> Value:
     dims = tuple(digits for axis, digits in enumerate(value.view.dims) if axis not in axes)
-    return seen(value, View(dims, value.view.offset))
+    return with_view(value, View(dims, value.view.offset))
 
 
 def _parts(call: Call, value: Value, axis: int, sizes: Sequence[int]) -> tuple[Value, ...]:
     ends = accumulate(sizes)
-    return tuple(cut(call.program, value, axis, end - n, end) for n, end in zip(sizes, ends, strict=True))
+    return tuple(slice_value(call.program, value, axis, end - n, end) for n, end in zip(sizes, ends, strict=True))
 
 
-def _even(extent: int, size: int) -> list[int]:
+def _even_parts(extent: int, size: int) -> list[int]:
     return [min(size, extent - first) for first in range(0, extent, size)]
 
 
@@ -168,7 +168,7 @@ def chunk(call: Call) -> Written:
     value = call.value()
     axis = _axis(call, value)
     size = -(-value.shape[axis] // call.whole("chunks"))
-    return _parts(call, value, axis, _even(value.shape[axis], size))
+    return _parts(call, value, axis, _even_parts(value.shape[axis], size))
 
 
 def split(call: Call) -> Written:
@@ -178,29 +178,31 @@ def split(call: Call) -> Written:
     if "split_sizes" in call.given:
         return _parts(call, value, axis, call.wholes("split_sizes"))
     size = call.wholes("split_size")
-    return _parts(call, value, axis, _even(value.shape[axis], size[0]) if len(size) == 1 else size)
+    return _parts(call, value, axis, _even_parts(value.shape[axis], size[0]) if len(size) == 1 else size)
 
 
 def unbind(call: Call) -> Written:
     """Write ``unbind``: all indices of a dim as separate results."""
     value = call.value()
     axis = _axis(call, value)
-    return tuple(_dropped(part, [axis]) for part in _parts(call, value, axis, [1] * value.shape[axis]))
+    return tuple(_drop_dims(part, [axis]) for part in _parts(call, value, axis, [1] * value.shape[axis]))
 
 
-def _replaced(call: Call, value: Value, source: Value, axis: int, start: int) -> Written:
+def _replace_range(call: Call, value: Value, source: Value, axis: int, start: int) -> Written:
     """Return a tensor with a range of a dim replaced by another tensor, in its own element type."""
     stop, extent = start + source.shape[axis], value.shape[axis]
     source = call.typed(source, f"torch.{value.dtype.value}")
-    parts = [cut(call.program, value, axis, *ends) for ends in ((0, start), (stop, extent)) if ends[0] < ends[1]]
+    parts = [
+        slice_value(call.program, value, axis, *ends) for ends in ((0, start), (stop, extent)) if ends[0] < ends[1]
+    ]
     parts.insert(1 if start else 0, source)
     return concatenate(call.program, parts, axis) if len(parts) > 1 else source
 
 
-def _written(call: Call, name: str, shape: Sequence[int]) -> Value:
+def _written_value(call: Call, name: str, shape: Sequence[int]) -> Value:
     """Return the written value, expanded to the shape of the place that it is written to."""
     value = call.value(name)
-    return value if tuple(value.shape) == tuple(shape) else seen(value, views.expand(value.view, tuple(shape)))
+    return value if tuple(value.shape) == tuple(shape) else with_view(value, views.expand(value.view, tuple(shape)))
 
 
 def slice_scatter(call: Call) -> Written:
@@ -209,11 +211,11 @@ def slice_scatter(call: Call) -> Written:
     axis = _axis(call, value)
     start, stop = _range(call, value.shape[axis])
     if call.whole("step") != 1:
-        raise stuck(f"expected a range without gaps, got steps of {call.whole('step')}")
+        raise unsupported(f"expected a range without gaps, got steps of {call.whole('step')}")
     if stop <= start:
         return value
     shape = tuple(stop - start if d == axis else n for d, n in enumerate(value.shape))
-    return _replaced(call, value, _written(call, "src", shape), axis, start)
+    return _replace_range(call, value, _written_value(call, "src", shape), axis, start)
 
 
 def select_scatter(call: Call) -> Written:
@@ -221,10 +223,10 @@ def select_scatter(call: Call) -> Written:
     value = call.value()
     axis = _axis(call, value)
     shape = tuple(n for d, n in enumerate(value.shape) if d != axis)
-    source = _written(call, "src", shape)
+    source = _written_value(call, "src", shape)
     digits = (*source.view.dims[:axis], (), *source.view.dims[axis:])
-    return _replaced(
-        call, value, seen(source, View(digits, source.view.offset)), axis, call.whole("index") % value.shape[axis]
+    return _replace_range(
+        call, value, with_view(source, View(digits, source.view.offset)), axis, call.whole("index") % value.shape[axis]
     )
 
 
@@ -233,20 +235,20 @@ def index_copy(call: Call) -> Written:
     value, indices = call.value(), call.wholes("index")
     axis = _axis(call, value)
     if list(indices) != list(range(indices[0], indices[0] + len(indices))) or indices[0] < 0:
-        raise stuck(f"expected indices one after another, got {list(indices)[:8]}")
+        raise unsupported(f"expected indices one after another, got {list(indices)[:8]}")
     shape = tuple(len(indices) if d == axis else n for d, n in enumerate(value.shape))
-    return _replaced(call, value, _written(call, "source", shape), axis, indices[0])
+    return _replace_range(call, value, _written_value(call, "source", shape), axis, indices[0])
 
 
 def copy(call: Call) -> Written:
     """Write ``copy``: the source in the shape and element type of the tensor that it overwrites."""
-    found = _written(call, "src", call.shape)
+    found = _written_value(call, "src", call.shape)
     return call.typed(found, None if call.dtype is None else f"torch.{call.dtype.value}")
 
 
 def fill(call: Call) -> Written:
     """Write ``fill``: a tensor of one element, expanded to the shape of another tensor."""
-    found = _written(call, "value", call.shape)
+    found = _written_value(call, "value", call.shape)
     return call.typed(found, None if call.dtype is None else f"torch.{call.dtype.value}")
 
 
@@ -258,22 +260,22 @@ def pad(call: Call) -> Written:
     for axis, before, after in pairs:
         start, stop = max(-before, 0), value.shape[axis] - max(-after, 0)
         if stop <= start:
-            raise stuck(f"expected elements of dim {axis} that are kept, got none")
-        value = cut(call.program, value, axis, start, stop)
+            raise unsupported(f"expected elements of dim {axis} that are kept, got none")
+        value = slice_value(call.program, value, axis, start, stop)
     if not any(before > 0 or after > 0 for _, before, after in pairs):
         return value
-    found = full(call.program, value).base
+    found = materialize_row_major(call.program, value).base
     assert isinstance(found, Tensor)
     for axis, before, after in pairs:
         found = call.program.graph.pad(found, axis, max(before, 0), max(after, 0), round_number(number, value.dtype))
-    return Value(found, views.dense(call.shape))
+    return Value(found, views.row_major_view(call.shape))
 
 
 def concat(call: Call) -> Written:
     """Write ``cat``: a concatenation along a dim."""
     values = [value for value in call.values() if prod(value.shape)]
     if not values:
-        raise stuck("expected at least one element, got empty tensors")
+        raise unsupported("expected at least one element, got empty tensors")
     axis = _axis(call, values[0])
     values = call.alike(values)
     return concatenate(call.program, values, axis) if len(values) > 1 else values[0]
@@ -284,11 +286,11 @@ def stack(call: Call) -> Written:
     axis = call.whole("dim") % len(call.shape)
     values = call.alike(call.values())
     shape = tuple(1 if d == axis else n for d, n in enumerate(call.shape))
-    parts = [reshaped(call.program, value, shape) for value in values]
+    parts = [reshape_value(call.program, value, shape) for value in values]
     return concatenate(call.program, parts, axis) if len(parts) > 1 else parts[0]
 
 
-def typed(call: Call) -> Written:
+def cast_rule(call: Call) -> Written:
     """Write a cast to another element type; a cast to a mask is 1 where the number is nonzero."""
     value = call.value()
     wanted = call.given.get("dtype")
@@ -301,5 +303,5 @@ def typed(call: Call) -> Written:
 def dropout(call: Call) -> Written:
     """Write ``dropout`` in evaluation: the operand itself."""
     if call.given["train"] and call.given["p"]:
-        raise stuck("expected dropout in evaluation, got dropout in training", "call module.eval() first")
+        raise unsupported("expected dropout in evaluation, got dropout in training", "call module.eval() first")
     return call.value("input")

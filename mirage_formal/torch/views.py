@@ -18,7 +18,7 @@ Digit = tuple[int, int]
 Digits = tuple[Digit, ...]
 
 
-def joined(digits: Sequence[Digit]) -> Digits:
+def merge_digits(digits: Sequence[Digit]) -> Digits:
     """Return the digits without those of extent 1, and with mergeable neighbours merged.
 
     Sound: for indices i < m and j < n, i n s + j s = (i n + j) s.
@@ -80,14 +80,14 @@ class View:
         return step == elements and self.offset == 0
 
 
-def dense(shape: Sequence[int]) -> View:
+def row_major_view(shape: Sequence[int]) -> View:
     """Return the view of a whole row-major tensor."""
-    return strided(shape, row_major(tuple(shape)))
+    return strided_view(shape, row_major(tuple(shape)))
 
 
-def strided(shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> View:
+def strided_view(shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> View:
     """Return the view of a torch tensor in its memory."""
-    return View(tuple(joined([pair]) for pair in zip(shape, strides, strict=True)), offset)
+    return View(tuple(merge_digits([pair]) for pair in zip(shape, strides, strict=True)), offset)
 
 
 def reshape(view: View, shape: Sequence[int]) -> View | None:
@@ -99,7 +99,7 @@ def reshape(view: View, shape: Sequence[int]) -> View | None:
     to other dims; neighbours are joined where one digit stands for both, and a digit of extent m n is the digits m and
     n of its own index.
     """
-    left = list(joined([digit for digits in view.dims for digit in digits]))
+    left = list(merge_digits([digit for digits in view.dims for digit in digits]))
     found: list[Digits] = []
     for wanted in shape:
         taken: list[Digit] = []
@@ -115,7 +115,7 @@ def reshape(view: View, shape: Sequence[int]) -> View | None:
                 wanted = 1
             else:
                 return None
-        found.append(joined(taken))
+        found.append(merge_digits(taken))
     return View(tuple(found), view.offset)
 
 
@@ -131,7 +131,7 @@ def expand(view: View, shape: Sequence[int]) -> View:
     return View(tuple(((n, 0),) if not digits and n > 1 else digits for digits, n in pairs), view.offset)
 
 
-def cut(view: View, axis: int, start: int, stop: int, step: int = 1) -> View | None:
+def slice_view(view: View, axis: int, start: int, stop: int, step: int = 1) -> View | None:
     """Return the view of every step-th index of a dim from start to stop; None if they are not expressible as digits.
 
     Sound: of one digit, index start + i step stands at start s + i step s. Of several, with n the product of the
@@ -151,10 +151,10 @@ def _cut(digits: Digits, start: int, stop: int, step: int) -> tuple[Digits, int]
         return (), 0
     (_, stride), rest = digits[0], digits[1:]
     if not rest:
-        return joined([(count, stride * step)]), start * stride
+        return merge_digits([(count, stride * step)]), start * stride
     inner = prod(n for n, _ in rest)
     if start % inner == 0 and stop % inner == 0 and step == 1:
-        return joined([((stop - start) // inner, stride), *rest]), start // inner * stride
+        return merge_digits([((stop - start) // inner, stride), *rest]), start // inner * stride
     first = start // inner
     if first != (stop - 1) // inner:
         return None
@@ -162,7 +162,7 @@ def _cut(digits: Digits, start: int, stop: int, step: int) -> tuple[Digits, int]
     return None if found is None else (found[0], found[1] + first * stride)
 
 
-def pieces(digit: Digit, shape: Shape) -> list[Digit]:
+def split_digit(digit: Digit, shape: Shape) -> list[Digit]:
     """Split a digit of the row-major index of a shape at the shape's dims, as far as it splits evenly.
 
     Sound: as ``refine``.
@@ -172,7 +172,7 @@ def pieces(digit: Digit, shape: Shape) -> list[Digit]:
         if length > 1 and 0 < step <= stride and stride % step == 0:
             room = length // (stride // step)
             if length % (stride // step) == 0 and extent > room > 1 and extent % room == 0:
-                return [*pieces((extent // room, stride * room), shape), (room, stride)]
+                return [*split_digit((extent // room, stride * room), shape), (room, stride)]
             break
     return [digit]
 

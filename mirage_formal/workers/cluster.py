@@ -24,8 +24,8 @@ from contextlib import suppress
 from typing import IO, Any, Final
 
 from mirage_formal.errors import ClusterError
-from mirage_formal.workers.cluster_worker import TOPIC, Order, compute
-from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Event, Executor, Lost, Slot
+from mirage_formal.workers.cluster_worker import TOPIC, WorkerTask, compute
+from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, AttemptLost, Event, Executor, Slot
 from mirage_formal.workers.task_progress import EVERY_S
 
 #: Seconds to reach a scheduler, and then for its first worker to appear.
@@ -138,12 +138,12 @@ class Cluster(Executor[_Thread]):
             self._client = client_class(scheduler, timeout=_CONNECT_S, set_as_default=False)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             hint = "start one with: dask scheduler, and on every machine: dask worker ADDRESS"
-            what = f"expected a dask scheduler, got none: {_short(error)}"
+            what = f"expected a dask scheduler, got none: {_shorten(error)}"
             raise ClusterError(what, where=address, hint=hint) from None
         self._client.subscribe_topic(TOPIC, self._hear)
         end = time.monotonic() + _APPEAR_S
         while not self._slots and time.monotonic() < end:
-            refused = self._take_on(self._threads())
+            refused = self._add_workers(self._threads())
             if refused:
                 hint = "install the same mirage_formal and the same packages on every machine"
                 raise ClusterError("; ".join(refused[:3]), where=address, hint=hint)
@@ -159,10 +159,10 @@ class Cluster(Executor[_Thread]):
             found: dict[str, int] = self._client.nthreads()
         except (OSError, RuntimeError, CancelledError) as error:
             hint = "what was found by now is in the journal; --resume continues"
-            raise ClusterError(f"lost the scheduler: {_short(error)}", where="cluster", hint=hint) from None
+            raise ClusterError(f"lost the scheduler: {_shorten(error)}", where="cluster", hint=hint) from None
         return found
 
-    def _take_on(self, threads: dict[str, int]) -> list[str]:
+    def _add_workers(self, threads: dict[str, int]) -> list[str]:
         """Make slots of the new workers; return the faults of those that may not be used."""
         known = {slot.home for slot in self._slots} | self._refused
         new = [address for address in threads if address not in known]
@@ -173,7 +173,7 @@ class Cluster(Executor[_Thread]):
         for address, theirs in self._client.run(self._environment, workers=new, on_error="return").items():
             if isinstance(theirs, OSError):
                 continue  # it is on its way out, or is asked again
-            wrong = _difference(ours, theirs)
+            wrong = _environment_difference(ours, theirs)
             if wrong:
                 self._refused.add(address)
                 refused.append(f"worker {address}: {wrong}")
@@ -188,7 +188,7 @@ class Cluster(Executor[_Thread]):
         gone = [slot for slot in self._slots if slot.home not in threads]
         for slot in gone:
             self._slots.remove(slot)
-        self.remarks += [f"not used: {text}" for text in self._take_on(threads)]
+        self.remarks += [f"not used: {text}" for text in self._add_workers(threads)]
         if self._slots:
             self._seen = self._looked
         elif self._looked - self._seen > _ALONE_S:
@@ -205,7 +205,7 @@ class Cluster(Executor[_Thread]):
         self._sent += 1
         key = f"mirage_formal-{self._name}-{self._sent}"
         tell_s = max(EVERY_S, len(self._slots) / _EVENTS_PER_S)
-        order = Order(pickle.dumps((function, task)), key, limit_s, self._memory, self._preload, tell_s)
+        order = WorkerTask(pickle.dumps((function, task)), key, limit_s, self._memory, self._preload, tell_s)
         future = self._client.submit(compute, order, key=key, workers=[slot.home], pure=False)
         slot.future = future
         future.add_done_callback(lambda ended: self._ended.put((slot, ended)))
@@ -238,24 +238,24 @@ class Cluster(Executor[_Thread]):
                 yield slot, event
         if time.monotonic() - self._looked >= _LOOK_EVERY_S:
             for slot in self._look():
-                self._forget(slot)
-                yield slot, Lost("its worker left the cluster")
+                self._cancel_task(slot)
+                yield slot, AttemptLost("its worker left the cluster")
 
     def _answer(self, slot: _Thread) -> Event:
         """Return the event of a dask task that has ended; without an answer, the try counts as lost."""
         try:
             event: Event = slot.future.result(timeout=_FETCH_S)
         except (Exception, CancelledError) as error:
-            event = Lost(f"its worker or its answer was lost: {_short(error)}")
+            event = AttemptLost(f"its worker or its answer was lost: {_shorten(error)}")
             self._threads()  # if it is the scheduler that was lost, no other try would help
-        self._forget(slot)
+        self._cancel_task(slot)
         return event
 
     def _stop(self, slot: _Thread) -> None:
         slot.task = None
-        self._forget(slot)
+        self._cancel_task(slot)
 
-    def _forget(self, slot: _Thread) -> None:
+    def _cancel_task(self, slot: _Thread) -> None:
         """Tell dask that a task is no longer wanted; its worker kills it if it is still computing."""
         future, slot.future = slot.future, None
         if future is not None:
@@ -318,13 +318,13 @@ def _local_workers(address: str) -> int:
     return int(text)
 
 
-def _difference(ours: dict[str, str], theirs: Any) -> str:
+def _environment_difference(ours: dict[str, str], theirs: Any) -> str:
     """Return why a worker cannot be used, or "" if its versions and digests are ours."""
     if not isinstance(theirs, dict):
-        return f"expected mirage_formal to be installed, got {_short(theirs)}"
+        return f"expected mirage_formal to be installed, got {_shorten(theirs)}"
     wrong = [name for name in ours if theirs.get(name) != ours[name]]
     return "; ".join(f"expected {name} {ours[name][:16]}, got {theirs.get(name, 'none')[:16]}" for name in wrong)
 
 
-def _short(error: object) -> str:
+def _shorten(error: object) -> str:
     return (f"{type(error).__name__}: {error}".splitlines() or [""])[0][:300]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mirage_formal.errors import MirageError
-from mirage_formal.workers.dispatch import Answer, Done, Event, Failed, Lost, Mistake
+from mirage_formal.workers.dispatch import Answer, AttemptLost, Event, Mistake, TaskDone, TaskFailed
 from mirage_formal.workers.pool import Pool
 from mirage_formal.workers.task_progress import EVERY_S
 
@@ -26,7 +26,7 @@ IDLE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class WorkerTask:
     """A task for a dask worker.
 
     Attributes:
@@ -46,23 +46,23 @@ class Order:
     tell_s: float = EVERY_S
 
 
-def compute(order: Order) -> Event:
+def compute(order: WorkerTask) -> Event:
     """Compute a task in a separate process; kill it if the client has given it up."""
     from distributed import get_worker
 
     worker = get_worker()
-    place = _CREW.take(order.preload, _bound(worker, order.memory))
+    place = _CREW.take(order.preload, _memory_limit(worker, order.memory))
     try:
         function, task = pickle.loads(order.payload)
         told, then = None, float("-inf")
         for outcome in place.pool.run(function, [task], limit_s=order.limit_s, tries=1):
             match outcome:
-                case Done(value=value, milliseconds=wall, cpu_milliseconds=cpu):
+                case TaskDone(value=value, milliseconds=wall, cpu_milliseconds=cpu):
                     return Answer(value, wall, cpu)
-                case Failed(reason=reason, overdue=overdue):
-                    return Lost(reason, overdue)
-            if _given_up(worker, order.key):
-                return Lost("its client gave it up")
+                case TaskFailed(reason=reason, overdue=overdue):
+                    return AttemptLost(reason, overdue)
+            if _is_cancelled(worker, order.key):
+                return AttemptLost("its client gave it up")
             said, now = place.pool.said.get(0), time.monotonic()
             if said is not told and now - then >= order.tell_s:
                 told, then = said, now
@@ -74,21 +74,21 @@ def compute(order: Order) -> Event:
     raise AssertionError("a task ended without an outcome")
 
 
-def _bound(worker: Any, asked: int | None) -> int | None:
+def _memory_limit(worker: Any, asked: int | None) -> int | None:
     """Return the memory limit of a task: the smaller of the run's and a thread's share of the dask worker's."""
     limit = worker.memory_manager.memory_limit
     bounds = [asked, limit and limit // worker.state.nthreads]
     return min((bound for bound in bounds if bound), default=None)
 
 
-def _given_up(worker: Any, key: str) -> bool:
+def _is_cancelled(worker: Any, key: str) -> bool:
     """Return whether the client has released a task, or is gone."""
     state = worker.state.tasks.get(key)
     return state is None or state.state == "cancelled"
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
+class _IdlePool:
     """A pool of one process, its preloaded modules and memory limit, and the time since which it is idle."""
 
     pool: Pool
@@ -96,15 +96,15 @@ class _Place:
     since: float = 0.0
 
 
-class _Crew:
+class _IdlePools:
     """Idle processes of a dask worker, kept because starting one takes a second."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: list[_Place] = []
+        self._idle: list[_IdlePool] = []
         self._keeper: threading.Thread | None = None
 
-    def take(self, preload: tuple[str, ...], memory: int | None) -> _Place:
+    def take(self, preload: tuple[str, ...], memory: int | None) -> _IdlePool:
         terms = (preload, memory)
         with self._lock:
             if self._keeper is None:
@@ -116,9 +116,9 @@ class _Crew:
                 if place.terms == terms:
                     self._idle.remove(place)
                     return place
-        return _Place(Pool(1, preload, memory=memory, threads=1), terms)
+        return _IdlePool(Pool(1, preload, memory=memory, threads=1), terms)
 
-    def give(self, place: _Place) -> None:
+    def give(self, place: _IdlePool) -> None:
         place.since = time.monotonic()
         with self._lock:
             self._idle.append(place)
@@ -133,4 +133,4 @@ class _Crew:
                 place.pool.close()
 
 
-_CREW: Final = _Crew()
+_CREW: Final = _IdlePools()

@@ -33,7 +33,7 @@ _SLOW_SAMPLE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[R]):
+class TaskDone(Generic[R]):
     """A task that was computed.
 
     Attributes:
@@ -56,7 +56,7 @@ class Done(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class TaskFailed:
     """A task given up: its worker died, hung, grew too large or raised in every try; ``reason`` is the last one's.
 
     Attributes:
@@ -103,7 +103,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class AttemptLost:
     """A failed try: the worker died, hung (``overdue``) or raised."""
 
     reason: str
@@ -117,7 +117,7 @@ class Mistake:
     error: MirageError
 
 
-Event = Answer | Lost | Mistake
+Event = Answer | AttemptLost | Mistake
 
 
 @dataclass(eq=False)
@@ -143,7 +143,7 @@ class Slot:
 S = TypeVar("S", bound=Slot)
 
 
-class _Book:
+class _TaskStates:
     """State of every task of one ``run``."""
 
     def __init__(self, count: int, tries: int, once: bool) -> None:
@@ -226,7 +226,7 @@ class Executor(ABC, Generic[S]):
         deadline: float = float("inf"),
         tries: int = TRIES,
         once: bool = False,
-    ) -> Iterator[Done[R] | Failed | Slow | None]:
+    ) -> Iterator[TaskDone[R] | TaskFailed | Slow | None]:
         """Compute ``function(task)`` for every task and yield outcomes as they come, in no particular order.
 
         None is yielded when nothing has happened for ``TICK_S`` seconds, for progress displays.
@@ -242,7 +242,7 @@ class Executor(ABC, Generic[S]):
         Raises:
             MirageError: A task raised one: a mistake of the user, which no other try would cure.
         """
-        book = _Book(len(tasks), tries, once)
+        book = _TaskStates(len(tasks), tries, once)
         try:
             while book.left:
                 now = time.monotonic()
@@ -251,11 +251,11 @@ class Executor(ABC, Generic[S]):
                 self._assign(function, tasks, book, limit_s)
                 happened = False
                 for slot, event in self._events(min(self.TICK_S, max(0.0, deadline - now))):
-                    outcome = self._note(book, slot, event)
+                    outcome = self._record_event(book, slot, event)
                     if outcome is not None:
                         happened = True
                         yield outcome
-                for slow in self._slow_ones(function, tasks, book, limit_s):
+                for slow in self._slow_tasks(function, tasks, book, limit_s):
                     happened = True
                     yield slow
                 if not happened:
@@ -265,7 +265,7 @@ class Executor(ABC, Generic[S]):
                 if slot.task is not None:
                     self._stop(slot)
 
-    def _assign(self, function: Callable[[P], R], tasks: Sequence[P], book: _Book, limit_s: float) -> None:
+    def _assign(self, function: Callable[[P], R], tasks: Sequence[P], book: _TaskStates, limit_s: float) -> None:
         """Give every idle slot the first waiting task that it may compute."""
         if not book.waiting:
             return
@@ -275,7 +275,9 @@ class Executor(ABC, Generic[S]):
             if index is not None and self._start(slot, function, tasks[index], index, book, limit_s):
                 book.waiting.remove(index)
 
-    def _start(self, slot: S, function: Callable[[P], R], task: P, index: int, book: _Book, limit_s: float) -> bool:
+    def _start(
+        self, slot: S, function: Callable[[P], R], task: P, index: int, book: _TaskStates, limit_s: float
+    ) -> bool:
         # Mark the slot as busy before sending: after any interrupt, ``run`` stops a task that may have begun.
         slot.task, slot.since, slot.said = index, time.monotonic(), None
         if slot.place < 0:
@@ -287,7 +289,7 @@ class Executor(ABC, Generic[S]):
         book.homes[index].add(slot.home)
         return True
 
-    def _next(self, book: _Book, slot: S) -> int | None:
+    def _next(self, book: _TaskStates, slot: S) -> int | None:
         """Return the first waiting task that has not failed at this slot's home, or has failed at every home."""
         homes: set[str] | None = None
         for index in book.waiting:
@@ -298,7 +300,7 @@ class Executor(ABC, Generic[S]):
                 return index
         return None
 
-    def _note(self, book: _Book, slot: S, event: Event) -> Done[Any] | Failed | None:
+    def _record_event(self, book: _TaskStates, slot: S, event: Event) -> TaskDone[Any] | TaskFailed | None:
         """Record a slot's event; return the outcome, if that settles its task."""
         index = slot.task
         assert index is not None
@@ -312,8 +314,10 @@ class Executor(ABC, Generic[S]):
                     self._stop(other)
                 book.seconds.append(seconds)
                 book.settle(index)
-                return Done(index, value, book.starts[index], milliseconds, cpu_milliseconds, slot.since, slot.place)
-            case Lost(reason, overdue):
+                return TaskDone(
+                    index, value, book.starts[index], milliseconds, cpu_milliseconds, slot.since, slot.place
+                )
+            case AttemptLost(reason, overdue):
                 book.failures[index] += 1
                 if any(other.task == index for other in self._slots):
                     return None
@@ -321,9 +325,11 @@ class Executor(ABC, Generic[S]):
                     book.waiting.append(index)
                     return None
                 book.settle(index)
-                return Failed(index, reason, book.starts[index], overdue, slot.since, slot.place)
+                return TaskFailed(index, reason, book.starts[index], overdue, slot.since, slot.place)
 
-    def _slow_ones(self, function: Callable[[P], R], tasks: Sequence[P], book: _Book, limit_s: float) -> Iterator[Slow]:
+    def _slow_tasks(
+        self, function: Callable[[P], R], tasks: Sequence[P], book: _TaskStates, limit_s: float
+    ) -> Iterator[Slow]:
         """Yield tasks that have become slow, each once, with whether another worker now computes them as well."""
         if len(book.seconds) < _SLOW_SAMPLE:
             return
@@ -334,12 +340,16 @@ class Executor(ABC, Generic[S]):
             index, seconds = slot.task, now - slot.since
             if index is None or index in book.doubled or seconds < max(after_s, factor * typical):
                 continue
-            again = self.speculative and not book.waiting and self._double(slot, function, tasks, book, limit_s)
+            again = (
+                self.speculative and not book.waiting and self._start_duplicate(slot, function, tasks, book, limit_s)
+            )
             if again or index not in book.told:
                 book.told.add(index)
                 yield Slow(index, seconds, typical, again)
 
-    def _double(self, slot: S, function: Callable[[P], R], tasks: Sequence[P], book: _Book, limit_s: float) -> bool:
+    def _start_duplicate(
+        self, slot: S, function: Callable[[P], R], tasks: Sequence[P], book: _TaskStates, limit_s: float
+    ) -> bool:
         """Compute a busy slot's task at another home as well, if that has an idle slot; return whether it does."""
         index = slot.task
         assert index is not None

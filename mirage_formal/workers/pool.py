@@ -27,9 +27,18 @@ from types import ModuleType
 from typing import Any, Final
 
 from mirage_formal.errors import MirageError, WorkerError
-from mirage_formal.guard import shield
+from mirage_formal.guard import shield_children
 from mirage_formal.workers import task_progress
-from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, Answer, Event, Executor, Lost, Mistake, Slot
+from mirage_formal.workers.dispatch import (
+    SLOW_AFTER_S,
+    SLOW_FACTOR,
+    Answer,
+    AttemptLost,
+    Event,
+    Executor,
+    Mistake,
+    Slot,
+)
 
 #: Seconds that an idle or starting worker is given to exit before it is killed.
 _GRACE_S: Final = 1.0
@@ -42,7 +51,7 @@ _HINT: Final = "look at this machine's limits of processes and memory (ulimit -a
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
+class _ProgressMessage:
     """Progress message that a worker sends while it computes a task."""
 
     said: Any
@@ -134,7 +143,7 @@ class Pool(Executor[_Worker]):
             if worker.pipe in ready:
                 event = self._heard(worker)
             elif worker.task is not None:
-                event = self._overdue(worker)
+                event = self._check_limits(worker)
             else:
                 continue
             if event is not None and worker.task is not None:
@@ -143,26 +152,26 @@ class Pool(Executor[_Worker]):
     def _heard(self, worker: _Worker) -> Event | None:
         """Return the event that a worker sent or that its death means; None for a progress message."""
         try:
-            event: Event | _Note = worker.pipe.recv()
+            event: Event | _ProgressMessage = worker.pipe.recv()
         except (EOFError, OSError):
             self._stop(worker)
-            return Lost(f"its worker died with exit code {worker.process.exitcode}")
-        if isinstance(event, _Note):
+            return AttemptLost(f"its worker died with exit code {worker.process.exitcode}")
+        if isinstance(event, _ProgressMessage):
             worker.said = event.said
             return None
-        if isinstance(event, Lost):
+        if isinstance(event, AttemptLost):
             self._stop(worker)  # so that another try meets a fresh process
         return event
 
-    def _overdue(self, worker: _Worker) -> Event | None:
+    def _check_limits(self, worker: _Worker) -> Event | None:
         """Kill a busy worker that exceeded its time or memory, and return the event; None if it did not."""
         if time.monotonic() >= worker.until:
             self._stop(worker)
-            return Lost("its worker hung and was killed", overdue=True)
-        if self._memory is not None and (used := _resident(worker.process.pid)) > self._memory:
+            return AttemptLost("its worker hung and was killed", overdue=True)
+        if self._memory is not None and (used := _resident_bytes(worker.process.pid)) > self._memory:
             self._stop(worker)
             most = f"{used / _GIB:.2f} GiB of at most {self._memory / _GIB:.2f}"
-            return Lost(f"its worker used {most} and was killed")
+            return AttemptLost(f"its worker used {most} and was killed")
         return None
 
     def _launch(self) -> _Worker:
@@ -187,7 +196,7 @@ class Pool(Executor[_Worker]):
         slot.process.join()
 
 
-def _resident(pid: int | None) -> int:
+def _resident_bytes(pid: int | None) -> int:
     """Return the resident memory of a process in bytes; 0 if it is unknown."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
@@ -201,13 +210,13 @@ def _serve(pipe: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     writes = threading.Lock()
-    threading.Thread(target=_tell, args=(pipe, writes), daemon=True).start()
+    threading.Thread(target=_send_progress, args=(pipe, writes), daemon=True).start()
     while True:
         try:
             function, task = pipe.recv()
         except (EOFError, OSError):
             return
-        event = _computed(function, task)
+        event = _run_task(function, task)
         try:
             with writes:
                 pipe.send(event)
@@ -215,24 +224,24 @@ def _serve(pipe: Connection) -> None:
             return
 
 
-def _tell(pipe: Connection, writes: threading.Lock) -> None:
+def _send_progress(pipe: Connection, writes: threading.Lock) -> None:
     """Send progress values of the task while it is computed; none is sent after its answer."""
     with suppress(OSError):
         while True:
             time.sleep(task_progress.EVERY_S)
             with writes:
-                if (said := task_progress.told()) is not None:
-                    pipe.send(_Note(said))
+                if (said := task_progress.current_progress()) is not None:
+                    pipe.send(_ProgressMessage(said))
 
 
-def _computed(function: Callable[[Any], Any], task: Any) -> Event:
+def _run_task(function: Callable[[Any], Any], task: Any) -> Event:
     begin, cpu = time.perf_counter(), _cpu_seconds()
     try:
         value = function(task)
     except MirageError as error:
         return Mistake(error)
     except Exception:
-        return Lost(traceback.format_exc(limit=-6))
+        return AttemptLost(traceback.format_exc(limit=-6))
     return Answer(value, 1e3 * (time.perf_counter() - begin), 1e3 * (_cpu_seconds() - cpu))
 
 
@@ -268,7 +277,7 @@ def _start_server(threads: int) -> None:
     with _MAIN_LOCK:
         os.environ.update(dict.fromkeys(missing, str(threads)))
         try:
-            with shield():
+            with shield_children():
                 ensure_running()
         finally:
             for name in missing:

@@ -16,7 +16,7 @@ _sources: list[Callable[[], Any]] = []
 
 
 @contextmanager
-def telling(source: Callable[[], Any]) -> Iterator[None]:
+def report_progress(source: Callable[[], Any]) -> Iterator[None]:
     """Register ``source``, which returns this process's task progress as a small picklable value, for this context."""
     _sources.append(source)
     try:
@@ -25,11 +25,11 @@ def telling(source: Callable[[], Any]) -> Iterator[None]:
         _sources.remove(source)
 
 
-def told() -> Any:
+def current_progress() -> Any:
     """Return the progress value of this process's task; None if it reports none."""
     with suppress(IndexError, RuntimeError):  # it ended just now; a table grew while it was read
         return _sources[-1]()
     return None
 
 
-__all__ = ["EVERY_S", "telling", "told"]
+__all__ = ["EVERY_S", "current_progress", "report_progress"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from mirage_formal.check.proof.laws import lemma
+from mirage_formal.check.proof.laws import check_lemma
 from mirage_formal.check.proof.reader import Reader
 from mirage_formal.check.proof.ring import ProofError, Ring
 from tests.attack.trial import Breach
@@ -278,7 +278,7 @@ def from_nothing(rng: random.Random, number: int = 0) -> str:
     for number in range(rng.randint(1, 4)):
         raw = table.claim()
         try:
-            lemma(table.reader, number, json.loads(json.dumps(raw)))
+            check_lemma(table.reader, number, json.loads(json.dumps(raw)))
         except ProofError:
             continue
         kinds.append(raw[0])

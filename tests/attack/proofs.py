@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_formal.check.proof.laws import lemma
+from mirage_formal.check.proof.laws import check_lemma
 from mirage_formal.check.proof.reader import Reader
 from mirage_formal.check.proof.ring import ProofError, Ring
 from tests.attack.lemmas import evaluated
@@ -98,7 +98,7 @@ def invented_lemma(rng: random.Random, number: int = 0) -> str:
     ring, taken = reader.ring, 0
     for number, raw in enumerate(only["lemmas"]):
         try:
-            lemma(reader, number, raw)
+            check_lemma(reader, number, raw)
         except ProofError:
             continue
         taken += 1

@@ -18,7 +18,7 @@ from mirage_formal.device.measure import Measurement
 from mirage_formal.device.sealed_records import write_measurement, write_triton
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import TritonRecord, TritonVariantRecord
-from mirage_formal.run.autotuning.triton.files import TritonText, texts
+from mirage_formal.run.autotuning.triton.files import TritonText, triton_texts
 from tests.benchmarks.test_gpu_cases import Ours
 from tests.benchmarks.test_gpu_stages import WITHIN, Answered, cell, kernels, script
 from tests.kit.runs import small_runs
@@ -37,7 +37,7 @@ def taken(one: TritonText, us: float = 1.0) -> TritonRecord:
     """What tuning writes beside kernels of which the file took so many microseconds, CUDA kernels 3."""
     variants = tuple(
         TritonVariantRecord(sha256=each.digest, warps=each.options.warps, stages=each.options.stages, answer="within")
-        for each in texts(one.directory, OPTIONS)
+        for each in triton_texts(one.directory, OPTIONS)
     )
     backend = "triton" if us < 2.9 else "cuda"
     return TritonRecord(tried=variants, chosen=one.digest, us=us, cuda_us=3.0, backend=backend)  # type: ignore[arg-type]
@@ -47,7 +47,7 @@ def test_what_tuning_has_taken_is_found_with_its_options(run: Path) -> None:
     places = candidates(run, 8)
     assert len(places) == 2
     assert triton_of(places) is None
-    _, chosen = texts(places[1], OPTIONS)
+    _, chosen = triton_texts(places[1], OPTIONS)
     write_triton(places[1], taken(chosen, 2.95))
     assert triton_of(places) is None, "it is not faster"
     write_triton(places[1], taken(chosen))

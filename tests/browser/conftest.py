@@ -14,13 +14,13 @@ import pytest
 
 from mirage_formal.cli.user_file import load_programs
 from mirage_formal.report.page.document import page
-from mirage_formal.report.page.gallery import compared, index
+from mirage_formal.report.page.gallery import comparison_page, index
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE
 from mirage_formal.run.kernel_build.triton.files import write_run
-from mirage_formal.run.partitioning.answer import run_any
+from mirage_formal.run.partitioning.answer import search_or_cover
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.verify.verdicts import judge, written
+from mirage_formal.run.verify.verdicts import judge_graphs, write_verdicts
 from tests.kit.reports import bench, write_figures
 from tests.kit.runs import small_runs
 from tests.report.conftest import LAYER
@@ -108,12 +108,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     small_runs.make(gated, "gated_mlp", kernels=0)
     (root / "layer.py").write_text(LAYER)
     (layer,) = load_programs(root / "layer.py").values()
-    run_any(layer, Settings(workers=1, cache=False), root / "layer", name="layer")
+    search_or_cover(layer, Settings(workers=1, cache=False), root / "layer", name="layer")
     (root / "one.py").write_text(PROGRAM)
     (root / "two.py").write_text(PROGRAM.replace("reduction(graph.exp(x), 1)", "reduction(graph.exp(x), 0)"))
     (right,), (wrong,) = (load_programs(root / f"{name}.py").values() for name in ("one", "two"))
-    with written(root / "verdicts", "softmax", right) as keep:
-        for one in judge(right, [wrong, right], "graphs"):
+    with write_verdicts(root / "verdicts", "softmax", right) as keep:
+        for one in judge_graphs(right, [wrong, right], "graphs"):
             keep(one)
     shutil.copytree(root / "small", root / "forged")
     hostile = root / "forged" / "run.json"
@@ -131,7 +131,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     names = ("small", "gated", "layer", "verdicts", "forged", "figures")
     reports = {name: read_report(root / name) for name in names} | {"beside": read_report(beside)}
     made = {name: page(one) for name, one in reports.items()}
-    made["two"] = compared(reports["small"], reports["gated"])
+    made["two"] = comparison_page(reports["small"], reports["gated"])
     made["index"] = index("Reports", [(one, f"{name}.html") for name, one in reports.items() if name != "forged"])
     found = {}
     for name, text in made.items():

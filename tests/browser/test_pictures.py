@@ -13,7 +13,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.report.drawing.svg import graph_svg
 from mirage_formal.report.model import Basis, Candidate, Report
 from mirage_formal.report.page.document import page
-from mirage_formal.report.proofs.replay import replayed
+from mirage_formal.report.proofs.replay import replay_and_explain
 from tests.browser.conftest import Opened
 from tests.kit.paths import REPOSITORY
 from tests.kit.reports import example
@@ -42,7 +42,7 @@ DIFFERENCE = """async ([a, b]) => {
 def shown(name: str = "attn") -> Report:
     """A report of the best candidate of an example, the same on every machine."""
     found = example(name)
-    proof = replayed(found.program, found.candidate, found.proof)
+    proof = replay_and_explain(found.program, found.candidate, found.proof)
     best = Candidate(
         1, digest(found.candidate), "candidates/001", "equivalent", Basis.RECORDED, found.candidate,
         len(found.candidate.ops), 5.85 if name == "attn" else 0.0,

@@ -9,29 +9,29 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.check.abstract import output_parts
-from mirage_formal.check.fingerprint.bound import Stated, check_bound
-from mirage_formal.claims.identity_testing.bound import Bound, error_bound, growth
+from mirage_formal.check.fingerprint.bound import StatedBound, check_bound
+from mirage_formal.claims.identity_testing.bound import Bound, bound_growth, error_bound
 from mirage_formal.claims.identity_testing.primes import field_pair
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.semantics.straight_line_trace import NotLax, needs, record
+from mirage_formal.semantics.straight_line_trace import NotLax, needed_parts, record_tape
 
 PAIR = field_pair(31)
 
 
 def stated(graph: KernelGraph) -> Bound | None:
     """What a search states for a graph beside itself; None where an exponential is the argument of one."""
-    tape = record(graph)
-    wanted = needs(tape)
+    tape = record_tape(graph)
+    wanted = needed_parts(tape)
     if isinstance(wanted, NotLax):
         return None
-    side = growth(tape, wanted)
+    side = bound_growth(tape, wanted)
     return error_bound(side, side, PAIR, 1)
 
 
 def check(graph: KernelGraph, claim: tuple[float | None, str]) -> None:
     expressions = output_parts(graph)
-    check_bound(expressions, expressions, (PAIR.p, PAIR.q), 1, Stated(*claim, loose=True))
+    check_bound(expressions, expressions, (PAIR.p, PAIR.q), 1, StatedBound(*claim, loose=True))
 
 
 def nested(rng: random.Random) -> KernelGraph:

@@ -12,7 +12,7 @@ import pytest
 from mirage_formal.check import equivalence
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
-from mirage_formal.check.equivalence import replayed
+from mirage_formal.check.equivalence import replay_with_obligations
 from mirage_formal.check.proof.sympy_crosscheck import Answer, Opinion
 from mirage_formal.check.time_limit import Within
 from mirage_formal.graph.formats.json import from_json
@@ -266,7 +266,7 @@ def test_obligations_are_those_of_the_theorem(candidate: Callable[..., Path]) ->
     root = candidate("attention", 2)
     log = json.loads((root / "verification.json").read_bytes())
     program, graph = from_json(json.dumps(log["program"])), from_json((root / "mugraph.json").read_bytes())
-    found = replayed(program, graph, (root / "proof" / "equivalence.json").read_bytes())
+    found = replay_with_obligations(program, graph, (root / "proof" / "equivalence.json").read_bytes())
     assert found.theorem.digit_facts
     assert {one.extents for one in found.obligations} == set(found.theorem.digit_facts)
     assert len(found.obligations) == 2 * len(found.theorem.digit_facts)

@@ -11,9 +11,9 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from mirage_formal.check.equivalence import opinions, replayed
+from mirage_formal.check.equivalence import opinions, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.claims.counterexamples.definedness import unmet
+from mirage_formal.claims.counterexamples.definedness import check_conditions
 from mirage_formal.claims.equality.explain import explain
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.json import to_json
@@ -74,7 +74,7 @@ def by_blocks(build: Any, *ops: Op, inputs: int = 1, keeps: bool = True) -> tupl
 )
 def test_tails_are_proved_and_the_checker_agrees(pair: list[KernelGraph]) -> None:
     program, graph = pair
-    found = replayed(program, graph, proof_of(program, graph))
+    found = replay_with_obligations(program, graph, proof_of(program, graph))
     assert found.added == ()
     assert not any("padded program" in text for text in found.conditions)
     assert opinions(found).confirmed == len(found.theorem.closings) == 2
@@ -83,7 +83,7 @@ def test_tails_are_proved_and_the_checker_agrees(pair: list[KernelGraph]) -> Non
 
 def test_a_sum_over_zeros_is_the_sum() -> None:
     program, graph = by_blocks(lambda g, x: g.sum(x, 1), Op(K.SUM, (0,), Attrs(dim=1)), keeps=False)
-    assert replayed(program, graph, proof_of(program, graph)).conditions == ()
+    assert replay_with_obligations(program, graph, proof_of(program, graph)).conditions == ()
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_keys_of_a_masked_attention_may_be_padded_to_whole_tiles() -> None:
 
     inputs = {"Q": (2, 3, 5), "K": (2, 5, 58), "V": (2, 58, 7), "M": Mask(2, 3, 58)}
     program, graph = pair(inputs, plain, zero)
-    found = replayed(program, graph, proof_of(program, graph))
+    found = replay_with_obligations(program, graph, proof_of(program, graph))
     assert found.conditions == ()
     assert opinions(found).confirmed == len(found.theorem.closings) == 2
     _, shifted = pair(inputs, plain, one)
@@ -142,12 +142,12 @@ def test_keys_of_a_masked_attention_may_be_padded_to_whole_tiles() -> None:
 def test_conditions_beyond_the_end() -> None:
     """y is 0 there, so a divisor is; that nothing is divided by 0 is then a condition that no input meets."""
     program, graph = by_blocks(lambda g, x, y: g.div(x, y), Op(K.DIV, (0, 1)), inputs=2)
-    found = replayed(program, graph, proof_of(program, graph))
+    found = replay_with_obligations(program, graph, proof_of(program, graph))
     assert found.added == ("candidate, kernel operator 4, block operator 0: divisor nonzero",)
     assert found.doubtful
-    assert unmet(program, graph, found.doubtful) is not None
+    assert check_conditions(program, graph, found.doubtful) is not None
     program, graph = by_blocks(lambda g, x, y: g.div(x, g.exp(y)), Op(K.EXP, (1,)), Op(K.DIV, (0, 2)), inputs=2)
-    found = replayed(program, graph, proof_of(program, graph))
+    found = replay_with_obligations(program, graph, proof_of(program, graph))
     assert found.added == ()
 
 
@@ -159,7 +159,7 @@ def test_a_condition_that_only_the_program_has_beyond_the_end_is_refused() -> No
     found = prove(program, graph)
     assert isinstance(found, Equivalent)
     with pytest.raises(ProofError, match="beyond the end"):
-        replayed(program, graph, found.proof)
+        replay_with_obligations(program, graph, found.proof)
 
 
 def parts(proof: bytes) -> list[str]:
@@ -190,8 +190,8 @@ def test_proofs_of_other_graphs_are_refused() -> None:
         [middle, kernels, padding[:-1]],
     ):
         with pytest.raises(ProofError):
-            replayed(program, graph, json.dumps(wrong).encode())
-    assert replayed(program, graph, json.dumps([middle, kernels, padding]).encode()).conditions == ()
+            replay_with_obligations(program, graph, json.dumps(wrong).encode())
+    assert replay_with_obligations(program, graph, json.dumps([middle, kernels, padding]).encode()).conditions == ()
 
 
 def test_other_pads_and_slices_are_refused() -> None:
@@ -211,7 +211,7 @@ def test_other_pads_and_slices_are_refused() -> None:
             changed = Op(K.SLICE, op.operands, Attrs(dim=dim, start=1, stop=op.attrs.stop + 1))
         moved = KernelGraph(graph.inputs, (*graph.ops[:position], changed, *graph.ops[position + 1 :]), graph.outputs)
         with pytest.raises(ProofError):
-            replayed(program, moved, proof)
+            replay_with_obligations(program, moved, proof)
         assert isinstance(prove(program, moved), Unknown), position
 
 
@@ -223,7 +223,7 @@ def test_inputs_of_other_shapes_are_refused() -> None:
     other = replace(program, inputs=longer)
     for mine, theirs in ((other, graph), (program, replace(graph, inputs=longer))):
         with pytest.raises(ProofError, match="shapes"):
-            replayed(mine, theirs, proof)
+            replay_with_obligations(mine, theirs, proof)
 
 
 def test_a_list_for_a_candidate_without_tails_is_refused() -> None:
@@ -231,10 +231,10 @@ def test_a_list_for_a_candidate_without_tails_is_refused() -> None:
     proof = proof_of(program, graph)
     assert proof.startswith(b"{")
     with pytest.raises(ProofError, match="pads"):
-        replayed(program, graph, json.dumps([to_json(program), proof.decode(), proof.decode()]).encode())
+        replay_with_obligations(program, graph, json.dumps([to_json(program), proof.decode(), proof.decode()]).encode())
     for text in (b"[", b"[[[[", b"[" * 100_000, b"[]", b'["", "", ""]', b"[1, 2, 3]"):
         with pytest.raises(ProofError):
-            replayed(program, graph, text)
+            replay_with_obligations(program, graph, text)
 
 
 def test_both_halves_are_explained() -> None:
@@ -270,7 +270,7 @@ def test_both_halves_are_explained() -> None:
 )
 def test_divisors_that_are_never_0_hold_beyond_the_end(build: Any, ops: tuple[Op, ...]) -> None:
     program, graph = by_blocks(build, *ops, inputs=2)
-    found = replayed(program, graph, proof_of(program, graph))
+    found = replay_with_obligations(program, graph, proof_of(program, graph))
     assert found.added == ()
     assert not found.doubtful
 
@@ -281,7 +281,7 @@ def test_a_divisor_that_may_be_0_does_not_hold_beyond_the_end() -> None:
     program, graph = by_blocks(
         lambda g, x, y: g.div(x, g.abs(y) - 0.5), Op(K.ABS, (1,)), Op(K.SHIFT, (2,), half), Op(K.DIV, (0, 3)), inputs=2
     )
-    found = replayed(program, graph, proof_of(program, graph))
+    found = replay_with_obligations(program, graph, proof_of(program, graph))
     assert found.doubtful
 
 
@@ -304,7 +304,7 @@ def test_results_in_another_order() -> None:
     first = made.add(GraphDefined((made.padded(0, SHAPE, WANTED),), block))
     square, power = (made.cut(n, WANTED, SHAPE) for n in (first, first + 1))
     graph = made.graph(power, square)
-    assert replayed(program, graph, proof_of(program, graph)).added == ()
+    assert replay_with_obligations(program, graph, proof_of(program, graph)).added == ()
     assert isinstance(prove(program, made.graph(square, power)), Unknown)
 
 
@@ -334,7 +334,7 @@ def test_a_program_of_moves_alone() -> None:
     assert isinstance(prove(program, graph), Unknown)
     found = prove(program, graph, [looked_for])
     assert isinstance(found, Equivalent)
-    assert replayed(program, graph, found.proof).added == ()
+    assert replay_with_obligations(program, graph, found.proof).added == ()
 
 
 def pairs_by_blocks() -> tuple[KernelGraph, KernelGraph]:
@@ -355,7 +355,7 @@ def test_moves_around_kernels_are_taken_off() -> None:
     proof = proof_of(program, graph)
     *_, last = json.loads(proof)
     assert last == "moves"
-    assert replayed(program, graph, proof).conditions == ()
+    assert replay_with_obligations(program, graph, proof).conditions == ()
 
 
 def test_moves_are_taken_off_only_where_the_proof_says_so() -> None:
@@ -373,7 +373,7 @@ def test_moves_are_taken_off_only_where_the_proof_says_so() -> None:
         [to_json(program), kernels, around, last],
     ):
         with pytest.raises(ProofError):
-            replayed(program, graph, json.dumps(wrong).encode())
+            replay_with_obligations(program, graph, json.dumps(wrong).encode())
 
 
 def test_a_candidate_that_moves_elements_elsewhere_is_not_proved() -> None:
@@ -388,7 +388,7 @@ def test_a_candidate_that_moves_elements_elsewhere_is_not_proved() -> None:
         wrong = replace(graph, ops=(*graph.ops[:n], moved, *graph.ops[n + 1 :]))
         assert isinstance(prove(program, wrong), Unknown)
         with pytest.raises(ProofError):
-            replayed(program, wrong, proof_of(program, graph))
+            replay_with_obligations(program, wrong, proof_of(program, graph))
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 0), (0, 1), (1, 1), (1, 3)])
@@ -401,4 +401,4 @@ def test_pads_of_one_element_are_proved(before: int, after: int) -> None:
     x = g.new_input(dims=(4, 6))
     g.mark_output(g.pad(x, 1, before, after) * 2)
     program, graph = built(build), g.freeze()
-    assert replayed(program, graph, proof_of(program, graph)).conditions == ()
+    assert replay_with_obligations(program, graph, proof_of(program, graph)).conditions == ()

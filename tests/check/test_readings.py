@@ -15,7 +15,7 @@ import pytest
 
 from mirage_formal.check.abstract import parts
 from mirage_formal.check.fingerprint import arithmetic
-from mirage_formal.check.fingerprint.field import Point, Undefined, needs, run
+from mirage_formal.check.fingerprint.field import RandomPoint, UndefinedValueError, needed_parts, run
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.claims.abstract.domain import expressions as theirs
 from mirage_formal.claims.identity_testing.fingerprint import FingerprintSettings, fingerprint
@@ -179,7 +179,7 @@ def test_graphs_without_a_picture_are_refused_by_both() -> None:
         if fingerprint(graph, graph, FingerprintSettings()).record.lax == "none":
             refused += 1
             with pytest.raises(FormatError, match="LAX"):
-                run(graph, Point(P, Q, pow(7, 2, P), {}), no_inputs)
+                run(graph, RandomPoint(P, Q, pow(7, 2, P), {}), no_inputs)
     assert refused >= 5
 
 
@@ -204,7 +204,7 @@ def test_evaluations_that_never_end_are_refused() -> None:
 
 
 def test_chunks_of_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = Point(P, Q, pow(7, 2, P), {})
+    point = RandomPoint(P, Q, pow(7, 2, P), {})
     for name in ("attention", "gated_mlp", "polynomial"):
         program, fused = PROGRAMS[name]()[:2]
 
@@ -220,23 +220,23 @@ def test_chunks_of_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_undefined_values_are_never_replaced() -> None:
-    point = Point(P, Q, pow(7, 2, P), {})
+    point = RandomPoint(P, Q, pow(7, 2, P), {})
     pair = given(X=(2, 2), Y=(2, 2))
     quotient = KernelGraph(pair, (Op(OpKind.DIV, (0, 1)),), (2,))
     root = KernelGraph(pair, (Op(OpKind.SQRT, (0,)),), (2,))
     values = {0: np.full((2, 2), P - 1, dtype=np.uint64), 1: np.array([[1, 2], [3, 0]], dtype=np.uint64)}
-    with pytest.raises(Undefined, match="denominator"):
+    with pytest.raises(UndefinedValueError, match="denominator"):
         run(quotient, point, lambda index, part: values[index])
-    with pytest.raises(Undefined, match="residue"):  # -1 is no residue modulo p = 3 mod 4
+    with pytest.raises(UndefinedValueError, match="residue"):  # -1 is no residue modulo p = 3 mod 4
         run(root, point, lambda index, part: values[index])
 
 
 def test_a_second_exponential_has_no_picture() -> None:
     graph = KernelGraph(given(X=(2, 2)), (Op(OpKind.EXP, (0,)), Op(OpKind.EXP, (1,))), (2,))
     with pytest.raises(FormatError, match="LAX"):
-        needs(graph)
+        needed_parts(graph)
     single = KernelGraph(given(X=(2, 2)), (Op(OpKind.EXP, (0,)), Op(OpKind.SILU, (0,))), (1, 2))
-    assert needs(single)[0][0] == {0, 1}
+    assert needed_parts(single)[0][0] == {0, 1}
 
 
 def test_a_pair_that_only_looks_equal_is_refused() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mirage_formal.check.candidate import check_candidate
-from mirage_formal.check.report import CheckFailed, established, expect, step
+from mirage_formal.check.report import CheckFailed, expect_equal, report_established, step
 from mirage_formal.check.time_limit import LIMIT_S, OutOfTime, Within
 from mirage_formal.revalidate import command
 from mirage_formal.run.driver import run
@@ -35,18 +35,18 @@ def hopeless(path: str) -> None:
     """A step that is done, one that is told, and one that never comes back to Python."""
     with step("first.json", "read it"):
         pass
-    established(path)
+    report_established(path)
     with step("second.json", "look at it"), step("second.json", "replay the proof"):
         pow(3, 10**9)
 
 
 def quick(path: str) -> list[str]:
-    return [path, established("told")]
+    return [path, report_established("told")]
 
 
 def failing() -> None:
     with step("a.json", "seal"):
-        expect("sha256", "1", "2")
+        expect_equal("sha256", "1", "2")
 
 
 def dying() -> None:
@@ -166,7 +166,7 @@ def test_conditions_that_the_program_has_not_are_reported_apart(
     assert "None is one that the program has not." in capsys.readouterr().out
     (one,) = (made / "candidates").iterdir()
     needs = ("candidate, kernel operator 1: divisor nonzero",)
-    found = command._Found([replace(check_candidate(one), conditions=needs, added=needs)], [])
+    found = command._EstablishedFacts([replace(check_candidate(one), conditions=needs, added=needs)], [])
     monkeypatch.setattr(Within, "result", lambda self: (found, []))
     assert command.main([str(made)]) == 0
     output = capsys.readouterr().out

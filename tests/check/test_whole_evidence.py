@@ -16,7 +16,7 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.records.partition import WHOLE_FILE
-from mirage_formal.run.partitioning.cover_search import run_whole
+from mirage_formal.run.partitioning.cover_search import search_covers
 from mirage_formal.run.settings import Settings
 from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.runs.tampering import copy, edit, flip, seal_file, sign_candidate, sign_run, write
@@ -27,7 +27,7 @@ Record = dict[str, Any]
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("whole") / "layers"
-    assert run_whole(layers(), Settings(**TINY), root, name="layers").result is not None
+    assert search_covers(layers(), Settings(**TINY), root, name="layers").result is not None
     return root
 
 

@@ -19,7 +19,7 @@ import pytest
 from mirage_formal import guard
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError
-from mirage_formal.guard import Stopped, guarded, orderly
+from mirage_formal.guard import Stopped, guarded, keep_results_on_stop
 from tests.kit.paths import REPOSITORY
 from tests.kit.sampling import number
 
@@ -99,7 +99,7 @@ def test_signals_are_ctrl_c_with_a_code_of_their_own(
 
     def main() -> int:
         try:
-            with orderly("--resume continues"):
+            with keep_results_on_stop("--resume continues"):
                 signal.raise_signal(number)
                 time.sleep(60)
         except KeyboardInterrupt as interrupt:
@@ -121,7 +121,7 @@ def test_an_interrupt_in_a_destructor_is_not_lost(capsys: pytest.CaptureFixture[
             time.sleep(0)
 
     def main() -> int:
-        with orderly():
+        with keep_results_on_stop():
             thing = Slow()
             del thing
             time.sleep(60)

@@ -19,7 +19,7 @@ from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.autotuning import timing
 from mirage_formal.run.autotuning.timing import Child
 from mirage_formal.run.progress.display import JsonLines
-from mirage_formal.run.run_directory.lock import writing
+from mirage_formal.run.run_directory.lock import lock_directory
 from tests.kit.processes import Command
 from tests.kit.runs import small_runs
 from tests.kit.sampling import THOROUGH
@@ -105,7 +105,7 @@ def in_order(ended: Any, number: signal.Signals) -> None:
     assert ended.code == 128 + number, ended
     assert len(ended.err.splitlines()) <= 20
     assert list(Path().rglob("*.tmp")) == []
-    with writing(Path("run")):  # nobody holds it any more
+    with lock_directory(Path("run")):  # nobody holds it any more
         pass
     assert all(one._process is None for one in FakeGpu.made)
 

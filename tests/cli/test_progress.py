@@ -20,8 +20,8 @@ from mirage_formal.run.progress import Phase, Progress, choice, counts, display
 from mirage_formal.run.progress.bars import Bars
 from mirage_formal.run.progress.counts import Counts, Forecast
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.work import Standing
-from mirage_formal.search.engine import Stats, Tally, counted
+from mirage_formal.run.work import UnitProgress
+from mirage_formal.search.engine import Stats, Tally, watch_counts
 from mirage_formal.workers import task_progress
 from mirage_formal.workers.pool import Pool
 from tests.kit.processes import clock_of
@@ -46,14 +46,14 @@ def unit(states: int, pruned: dict[str, int], us: float) -> UnitRecord:
 
 def test_tallies_are_read_while_they_count_and_nothing_else_is_counted_for_it() -> None:
     before = Tally()
-    with counted() as so_far:
+    with watch_counts() as so_far:
         assert so_far() == Stats()
         first, second = Tally(), Tally()
         first.step("states")
         second.step("states")
         second.prune("shape", "block")
         assert so_far() == Stats(states=2, pruned_at={"block": {"shape": 1}})
-        with counted() as inner:
+        with watch_counts() as inner:
             Tally().step("states")
             assert inner().states == 1
         assert so_far().states == 2
@@ -62,15 +62,15 @@ def test_tallies_are_read_while_they_count_and_nothing_else_is_counted_for_it() 
 
 
 def test_a_task_says_where_it_stands_until_it_ends() -> None:
-    assert task_progress.told() is None
-    with task_progress.telling(lambda: 3):
-        assert task_progress.told() == 3
-    assert task_progress.told() is None
+    assert task_progress.current_progress() is None
+    with task_progress.report_progress(lambda: 3):
+        assert task_progress.current_progress() == 3
+    assert task_progress.current_progress() is None
 
 
 def step_by_step(path: str) -> int:
     """Says 1 until the test leaves a file."""
-    with task_progress.telling(lambda: 1):
+    with task_progress.report_progress(lambda: 1):
         while not Path(path).exists():
             threading.Event().wait(0.02)
     return 2
@@ -112,14 +112,14 @@ def test_totals_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     total = Counts([unit(100, {"shape": 5}, 9.0)])
     clock.ahead = 2.0
     total.add(unit(50, {"shape": 1, "copy": 9}, 7.0))
-    shown = total.progress((Phase.SEARCH, 1, 9), [Standing(30, 3, {"copy": 1}), Standing(20, 0, {})], (4, 2))
+    shown = total.progress((Phase.SEARCH, 1, 9), [UnitProgress(30, 3, {"copy": 1}), UnitProgress(20, 0, {})], (4, 2))
     assert (shown.states, shown.pruned, dict(shown.pruned_by)) == (200, 16, {"copy": 10, "shape": 6})
     assert (shown.best_us, shown.candidates, shown.proved, shown.refused) == (7.0, 1, 4, 2)
     assert shown.recent_states_per_s == 50.0  # what an earlier process has visited is not counted
     clock.ahead = 12.0
-    total.progress((Phase.SEARCH, 1, 9), [Standing(90, 0, {})], (4, 2))
+    total.progress((Phase.SEARCH, 1, 9), [UnitProgress(90, 0, {})], (4, 2))
     clock.ahead = 22.0
-    assert total.progress((Phase.SEARCH, 1, 9), [Standing(190, 0, {})], (4, 2)).recent_states_per_s == 10.0
+    assert total.progress((Phase.SEARCH, 1, 9), [UnitProgress(190, 0, {})], (4, 2)).recent_states_per_s == 10.0
 
 
 def test_the_time_left_is_said_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

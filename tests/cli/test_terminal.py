@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from mirage_formal.errors import FormatError, GraphError
-from mirage_formal.terminal import json_text, lines, plain, quote
+from mirage_formal.terminal import escape_line, json_text, lines, quote_text
 from tests.kit.runs.tampering import TEXTS, obeyed
 
 
@@ -31,25 +31,25 @@ from tests.kit.runs.tampering import TEXTS, obeyed
     ],
 )
 def test_what_is_not_seen_is_written_out(raw: str, shown: str) -> None:
-    assert plain(raw) == shown
-    assert plain(shown) == shown
+    assert escape_line(raw) == shown
+    assert escape_line(shown) == shown
 
 
 def test_long_texts_are_cut() -> None:
-    assert plain("x" * 400) == "x" * 400
-    assert plain("x" * 401) == "x" * 396 + " ..."
-    assert plain("\n" * 300, 100) == "\\n" * 48 + " ..."
-    assert len(plain("x" * 10_000_000)) == 400
+    assert escape_line("x" * 400) == "x" * 400
+    assert escape_line("x" * 401) == "x" * 396 + " ..."
+    assert escape_line("\n" * 300, 100) == "\\n" * 48 + " ..."
+    assert len(escape_line("x" * 10_000_000)) == 400
 
 
 def test_an_author_cannot_close_the_quotes() -> None:
-    assert quote('GPU" is right, and "proved') == '"GPU\\" is right, and \\"proved"'
-    assert quote("a\\") == '"a\\\\"'
+    assert quote_text('GPU" is right, and "proved') == '"GPU\\" is right, and \\"proved"'
+    assert quote_text("a\\") == '"a\\\\"'
 
 
 @given(TEXTS)
 def test_nothing_that_is_printed_is_obeyed(text: str) -> None:
-    for shown in (plain(text), plain(text, 60), quote(text)):
+    for shown in (escape_line(text), escape_line(text, 60), quote_text(text)):
         assert not obeyed(shown)
         shown.encode("utf-8")
     assert all(not obeyed(one) for one in lines(text).split("\n"))

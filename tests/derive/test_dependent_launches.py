@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.program import program as ir
-from mirage_formal.kernels.program.serialization import programs_of, programs_text
+from mirage_formal.kernels.program.serialization import decode_programs, encode_programs
 from mirage_formal.records import sha256
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.driver import run
@@ -69,10 +69,10 @@ def in_programs(change: Callable[[tuple[ir.Stmt, ...]], tuple[ir.Stmt, ...]], *,
     """Another body of the second Program, its text and the number of its launch."""
 
     def edited(directory: Path) -> None:
-        one, two = programs_of((directory / "programs.json").read_bytes())
+        one, two = decode_programs((directory / "programs.json").read_bytes())
         two = dataclasses.replace(two, body=change(two.body))
-        (directory / "programs.json").write_bytes(programs_text([one, two]))
-        (directory / "kernel1.cu").write_text(emit(two))
+        (directory / "programs.json").write_bytes(encode_programs([one, two]))
+        (directory / "kernel1.cu").write_text(emit_cuda(two))
         launches(dependent=(False, launched))(directory)
 
     return edited
@@ -85,11 +85,11 @@ def said_given(root: Path) -> None:
 
 def programmed_given(root: Path) -> None:
     """The same in the second Program, its text and its launch."""
-    one, two = programs_of((root / "programs.json").read_bytes())
+    one, two = decode_programs((root / "programs.json").read_bytes())
     first, *others = two.params
     two = dataclasses.replace(two, params=(dataclasses.replace(first, given=True), *others))
-    (root / "programs.json").write_bytes(programs_text([one, two]))
-    (root / "kernel1.cu").write_text(emit(two))
+    (root / "programs.json").write_bytes(encode_programs([one, two]))
+    (root / "kernel1.cu").write_text(emit_cuda(two))
     said_given(root)
 
 

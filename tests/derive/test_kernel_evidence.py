@@ -23,9 +23,9 @@ from mirage_formal.check.report import CheckFailed
 from mirage_formal.check.solvers import UNSAT, Answers
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device.compile import available
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.program import program as ir
-from mirage_formal.kernels.program.serialization import programs_of, programs_text
+from mirage_formal.kernels.program.serialization import decode_programs, encode_programs
 from mirage_formal.logic.script import Script
 from mirage_formal.revalidate import command, rederive
 from mirage_formal.revalidate.rederive import derive_kernels
@@ -266,14 +266,14 @@ def test_an_author_cannot_name_another_compiler_to_be_counted(attention: Path) -
 
 
 def programs(directory: Path) -> tuple[ir.Program, ...]:
-    return programs_of((directory / "programs.json").read_bytes())
+    return decode_programs((directory / "programs.json").read_bytes())
 
 
 def replace_program(directory: Path, changed: ir.Program, *, kept: Collection[str] = ()) -> None:
     """Put another Program in the place of the only one, and write everything that follows from it; but what is kept."""
     settled = discharge(changed)
-    text = emit(changed)
-    (directory / "programs.json").write_bytes(programs_text([changed]))
+    text = emit_cuda(changed)
+    (directory / "programs.json").write_bytes(encode_programs([changed]))
     if "kernel.cu" not in kept:
         (directory / "kernel.cu").write_text(text)
     if "obligations" not in kept:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from mirage_formal.check import solvers
-from mirage_formal.check.report import CheckFailed, expect, step
+from mirage_formal.check.report import CheckFailed, expect_equal, step
 from mirage_formal.revalidate import processes
-from mirage_formal.revalidate.processes import each
+from mirage_formal.revalidate.processes import check_each
 from tests.kit.processes import HUNG_S
 
 COUNT = processes._MANY - 2
@@ -45,7 +45,7 @@ def two_wrong(path: Path) -> str:
     meet(path)
     with step(path.name, "look at it"):
         time.sleep(0.3 if path.name == "1" else 0.0)
-        expect("name", "right", path.name if path.name in ("1", str(COUNT - 1)) else "right")
+        expect_equal("name", "right", path.name if path.name in ("1", str(COUNT - 1)) else "right")
     return path.name
 
 
@@ -80,7 +80,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("jobs", [2, 3])
 def test_answers_are_in_order_and_this_process_takes_part(tmp_path: Path, jobs: int) -> None:
-    found = each(named, paths(tmp_path, jobs), jobs)
+    found = check_each(named, paths(tmp_path, jobs), jobs)
     assert len(list(tmp_path.rglob("* by *"))) == COUNT  # each once
     assert [name for name, _ in found] == [str(n) for n in range(COUNT)]
     pids = [pid for _, pid in found]
@@ -89,7 +89,7 @@ def test_answers_are_in_order_and_this_process_takes_part(tmp_path: Path, jobs: 
 
 
 def test_many_are_shared_from_the_first_on(tmp_path: Path) -> None:
-    found = each(named, paths(tmp_path, 2, processes._MANY), 2)
+    found = check_each(named, paths(tmp_path, 2, processes._MANY), 2)
     assert [name for name, _ in found] == [str(n) for n in range(processes._MANY)]
     pids = [pid for _, pid in found]
     assert len(set(pids)) == 2
@@ -102,34 +102,34 @@ def test_for_little_work_no_process_is_started(tmp_path: Path, jobs: int, monkey
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(processes, "ProcessPoolExecutor", refused)
-    assert {pid for _, pid in each(named, paths(tmp_path, 1)[:4], jobs)} == {os.getpid()}
-    assert each(named, [], jobs) == []
+    assert {pid for _, pid in check_each(named, paths(tmp_path, 1)[:4], jobs)} == {os.getpid()}
+    assert check_each(named, [], jobs) == []
 
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("jobs", [1, 2, 3])
 def test_the_first_failure_is_always_the_same(tmp_path: Path, jobs: int) -> None:
     with pytest.raises(CheckFailed) as failed:
-        each(two_wrong, paths(tmp_path, jobs), jobs)
+        check_each(two_wrong, paths(tmp_path, jobs), jobs)
     assert failed.value.file == "1"
 
 
 @pytest.mark.usefixtures("at_once")
 def test_a_process_that_dies_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(CheckFailed, match="the process that checked it died") as failed:
-        each(only_here, paths(tmp_path, 2), 2)
+        check_each(only_here, paths(tmp_path, 2), 2)
     assert Path(failed.value.file).name == "1"  # the first that it had taken
 
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_solvers_time_is_one_for_all(tmp_path: Path, jobs: int) -> None:
-    solvers.begin()
+    solvers.start_budget()
     before = solvers._CLOCK.left()[0]
     total = solvers._CLOCK.total
-    where = each(spent, paths(tmp_path, jobs), jobs)
+    where = check_each(spent, paths(tmp_path, jobs), jobs)
     assert (set(where) == {True, False}) == (jobs > 1)
     assert solvers._CLOCK.total == pytest.approx(total - COUNT)
     assert solvers._CLOCK.shared is None
-    solvers.begin()
+    solvers.start_budget()
     assert solvers._CLOCK.left()[0] == before

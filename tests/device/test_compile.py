@@ -10,7 +10,7 @@ import pytest
 from mirage_formal.device import compile as compiler
 from mirage_formal.device.compile import ARCHS, Compiled, CompileError, compile
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.resources import data_dir
 from tests.kit.kernels.emulated_programs import every_kernel, masked_copy
 
@@ -37,7 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_compiles_without_spills(name: str, arch: str) -> None:
-    compiled = compile(emit(KERNELS[name]), arch)
+    compiled = compile(emit_cuda(KERNELS[name]), arch)
     assert compiled.cubin.startswith(b"\x7fELF")
     assert name.encode() in compiled.cubin
     assert 0 < compiled.registers <= 64
@@ -57,7 +57,7 @@ def test_spills_and_static_shared_memory_are_read_back(cache: Path) -> None:
 
 
 def test_the_cache_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = emit(masked_copy())
+    source = emit_cuda(masked_copy())
     first = compile(source, "sm_80")
 
     def refuse(*_: object) -> None:
@@ -66,7 +66,7 @@ def test_the_cache_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(compiler._Nvrtc, "compile", refuse)
     assert compile(source, "sm_80") == first
     # Another source, architecture or header is another entry.
-    for other in (source + "\n", emit(replace(masked_copy(), name="other"))):
+    for other in (source + "\n", emit_cuda(replace(masked_copy(), name="other"))):
         with pytest.raises(AssertionError, match="compiled again"):
             compile(other, "sm_80")
     with pytest.raises(AssertionError, match="compiled again"):
@@ -88,7 +88,7 @@ def tmp_header(cache: Path) -> Path:
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "empty", "list"])
 def test_a_damaged_entry_is_compiled_again(cache: Path, damage: str) -> None:
-    source = emit(masked_copy())
+    source = emit_cuda(masked_copy())
     first = compile(source, "sm_80")
     (entry,) = cache.iterdir()
     raw = bytearray(entry.read_bytes())
@@ -100,7 +100,7 @@ def test_a_damaged_entry_is_compiled_again(cache: Path, damage: str) -> None:
 
 
 def test_two_exchanged_entries_are_compiled_again(cache: Path) -> None:
-    sources = [emit(masked_copy()), emit(replace(masked_copy(), name="other"))]
+    sources = [emit_cuda(masked_copy()), emit_cuda(replace(masked_copy(), name="other"))]
     made = [compile(source, "sm_80") for source in sources]
     first, second = sorted(cache.iterdir())
     texts = first.read_bytes(), second.read_bytes()
@@ -119,19 +119,19 @@ def test_a_kernel_that_does_not_compile_is_shown(cache: Path) -> None:
 
 def test_an_unknown_architecture_lists_the_known_ones() -> None:
     with pytest.raises(UnsupportedError, match="sm_90a"):
-        compile(emit(masked_copy()), "sm_12345")
+        compile(emit_cuda(masked_copy()), "sm_12345")
 
 
 def test_it_says_which_build_compiled_it(cache: Path) -> None:
-    made = compile(emit(masked_copy()), "sm_80")
+    made = compile(emit_cuda(masked_copy()), "sm_80")
     assert made.compiler.startswith(compiler.version())
     note = b"Cuda compilation tools, release 13.5, V13.5.37\0"
     log = "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\nUsed 9 registers"
-    assert compiler._measured(b"\0" + note, log, "13.5").compiler == "13.5.37"
+    assert compiler._parse_ptxas_log(b"\0" + note, log, "13.5").compiler == "13.5.37"
 
 
 def test_a_fresh_result_is_the_same_and_has_nothing_to_do_with_the_cache(cache: Path) -> None:
-    source = emit(masked_copy())
+    source = emit_cuda(masked_copy())
     first = compile(source, "sm_80", fresh=True)
     assert not cache.exists()
     assert compile(source, "sm_80") == first
@@ -147,7 +147,7 @@ def test_without_nvrtc_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
     try:
         assert not compiler.available()
         with pytest.raises(CompileError, match="cuda13") as error:
-            compile(emit(masked_copy()), "sm_80")
+            compile(emit_cuda(masked_copy()), "sm_80")
         assert "/nowhere/libnvrtc.so" in str(error.value)
     finally:
         compiler._nvrtc.cache_clear()
@@ -157,6 +157,6 @@ def test_without_nvrtc_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch
 
 def test_a_log_without_figures_is_refused() -> None:
     with pytest.raises(CompileError, match="registers and spills"):
-        compiler._measured(b"", "ptxas info    : 0 bytes gmem", "12.8")
+        compiler._parse_ptxas_log(b"", "ptxas info    : 0 bytes gmem", "12.8")
     log = "8 bytes stack frame, 4 bytes spill stores, 12 bytes spill loads\nUsed 40 registers, 96 bytes smem"
-    assert compiler._measured(b"c", log, "12.8") == Compiled(b"c", 40, 16, 8, 96, log, "12.8")
+    assert compiler._parse_ptxas_log(b"c", log, "12.8") == Compiled(b"c", 40, 16, 8, 96, log, "12.8")

@@ -18,12 +18,12 @@ from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import programmatic_launch, runtime, tensors
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.programmatic_launch import LaunchError, library_function
-from mirage_formal.kernels.cuda import emit
-from mirage_formal.kernels.executable import in_order
+from mirage_formal.kernels.cuda import emit_cuda
+from mirage_formal.kernels.executable import without_dependent_launches
 from mirage_formal.kernels.generate import Kernel, generate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build
-from mirage_formal.run.kernel_build.values import Built
+from mirage_formal.run.kernel_build.values import BuiltKernels
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.device_kernels import chain, predefined
@@ -57,7 +57,7 @@ def texts() -> dict[str, str]:
     found: dict[str, str] = {}
     for name, graph in graphs.items():
         kernels = [step for step in generate(graph, H200).steps if isinstance(step, Kernel)]
-        found |= {f"{name} {x.program.name}": emit(x.program) for x in kernels if x.program.dependent}
+        found |= {f"{name} {x.program.name}": emit_cuda(x.program) for x in kernels if x.program.dependent}
     return found
 
 
@@ -108,13 +108,13 @@ class FakeDriver:
         return self.status
 
 
-BUILT: dict[str, Callable[[], Built]] = {
+BUILT: dict[str, Callable[[], BuiltKernels]] = {
     "split": lambda: build(w.attention_split(**SIZE, split=2, loop=2), w.attention(**SIZE), H200),
     "chain": lambda: build(chain(), chain(), H200),
 }
 
 
-def install(monkeypatch: pytest.MonkeyPatch, built: Built, **options: Any) -> tuple[FakeCupy, FakeDriver]:
+def install(monkeypatch: pytest.MonkeyPatch, built: BuiltKernels, **options: Any) -> tuple[FakeCupy, FakeDriver]:
     fake = FakeCupy(built.programs, **options)
     driver = FakeDriver(fake)
     monkeypatch.setitem(sys.modules, "cupy", fake)
@@ -129,7 +129,7 @@ def _forget() -> Any:
     tensors.adapter.cache_clear()
 
 
-def called(built: Built, fake: FakeCupy) -> list[tuple[Any, ...]]:
+def called(built: BuiltKernels, fake: FakeCupy) -> list[tuple[Any, ...]]:
     """What a call launches, whose result must be right."""
     program = built.executable.program
     optimized = Optimized.of(built.executable)
@@ -151,7 +151,7 @@ def test_every_launch_but_the_first_has_the_attribute(monkeypatch: pytest.Monkey
     names = [launch.name for launch in built.executable.launches]  # type: ignore[union-attr]
     first, *others = (("launch", name, 9) for name in names)
     assert called(built, fake) == [first, *(entry for launch in others for entry in (("dependent",), launch))]
-    assert called(replace(built, executable=in_order(built.executable)), fake) == [first, *others]
+    assert called(replace(built, executable=without_dependent_launches(built.executable)), fake) == [first, *others]
 
 
 @pytest.mark.parametrize("options", [{"driver": 12020}, {"driver": 13000, "capability": "80"}])
@@ -159,7 +159,7 @@ def test_what_driver_or_gpu_do_not_know_is_not_asked_for(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     built = with_code(BUILT["chain"]())
-    monkeypatch.setattr(runtime.Loaded, "_cubin", lambda *_: b"machine code")
+    monkeypatch.setattr(runtime.LoadedExecutable, "_cubin", lambda *_: b"machine code")
     fake, _ = install(monkeypatch, built, **options)
     assert [entry[0] for entry in called(built, fake)] == ["launch"] * 3
 

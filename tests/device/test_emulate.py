@@ -14,8 +14,8 @@ import pytest
 from mirage_formal.device import emulate
 from mirage_formal.device.emulate import EmulatorError, run
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.cuda import emit
-from mirage_formal.kernels.program.instruction_count import amount
+from mirage_formal.kernels.cuda import emit_cuda
+from mirage_formal.kernels.program.instruction_count import count_statements
 from mirage_formal.kernels.program.program import (
     BinaryFn,
     GlobalRead,
@@ -285,8 +285,8 @@ def test_what_does_little_is_compiled_sooner_and_computes_the_same(
     monkeypatch.setattr(emulate, "_run_compiler", compiled)
     x = (np.random.default_rng(6).standard_normal((3, 256))).astype(np.float16)
     made = softmax()
-    assert amount(made) < emulate._WORTH_IT
-    (little,), (much,) = run(made, [x]), emulate.run_source(made, emit(made), [x], optimised=True)
+    assert count_statements(made) < emulate._WORTH_IT
+    (little,), (much,) = run(made, [x]), emulate.run_source(made, emit_cuda(made), [x], optimised=True)
     assert little.tobytes() == much.tobytes()
     monkeypatch.setattr(emulate, "_WORTH_IT", 1)
     monkeypatch.setenv("MIRAGE_FORMAL_CACHE", str(tmp_path / "other"))

@@ -10,7 +10,7 @@ import pytest
 
 from mirage_formal.device.emulate import EmulationFault, FaultKind, run, run_source
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.program.program import (
     Barrier,
     BinaryFn,
@@ -355,7 +355,7 @@ def test_each_fault_is_named(name: str) -> None:
     assert (fault.kind, fault.at.buffer) == (kind, buffer), fault
     assert index is None or fault.at.index == index, fault
     assert kind is FaultKind.UNWRITTEN or fault.at.thread is not None
-    assert kind is FaultKind.UNWRITTEN or fault.at.statement in emit(kernel)
+    assert kind is FaultKind.UNWRITTEN or fault.at.statement in emit_cuda(kernel)
 
 
 def test_a_fault_says_where_and_who() -> None:
@@ -363,7 +363,7 @@ def test_a_fault_says_where_and_who() -> None:
     fault = fault_of(kernel)
     assert (fault.at.thread, fault.at.other, fault.at.block) == (1, 0, (0, 0, 0))
     assert fault.at.statement == "mf::store(tile, tid / 2, mf::load(X, tid));"
-    assert emit(kernel).splitlines()[fault.at.line - 1].strip() == fault.at.statement
+    assert emit_cuda(kernel).splitlines()[fault.at.line - 1].strip() == fault.at.statement
     text = str(fault)
     assert f"small, line {fault.at.line}: mf::store(tile" in text
     assert "race of tile[0] by thread 1 of block (0, 0, 0)" in text
@@ -462,7 +462,7 @@ def test_sanitizers_find_what_the_emulator_does_not() -> None:
     """Text that works with raw pointers, which emitted text never does."""
     kernel = masked_copy()
     body = "\n  float a[4] = {1, 2, 3, 4};\n  volatile int i = 5;\n  a[0] = a[i];\n"
-    source = emit(kernel).replace("\n  mf::commit();", f"{body}  mf::commit();")
+    source = emit_cuda(kernel).replace("\n  mf::commit();", f"{body}  mf::commit();")
     with pytest.raises(EmulationFault, match="out of bounds") as error:
         run_source(kernel, source, [np.ones(24)], sanitize=True)
     assert error.value.kind is FaultKind.SANITIZER

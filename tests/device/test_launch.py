@@ -26,7 +26,7 @@ from mirage_formal.kernels.executable import KernelLaunch
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build
 from mirage_formal.run.kernel_build.save import save_built
-from mirage_formal.run.kernel_build.values import Built
+from mirage_formal.run.kernel_build.values import BuiltKernels
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.paths import REPOSITORY
@@ -34,7 +34,7 @@ from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray, with_code
 
 
 @pytest.fixture(scope="module")
-def split() -> tuple[KernelGraph, Built]:
+def split() -> tuple[KernelGraph, BuiltKernels]:
     """Attention in two kernels, with two tensors between them."""
     size = {"b": 2, "m": 16, "d": 16, "n": 64, "e": 16}
     program = w.attention(**size)
@@ -42,7 +42,7 @@ def split() -> tuple[KernelGraph, Built]:
     return program, with_code(build(candidate, program, load_target("h200")))
 
 
-def install(monkeypatch: pytest.MonkeyPatch, built: Built, **options: Any) -> FakeCupy:
+def install(monkeypatch: pytest.MonkeyPatch, built: BuiltKernels, **options: Any) -> FakeCupy:
     fake = FakeCupy(built.programs, **options)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     tensors.adapter.cache_clear()
@@ -67,7 +67,7 @@ def close(got: np.ndarray, want: np.ndarray) -> None:
     assert np.linalg.norm(got.astype(np.float64) - want) <= 2e-3 * np.linalg.norm(want)
 
 
-def test_cupy(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, Built]) -> None:
+def test_cupy(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, BuiltKernels]) -> None:
     program, built = split
     fake = install(monkeypatch, built)
     given, want = inputs(program)
@@ -90,7 +90,9 @@ def test_cupy(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, Built])
     assert [entry[0] for entry in fake.log] == ["empty", "launch", "launch", "record"]
 
 
-def test_captured_calls_leave_events_alone(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, Built]) -> None:
+def test_captured_calls_leave_events_alone(
+    monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, BuiltKernels]
+) -> None:
     program, built = split
     fake = install(monkeypatch, built)
     optimized = Optimized.of(built.executable)
@@ -104,7 +106,9 @@ def test_captured_calls_leave_events_alone(monkeypatch: pytest.MonkeyPatch, spli
     assert [entry[0] for entry in fake.log] == ["launch", "launch"]
 
 
-def test_modules_outlive_their_executables(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, Built]) -> None:
+def test_modules_outlive_their_executables(
+    monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, BuiltKernels]
+) -> None:
     """The driver refuses to unload a module while a stream is captured, and garbage is collected at any time."""
     _, built = split
     fake = install(monkeypatch, built)
@@ -118,7 +122,7 @@ def test_modules_outlive_their_executables(monkeypatch: pytest.MonkeyPatch, spli
     assert len(runtime._MODULES[fake]) == len(loaded)
 
 
-def test_numpy_is_copied(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, Built]) -> None:
+def test_numpy_is_copied(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, BuiltKernels]) -> None:
     program, built = split
     install(monkeypatch, built)
     given, want = inputs(program)
@@ -131,7 +135,7 @@ def test_numpy_is_copied(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGra
     close(out, want)
 
 
-def test_each_device_has_its_own(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, Built]) -> None:
+def test_each_device_has_its_own(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, BuiltKernels]) -> None:
     program, built = split
     fake = install(monkeypatch, built, devices=2)
     given, want = inputs(program)
@@ -144,7 +148,7 @@ def test_each_device_has_its_own(monkeypatch: pytest.MonkeyPatch, split: tuple[K
     assert fake.current == 0
 
 
-def test_mistakes_name_what_is_wrong(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, Built]) -> None:
+def test_mistakes_name_what_is_wrong(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, BuiltKernels]) -> None:
     program, built = split
     install(monkeypatch, built, devices=2)
     given, want = inputs(program)
@@ -174,7 +178,9 @@ def test_mistakes_name_what_is_wrong(monkeypatch: pytest.MonkeyPatch, split: tup
     refused(TensorError, "by position and by name", q, inputs=[q, k, v])
 
 
-def test_shared_memory_that_a_device_lacks(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, Built]) -> None:
+def test_shared_memory_that_a_device_lacks(
+    monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, BuiltKernels]
+) -> None:
     program, built = split
     launches = tuple(msgspec.structs.replace(x, shared_bytes=1 << 19) for x in built.executable.launches)
     install(monkeypatch, built)
@@ -183,7 +189,7 @@ def test_shared_memory_that_a_device_lacks(monkeypatch: pytest.MonkeyPatch, spli
         optimized(*map(ndarray, inputs(program)[0]))
 
 
-def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, Built]) -> None:
+def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch, split: tuple[KernelGraph, BuiltKernels]) -> None:
     monkeypatch.setitem(sys.modules, "cupy", None)
     program, _ = split
     given, want = inputs(program)
@@ -247,7 +253,7 @@ def test_masks_without_a_gpu(owner: str, monkeypatch: pytest.MonkeyPatch) -> Non
         optimized(given[1], given[1])
 
 
-def test_it_runs_without_solvers(tmp_path: Path, split: tuple[KernelGraph, Built]) -> None:
+def test_it_runs_without_solvers(tmp_path: Path, split: tuple[KernelGraph, BuiltKernels]) -> None:
     """Loading and calling what is saved imports neither solvers nor anything that makes kernels."""
     _, built = split
     save_built(built, tmp_path / "kernels")

@@ -16,9 +16,9 @@ from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.device import cublas as cublas_products
 from mirage_formal.device import tensors
 from mirage_formal.device.cublas import CublasError
-from mirage_formal.device.elements import to_bits, to_floats
+from mirage_formal.device.elements import bits_to_floats, floats_to_bits
 from mirage_formal.device.launch import Optimized
-from mirage_formal.device.runtime import Loaded
+from mirage_formal.device.runtime import LoadedExecutable
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
@@ -168,10 +168,10 @@ def test_products_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         raw = [raw_elements(i, a) for i, a in zip(graph.inputs, arrays, strict=True)]
         types = [executable.values[number] for number in executable.outputs]
         out = [aligned(np.full(t.elements, 0xFFFF, np.uint16)) for t in types]
-        loaded = Loaded(executable, 0, library=False)
+        loaded = LoadedExecutable(executable, 0, library=False)
         loaded.run([x.ctypes.data for x in raw], [x.ctypes.data for x in out], 7)
         for bits, t, want in zip(out, types, reference.run(graph, arrays), strict=True):
-            got = to_floats(bits, dtype, np).reshape(t.shape)
+            got = bits_to_floats(bits, dtype, np).reshape(t.shape)
             assert np.linalg.norm(got - want) <= near * np.linalg.norm(want)
         # Each product waits for what is before it on the stream.
         assert fake.log.count(("wait for", 7)) == 2
@@ -181,7 +181,7 @@ def test_products_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
 def raw_elements(item: Input, array: np.ndarray) -> np.ndarray:
     span = 1 + sum((n - 1) * s for n, s in zip(item.tensor.shape, item.strides, strict=True))
     flat = aligned(np.zeros(span, np.uint16))
-    np.lib.stride_tricks.as_strided(flat, item.tensor.shape, tuple(2 * s for s in item.strides))[...] = to_bits(
+    np.lib.stride_tricks.as_strided(flat, item.tensor.shape, tuple(2 * s for s in item.strides))[...] = floats_to_bits(
         array, item.tensor.dtype, np
     )
     return flat

@@ -88,7 +88,7 @@ def test_a_process_settles_before_it_captures_and_once_on_each_gpu(monkeypatch: 
     monkeypatch.setattr(measuring, "_settled", set())
     launched: list[int] = []
     for device in (0, 1, 0, 1):
-        measuring._settle(device, lambda device=device: lambda value: launched.append(device))  # type: ignore[misc]
+        measuring._launch_settling_kernels(device, lambda device=device: lambda value: launched.append(device))  # type: ignore[misc]
     assert launched == [0] * measuring.SETTLING + [1] * measuring.SETTLING
 
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.claims.numerics.numerics import draw_all, where_computed
+from mirage_formal.claims.numerics.numerics import computed_answer, draw_all
 from mirage_formal.device.runtime import arch_of, current_device, device_count
 from mirage_formal.kernels.executable import load
 from mirage_formal.kernels.triton.options import LaunchOptions
-from mirage_formal.run.autotuning.child import machine
-from mirage_formal.run.autotuning.triton.files import TritonText, texts
+from mirage_formal.run.autotuning.child import describe_machine
+from mirage_formal.run.autotuning.triton.files import TritonText, triton_texts
 from mirage_formal.run.autotuning.triton.precompile import Task, compile_file
 from mirage_formal.run.kernel_build.triton.calls import TritonOptimized
 from tests.device.test_launch_device import KERNELS, NAMES
@@ -30,7 +30,7 @@ OPTIONS = (LaunchOptions(), LaunchOptions(2.0, 3))
 
 
 def written(name: str, place: Path) -> list[tuple[TritonText, Path]]:
-    found = texts(KERNELS / name, OPTIONS)
+    found = triton_texts(KERNELS / name, OPTIONS)
     files = [place / f"{one.digest}.py" for one in found]
     for one, file in zip(found, files, strict=True):
         file.write_text(one.text, encoding="utf-8")
@@ -41,11 +41,11 @@ def written(name: str, place: Path) -> list[tuple[TritonText, Path]]:
 def test_files_are_right_and_have_times(name: str, tmp_path: Path) -> None:
     from mirage_formal.run.autotuning.triton.runs import Files
 
-    assert machine().triton
+    assert describe_machine().triton
     files = Files()
     for one, file in written(name, tmp_path):
         record = files.compared(one.directory, file)
-        assert where_computed(record) == "within", (str(one.options), record)
+        assert computed_answer(record) == "within", (str(one.options), record)
         assert files.timed(one.directory, file, 4).us > 0
         us, cuda_us = files.in_turns(one.directory, file, one.directory, 4)
         assert min(us, cuda_us) > 0

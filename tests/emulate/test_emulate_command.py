@@ -20,7 +20,7 @@ from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import GRAPH_FILE
 from mirage_formal.run.driver import run
-from mirage_formal.run.partitioning.answer import run_any
+from mirage_formal.run.partitioning.answer import search_or_cover
 from mirage_formal.run.settings import Settings
 from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.paths import REPOSITORY
@@ -41,7 +41,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("whole") / "layers"
-    run_any(layers(), Settings(**TINY), out, name="layers")
+    search_or_cover(layers(), Settings(**TINY), out, name="layers")
     return out
 
 

@@ -15,7 +15,7 @@ from mirage_formal.cli.app import app
 from mirage_formal.frontend.builder import KernelBuilder
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run import request
-from mirage_formal.run.kernel_build.compile_unsearched import optimized
+from mirage_formal.run.kernel_build.compile_unsearched import make_callable
 from tests.frontend.mirage_scripts import SCRIPTS, Array, Entry
 from tests.kit.paths import REPOSITORY
 from tests.kit.sampling import share
@@ -50,7 +50,7 @@ def not_searched(program: KernelBuilder | KernelGraph, **options: Any) -> list[A
     assert set(options) <= set(request.Options.__annotations__)
     graph = program.freeze() if isinstance(program, KernelBuilder) else program
     assert graph.outputs
-    return [optimized(graph)]
+    return [make_callable(graph)]
 
 
 def test_there_are_enough() -> None:

@@ -13,8 +13,8 @@ import mirage_formal as mf
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.memory.place import INTEGERS, Place
-from mirage_formal.graph.views import moved, places
-from mirage_formal.kernels.program.index import Digits, Indices
+from mirage_formal.graph.views import moved_tensors, storage_locations
+from mirage_formal.kernels.program.index import DigitBuilder, IndexBuilder
 from mirage_formal.kernels.program.integers import evaluate
 
 SEEDS = range(150)
@@ -55,7 +55,7 @@ def chain(seed: int) -> KernelGraph:
 
 def read(graph: KernelGraph) -> tuple[Place, np.ndarray]:
     """Where the tensor lies that is squared, and for each element its place in the input's memory; -1 for zeros."""
-    known = moved(graph)
+    known = moved_tensors(graph)
     (tensor,) = graph.ops[-1].operands
     moves = []
     while tensor in known:
@@ -81,7 +81,7 @@ def read(graph: KernelGraph) -> tuple[Place, np.ndarray]:
                 widths = [(0, 0)] * where.ndim
                 widths[dim] = (attrs.before, attrs.after)
                 where = np.pad(where, widths, constant_values=-1)
-    return places(graph, kernels=True)[graph.ops[-1].operands[0]], where
+    return storage_locations(graph, kernels=True)[graph.ops[-1].operands[0]], where
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -92,9 +92,9 @@ def test_a_path_leads_back_to_where_an_element_was(seed: int) -> None:
         return  # a copy, or at strides, which the tests of views look at
     path = place.path
     source = path.source
-    ix = Indices({f"x{d}": extent for d, extent in enumerate(where.shape)})
+    ix = IndexBuilder({f"x{d}": extent for d, extent in enumerate(where.shape)})
     named = [ix.named(f"x{d}", extent) for d, extent in enumerate(where.shape)]
-    expressions, conditions = path.back(named, Digits(ix))
+    expressions, conditions = path.back(named, DigitBuilder(ix))
     for at in np.ndindex(where.shape):
         found, inside = path.back(at, INTEGERS)
         values = {f"x{d}": n for d, n in enumerate(at)}
@@ -138,12 +138,12 @@ def test_digits_are_what_quotients_and_remainders_are() -> None:
     draw = random.Random(3)
     for _ in range(60):
         ranges = {"a": draw.randint(1, 6), "b": draw.randint(1, 9), "c": draw.randint(1, 7)}
-        ix = Indices(ranges)
+        ix = IndexBuilder(ranges)
         names = [ix.named(name, extent) for name, extent in ranges.items()]
         e = ix.add(*(ix.mul(name, draw.choice([1, 2, 3, 6, 12, 24])) for name in names))
         shape = tuple(draw.choice([1, 2, 3, 4, 6]) for _ in range(3))
-        parts = Digits(ix).unravel(e, (1 + ix.most(e), *shape))
-        rest = Digits(ix).mod(e, shape[0])
+        parts = DigitBuilder(ix).unravel(e, (1 + ix.most(e), *shape))
+        rest = DigitBuilder(ix).mod(e, shape[0])
         for at in product(*map(range, ranges.values())):
             values = dict(zip(ranges, at, strict=True))
             number = evaluate(e, values)
@@ -159,12 +159,12 @@ def test_what_lies_far_apart_is_a_copy_and_so_is_what_an_operator_reads() -> Non
     far = graph.reshape(graph.transpose(x, perm=(2, 1, 0)), (512, 64))
     graph.mark_output(graph.square(far))
     program = graph.freeze()
-    assert places(program, kernels=True)[2].base == 1
+    assert storage_locations(program, kernels=True)[2].base == 1
     assert kernel_types(program)[2].shape == (512, 64)
     graph = mf.new_kernel_graph()
     x = graph.new_input(dims=(8, 2, 8, 2, 32), name="x")
     rows = graph.reshape(graph.transpose(x, perm=(0, 2, 1, 3, 4)), (64, 128))
     graph.mark_output(graph.square(rows))
     program = graph.freeze()
-    assert places(program)[2].base == 2
-    assert places(program, kernels=True)[2].base == 0
+    assert storage_locations(program)[2].base == 2
+    assert storage_locations(program, kernels=True)[2].base == 0

@@ -17,9 +17,9 @@ from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import resize, tails
-from mirage_formal.graph.remainder_tiles.matching import match
-from mirage_formal.graph.remainder_tiles.split import split
+from mirage_formal.graph.remainder_tiles.extents import decompose_remainder_tiles, resize
+from mirage_formal.graph.remainder_tiles.matching import match_extents
+from mirage_formal.graph.remainder_tiles.split import split_pads_and_slices
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics import reference
 from tests.kit.kernels.tails import Wrapped, chain, product
@@ -32,7 +32,7 @@ K = OpKind
 def test_what_is_taken_apart_is_put_together_again(pair: list[KernelGraph], order: str) -> None:
     program, graph = pair
     graph = canonical(graph) if order == "canonical" else graph
-    found = split(graph)
+    found = split_pads_and_slices(graph)
     assert found is not None
     wrapping, inner = found
     assert all(isinstance(op, GraphDefined) for op in inner.ops)
@@ -47,11 +47,11 @@ def test_what_is_taken_apart_is_put_together_again(pair: list[KernelGraph], orde
 
 def test_the_program_between_the_pads() -> None:
     program, graph = product(19, 37, 45, (16, 16, 16), K.SILU)
-    found = tails(program, graph)
+    found = decompose_remainder_tiles(program, graph)
     assert found is not None
     assert [item.tensor.shape for item in found.program.inputs] == [(32, 48), (48, 48)]
     assert [op.kind for op in found.program.ops if isinstance(op, Op)] == [K.MATMUL, K.SILU]
-    assert match(program, graph) == (found.program, found.candidate)
+    assert match_extents(program, graph) == (found.program, found.candidate)
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=item.tensor.shape) for item in program.inputs]
     for mine, theirs in zip(reference.run(found.padded, arrays), reference.run(program, arrays), strict=True):
@@ -60,9 +60,9 @@ def test_the_program_between_the_pads() -> None:
 
 def test_graphs_without_pads_and_slices_are_left_alone() -> None:
     program, graph = chain((8, 16), (8, 16), (2, 2))
-    assert split(graph) is None
-    assert match(program, graph) == (program, graph)
-    assert match(program, program) == (program, program)
+    assert split_pads_and_slices(graph) is None
+    assert match_extents(program, graph) == (program, graph)
+    assert match_extents(program, program) == (program, program)
 
 
 def test_an_input_that_is_read_in_two_ways_is_not_taken_apart() -> None:
@@ -70,7 +70,7 @@ def test_an_input_that_is_read_in_two_ways_is_not_taken_apart() -> None:
     g = mf.new_kernel_graph()
     x, w = g.new_input(dims=(8, 12), name="x"), g.new_input(dims=(16, 12), name="w")
     g.mark_output(g.matmul(g.pad(x, 1, 0, 4), g.matmul(w, g.transpose(x))))
-    assert split(g.freeze()) is None
+    assert split_pads_and_slices(g.freeze()) is None
 
 
 def test_pads_that_are_outputs_and_slices_that_kernels_read_stay() -> None:
@@ -79,11 +79,11 @@ def test_pads_that_are_outputs_and_slices_that_kernels_read_stay() -> None:
     padded = g.pad(x, 1, 0, 4)
     g.mark_output(padded)
     g.mark_output(g.exp(padded))
-    assert split(g.freeze()) is None
+    assert split_pads_and_slices(g.freeze()) is None
     g = mf.new_kernel_graph()
     x = g.new_input(dims=(8, 12), name="x")
     g.mark_output(g.square(g.slice(g.exp(x), 1, 0, 7)))
-    assert split(g.freeze()) is None
+    assert split_pads_and_slices(g.freeze()) is None
 
 
 def test_pads_of_a_program_are_inputs_of_it_and_of_its_candidate() -> None:
@@ -92,7 +92,7 @@ def test_pads_of_a_program_are_inputs_of_it_and_of_its_candidate() -> None:
     x = g.new_input(dims=(8, 12), name="x")
     g.mark_output(g.softmax(g.pad(x, 1, 0, 4), 1))
     program = g.freeze()
-    here, there = match(program, program)
+    here, there = match_extents(program, program)
     assert here == there
     assert [(item.name, item.tensor.shape) for item in here.inputs] == [("pad0", (8, 16))]
     assert [op.kind for op in here.ops if isinstance(op, Op)] == [OpKind.SOFTMAX]
@@ -108,7 +108,7 @@ def test_only_the_pads_that_both_have_are_inputs() -> None:
         replace(op, attrs=replace(op.attrs, before=2, after=2)) if isinstance(op, Op) and op.attrs.before else op
         for op in program.ops
     )
-    here, there = match(program, replace(program, ops=ops))
+    here, there = match_extents(program, replace(program, ops=ops))
     assert [item.name for item in here.inputs] == [item.name for item in there.inputs] == ["pad0", "y", "_pad0"]
     assert [op.attrs.before for op in here.ops if isinstance(op, Op) and op.kind is OpKind.PAD] == [4]
     assert [op.attrs.before for op in there.ops if isinstance(op, Op) and op.kind is OpKind.PAD] == [2]
@@ -172,7 +172,7 @@ def through(build: Callable[[KernelBuilder, Tensor], Tensor]) -> KernelGraph:
 def test_tails_behind_other_operators(program: Any, candidate: Any, shape: Shape) -> None:
     """The program's sums then have as many terms as the candidate's."""
     here, there = summed(program), through(candidate)
-    longer, without = match(here, there)
+    longer, without = match_extents(here, there)
     assert faults(longer) == faults(without) == []
     assert {item.tensor.shape for graph in (longer, without) for item in graph.inputs} == {shape}
     assert not any(isinstance(op, Op) and op.kind is K.PAD for op in without.ops)
@@ -186,7 +186,7 @@ def test_an_input_that_is_read_at_two_extents_stays_as_it_is() -> None:
     padded = made.padded(0, (12, 19), (12, 32))
     graph = made.graph(made.add(rows(program, 0)))
     both = replace(graph, ops=(*graph.ops, replace(rows(program, 0), operands=(padded,))), outputs=(3,))
-    assert match(program, both) == (program, both)
+    assert match_extents(program, both) == (program, both)
 
 
 def test_a_pad_that_is_made_twice_is_one_tail() -> None:
@@ -194,7 +194,7 @@ def test_a_pad_that_is_made_twice_is_one_tail() -> None:
     made = Wrapped(program)
     one, two = (made.padded(0, (12, 19), (12, 32)) for _ in range(2))
     graph = made.graph(made.add(replace(rows(program, 0, 2), operands=(one, two))))
-    longer, without = match(program, graph)
+    longer, without = match_extents(program, graph)
     assert [item.tensor.shape for item in without.inputs] == [(12, 32)]
     assert expressions(longer).outputs == expressions(without).outputs
 
@@ -219,7 +219,7 @@ def test_results_in_another_order() -> None:
     )
     first = made.add(GraphDefined((padded,), block))
     cut = made.cut(first + 1, (5, 48), (5, 37))
-    found = tails(program, made.graph(cut, first))
+    found = decompose_remainder_tiles(program, made.graph(cut, first))
     assert found is not None
     types = kernel_types(found.program)
     assert [types[n].shape for n in found.program.outputs] == [(5, 1), (5, 48)]
@@ -236,7 +236,7 @@ def test_two_slices_of_one_result() -> None:
     a = made.add(Op(K.SLICE, (6,), Attrs(dim=0, start=0, stop=5)))
     b = made.add(Op(K.SLICE, (a,), Attrs(dim=1, start=2, stop=9)))
     both = made.graph(a, b, 6)
-    found = split(both)
+    found = split_pads_and_slices(both)
     assert found is not None
     wrapping, inner = found
     rng = np.random.default_rng(0)

@@ -10,11 +10,11 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.emulate.runner import checked
+from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import addressable, kernel_count, places
+from mirage_formal.graph.views import is_addressable, kernel_count, storage_locations
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build
@@ -66,7 +66,7 @@ def test_a_view_has_the_elements_of_the_result(seed: int) -> None:
     given = program.inputs[0]
     span = 1 + sum((n - 1) * s for n, s in zip(given.tensor.shape, given.strides, strict=True))
     memory = np.arange(float(span)) + 1
-    known = places(program)
+    known = storage_locations(program)
 
     def seen(tensor: int, shape: tuple[int, ...]) -> np.ndarray:
         steps = tuple(8 * step for step in known[tensor].strides)
@@ -81,7 +81,7 @@ def test_a_view_has_the_elements_of_the_result(seed: int) -> None:
         values.append(wanted)
         if known[tensor].base == 0:
             np.testing.assert_array_equal(seen(tensor, wanted.shape), wanted)
-            assert addressable(wanted.shape, known[tensor].strides)
+            assert is_addressable(wanted.shape, known[tensor].strides)
         else:
             break  # a copy, and what follows lies in it
 
@@ -96,7 +96,7 @@ def test_reshapes_that_numpy_views_are_views() -> None:
     e = graph.reshape(d, (4, 48))
     graph.mark_output(graph.square(e))
     program = graph.freeze()
-    assert [place.base for place in places(program)] == [0, 0, 0, 0, 4, 4, 6]
+    assert [place.base for place in storage_locations(program)] == [0, 0, 0, 0, 4, 4, 6]
     assert kernel_count(program) == len(estimate(program, H200).kernels) == 2
 
 
@@ -107,7 +107,7 @@ def test_slices_are_views_with_an_offset() -> None:
     b = graph.slice(graph.transpose(a, 1, 2), 1, 3, 7)  # [4, 4, 3]
     graph.mark_output(graph.square(b))
     graph.mark_output(graph.slice(x, 0, 1, 2))  # an output is a copy
-    known = places(graph.freeze())
+    known = storage_locations(graph.freeze())
     assert (known[1].base, known[1].strides, known[1].offset) == (0, (48, 8, 1), 16)
     assert (known[3].base, known[3].strides, known[3].offset) == (0, (48, 1, 8), 19)
     assert known[3].span((4, 4, 3)) == 19 + 144 + 3 + 16 + 1
@@ -121,7 +121,7 @@ def test_an_output_is_no_view() -> None:
     t = graph.transpose(x)
     graph.mark_output(t)
     graph.mark_output(graph.exp(t))
-    assert [place.base for place in places(graph.freeze())] == [0, 1, 2]
+    assert [place.base for place in storage_locations(graph.freeze())] == [0, 1, 2]
 
 
 def test_rows_that_overlap_are_copied() -> None:
@@ -143,7 +143,7 @@ def test_kernels_that_read_views_compute_the_program() -> None:
     program = graph.freeze()
     made = build(program, program, H200)
     assert len(made.executable.launches) == kernel_count(program) == 5
-    assert checked(made, scales=(0.1, 1.0)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.1, 1.0)).answer == "within"
 
 
 @pytest.mark.parametrize("shown", [1, 2])
@@ -171,11 +171,11 @@ def test_an_output_in_another_shape_is_written_by_the_kernel_itself(shown: int) 
     )
     candidate = KernelGraph(program.inputs, ops, tuple(range(2, 2 + shown)))
     assert kernel_count(candidate) == shown
-    assert places(candidate)[1].base == 2
+    assert storage_locations(candidate)[1].base == 2
     assert isinstance(prove(program, candidate), Equivalent)
     made = build(candidate, program, H200)
     assert len(made.executable.launches) == shown
-    assert checked(made, scales=(0.1, 1.0)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.1, 1.0)).answer == "within"
 
 
 @pytest.mark.parametrize("twice", [False, True])
@@ -206,8 +206,8 @@ def test_a_copy_inside_a_graph_is_written_by_the_kernel_itself(twice: bool) -> N
     )
     candidate = KernelGraph(program.inputs, ops, (5, 6)[: 1 + twice])
     assert kernel_count(candidate) == 2 + 2 * twice
-    assert (places(candidate)[2].base == 4) is not twice
+    assert (storage_locations(candidate)[2].base == 4) is not twice
     assert isinstance(prove(program, candidate), Equivalent)
     made = build(candidate, program, H200)
     assert len(made.executable.launches) == kernel_count(candidate)
-    assert checked(made, scales=(0.1, 1.0)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.1, 1.0)).answer == "within"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.kernels.cuda import emit, real
+from mirage_formal.kernels.cuda import emit_cuda, float_literal
 from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
@@ -74,7 +74,7 @@ BEHIND = "expected to be touched behind the wait for the launch before"
 
 def with_body(*body: Stmt, **changes: Any) -> str:
     kernel = program("k", [reads("X", 64, HALF), writes("Y", 64)], [SharedBuffer("tile", HALF, 64, 0)], list(body))
-    return emit(replace(kernel, **changes))
+    return emit_cuda(replace(kernel, **changes))
 
 
 def expression(value: Value) -> str:
@@ -188,7 +188,7 @@ def test_readable_values() -> None:
     ],
 )
 def test_literals(number: float, text: str) -> None:
-    assert real(number) == text
+    assert float_literal(number) == text
 
 
 def test_literals_read_back_as_the_same_float() -> None:
@@ -197,12 +197,12 @@ def test_literals_read_back_as_the_same_float() -> None:
         bits = rng.getrandbits(32)
         (number,) = struct.unpack("f", struct.pack("I", bits))
         if number == number and abs(number) != float("inf"):
-            assert struct.pack("f", float(real(number)[:-1])) == struct.pack("I", bits)
+            assert struct.pack("f", float(float_literal(number)[:-1])) == struct.pack("I", bits)
 
 
 def test_not_a_number_is_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
-        real(float("nan"))
+        float_literal(float("nan"))
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def test_not_a_number_is_refused() -> None:
 
 def test_the_text_of_a_kernel() -> None:
     assert (
-        emit(masked_copy())
+        emit_cuda(masked_copy())
         == """\
 // masked_copy: 1 x 1 x 1 blocks of 32 threads,
 // 128 bytes of dynamic shared memory.
@@ -237,21 +237,21 @@ extern "C" __global__ void __launch_bounds__(32) masked_copy(MF_INPUT(mf::half) 
 
 
 def test_equal_programs_give_equal_text_and_only_they() -> None:
-    texts = [emit(kernel) for kernel in every_kernel()]
-    assert texts == [emit(kernel) for kernel in every_kernel()]
+    texts = [emit_cuda(kernel) for kernel in every_kernel()]
+    assert texts == [emit_cuda(kernel) for kernel in every_kernel()]
     assert len(set(texts)) == len(texts)
 
 
 def test_loops_unroll_as_planned() -> None:
-    text = emit(gemm())
+    text = emit_cuda(gemm())
     assert re.findall(r"#pragma unroll.*\n *for \(int (\w+)", text) == ["step", "kk", "j", "j", "h"]
     assert re.findall(r"#pragma unroll 1\n *for \(int (\w+)", text) == ["step"]
-    assert "#pragma" not in emit(masked_copy())
+    assert "#pragma" not in emit_cuda(masked_copy())
 
 
 def test_long_statements_are_wrapped() -> None:
     for kernel in (gemm(), softmax()):
-        assert max(len(line) for line in emit(kernel).splitlines()) < 180
+        assert max(len(line) for line in emit_cuda(kernel).splitlines()) < 180
     vector = GlobalWrite("Y", ix(tid), tuple(Real(0.1 * i) for i in range(4)))
     assert "mf::store_vector(Y, tid, {0.0f, 0.1f, 0.2f, 0.3f});" in with_body(vector)
 
@@ -377,7 +377,7 @@ def test_malformed_kernels_are_refused() -> None:
 
 def test_coordinates_are_declared_when_used() -> None:
     assert "blockIdx" not in with_body(Barrier())
-    text = emit(elementwise(at("A")))
+    text = emit_cuda(elementwise(at("A")))
     assert "const int bx = mf::below<2>(blockIdx.x);" in text
     assert "blockIdx.y" not in text
     assert I(3).expr == Int(3)

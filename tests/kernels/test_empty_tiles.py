@@ -18,9 +18,9 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import Band
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.lowering.assemble import lower
-from mirage_formal.kernels.online_softmax.stabilize import Stabilized, stabilized
+from mirage_formal.kernels.online_softmax.stabilize import Stabilized, stabilize_with_groups
 from mirage_formal.kernels.planning.planner import make_plan
-from mirage_formal.kernels.program.empty_tiles import share, skippable
+from mirage_formal.kernels.program.empty_tiles import executed_share, skippable_mask
 from mirage_formal.kernels.target import load_target
 from mirage_formal.semantics.reference import run as reference
 
@@ -52,14 +52,14 @@ def attention(n: int, blocks: int, loop: int, band: str = "[-,0]", value: str = 
 
 
 def stable(graph: KernelGraph) -> KernelGraph:
-    found = stabilized(graph)
+    found = stabilize_with_groups(graph)
     assert isinstance(found, Stabilized)
     return found.graph
 
 
 def skips(graph: KernelGraph) -> int | None:
     (op,) = (op for op in graph.ops if isinstance(op, GraphDefined))
-    return skippable(op.graph, [graph.inputs[n].band for n in op.operands])
+    return skippable_mask(op.graph, [graph.inputs[n].band for n in op.operands])
 
 
 def without_band(graph: KernelGraph) -> KernelGraph:
@@ -96,7 +96,7 @@ def test_causal_attention_of_1024_queries_loads_and_costs_less_than_0_6_of_the_s
     (op,) = graph.ops
     assert isinstance(op, GraphDefined)
     bands = [item.band for item in graph.inputs]
-    assert share(op.graph, bands, [item.tensor.shape for item in graph.inputs]) == (16 * 17 / 2) / 256
+    assert executed_share(op.graph, bands, [item.tensor.shape for item in graph.inputs]) == (16 * 17 / 2) / 256
     bytes_read = [estimate(one, target).kernels[0].l2_bytes for one in (graph, full)]
     assert bytes_read[0] < 0.6 * bytes_read[1]
 

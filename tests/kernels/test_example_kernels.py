@@ -11,22 +11,22 @@ from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.numerics.numerics import SCALES
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import emulate
-from mirage_formal.emulate.runner import checked
+from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.executable import KernelLaunch
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import For, GlobalVector, If, Int, IntBin, IntOp, Program, Stmt
 from mirage_formal.run.kernel_build.build import ARCHS
-from mirage_formal.run.kernel_build.values import Built
+from mirage_formal.run.kernel_build.values import BuiltKernels
 from tests.kit.kernels import example_kernels as kit
 from tests.kit.torch.examples import copies
 
 COMPILED = ARCHS if nvrtc.available() else ()
 
 
-def spills(made: Built) -> dict[str, list[int]]:
+def spills(made: BuiltKernels) -> dict[str, list[int]]:
     """Bytes that each generated kernel spills, for every architecture."""
     launches = [launch for launch in made.executable.launches if isinstance(launch, KernelLaunch)]
     return {launch.name: [launch.cubins[arch].spill_bytes for arch in COMPILED] for launch in launches}
@@ -46,7 +46,7 @@ def test_what_a_search_finds_runs_within_tolerance(name: str) -> None:
         assert all(not any(found) for found in spills(made).values())
         # Without a running maximum numerics decide: exponentials leave float16 at larger scales.
         scales = (0.1,) if made.stable.note else SCALES
-        record = checked(made, scales=scales)
+        record = compare_on_emulator(made, scales=scales)
         assert record.answer == "within", (candidate, record)
 
 
@@ -82,7 +82,7 @@ def test_a_seeded_fault_is_a_row_that_fails(monkeypatch: pytest.MonkeyPatch) -> 
     row = "ntrans-b1"
     (kernel,) = kit.kernels(kit.fastest()[row])
     (clean,) = emulate_examples.alone(row, 0, kernel)
-    assert (clean.result, clean.failed) == ("clean", False)
+    assert clean[1] == "clean"
 
     def beyond(plan: Plan) -> Program:
         right = lower(plan)
@@ -91,18 +91,17 @@ def test_a_seeded_fault_is_a_row_that_fails(monkeypatch: pytest.MonkeyPatch) -> 
     with monkeypatch.context() as patch:
         patch.setattr(kit, "lower", beyond)
         (found,) = emulate_examples.alone(row, 0, kernel)
-        assert found.failed
-        assert ": out of bounds of in0_x0[8192] by thread 511" in found.result
+        assert ": out of bounds of in0_x0[8192] by thread 511" in found[1]
     with monkeypatch.context() as patch:
         raw = "\n  float a[4] = {1, 2, 3, 4};\n  volatile int i = 5;\n  a[0] = a[i];\n"
-        patch.setattr(emulate, "emit", lambda p: emit(p).replace("\n  MF_FLOATS(", f"{raw}  MF_FLOATS(", 1))
+        patch.setattr(emulate, "emit", lambda p: emit_cuda(p).replace("\n  MF_FLOATS(", f"{raw}  MF_FLOATS(", 1))
         (found,) = emulate_examples.alone(row, 0, kernel)
-        assert found.failed
-        assert "sanitizer: " in found.result
-        assert "out of bounds" in found.result
-    assert emulate_examples.report([clean]) == 0
-    assert emulate_examples.report([clean, found]) == 1
-    assert emulate_examples.report([]) == 1
+        assert "sanitizer: " in found[1]
+        assert "out of bounds" in found[1]
+    monkeypatch.setattr(sys, "argv", ["emulate_examples"])
+    for rows, status in (([clean], 0), ([clean, found], 1), ([], 1)):
+        monkeypatch.setattr(emulate_examples, "rows", lambda *_, rows=rows, **__: rows)
+        assert emulate_examples.main() == status
 
 
 def _moved(body: tuple[Stmt, ...], by: int) -> tuple[Stmt, ...]:

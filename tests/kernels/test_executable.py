@@ -19,16 +19,16 @@ from mirage_formal.kernels.executable import (
     Executable,
     KernelLaunch,
     describe,
-    in_order,
     load,
     moved_bytes,
     save,
+    without_dependent_launches,
     workspace,
 )
 from mirage_formal.kernels.program.program import LaunchDependents, Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build
-from mirage_formal.run.kernel_build.values import Built
+from mirage_formal.run.kernel_build.values import BuiltKernels
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.device_kernels import predefined
 
@@ -42,11 +42,11 @@ def split() -> Executable:
 
 
 @pytest.fixture(scope="module")
-def mixed() -> Built:
+def mixed() -> BuiltKernels:
     return build(predefined(), predefined(), load_target("h200"))
 
 
-def test_round_trip(tmp_path: Path, split: Executable, mixed: Built) -> None:
+def test_round_trip(tmp_path: Path, split: Executable, mixed: BuiltKernels) -> None:
     for name, executable in (("split", split), ("mixed", mixed.executable)):
         save(executable, tmp_path / name)
         assert load(tmp_path / name) == executable
@@ -54,7 +54,7 @@ def test_round_trip(tmp_path: Path, split: Executable, mixed: Built) -> None:
         assert load(tmp_path / name) == executable
 
 
-def test_predefined_products_are_cublas_and_the_rest_is_generated(mixed: Built) -> None:
+def test_predefined_products_are_cublas_and_the_rest_is_generated(mixed: BuiltKernels) -> None:
     executable = mixed.executable
     assert [describe(x, executable.graph).split(":")[0] for x in executable.launches] == [
         "op0_rms_norm (predefined)",
@@ -70,7 +70,7 @@ def test_predefined_products_are_cublas_and_the_rest_is_generated(mixed: Built) 
     assert {record.finding for record in mixed.obligations} == {"held"}
 
 
-def test_only_a_kernel_behind_a_kernel_is_dependent(split: Executable, mixed: Built) -> None:
+def test_only_a_kernel_behind_a_kernel_is_dependent(split: Executable, mixed: BuiltKernels) -> None:
     """Nothing overlaps between calls, and products of the library are in the order of the stream on both sides."""
 
     def flags(executable: Executable) -> list[bool]:
@@ -88,8 +88,8 @@ def test_only_a_kernel_behind_a_kernel_is_dependent(split: Executable, mixed: Bu
             behind = repr(program.body[program.body.index(LaunchDependents()) :])
             assert not any(name in behind for name in ("CopyAsync", "GlobalRead", "GlobalVector", "Mma"))
             assert "GlobalWrite" in behind, "nothing waits beside what works, and stores are not waited for"
-    assert flags(in_order(split)) == [False, False]
-    assert in_order(split).sources == split.sources
+    assert flags(without_dependent_launches(split)) == [False, False]
+    assert without_dependent_launches(split).sources == split.sources
     chain = KernelGraph(
         (w.tensor("X", 4, 8),), tuple(Op(OpKind.EXP, (i,), Attrs()) for i in range(3)), (3, 0)
     )  # the second output is a copy
@@ -162,7 +162,7 @@ def test_changes_are_refused(tmp_path: Path, split: Executable, name: str) -> No
         load(edited(tmp_path, split, change))
 
 
-def test_a_launch_behind_a_product_is_not_dependent(tmp_path: Path, mixed: Built) -> None:
+def test_a_launch_behind_a_product_is_not_dependent(tmp_path: Path, mixed: BuiltKernels) -> None:
     """That is: a change that says so is refused."""
     with pytest.raises(FormatError, match="launch 2: expected dependent only behind a generated kernel"):
         load(edited(tmp_path, mixed.executable, lambda r: r["launches"][2].update(dependent=True)))

@@ -13,7 +13,7 @@ from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.cost import block_cost
-from mirage_formal.kernels.cuda import FLOAT32_HEADER, emit
+from mirage_formal.kernels.cuda import FLOAT32_HEADER, emit_cuda
 from mirage_formal.kernels.target import load_target
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
 from tests.kernels.test_cost import block
@@ -56,7 +56,7 @@ def product(a: NDArray[np.float32], b: NDArray[np.float32], loop: int = 1) -> ND
     ops = [op(K.MATMUL, 0, 1), op(K.ACCUM_SUM, 2)]
     graph = kernel([a.shape, b.shape], list(split), ops, [(3, NONE)], loop=loop, dtype=DType.FLOAT32)
     _, program = planned(graph)
-    assert f'#include "{FLOAT32_HEADER}"' in emit(program)
+    assert f'#include "{FLOAT32_HEADER}"' in emit_cuda(program)
     (found,) = emulate.run(program, [a.reshape(-1), b.reshape(-1)])
     return np.asarray(found, np.float64).reshape(a.shape[0], b.shape[1])
 

@@ -13,7 +13,7 @@ import pytest
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.generate import Kernel, generate
 from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from mirage_formal.kernels.target import load_target
@@ -79,7 +79,7 @@ def texts(found: KernelGraph | list[KernelGraph]) -> str:
     """The text of every generated kernel of some µGraphs."""
     graphs = found if isinstance(found, list) else [found]
     steps = [step for graph in graphs for step in generate(graph, TARGET).steps]
-    return "\n".join(emit(step.program) for step in steps if isinstance(step, Kernel))
+    return "\n".join(emit_cuda(step.program) for step in steps if isinstance(step, Kernel))
 
 
 @pytest.mark.parametrize("name", KERNELS)

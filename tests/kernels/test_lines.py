@@ -13,7 +13,7 @@ import pytest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.generate import Kernel, generate
 from mirage_formal.kernels.planning.planner import schedules
 from mirage_formal.kernels.program.program import Barrier
@@ -69,7 +69,7 @@ def told(graph: KernelGraph | list[KernelGraph], *, forms: bool = False) -> Iter
             kernel = next(one for one in made.steps if isinstance(one, Kernel) and one.operator == position)
             assert kernel.plan is not None
             found = kernel_lines(kernel.program, kernel.plan, op, [types[n] for n in op.operands])
-            yield Told(emit(kernel.program).splitlines(), found, nodes, kernel)
+            yield Told(emit_cuda(kernel.program).splitlines(), found, nodes, kernel)
 
 
 @pytest.mark.sampled(2)

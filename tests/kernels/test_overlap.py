@@ -13,9 +13,9 @@ from mirage_formal.claims.safety.obligations import Held
 from mirage_formal.claims.safety.safety import Safe, discharge_safety
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.executable import Executable, kernel_launch, load, save
-from mirage_formal.kernels.generate import Generated, Kernel, asked_of, generate, plan_record
+from mirage_formal.kernels.generate import Generated, Kernel, generate, plan_record, requested_options
 from mirage_formal.kernels.program.program import CopyAsync, GridWait, LaunchDependents, Program, Stmt
 from mirage_formal.kernels.source_map import kernel_lines
 from mirage_formal.kernels.target import load_target
@@ -62,8 +62,8 @@ def test_weights_are_copied_ahead_of_the_wait_and_results_are_not() -> None:
         ahead, behind = parted(program)
         assert set(copied(ahead)) == {weights.name}
         assert result.name in set(copied(behind))
-        assert f"MF_AWAITED(mf::half) {result.name}" in emit(program)
-        assert f"MF_INPUT(mf::half) {weights.name}" in emit(program)
+        assert f"MF_AWAITED(mf::half) {result.name}" in emit_cuda(program)
+        assert f"MF_INPUT(mf::half) {weights.name}" in emit_cuda(program)
 
 
 def test_a_kernel_computes_the_same_with_copies_moved() -> None:
@@ -87,7 +87,7 @@ def test_an_intermediate_result_ahead_of_the_wait_is_a_fault() -> None:
     first = next(one for one in behind if any(copied((one,))))
     moved = replace(program, body=(*ahead, first, GridWait(), *(one for one in behind if one is not first)))
     with pytest.raises(ValueError, match="expected to be touched behind the wait"):
-        emit(moved)
+        emit_cuda(moved)
     assert not isinstance(discharge_safety(moved).verdict, Safe)
     assert "before the wait for the launch before" in fault(moved)
 
@@ -109,7 +109,7 @@ def test_a_kernel_lets_the_next_one_start_early_where_that_is_asked_for() -> Non
 def test_plans_say_what_was_asked_for(early: frozenset[int]) -> None:
     made = generate(chain(), TARGET, early=early)
     plans = [plan_record(one, {}) for one in kernels(made)]
-    assert generate(chain(), TARGET, *asked_of(plans)) == made
+    assert generate(chain(), TARGET, *requested_options(plans)) == made
 
 
 def test_lines_of_copies_that_are_moved_belong_to_their_inputs() -> None:
@@ -119,7 +119,7 @@ def test_lines_of_copies_that_are_moved_belong_to_their_inputs() -> None:
     assert isinstance(op, GraphDefined)
     operands = [w.tensor("X", ROWS, SIZE).tensor, graph.inputs[2].tensor]
     found = kernel_lines(one.program, one.plan, op, operands)
-    text = emit(one.program).splitlines()
+    text = emit_cuda(one.program).splitlines()
     wait = next(number for number, line in enumerate(text, 1) if "grid_wait" in line)
     ahead = [piece for piece in found if piece.last < wait]
     assert ahead
@@ -131,7 +131,7 @@ def test_a_launch_that_reads_a_result_ahead_is_refused(tmp_path: Path) -> None:
     graph, made = chain(), generate(chain(), TARGET)
     launches, files = [], {}
     for one, source in zip(kernels(made), made.sources, strict=True):
-        text = emit(one.program)
+        text = emit_cuda(one.program)
         files[source] = text.encode()
         launches.append(kernel_launch(one.program, one.operator, one.values, source, text, {}))
     assert [[x.given for x in one.arguments] for one in launches] == [[False] * 3, *[[False, True, False]] * 2]

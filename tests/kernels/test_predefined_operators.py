@@ -17,7 +17,7 @@ from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.kernels import predefined
 from mirage_formal.kernels.lowering.strided_regions import Operation
 from mirage_formal.kernels.predefined import operator_program
-from mirage_formal.kernels.program.access import Mode, listing
+from mirage_formal.kernels.program.access import Mode, list_accesses
 from mirage_formal.kernels.program.program import Param, Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.semantics import reference
@@ -138,7 +138,9 @@ def in_memory(array: np.ndarray, place: Laid) -> np.ndarray:
 def widths(program: Program, mode: Mode) -> set[int]:
     """Bytes of all accesses to device memory of one mode."""
     return {
-        access.bytes for access in listing(program).accesses if isinstance(access.target, Param) and access.mode is mode
+        access.bytes
+        for access in list_accesses(program).accesses
+        if isinstance(access.target, Param) and access.mode is mode
     }
 
 
@@ -259,7 +261,7 @@ def test_maxima_may_be_infinite(dtype: DType) -> None:
 @pytest.mark.parametrize("kind", [K.SUM, K.MEAN, K.MAX, K.SOFTMAX, K.RMS_NORM, K.LAYER_NORM])
 def test_fibre_by_fibre(kind: OpKind, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left for fibres that no block graph fits takes all others too."""
-    monkeypatch.setattr(predefined, "_planned", lambda *_: None)
+    monkeypatch.setattr(predefined, "_plan_program", lambda *_: None)
     test_awkward_extents(kind)
     for long in ((300, 7, 6000, 1), (1_000_003, 1, 3)):  # beyond what is looked at element by element
         _, program = program_of(kind, attributes(kind, long, long.index(1))[0], [long], HALF)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_formal.kernels.cuda import emit
-from mirage_formal.kernels.generate import Kernel, generate, resident
+from mirage_formal.kernels.cuda import emit_cuda
+from mirage_formal.kernels.generate import Kernel, generate, resident_blocks
 from mirage_formal.kernels.program.program import Program, SharedBuffer
 from mirage_formal.kernels.target import load_target
 from tests.kit.graphs import workloads as w
@@ -39,13 +39,13 @@ def of(blocks: int, threads: int, shared: int) -> Program:
     ],
 )
 def test_blocks_of_a_multiprocessor(blocks: int, threads: int, shared: int, count: int) -> None:
-    assert resident(of(blocks, threads, shared), TARGET) == count
+    assert resident_blocks(of(blocks, threads, shared), TARGET) == count
 
 
 def test_the_compiler_is_told_where_it_is_one() -> None:
     program = of(MANY, 128, 227 << 10)
-    assert "__launch_bounds__(128) " in emit(program)
-    assert "__launch_bounds__(128, 1) " in emit(replace(program, alone=True))
+    assert "__launch_bounds__(128) " in emit_cuda(program)
+    assert "__launch_bounds__(128, 1) " in emit_cuda(replace(program, alone=True))
 
 
 def test_generated_kernels_say_so() -> None:
@@ -54,6 +54,6 @@ def test_generated_kernels_say_so() -> None:
     for graph in [*graphs, w.rmsnorm_fused(4, 64, 64, grid=2, loop=2)]:
         for step in generate(graph, TARGET).steps:
             if isinstance(step, Kernel):
-                assert step.program.alone == (resident(step.program, TARGET) == 1)
+                assert step.program.alone == (resident_blocks(step.program, TARGET) == 1)
                 found.add(step.program.alone)
     assert found == {False, True}

@@ -8,7 +8,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, InputIter
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.sectors import sectors
+from mirage_formal.kernels.sectors import sector_overhead
 from mirage_formal.kernels.target import load_target
 
 H200 = load_target("h200")
@@ -34,7 +34,7 @@ K = OpKind
 def test_what_a_tile_takes(
     tile: tuple[int, ...], shape: tuple[int, ...], strides: tuple[int, ...] | None, width: int, share: float
 ) -> None:
-    assert sectors(tile, shape, strides, width) == share
+    assert sector_overhead(tile, shape, strides, width) == share
 
 
 def exponential(axis: int, blocks: int, strides: tuple[int, int] | None = None) -> KernelGraph:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.logic import process
-from mirage_formal.logic.process import _BOOT, Question, Said, Solvers
+from mirage_formal.logic.process import _BOOT, Question, Said, SolverProcess
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
 from tests.kit.processes import HUNG_S, gone
@@ -46,8 +46,8 @@ NO_LANDLOCK = "from mirage_formal.logic import sandbox; sandbox._landlock = lamb
 
 
 @contextmanager
-def started(boot: str = _BOOT, **options: float) -> Iterator[Solvers]:
-    solvers = Solvers(boot, **options)  # type: ignore[arg-type]
+def started(boot: str = _BOOT, **options: float) -> Iterator[SolverProcess]:
+    solvers = SolverProcess(boot, **options)  # type: ignore[arg-type]
     try:
         yield solvers
     finally:
@@ -329,8 +329,8 @@ def test_every_thread_has_a_process_of_its_own() -> None:
     pids: list[int | None] = []
 
     def ask() -> None:
-        assert process.solvers().ask([z3(FALSE)])[0].answer == "unsat"
-        pids.append(process.solvers().pid)
+        assert process.thread_solvers().ask([z3(FALSE)])[0].answer == "unsat"
+        pids.append(process.thread_solvers().pid)
 
     thread = threading.Thread(target=ask)
     thread.start()

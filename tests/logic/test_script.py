@@ -16,7 +16,7 @@ from mirage_formal.kernels.program.program import Int, IntBin, IntOp, Var
 from mirage_formal.limits import MAX_COMMANDS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
 from mirage_formal.logic.axioms import load
 from mirage_formal.logic.script import RESERVED, Script, parse
-from mirage_formal.logic.sexpr import read, show
+from mirage_formal.logic.sexpr import format_sexpr, read
 
 BITS = "(set-logic QF_BV)\n(declare-const a (_ BitVec 8))\n(declare-const b (_ BitVec 8))\n(declare-const p Bool)\n"
 TERMS = "(set-logic QF_UF)\n(declare-sort Expr 0)\n(declare-fun f (Expr) Expr)\n(declare-const x Expr)\n"
@@ -178,7 +178,7 @@ def test_deep_terms_of_our_own_are_refused_too() -> None:
     with pytest.raises(FormatError):
         Script([*read(BITS), ("assert", e), ("check-sat",)])  # type: ignore[list-item]
     with pytest.raises(FormatError):
-        show(e)  # type: ignore[arg-type]
+        format_sexpr(e)  # type: ignore[arg-type]
 
 
 def test_a_script_cannot_be_made_of_text_or_changed() -> None:

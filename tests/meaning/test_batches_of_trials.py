@@ -15,7 +15,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.batched import BatchedDomain, run_many
 from mirage_formal.semantics.interpreter import evaluate
 from mirage_formal.semantics.reference import FloatDomain, run
-from mirage_formal.semantics.working_set import footprint
+from mirage_formal.semantics.working_set import working_set_size
 from tests.kit.graphs.random_graphs import random_graph
 from tests.kit.proofs.claims import load
 
@@ -88,7 +88,7 @@ def test_the_footprint_covers_what_is_computed() -> None:
             with np.errstate(all="ignore"):
                 evaluate(graph, arrays, domain)
             counted = domain.elements + sum(array.size for array in arrays)
-            assert counted <= footprint(graph) <= 4 * counted + 100, item.name
+            assert counted <= working_set_size(graph) <= 4 * counted + 100, item.name
 
 
 def test_a_mean_of_equal_integers_is_exact() -> None:

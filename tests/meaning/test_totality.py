@@ -12,14 +12,14 @@ import pytest
 
 from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.claims.identity_testing.draw import field_point
-from mirage_formal.claims.identity_testing.field import run
+from mirage_formal.claims.identity_testing.field import run_tape
 from mirage_formal.claims.identity_testing.primes import field_pair
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Lax, Level, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.semantics import reference
-from mirage_formal.semantics.straight_line_trace import NotLax, lax_class, needs, record
+from mirage_formal.semantics.straight_line_trace import NotLax, lax_class, needed_parts, record_tape
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import READS_MASK, with_masks
 
@@ -85,8 +85,8 @@ def test_float64(kind: OpKind, value: bool) -> None:
 def test_finite_fields(kind: OpKind, value: bool) -> None:
     """A picture exactly where the operator table promises one, of the class that the table states."""
     graph = example(kind, value=value)
-    tape = record(graph)
-    wanted = needs(tape)
+    tape = record_tape(graph)
+    wanted = needed_parts(tape)
     if SPECS[kind].lax is Lax.NONE:
         assert isinstance(wanted, NotLax)
         assert "order" in wanted.reason
@@ -99,7 +99,7 @@ def test_finite_fields(kind: OpKind, value: bool) -> None:
     for _ in range(200):
         drawn = [numbers.integers(1, 11, source.tensor.shape, dtype=np.uint64) for source in graph.inputs]
         values = with_masks(graph, drawn)
-        out = run(tape, wanted, point, partial(lambda values, index, part: values[index], values))
+        out = run_tape(tape, wanted, point, partial(lambda values, index, part: values[index], values))
         if isinstance(out, tuple):
             assert out[0].shape == tape.steps[tape.outputs[0]].shape
             assert int(out[0].max()) < point.pair.p

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_formal import limits, records, strict_json
-from mirage_formal.check.proof.reader import document
+from mirage_formal.check.proof.reader import parse_tables
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.formats.json import from_json
@@ -74,7 +74,7 @@ READERS: dict[str, Callable[[bytes], Any]] = {
     "numerics": lambda data: records.unsealed(data, NumericsRecord, "file.json"),
     "whole": lambda data: records.unsealed(data, WholeRecord, "file.json"),
     "proof log": lambda data: records.decode_proof(data, "file.json"),
-    "proof": document,
+    "proof": parse_tables,
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.cli.user_file import load_programs
-from mirage_formal.run.partitioning.answer import run_any
+from mirage_formal.run.partitioning.answer import search_or_cover
 from mirage_formal.run.settings import Settings
 from tests.kit.runs import small_runs
 
@@ -37,5 +37,5 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("whole")
     (root / "layer.py").write_text(LAYER)
     (layer,) = load_programs(root / "layer.py").values()
-    run_any(layer, Settings(workers=1, cache=False), root / "layer", name="layer")
+    search_or_cover(layer, Settings(workers=1, cache=False), root / "layer", name="layer")
     return root / "layer"

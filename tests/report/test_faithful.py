@@ -20,11 +20,11 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, ThreadDefined
 from mirage_formal.graph.ops import SPECS, Level
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.report.drawing.svg import graph_svg, level_svg
-from mirage_formal.report.model import Basis, Candidate, Special
+from mirage_formal.report.model import Basis, Candidate, SpecialValues
 from mirage_formal.report.page.candidates import candidate_section
 from mirage_formal.report.proofs.formulas import latex, mathml, text
 from mirage_formal.report.proofs.program import definitions
-from mirage_formal.report.proofs.replay import replayed
+from mirage_formal.report.proofs.replay import replay_and_explain
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.views.levels import all_nodes, levels
 from mirage_formal.run.driver import run
@@ -102,7 +102,7 @@ def test_every_kind_of_node_occurs() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_every_formula_comes_from_the_replay(name: str) -> None:
     found = example(name)
-    proof = replayed(found.program, found.candidate, found.proof)
+    proof = replay_and_explain(found.program, found.candidate, found.proof)
     (part,) = proof.parts
     tables = json.loads(found.proof)
     assert [step.number for step in part.steps] == list(range(len(tables["steps"])))
@@ -126,7 +126,7 @@ def test_one_changed_step_and_nothing_is_shown() -> None:
         if step[0] == "sum":
             changed["steps"][number][2] = 0 if step[2] else 1
         with pytest.raises(ProofError):
-            replayed(found.program, found.candidate, json.dumps(changed).encode())
+            replay_and_explain(found.program, found.candidate, json.dumps(changed).encode())
         refused += 1
     assert refused >= 6
 
@@ -138,7 +138,7 @@ def test_steps_lead_to_nodes_that_are_drawn() -> None:
             graph: {node.id for node in all_nodes(levels(value))}
             for graph, value in (("program", found.program), ("candidate", found.candidate))
         }
-        (part,) = replayed(found.program, found.candidate, found.proof).parts
+        (part,) = replay_and_explain(found.program, found.candidate, found.proof).parts
         for step in part.steps:
             for place in step.places:
                 assert place.node in nodes[place.graph]
@@ -172,7 +172,7 @@ def test_every_step_of_a_proof_about_masks_is_written(name: str) -> None:
     pair = claim.tiny()
     verdict = prove(*pair)
     assert isinstance(verdict, Equivalent)
-    (part,) = replayed(*pair, verdict.proof).parts
+    (part,) = replay_and_explain(*pair, verdict.proof).parts
     assert part.steps
     for step in part.steps:
         for formula in (step.head, step.left, step.right):
@@ -187,7 +187,7 @@ def test_what_a_selection_keeps_of_a_partial_value_is_written_as_one() -> None:
         pair = claim.tiny()
         verdict = prove(*pair)
         assert isinstance(verdict, Equivalent)
-        for part in replayed(*pair, verdict.proof).parts:
+        for part in replay_and_explain(*pair, verdict.proof).parts:
             found |= {text(identity.program) for identity in part.identities}
     assert any("select(" in one and "/" in one for one in found)
     assert any("inv0(" in one for one in found)
@@ -195,12 +195,14 @@ def test_what_a_selection_keeps_of_a_partial_value_is_written_as_one() -> None:
 
 
 def test_special_values_of_a_candidate_are_told() -> None:
-    plain = Candidate(1, "0" * 64, "", "equivalent", Basis.RECORDED, None, 1, 1.0, special=Special(17, 34000, 1200, 0))
+    plain = Candidate(
+        1, "0" * 64, "", "equivalent", Basis.RECORDED, None, 1, 1.0, special=SpecialValues(17, 34000, 1200, 0)
+    )
     section = str(candidate_section(plain, None))
     assert "special values" in section
     assert "34,000 elements of 17 draws, of which 1,200 have none" in section
     assert "overflow" not in section
-    removed = str(candidate_section(replace(plain, special=Special(17, 34000, 1200, 5)), None))
+    removed = str(candidate_section(replace(plain, special=SpecialValues(17, 34000, 1200, 5)), None))
     assert "an overflow of the program was removed at 5" in removed
 
 

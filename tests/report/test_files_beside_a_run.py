@@ -24,7 +24,7 @@ from mirage_formal.report.page.code import triton_section
 from mirage_formal.report.page.document import page
 from mirage_formal.report.page.search.overview import roofline_section
 from mirage_formal.report.reading import Shown, read_report
-from mirage_formal.report.reading.adjacent_files import BENCH_FILE, triton_of
+from mirage_formal.report.reading.adjacent_files import BENCH_FILE, triton_directory
 from mirage_formal.report.terminal import report_text
 from mirage_formal.report.views.levels import all_nodes, levels
 from mirage_formal.run.kernel_build.triton.files import default_out, write_run
@@ -49,7 +49,7 @@ def best(run: Path) -> Candidate:
 
 
 def test_triton_is_shown_beside_cuda(run: Path) -> None:
-    assert triton_of(run) == default_out(run)
+    assert triton_directory(run) == default_out(run)
     assert best(run).triton is None
     ((name, said), *_) = write_run(run, 1)
     assert said.startswith("built")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from mirage_formal.report.as_json import report_json
 from mirage_formal.report.model import Basis
-from mirage_formal.report.page.document import page, shell
-from mirage_formal.report.page.markup import element, lines, text
+from mirage_formal.report.page.document import page, page_shell
+from mirage_formal.report.page.markup import element, escape_lines, escape_text
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.terminal import report_text
 from tests.kit.runs import tampering
@@ -66,9 +66,11 @@ def harmless(html: str) -> None:
 @given(TEXTS | st.sampled_from(NAMES))
 @settings(max_examples=80)
 def test_any_text_is_shown_and_not_obeyed(given_text: str) -> None:
-    made = shell("title", element("p", {"title": given_text}, given_text, text(given_text), lines(given_text)))
+    made = page_shell(
+        "title", element("p", {"title": given_text}, given_text, escape_text(given_text), escape_lines(given_text))
+    )
     harmless(made)
-    assert obeyed(Elements(str(text(given_text))).text) == ""
+    assert obeyed(Elements(str(escape_text(given_text))).text) == ""
 
 
 @pytest.mark.parametrize("name", NAMES[:5])

@@ -12,10 +12,10 @@ import pytest
 
 from mirage_formal.errors import RunError
 from mirage_formal.report.as_json import report_json
-from mirage_formal.report.model import Basis, Checked, Report
+from mirage_formal.report.model import Basis, CheckResult, Report
 from mirage_formal.report.page import header
 from mirage_formal.report.reading import Shown, read_report
-from mirage_formal.report.reading.check_process import checked
+from mirage_formal.report.reading.check_process import run_check
 from mirage_formal.report.terminal import report_text
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering
@@ -63,13 +63,13 @@ def test_no_more_proofs_are_replayed_than_asked_for(small: Path) -> None:
 
 def test_nothing_is_established_without_check(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = read_report(small)
-    assert "not checked here" in header.who(report)
+    assert "not checked here" in header.checked_by(report)
     for held, basis in ((True, Basis.CHECKED), (False, Basis.RECORDED)):
-        said = Checked(held, "what it printed", 1.0, "2026-01-01 00:00 UTC")
+        said = CheckResult(held, "what it printed", 1.0, "2026-01-01 00:00 UTC")
         monkeypatch.setattr("mirage_formal.report.reading.checked", lambda path, said=said: said)
         asked = read_report(small, check=True)
         assert {one.basis for one in asked.candidates} == {basis}
-        assert ("did NOT establish" in header.who(asked)) is not held
+        assert ("did NOT establish" in header.checked_by(asked)) is not held
 
 
 def test_what_does_not_hold_is_never_shown_as_established(
@@ -79,18 +79,18 @@ def test_what_does_not_hold_is_never_shown_as_established(
     root = tampering.copy(small, tmp_path / "copy")
     (directory, *_) = sorted((root / "candidates").iterdir())
     (directory / "proof" / "equivalence.json").write_text("{}")
-    said = Checked(True, "", 1.0, "")
+    said = CheckResult(True, "", 1.0, "")
     monkeypatch.setattr("mirage_formal.report.reading.checked", lambda path: said)
     report = read_report(root, check=True)
     assert report.candidates[0].basis is Basis.FAILS
     assert report.candidates[0].proof is None
-    assert "did NOT establish" in header.who(report)
+    assert "did NOT establish" in header.checked_by(report)
 
 
 @pytest.mark.slow
 def test_check_is_asked_in_a_process_of_its_own(small: Path) -> None:
     (directory, *_) = sorted((small / "candidates").iterdir())
-    said = checked(directory)
+    said = run_check(directory)
     assert said.held, said.text
     assert "Candidates established again: 1" in said.text
     assert (

@@ -18,9 +18,9 @@ from mirage_formal.graph.formats.json import to_json
 from mirage_formal.report.model import Judged, Report
 from mirage_formal.report.page.code import highlight
 from mirage_formal.report.page.document import page
-from mirage_formal.report.page.gallery import compared, index
+from mirage_formal.report.page.gallery import comparison_page, index
 from mirage_formal.report.reading import read_report
-from mirage_formal.run.verify.verdicts import judge, written
+from mirage_formal.run.verify.verdicts import judge_graphs, write_verdicts
 from tests.kit.paths import REPOSITORY
 from tests.report.test_hostile import Elements, harmless
 
@@ -45,8 +45,8 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Path:
         PROGRAM.replace("graph.exp(x) / graph.reduction(graph.exp(x), 1)", "graph.softmax(x, 1)")
     )
     (right,) = load_programs(root / "right.py").values()
-    with written(root / "out", "softmax", program) as keep:
-        for one in judge(program, [wrong, right], "graphs"):
+    with write_verdicts(root / "out", "softmax", program) as keep:
+        for one in judge_graphs(program, [wrong, right], "graphs"):
             keep(one)
     return root / "out"
 
@@ -131,7 +131,7 @@ def test_a_forged_proof_beside_verdicts_is_refused(verdicts: Path, tmp_path: Pat
 def test_two_runs_are_compared(small: Path) -> None:
     report = read_report(small)
     other = replace(report, candidates=report.candidates[1:], place="elsewhere")
-    made = compared(report, other)
+    made = comparison_page(report, other)
     harmless(made)
     text = Elements(made).text
     assert "Both are of the same program" in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_formal.report.proofs.replay import replayed
+from mirage_formal.report.proofs.replay import replay_and_explain
 from tests.kit.paths import REPOSITORY
 from tests.kit.reports import NAMES, example
 
@@ -124,7 +124,7 @@ WRITTEN = {
 
 def told(name: str) -> tuple[str, ...]:
     found = example(name)
-    (part,) = replayed(found.program, found.candidate, found.proof, formulas=False).parts
+    (part,) = replay_and_explain(found.program, found.candidate, found.proof, formulas=False).parts
     return part.summary
 
 

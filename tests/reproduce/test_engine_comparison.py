@@ -13,7 +13,7 @@ from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records.reproduction import Row
 from mirage_formal.reproduce.arms import ARMS, Limits, run_row
-from mirage_formal.reproduce.compare import compare, explanation, scaled
+from mirage_formal.reproduce.compare import compare, explanation, scale_down
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.search.known_incompleteness import Reason
 from mirage_formal.search.space import load_space
@@ -58,7 +58,7 @@ def replace_graphs(one: Row, graphs: tuple[bytes, ...]) -> Row:
 def test_scaled_candidates_keep_operators_and_unit_dims() -> None:
     for data in row("guided", 3).graphs:
         graph = decode(data)
-        pair = scaled(PROGRAM, graph)
+        pair = scale_down(PROGRAM, graph)
         assert pair is not None
         program, small = pair
         assert not faults(small)

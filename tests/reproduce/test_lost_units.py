@@ -9,7 +9,7 @@ from mirage_formal.reproduce import arms
 from mirage_formal.reproduce.arms import ARMS, Limits, UnitTask, run_row, search_unit
 from mirage_formal.reproduce.inputs import rmsnorm
 from mirage_formal.search.space import load_space
-from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
 SPACE = load_space("tiny").with_overrides(max_block_ops=4)
 PROGRAM = rmsnorm(2, 4, 6)
@@ -33,10 +33,10 @@ class _Pool:
         yield None
         for index, task in reversed(list(enumerate(tasks))):
             if function is search_unit and index in self.lost:
-                yield Failed(index, "its worker hung and was killed", 3)
+                yield TaskFailed(index, "its worker hung and was killed", 3)
             else:
                 assert not isinstance(task, UnitTask) or task.unit.index == index
-                yield Done(index, function(task), 1, 0.0)
+                yield TaskDone(index, function(task), 1, 0.0)
 
 
 def test_lost_units_are_counted(monkeypatch: Any) -> None:

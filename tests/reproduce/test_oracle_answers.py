@@ -13,13 +13,13 @@ from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.logic.session import Answer
 from mirage_formal.logic.terms import Expr, mul, sum_, var
 from mirage_formal.reproduce import oracle as module
-from mirage_formal.reproduce.egraph import EGraph, Ending, extents_of
+from mirage_formal.reproduce.egraph import EGraph, GrowthEnding, extents_of
 from mirage_formal.reproduce.inputs import ntrans, rmsnorm
-from mirage_formal.reproduce.oracle import NORMAL_FORM, Asker, SearchTask, asked_by, oracle
+from mirage_formal.reproduce.oracle import NORMAL_FORM, QueryProgram, SearchTask, oracle, queries_of_search
 from mirage_formal.search.space import load_space
 
 SPACE = load_space("tiny").with_overrides(max_block_ops=3, griddims=[(2, 1, 1)], fmaps=[-1, 1])
-ASKER = Asker("rmsnorm in small", rmsnorm(2, 4, 6), (SPACE,), "tiny")
+ASKER = QueryProgram("rmsnorm in small", rmsnorm(2, 4, 6), (SPACE,), "tiny")
 
 
 def quiet(name: str, done: int, total: int) -> None:
@@ -28,7 +28,7 @@ def quiet(name: str, done: int, total: int) -> None:
 
 @pytest.mark.slow
 def test_the_table_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "askers", lambda: (ASKER,))
+    monkeypatch.setattr(module, "query_programs", lambda: (ASKER,))
     monkeypatch.setattr(module, "_Z3", {"quantified z3, 10 ms": 10})
     monkeypatch.setattr(module, "ARMS", (NORMAL_FORM, module._EGRAPH, "quantified z3, 10 ms"))
     monkeypatch.setattr(module, "SHIPPED_NODES", 20)  # too few to hold all that is equal to the target
@@ -83,11 +83,11 @@ def test_a_question_that_hangs_takes_no_answer_with_it_and_counts_with_its_time(
 
 
 def test_questions_are_distinct_and_answered_alike_by_saturated_egraph() -> None:
-    queries = asked_by(SearchTask(ASKER.program, SPACE))
+    queries = queries_of_search(SearchTask(ASKER.program, SPACE))
     assert len(set(queries)) == len(queries) > 50
     (target,) = expressions(ASKER.program).outputs
     graph = EGraph(extents_of(target))
-    assert graph.grow(target, 100_000, 60.0).ending is Ending.SATURATED
+    assert graph.grow(target, 100_000, 60.0).ending is GrowthEnding.SATURATED
     exact = NormalFormOracle([target])
     assert all(graph.holds(e) == (exact.contains(e) is Answer.PROVED) for e in queries)
 
@@ -96,10 +96,10 @@ def test_an_egraph_ends_at_its_limit() -> None:
     (target,) = expressions(ntrans(2, 4)).outputs
     graph = EGraph(extents_of(target))
     grown = graph.grow(target, 1_000, 60.0)
-    assert grown.ending is Ending.NODES
+    assert grown.ending is GrowthEnding.NODES
     assert graph.holds(target)
     graph.forget()
-    assert graph.grow(var("x"), 10, 60.0).ending is Ending.SATURATED
+    assert graph.grow(var("x"), 10, 60.0).ending is GrowthEnding.SATURATED
     assert not graph.holds(target)
 
 
@@ -109,6 +109,6 @@ def test_lookup_says_no_where_a_factor_is_too_many() -> None:
     h, x, alpha = var("H"), var("X"), var("alpha")
     part = mul(alpha, sum_(2, mul(sum_(2, h), mul(x, alpha))))
     graph = EGraph(extents_of(target))
-    assert graph.grow(target, 200_000, 60.0).ending is Ending.SATURATED
+    assert graph.grow(target, 200_000, 60.0).ending is GrowthEnding.SATURATED
     assert graph.holds(part)
     assert not graph.holds(mul(h, part))

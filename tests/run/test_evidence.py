@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.claims.numerics.values import Foreseen
+from mirage_formal.claims.numerics.values import PredictedNumerics
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
@@ -24,16 +24,16 @@ from mirage_formal.records import (
     SolverRecord,
     VerdictRecord,
 )
-from mirage_formal.run.evidence import Evidence, Verified
+from mirage_formal.run.evidence import CandidateVerifier, Verified
 from mirage_formal.run.settings import Settings, TimeLimits, make_job
-from mirage_formal.run.show import meanings
+from mirage_formal.run.show import explain_verdicts
 from mirage_formal.run.tasks import discharge_texts, verify_candidate
-from mirage_formal.run.work import Accepted, Rejected
-from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.run.work import AcceptedCandidate, RejectedCandidate
+from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from tests.kit.runs.fake_engine import adding, doubled, fused, program, vacuous
 
 LIMITS = TimeLimits(60.0, 60.0)
-FAILED = Failed(0, "its worker died", 3)
+FAILED = TaskFailed(0, "its worker died", 3)
 
 
 class Inline:
@@ -54,7 +54,7 @@ class Inline:
         limit_s: float,
         once: bool = False,
         deadline: float = float("inf"),
-    ) -> Iterator[Done[Any] | Failed | None]:
+    ) -> Iterator[TaskDone[Any] | TaskFailed | None]:
         self.limits.setdefault(function.__name__, set()).add((limit_s, once))
         self.deadlines[function.__name__] = deadline
         for index, task in enumerate(tasks):
@@ -64,10 +64,10 @@ class Inline:
             yield None
             asked: Callable[[Any], object] = self.answers.get(function.__name__, function)
             answer = asked(task)
-            if isinstance(answer, Failed):
+            if isinstance(answer, TaskFailed):
                 yield replace(answer, index=index)
             else:
-                yield Done(index, answer, 1, 0.0)
+                yield TaskDone(index, answer, 1, 0.0)
 
 
 def record(graph: KernelGraph, cost: float) -> FoundRecord:
@@ -78,9 +78,9 @@ def record(graph: KernelGraph, cost: float) -> FoundRecord:
 RANKED = [record(fused(program(), 2, 2, 1), 1.0), record(fused(program(), 4, 2, 1), 2.0), record(program(), 3.0)]
 
 
-def evidence(pool: Inline, keep: int = 1) -> Evidence:
+def evidence(pool: Inline, keep: int = 1) -> CandidateVerifier:
     job = make_job(program(), Settings(config="tiny", keep=keep))
-    return Evidence(job, pool, LIMITS, lambda phase, done, total: None)  # type: ignore[arg-type]
+    return CandidateVerifier(job, pool, LIMITS, lambda phase, done, total: None)  # type: ignore[arg-type]
 
 
 def solver(answer: str) -> SolverRecord:
@@ -106,7 +106,7 @@ def test_good_candidates_are_chosen_and_nothing_is_computed_twice() -> None:
 def test_candidates_of_which_all_are_outside_are_rejected() -> None:
     """One of them does not come first; if none is left, the program's own operators are the better answer."""
     bad = {RANKED[0].graph}
-    outside = Foreseen((1.0, 8.0), 0.5)
+    outside = PredictedNumerics((1.0, 8.0), 0.5)
     mine = evidence(Inline(foresee_candidate=lambda task: outside if task.graph in bad else FAILED))
     chosen = mine.choose(RANKED)
     assert [v.found for v in mine.by_numerics(chosen)] == [RANKED[2], RANKED[0]]
@@ -128,14 +128,14 @@ def test_candidates_of_which_all_are_outside_are_rejected() -> None:
 
 @pytest.mark.parametrize("kind", ["different", "unknown", "unproved", "proof-refused"])
 def test_a_candidate_that_is_not_accepted_makes_room_for_the_next(kind: RejectedKind) -> None:
-    mine = evidence(Inline(verify_candidate=on(RANKED[0], Rejected(kind, "at 3"), verify_candidate)))
+    mine = evidence(Inline(verify_candidate=on(RANKED[0], RejectedCandidate(kind, "at 3"), verify_candidate)))
     assert [v.found for v in mine.choose(RANKED)] == [RANKED[1], RANKED[2]]
     assert [(r.kind, r.reason) for r in mine.rejected.values()] == [(kind, "at 3")]
     assert mine.tests == 3
 
 
 def test_what_is_proved_has_its_proof_and_obligations_and_what_is_not_has_none() -> None:
-    probable = Accepted(VerdictRecord(kind="probable", rounds=1, bound_log2=-29.0), b"{}", None)
+    probable = AcceptedCandidate(VerdictRecord(kind="probable", rounds=1, bound_log2=-29.0), b"{}", None)
     first, second = evidence(Inline(verify_candidate=on(RANKED[2], probable, verify_candidate))).choose(RANKED)
     assert first.verdict.kind == "equivalent"
     assert first.files[EQUIVALENCE_FILE] == first.proof
@@ -184,7 +184,7 @@ def test_every_step_has_its_time() -> None:
     limits = TimeLimits.of(Settings(time_limit_s=100.0), 1000.0)
     assert limits.search < limits.proofs < limits.verified < 1100.0
     job = make_job(program(), Settings(config="tiny", keep=3))
-    mine = Evidence(job, pool, limits, lambda phase, done, total: None)  # type: ignore[arg-type]
+    mine = CandidateVerifier(job, pool, limits, lambda phase, done, total: None)  # type: ignore[arg-type]
     assert len(mine.reported(RANKED)) == 3
     assert pool.deadlines["certify"] == pool.deadlines["verify_candidate"] == limits.proofs
     assert pool.deadlines["discharge_texts"] == pool.deadlines["foresee_candidate"] == limits.verified
@@ -195,10 +195,10 @@ def test_every_step_has_its_time() -> None:
 
 
 def test_one_hopeless_proof_is_given_up_with_its_reason_and_the_next_takes_its_place() -> None:
-    overdue = Failed(0, "its worker hung and was killed", 1, overdue=True)
+    overdue = TaskFailed(0, "its worker hung and was killed", 1, overdue=True)
     job = make_job(program(), Settings(config="tiny", keep=1))
     pool = Inline(verify_candidate=on(RANKED[0], overdue, verify_candidate))
-    mine = Evidence(job, pool, TimeLimits(60.0, 2.5), lambda phase, done, total: None)  # type: ignore[arg-type]
+    mine = CandidateVerifier(job, pool, TimeLimits(60.0, 2.5), lambda phase, done, total: None)  # type: ignore[arg-type]
     assert [v.found for v in mine.choose(RANKED)] == [RANKED[1], RANKED[2]]
     assert [(r.kind, r.reason) for r in mine.rejected.values()] == [("unknown", "time limit of 2.5 s for one proof")]
     assert pool.limits["verify_candidate"] == {(2.5, True)}
@@ -266,11 +266,11 @@ def test_endless_rejection_ends() -> None:
     assert 4 < len(mine.rejected) < len(many)
 
 
-def of_doubled(graph: KernelGraph, accept: str = "equivalent") -> tuple[FoundRecord, Evidence, list[Verified]]:
+def of_doubled(graph: KernelGraph, accept: str = "equivalent") -> tuple[FoundRecord, CandidateVerifier, list[Verified]]:
     """A candidate of ``doubled``, without certificates: no search would propose it."""
     job = make_job(doubled(), Settings(config="tiny", keep=1, accept=accept))
     pool = Inline(certify=lambda task: [])
-    mine = Evidence(job, pool, LIMITS, lambda phase, done, total: None)  # type: ignore[arg-type]
+    mine = CandidateVerifier(job, pool, LIMITS, lambda phase, done, total: None)  # type: ignore[arg-type]
     found = record(graph, 1.0)
     return found, mine, mine.choose([found])
 
@@ -314,5 +314,5 @@ def test_conditions_that_a_candidate_adds_are_recorded_apart(monkeypatch: pytest
 def test_the_table_of_a_run_says_what_is_added() -> None:
     added = ("candidate, kernel operator 1: divisor nonzero",)
     verdicts = [Equivalent(b"", added, added), Equivalent(b"", added)]
-    assert any("CONDITIONS ADDED: 1 of 2 need up to 1" in text for text in meanings(verdicts))
-    assert not any("ADDED" in text for text in meanings(verdicts[1:]))
+    assert any("CONDITIONS ADDED: 1 of 2 need up to 1" in text for text in explain_verdicts(verdicts))
+    assert not any("ADDED" in text for text in explain_verdicts(verdicts[1:]))

@@ -21,13 +21,13 @@ import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.cli import app as cli
 from mirage_formal.errors import NothingFoundError, Reason
-from mirage_formal.frontend.origins import unknown
+from mirage_formal.frontend.origins import unknown_origins
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import UnitRecord
-from mirage_formal.run.no_result_diagnosis import nothing_found
-from mirage_formal.run.partitioning.answer import run_any
+from mirage_formal.run.no_result_diagnosis import find_reasons_for_no_result
+from mirage_formal.run.partitioning.answer import search_or_cover
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings
 from tests.kit.paths import REPOSITORY
@@ -274,13 +274,13 @@ def test_what_was_rejected_is_counted_by_kind(
     chosen = Settings(engine=f"tests.kit.runs.fake_engine:{engine}", config="tiny", workers=1, keep=1)
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     graph = make()
-    report = run_any(graph, chosen, Path("out"))
+    report = search_or_cover(graph, chosen, Path("out"))
     assert isinstance(report, Report)
     rejected = [item for item in report.summary.rejected if item.kind == "unproved"]
     assert rejected
     # The program itself is a candidate there: without it, nothing is left.
     alone = dataclasses.replace(report, results=())
-    nothing = nothing_found(alone, graph, chosen, unknown(graph))
+    nothing = find_reasons_for_no_result(alone, graph, chosen, unknown_origins(graph))
     assert nothing is not None
     [reason] = nothing.reasons
     assert reason.cause == "rejected"
@@ -311,9 +311,9 @@ def test_limits_are_named_where_no_other_rule_holds() -> None:
 def test_a_failed_unit_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     settings = Settings(engine="tests.kit.runs.fake_engine:FakeEngine", config="tiny", workers=1, keep=1)
-    report = run_any(small(), settings, Path("out"))
+    report = search_or_cover(small(), settings, Path("out"))
     assert isinstance(report, Report)
-    assert nothing_found(report, small(), settings, unknown(small())) is None
+    assert find_reasons_for_no_result(report, small(), settings, unknown_origins(small())) is None
     # As after a run of which the one unit that would have found something died.
     summary = msgspec.structs.replace(report.summary, candidates=(), units_failed=1)
     fields: dict[str, Any] = {
@@ -327,7 +327,7 @@ def test_a_failed_unit_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     error = "Traceback\nMemoryError: no memory"
     unit = UnitRecord(key="key", unit=0, status="failed", attempts=3, error=error, **fields)
     failed = dataclasses.replace(report, results=(), failed=(unit,), summary=summary)
-    nothing = nothing_found(failed, small(), settings, unknown(small()))
+    nothing = find_reasons_for_no_result(failed, small(), settings, unknown_origins(small()))
     assert nothing is not None
     [reason] = nothing.reasons
     assert (reason.cause, "MemoryError: no memory" in reason.what) == ("failed", True)

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from mirage_formal.claims.numerics.values import Foreseen
+from mirage_formal.claims.numerics.values import PredictedNumerics
 from mirage_formal.records import FoundRecord, UnitRecord, reported
-from mirage_formal.run.ranking import by_numerics, rank, select
+from mirage_formal.run.ranking import order_by_rounding_error, rank, select_candidates
 
 
 def found(name: str, cost: float, kernels: int = 1) -> FoundRecord:
@@ -18,8 +18,8 @@ def found(name: str, cost: float, kernels: int = 1) -> FoundRecord:
 
 def test_selection_keeps_the_best_of_every_number_of_kernels() -> None:
     ranked = [found("a", 1), found("b", 2), found("c", 3), found("d", 4, 2), found("e", 5, 2), found("f", 6, 3)]
-    assert [f.digest[0] for f in select(ranked, 2)] == ["a", "b", "d", "f"]
-    assert [f.digest[0] for f in select(ranked, 9)] == list("abcdef")
+    assert [f.digest[0] for f in select_candidates(ranked, 2)] == ["a", "b", "d", "f"]
+    assert [f.digest[0] for f in select_candidates(ranked, 9)] == list("abcdef")
 
 
 def test_selection_keeps_the_best_of_each_kind() -> None:
@@ -27,10 +27,14 @@ def test_selection_keeps_the_best_of_each_kind() -> None:
     kinds = [lambda f: f.digest[0] in "ce", lambda f: f.digest[0] == "f", lambda f: False]
     ranked = [*ranked, *(found(name, cost) for cost, name in enumerate("ghijklmn", 6))]
     kinds[1] = lambda f: f.digest[0] == "m"
-    assert [f.digest[0] for f in select(ranked, 3, kinds=kinds)] == ["a", "b", "c"], "a quarter of so few is none"
-    assert [f.digest[0] for f in select(ranked, 4, kinds=kinds)] == ["a", "b", "c", "m"], "in the last one's place"
-    assert [f.digest[0] for f in select(ranked, 8, kinds=kinds)] == [*"abcdefg", "m"]
-    assert [f.digest[0] for f in select(ranked, 14, kinds=kinds)] == list("abcdefghijklmn")
+    assert [f.digest[0] for f in select_candidates(ranked, 3, kinds=kinds)] == ["a", "b", "c"], (
+        "a quarter of so few is none"
+    )
+    assert [f.digest[0] for f in select_candidates(ranked, 4, kinds=kinds)] == ["a", "b", "c", "m"], (
+        "in the last one's place"
+    )
+    assert [f.digest[0] for f in select_candidates(ranked, 8, kinds=kinds)] == [*"abcdefg", "m"]
+    assert [f.digest[0] for f in select_candidates(ranked, 14, kinds=kinds)] == list("abcdefghijklmn")
 
 
 def test_selection_spreads_over_kernels_that_candidates_share() -> None:
@@ -39,7 +43,7 @@ def test_selection_spreads_over_kernels_that_candidates_share() -> None:
     ranked = [found(name, cost) for cost, name in enumerate(parts)]
 
     def listed(keep: int) -> str:
-        return "".join(f.digest[0] for f in select(ranked, keep, None, lambda f: parts[f.digest[0]]))
+        return "".join(f.digest[0] for f in select_candidates(ranked, keep, None, lambda f: parts[f.digest[0]]))
 
     assert listed(4) == "aegh"  # b and c share x with a, d shares p with it, f shares y with e
     assert listed(5) == "abegh"  # the best of the rest fill what is left
@@ -52,7 +56,7 @@ def test_of_candidates_that_are_nearly_the_same_the_first_is_listed() -> None:
     alike = {"a": 1, "b": 1, "c": 2, "d": 1, "e": 3, "f": 3}
 
     def listed(keep: int) -> str:
-        return "".join(f.digest[0] for f in select(ranked, keep, near=lambda f: alike[f.digest[0]]))
+        return "".join(f.digest[0] for f in select_candidates(ranked, keep, near=lambda f: alike[f.digest[0]]))
 
     assert listed(2) == "ace"  # e is the best of two kernels
     assert listed(4) == "abce"
@@ -98,7 +102,7 @@ def test_selection_chooses_as_if_all_were_known_of_every_candidate_and_asks_abou
         keep, most = rng.randint(1, 16), rng.choice((4, 40))
         near, pattern, kernel = ({f.digest: rng.randrange(most) for f in ranked} for _ in range(3))
         looks = [_Look(of) for of in (pattern, kernel, near)]
-        listed = select(ranked, keep, looks[0], looks[1].several, looks[2])
+        listed = select_candidates(ranked, keep, looks[0], looks[1].several, looks[2])
         assert {f.digest for f in listed} == _own_places(ranked, keep, pattern, kernel, near)
         early += all(len(look.asked) < len(ranked) for look in looks)
     assert early > 50
@@ -124,8 +128,8 @@ def test_ranking_is_by_cost_then_digest_and_ignores_the_order_of_units() -> None
 
 
 #: Candidates by name, with what is foreseen of each: the scales at which it is outside, and how much it rounds.
-GOOD, FINER, UNKNOWN = Foreseen((), 0.5), Foreseen((), 0.25), None
-AT_8, EVERYWHERE = Foreseen((8.0,), 0.125), Foreseen((0.1, 1.0, 8.0), 0.125)
+GOOD, FINER, UNKNOWN = PredictedNumerics((), 0.5), PredictedNumerics((), 0.25), None
+AT_8, EVERYWHERE = PredictedNumerics((8.0,), 0.125), PredictedNumerics((0.1, 1.0, 8.0), 0.125)
 
 
 @pytest.mark.parametrize(
@@ -145,16 +149,16 @@ AT_8, EVERYWHERE = Foreseen((8.0,), 0.125), Foreseen((0.1, 1.0, 8.0), 0.125)
     ],
 )
 def test_what_is_outside_comes_last_and_of_those_alike_what_rounds_least_comes_first(
-    costs: str, foreseen: Mapping[str, Foreseen | None], order: str, looked: str
+    costs: str, foreseen: Mapping[str, PredictedNumerics | None], order: str, looked: str
 ) -> None:
     ranked = [found(name, float(cost)) for name, cost in zip("abcdef", costs.split(), strict=False)]
     asked: list[str] = []
 
-    def look(one: FoundRecord) -> Foreseen | None:
+    def look(one: FoundRecord) -> PredictedNumerics | None:
         asked.append(one.digest[0])
         return foreseen[one.digest[0]]
 
-    got, known = by_numerics(ranked, look, lambda one: one.digest)
+    got, known = order_by_rounding_error(ranked, look, lambda one: one.digest)
     assert "".join(one.digest[0] for one in got) == order
     assert "".join(asked) == looked
     assert {name[0]: one for name, one in known.items()} == {
@@ -171,15 +175,15 @@ def test_candidates_that_round_alike_are_looked_at_once() -> None:
     asked: list[str] = []
     ranked = [found(name, 1) for name in "abcd"]
 
-    def look(one: FoundRecord) -> Foreseen:
+    def look(one: FoundRecord) -> PredictedNumerics:
         asked.append(one.digest[0])
         return GOOD
 
-    by_numerics(ranked, look, lambda one: one.digest[0] in "ab")
+    order_by_rounding_error(ranked, look, lambda one: one.digest[0] in "ab")
     wide = {"a": AT_8, "c": GOOD}
-    order, known = by_numerics(ranked, lambda one: wide[one.digest[0]], lambda one: one.digest[0] in "ab")
+    order, known = order_by_rounding_error(ranked, lambda one: wide[one.digest[0]], lambda one: one.digest[0] in "ab")
     assert "".join(one.digest[0] for one in order) == "cdab"
     assert [known[one.digest] for one in (order[0], *order[2:])] == [GOOD, AT_8, AT_8]
     assert asked == ["a", "c"]
-    assert by_numerics([], lambda one: GOOD, lambda one: one) == ([], {})
+    assert order_by_rounding_error([], lambda one: GOOD, lambda one: one) == ([], {})
     assert reported({}) == []

@@ -45,7 +45,7 @@ from mirage_formal.run.tasks import (
     search_unit,
     verify_candidate,
 )
-from mirage_formal.run.work import Accepted, CandidateTask, Claim, UnitTask
+from mirage_formal.run.work import AcceptedCandidate, CandidateTask, Claim, UnitTask
 from mirage_formal.workers import dispatch
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S, clock_of
@@ -435,5 +435,5 @@ def test_tasks_compute_here_what_they_compute_in_workers(example: Report) -> Non
     texts = tuple({claim.text for claim in claims if isinstance(claim, Claim)})
     assert [(z3.answer, cvc5.answer) for z3, cvc5 in discharge_texts(texts)] == [("unsat", "unsat")] * len(texts)
     verified = verify_candidate(task)
-    assert isinstance(verified, Accepted)
+    assert isinstance(verified, AcceptedCandidate)
     assert verified.verdict.kind == "equivalent"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.check.equivalence import replayed
+from mirage_formal.check.equivalence import replay_with_obligations
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import decode
@@ -15,9 +15,9 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run import split_k_candidates as dealt_module
-from mirage_formal.run.ranking import operators
+from mirage_formal.run.ranking import graph_pattern
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run.split_k_candidates import dealt
+from mirage_formal.run.split_k_candidates import split_loops_of_candidates
 from mirage_formal.run.tasks import plan, search_unit
 from mirage_formal.run.work import UnitTask
 from tests.kit.proofs.claims import Saved, kernel, on, program
@@ -47,7 +47,7 @@ def test_a_long_row_is_dealt_to_blocks_whose_parts_are_float32() -> None:
     most = estimate(wanted, H200).us
     found = [in_one_block(32), in_one_block(64)]
     assert min(estimate(graph, H200).us for graph in found) > 2 * most
-    best, *_ = dealt(found, H200, most)
+    best, *_ = split_loops_of_candidates(found, H200, most)
     assert estimate(best, H200).us < most
     first, second = best.ops
     assert isinstance(first, GraphDefined)
@@ -56,31 +56,31 @@ def test_a_long_row_is_dealt_to_blocks_whose_parts_are_float32() -> None:
     assert kernel_types(best)[1].dtype is DType.FLOAT32
     verdict = prove(wanted, best)
     assert isinstance(verdict, Equivalent)
-    assert replayed(wanted, best, verdict.proof).theorem.closings
+    assert replay_with_obligations(wanted, best, verdict.proof).theorem.closings
 
 
 def test_nothing_is_split_of_a_pattern_of_which_a_candidate_is_worth_reporting() -> None:
     graph, slower = in_one_block(64), in_one_block(512)
     own = estimate(graph, H200).us
     assert own < estimate(slower, H200).us
-    assert dealt([graph], H200, own) == []
-    assert dealt([slower, graph], H200, own) == []
+    assert split_loops_of_candidates([graph], H200, own) == []
+    assert split_loops_of_candidates([slower, graph], H200, own) == []
     other = in_one_block(512, product=True)
-    assert operators(other) != operators(graph)
-    (split,) = dealt([slower, graph, other], H200, own)
+    assert graph_pattern(other) != graph_pattern(graph)
+    (split,) = split_loops_of_candidates([slower, graph, other], H200, own)
     assert (len(split.ops), estimate(split, H200).us < own) == (2, True)
     assert isinstance(prove(length_of(), split), Equivalent)
-    assert dealt([], H200, 1.0) == []
-    assert dealt([graph], H200, 0.5) == []  # launches alone take longer
+    assert split_loops_of_candidates([], H200, 1.0) == []
+    assert split_loops_of_candidates([graph], H200, 0.5) == []  # launches alone take longer
 
 
 def test_nothing_is_split_that_stays_above_what_is_found() -> None:
     """Such a candidate would be reported as the best of its number of kernels."""
     most = estimate(length_of(), H200).us
-    best, *_ = dealt([in_one_block(64)], H200, most)
+    best, *_ = split_loops_of_candidates([in_one_block(64)], H200, most)
     other = in_one_block(64, product=True)
-    assert dealt([other], H200, most)
-    assert dealt([best, other], H200, most) == []
+    assert split_loops_of_candidates([other], H200, most)
+    assert split_loops_of_candidates([best, other], H200, most) == []
 
 
 def test_a_search_has_them_among_its_candidates() -> None:
@@ -105,7 +105,7 @@ def test_a_search_has_them_of_several_patterns() -> None:
     most = estimate(wanted, H200).us
     found = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit)).candidates]
     split = [decode(one.graph) for one in found if one.estimated_us < most]
-    patterns = {operators(graph) for graph in split}
+    patterns = {graph_pattern(graph) for graph in split}
     assert len(patterns) > 2
     assert {len(graph.ops) for graph in split} == {1, 2}, "though one is worth reporting as it stands"
     for graph in split:
@@ -118,7 +118,7 @@ def test_a_search_splits_nothing_where_its_best_is_clearly_better(monkeypatch: p
     def never(*given: object) -> list[KernelGraph]:
         raise AssertionError(given)
 
-    monkeypatch.setattr(dealt_module, "dealt", never)
+    monkeypatch.setattr(dealt_module, "split_loops_of_candidates", never)
     wanted = program({"X": (1024, 4096)}, lambda g, x: g.sqrt(g.reduction(g.square(g.exp(x)), 1)))
     job = make_job(wanted, Settings(max_kernel_ops=1))
     most = estimate(wanted, H200).us

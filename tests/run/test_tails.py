@@ -10,7 +10,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.emulate.runner import checked
+from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
@@ -65,7 +65,7 @@ def test_their_kernels_compute_the_program(found: tuple[KernelGraph, Report]) ->
     program, report = found
     made = build(report.results[0].graph, program, H200)
     assert len(made.executable.launches) == 1
-    assert checked(made, scales=(0.1, 1.0)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.1, 1.0)).answer == "within"
 
 
 def gram() -> KernelGraph:

@@ -11,13 +11,13 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.graph.canonical import named
+from mirage_formal.graph.canonical import canonical_with_digest
 from mirage_formal.graph.formats.json import decode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown
 from mirage_formal.records import VerdictRecord
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run.tasks import Gate, load_engine, plan, replay_proof, search_unit, verdict_record
+from mirage_formal.run.tasks import FingerprintFilter, load_engine, plan, replay_proof, search_unit, verdict_record
 from mirage_formal.run.work import UnitTask
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import fused, program
@@ -30,7 +30,7 @@ def test_unknown_engines_are_refused() -> None:
 
 
 def test_the_gate_tests_every_pair_once_and_refuses_wrong_graphs() -> None:
-    gate = Gate(program(), 0)
+    gate = FingerprintFilter(program(), 0)
     right, wrong = fused(program(), 2, 2, 1), fused(program(), 2, 2, 1, wrong=True)
     assert isinstance(gate(Candidate(right, "fake")), Probable)
     assert isinstance(gate(Candidate(wrong, "fake")), Different)
@@ -45,7 +45,7 @@ def test_the_gate_asks_the_prover_where_the_fingerprint_says_nothing() -> None:
     other = mf.new_kernel_graph()
     y = other.new_input(dims=(4, 6))
     other.mark_output(other.max(y, 1))
-    gate = Gate(graph.freeze(), 0)
+    gate = FingerprintFilter(graph.freeze(), 0)
     assert isinstance(gate(Candidate(graph.freeze(), "fake")), Equivalent)
     assert isinstance(gate(Candidate(other.freeze(), "fake")), Unknown)
 
@@ -57,7 +57,7 @@ def test_the_gate_refuses_outputs_of_other_element_types() -> None:
         graph.mark_output(graph.cast(graph.exp(x), dtype))
         return graph.freeze()
 
-    gate = Gate(scaled(mf.float32), 0)
+    gate = FingerprintFilter(scaled(mf.float32), 0)
     assert isinstance(gate(Candidate(scaled(mf.float32), "fake")), Probable)
     assert isinstance(gate(Candidate(scaled(mf.float16), "fake")), Unknown)
 
@@ -99,7 +99,7 @@ def test_what_a_unit_finds_is_in_canonical_form_under_its_digest(make: Callable[
     assert found
     for one in found:
         graph = decode(one.graph)
-        assert named(graph) == (graph, one.digest)
+        assert canonical_with_digest(graph) == (graph, one.digest)
 
 
 def test_verdicts_as_data() -> None:

@@ -19,8 +19,8 @@ from mirage_formal.run.driver import run
 from mirage_formal.run.progress import Phase, Progress, times
 from mirage_formal.run.progress.times import Samples, Times
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.work import Standing
-from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.run.work import UnitProgress
+from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from tests.kit.processes import Clock, clock_of
 from tests.kit.runs.fake_engine import UNITS, fresh_name, program, shared
 
@@ -49,8 +49,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return found
 
 
-def done(index: int, since: float | None, place: int = 0) -> Done[None]:
-    return Done(index, None, 1, 0.0, since=since, place=place)
+def done(index: int, since: float | None, place: int = 0) -> TaskDone[None]:
+    return TaskDone(index, None, 1, 0.0, since=since, place=place)
 
 
 def test_every_unit_of_a_run_has_its_times(tmp_path: Path) -> None:
@@ -123,11 +123,11 @@ def test_samples_are_those_of_the_last_try(clock: Clock) -> None:
     watched.start()
     for at, states in ((101.0, 900), (102.0, 950), (104.0, 10), (105.0, 20), (106.0, 2000)):
         clock.ahead = at
-        watched.look({7: Standing(states, states // 10, {}), 8: Standing(1, 0, {})})
+        watched.look({7: UnitProgress(states, states // 10, {}), 8: UnitProgress(1, 0, {})})
     found = watched.of(done(7, since=103.0), {"states": 1000, "classes": 100})
     assert found is not None
     assert found.samples == ((4.0, 10, 1), (5.0, 20, 2))  # nor does any exceed what was visited in the end
-    failed = watched.of(Failed(8, "died", 3, since=103.0, place=1), {})
+    failed = watched.of(TaskFailed(8, "died", 3, since=103.0, place=1), {})
     assert failed is not None
     assert failed.samples == ()
 

@@ -20,7 +20,7 @@ from mirage_formal.graph.verdict import Candidate, Probable, Unknown, Verdict
 from mirage_formal.search.engine import Engine, SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.known_incompleteness import Reason, equal, reason
+from mirage_formal.search.known_incompleteness import Reason, is_equal, missing_reason
 from mirage_formal.search.space import SearchSpace, load_space
 
 K = OpKind
@@ -147,7 +147,7 @@ def compare(source: KernelGraph, space: SearchSpace, *, prune: bool = True) -> C
     """
 
     def accept(candidate: Candidate) -> Verdict:
-        return Probable(1, None) if equal(source, candidate.graph) else Unknown("differs at a random point")
+        return Probable(1, None) if is_equal(source, candidate.graph) else Unknown("differs at a random point")
 
     guided = search(GuidedEngine(None), source, space, SearchOptions())
     options = SearchOptions(engine="exhaustive", prune=prune, accept=accept)
@@ -157,7 +157,7 @@ def compare(source: KernelGraph, space: SearchSpace, *, prune: bool = True) -> C
     reasons: Counter[Reason] = Counter()
     for key, graph in exhaustive.items():
         if key not in guided:
-            why = reason(source, graph)
+            why = missing_reason(source, graph)
             assert why is not None, f"guided lacks, without a reason:\n{to_text(graph)}"
             reasons[why] += 1
     return Comparison(guided, exhaustive, reasons)

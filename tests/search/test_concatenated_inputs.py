@@ -10,7 +10,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.emulate.runner import checked
+from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -18,7 +18,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build
-from mirage_formal.search.concatenated_inputs import absorb_concatenations, joined
+from mirage_formal.search.concatenated_inputs import absorb_concatenations, pad_expressions
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 from mirage_formal.search.preprocess import preprocess
 from tests.kit.graphs.workloads import Build, program, same
@@ -72,7 +72,7 @@ def test_a_search_sees_one_input(name: str) -> None:
 def test_what_is_not_zero_where_its_inputs_are_is_no_sum_of_pads(build: Build) -> None:
     given = program(build)
     assert normalize_layout_ops(given) is None
-    assert not joined(given)
+    assert not pad_expressions(given)
 
 
 def candidate(given: KernelGraph, grid: tuple[int, int, int]) -> KernelGraph:
@@ -104,7 +104,7 @@ def test_the_kernel_computes_the_sum_itself(grid: tuple[int, int, int]) -> None:
     assert isinstance(prove(given, found), Equivalent)
     built = build(found, given, H200)
     assert len(built.executable.launches) == 1
-    assert checked(built, scales=(0.1, 1.0)).answer == "within"
+    assert compare_on_emulator(built, scales=(0.1, 1.0)).answer == "within"
 
 
 def test_a_pad_of_the_sum_is_a_sum_of_pads() -> None:
@@ -126,7 +126,7 @@ def test_a_pad_of_the_sum_is_a_sum_of_pads() -> None:
     found = absorb_concatenations(made)
     assert kernel_count(found) == 1
     assert isinstance(prove(given, found), Equivalent)
-    assert checked(build(found, given, H200), scales=(0.5,)).answer == "within"
+    assert compare_on_emulator(build(found, given, H200), scales=(0.5,)).answer == "within"
 
 
 def test_a_pad_is_made_once() -> None:

@@ -21,7 +21,7 @@ from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.rules import device_results
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.known_incompleteness import Reason, reason
+from mirage_formal.search.known_incompleteness import Reason, missing_reason
 from mirage_formal.search.space import SearchSpace
 from tests.kit.sampling import THOROUGH, but, number
 from tests.search.engine_comparison import (
@@ -102,7 +102,7 @@ def test_examples_in_one_kernel(name: str) -> None:
     assert len(found.guided) >= least
     assert not found.reasons, "in one kernel, pruned by expressions, nothing needs an excuse here"
     # The predicates are no blanket excuse: they hold for nothing that guided finds itself.
-    assert all(reason(build(), graph) is None for graph in found.guided.values())
+    assert all(missing_reason(build(), graph) is None for graph in found.guided.values())
 
 
 #: Programs in spaces of two kernels, predefined operators included.
@@ -141,7 +141,7 @@ def test_two_kernels(name: str) -> None:
     build, space = TWO_KERNELS[name]
     found = compare(build(), space())
     assert any(len(graph.ops) == 2 for graph in found.guided.values())
-    assert all(reason(build(), graph) is None for graph in found.guided.values())
+    assert all(missing_reason(build(), graph) is None for graph in found.guided.values())
     if space().max_graph_defined > 1:
         assert found.reasons[Reason.ONLY_COPIES] > 0, "copying kernels are in this space, so the predicate must fire"
 

@@ -36,7 +36,7 @@ from mirage_formal.search.engine import SearchOptions, Stats, Tally, Unit, UnitR
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.exhaustive import kernel as kernel_module
 from mirage_formal.search.exhaustive.kernel import KernelSearch
-from mirage_formal.search.exhaustive.pruner import Judge
+from mirage_formal.search.exhaustive.pruner import Pruner
 from mirage_formal.search.space import load_space
 from tests.kit.sampling import THOROUGH, but
 
@@ -333,7 +333,7 @@ def test_counts_add_up() -> None:
 
 
 def test_the_judge_recognises_outputs_up_to_the_axioms_only() -> None:
-    judge = Judge(RMS, SearchOptions())
+    judge = Pruner(RMS, SearchOptions())
     trace = expressions(RMS)
     normed, out = trace.tensors[2:]
     assert judge.reaches(0, out)

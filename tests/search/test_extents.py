@@ -15,7 +15,7 @@ from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.guided.extents import Assigner, Assignment, Extents, Fitting, shape_of
+from mirage_formal.search.guided.extents import Assignment, DagFilter, ExtentAssigner, Extents, shape_of
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.solved_kernel import Kernel
 from mirage_formal.search.space import SearchSpace, load_space
@@ -56,14 +56,14 @@ def test_the_dags_that_fit_are_those_that_fit_one_by_one(
     name: str, most: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For every kernel and assignment that a search comes to, with little and with much shared memory."""
-    first, assignments = Fitting.first, Assigner.assignments
+    first, assignments = DagFilter.first, ExtentAssigner.assignments
     asked: list[tuple[int, int]] = []
     folds: list[int] = []
     made: list[Kernel] = []
     current: Kernel | None = None
     weighed = 0
 
-    def watched(self: Assigner, kernel: Kernel, outer: Extents) -> Iterator[Assignment]:
+    def watched(self: ExtentAssigner, kernel: Kernel, outer: Extents) -> Iterator[Assignment]:
         nonlocal weighed, current
         current = kernel
         for found in assignments(self, kernel, outer):
@@ -71,10 +71,10 @@ def test_the_dags_that_fit_are_those_that_fit_one_by_one(
             weighed += 1
             yield found
 
-    def fitting(self: Assigner, kernel: Kernel, dags: Sequence[Dag]) -> Fitting:
+    def fitting(self: ExtentAssigner, kernel: Kernel, dags: Sequence[Dag]) -> DagFilter:
         return _Compared(kernel, dags)
 
-    class _Compared(Fitting):
+    class _Compared(DagFilter):
         def __init__(self, kernel: Kernel, dags: Sequence[Dag]) -> None:
             super().__init__(kernel, dags, elements, widths)
             made.append(kernel)
@@ -90,8 +90,8 @@ def test_the_dags_that_fit_are_those_that_fit_one_by_one(
             folds.append(len(each) - len(stored))
             return found
 
-    monkeypatch.setattr(Assigner, "assignments", watched)
-    monkeypatch.setattr(Assigner, "fitting", fitting)
+    monkeypatch.setattr(ExtentAssigner, "assignments", watched)
+    monkeypatch.setattr(ExtentAssigner, "fitting", fitting)
     program, space = PROGRAMS[name](), replace(load_space(name), reduction_dimx=(2, 4), fold_tiles=True)
     widths = (4,)  # fewer than the search folds to
     unit = GuidedEngine().units(program, space, SearchOptions())[0]

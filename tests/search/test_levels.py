@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from mirage_formal.records import LEVELS
-from mirage_formal.search.engine import SearchOptions, Stats, by_reason
+from mirage_formal.search.engine import SearchOptions, Stats, counts_by_reason
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.exhaustive.block import BlockSearch
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.guided.saturation import PRUNED, Closer, Closure
+from mirage_formal.search.guided.saturation import PRUNED, Closure, Saturator
 from mirage_formal.search.space import load_space
 from tests.search.test_guided import rms_linear
 
@@ -46,20 +46,20 @@ def test_levels_have_their_reasons_and_make_up_the_whole(name: str, run: Any) ->
     for level, reasons in stats.pruned_at.items():
         assert set(reasons) <= KNOWN[name][level]
         assert all(reasons.values())
-    assert by_reason(stats.pruned_at) == stats.pruned
+    assert counts_by_reason(stats.pruned_at) == stats.pruned
     assert "expression" in stats.pruned_at["block"]
 
 
 def test_guided_search_counts_the_classes_that_it_drops(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as lie in the closures with no number, each of one closure once."""
     made: list[Closure] = []
-    close = Closer.close
+    close = Saturator.close
 
-    def kept(self: Closer, *arguments: Any) -> Closure:
+    def kept(self: Saturator, *arguments: Any) -> Closure:
         made.append(close(self, *arguments))
         return made[-1]
 
-    monkeypatch.setattr(Closer, "close", kept)
+    monkeypatch.setattr(Saturator, "close", kept)
     stats = guided()
     assert len(made) > 10
     dropped = sum(number == PRUNED for closure in made for number in closure.index.values())

@@ -9,16 +9,16 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.emulate.runner import checked
+from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count, moved
+from mirage_formal.graph.views import kernel_count, moved_tensors
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build
 from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_mirrored
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_fusible
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics import reference
@@ -115,7 +115,7 @@ BUILDS = [
 def candidates(one: KernelGraph) -> list[KernelGraph]:
     """Candidates of one kernel, cheapest first."""
     plain = preprocess(one)
-    assert is_mirrored(plain.program)
+    assert is_fusible(plain.program)
     made = [
         plain.wrapped(graph)
         for _, graph in fuse_whole_program(plain.program, SPACE, lambda graph: estimate(graph, H200).us)
@@ -128,7 +128,7 @@ def candidates(one: KernelGraph) -> list[KernelGraph]:
 def test_one_kernel_does_what_the_program_does(build_one: Callable[[mf.Graph], mf.Tensor]) -> None:
     one = program(build_one)
     assert kernel_count(one) > 1
-    assert not moved(preprocess(one).program)
+    assert not moved_tensors(preprocess(one).program)
     numbers = np.random.default_rng(7)
     arrays = [numbers.uniform(0.5, 1.5, item.tensor.shape) for item in one.inputs]
     (want,) = reference.run(one, arrays)
@@ -139,13 +139,13 @@ def test_one_kernel_does_what_the_program_does(build_one: Callable[[mf.Graph], m
         assert isinstance(prove(one, graph, (preprocess(one).whole,)), Equivalent)
     found = build(made[0], one, H200)
     assert len(found.executable.launches) == 1
-    assert checked(found, scales=(1.0,)).answer == "within"
+    assert compare_on_emulator(found, scales=(1.0,)).answer == "within"
 
 
 def test_a_copy_that_is_one_kernel_already_is_not_searched() -> None:
     one = program(lambda g: g.reshape(g.permute(given(g, 4, 8, 16), (1, 0, 2)), (8, 64)))
     assert kernel_count(one) == 1
-    assert not is_mirrored(preprocess(one).program)
+    assert not is_fusible(preprocess(one).program)
 
 
 def test_moves_pass_operators_and_broadcasts() -> None:

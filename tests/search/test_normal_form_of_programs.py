@@ -13,10 +13,10 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.check import faults
-from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count, places
+from mirage_formal.graph.views import kernel_count, storage_locations
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.semantics import reference
@@ -27,9 +27,9 @@ from tests.kit.sampling import but
 
 def stuck(graph: KernelGraph) -> list[OpKind]:
     """Slices and reshapes that are neither views of inputs nor outputs in another shape."""
-    known = places(graph)
+    known = storage_locations(graph)
     found: list[OpKind] = []
-    for first, op in numbered(len(graph.inputs), graph.ops):
+    for first, op in enumerate_results(len(graph.inputs), graph.ops):
         assert isinstance(op, Op)
         end = first in graph.outputs and op.kind is OpKind.RESHAPE
         if op.kind in (OpKind.SLICE, OpKind.RESHAPE) and known[first].base >= len(graph.inputs) and not end:
@@ -229,10 +229,10 @@ def test_random_programs_with_transposes_compute_the_same(first: int) -> None:
 
 def count(graph: KernelGraph, kind: OpKind, *, inside: bool) -> int:
     """Operators of a kind; ``inside``, those that are no views of inputs."""
-    known = places(graph)
+    known = storage_locations(graph)
     return sum(
         isinstance(op, Op) and op.kind is kind and not (inside and known[first].base < len(graph.inputs))
-        for first, op in numbered(len(graph.inputs), graph.ops)
+        for first, op in enumerate_results(len(graph.inputs), graph.ops)
     )
 
 
@@ -290,7 +290,7 @@ def test_slices_of_pads_are_pads_of_slices(build: Build) -> None:
     made = normalize_layout_ops(graph)
     assert made is not None
     same(graph, made)
-    cut = {n for n, op in numbered(len(made.inputs), made.ops) if isinstance(op, Op) and op.kind is OpKind.PAD}
+    cut = {n for n, op in enumerate_results(len(made.inputs), made.ops) if isinstance(op, Op) and op.kind is OpKind.PAD}
     assert not any(isinstance(op, Op) and op.kind is OpKind.SLICE and cut.intersection(op.operands) for op in made.ops)
 
 

@@ -51,7 +51,7 @@ class Case:
 
     def call(self, out: Path) -> Report | WholeReport:
         """The call again."""
-        return answer.run_any(self.program, self.settings, out, name="case")
+        return answer.search_or_cover(self.program, self.settings, out, name="case")
 
 
 def single() -> tuple[KernelGraph, Settings]:

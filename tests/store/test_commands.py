@@ -166,7 +166,7 @@ def test_an_entry_that_the_clock_cut_short_counts_for_no_longer_search(one: Case
     from dataclasses import replace
 
     from mirage_formal.run.result_cache.keys import entry_key
-    from mirage_formal.run.result_cache.recall import recall
+    from mirage_formal.run.result_cache.recall import find_entry
     from mirage_formal.run.settings import make_job
 
     mine = copy_of(one, tmp_path)
@@ -174,7 +174,7 @@ def test_an_entry_that_the_clock_cut_short_counts_for_no_longer_search(one: Case
     with using(mine.store):
         sign(mine.entry, lambda record: msgspec.structs.replace(record, status="time-limit", limit_s=10.0))
         key: Any = entry_key("answer", job, replace(one.settings, time_limit_s=11.0))
-        assert [recall(key, job, limit) is not None for limit in (5.0, 11.0, 12.0, None)] == [
+        assert [find_entry(key, job, limit) is not None for limit in (5.0, 11.0, 12.0, None)] == [
             True,
             True,
             False,

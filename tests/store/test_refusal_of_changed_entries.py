@@ -17,7 +17,7 @@ from mirage_formal.records.store_entry import EntryRecord
 from mirage_formal.run.partitioning import answer
 from mirage_formal.run.partitioning.cover_search import WholeReport
 from mirage_formal.run.result_cache import recall
-from mirage_formal.run.result_cache.entry_checks import assess
+from mirage_formal.run.result_cache.entry_checks import check_evidence
 from mirage_formal.run.result_cache.recall import StoreWarning
 from mirage_formal.run.results.report import Report
 from tests.kit.runs.tampering import files
@@ -44,7 +44,7 @@ class Again:
         with using(case.store):
             self._found = case.call(case.store.parent / f"again-{secrets.token_hex(4)}")
         self.count = 0
-        monkeypatch.setattr(answer, "_searched_any", self)
+        monkeypatch.setattr(answer, "_search_or_cover_uncached", self)
 
     def __call__(self, *given: Any, **about: Any) -> Report | WholeReport:
         self.count += 1
@@ -322,4 +322,4 @@ def test_what_is_not_changed_is_not_refused(one: Case, whole: Case, tmp_path: Pa
             if case is one:
                 sign_run(mine.entry / "evidence")
             sign(mine.entry)
-            assert assess(mine.entry).why == ""
+            assert check_evidence(mine.entry).why == ""

@@ -13,7 +13,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.torch.modules.eager import torch_program  # noqa: E402
-from mirage_formal.torch.modules.operators import TorchOperator, _Recomputed, torch_operator  # noqa: E402
+from mirage_formal.torch.modules.operators import TorchOperator, _RecomputedGradient, torch_operator  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:no GPU with CuPy"),
@@ -123,8 +123,8 @@ def test_gradcheck_of_the_recomputation(one: TorchOperator, monkeypatch: pytest.
         torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True),
         torch.randn(2, 4, 2, dtype=torch.float64, requires_grad=True),
     )
-    assert torch.autograd.gradcheck(lambda *x: _Recomputed.apply(one, *x), inputs)
-    assert torch.autograd.gradgradcheck(lambda *x: _Recomputed.apply(one, *x), inputs)
+    assert torch.autograd.gradcheck(lambda *x: _RecomputedGradient.apply(one, *x), inputs)
+    assert torch.autograd.gradgradcheck(lambda *x: _RecomputedGradient.apply(one, *x), inputs)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mirage_formal.torch import views
-from mirage_formal.torch.analysis.regions import convex
+from mirage_formal.torch.analysis.regions import convex_parts
 from mirage_formal.torch.views import View
 
 
@@ -40,7 +40,7 @@ def shapes(draw: random.Random, elements: int) -> list[int]:
 def test_chains_of_views_are_those_of_numpy(seed: int) -> None:
     draw = random.Random(seed)
     shape = shapes(draw, draw.choice((12, 24, 36, 60)))
-    view, array = views.dense(shape), np.arange(prod(shape)).reshape(shape)
+    view, array = views.row_major_view(shape), np.arange(prod(shape)).reshape(shape)
     for _ in range(6):
         rank = array.ndim
         match draw.randrange(4):
@@ -59,7 +59,7 @@ def test_chains_of_views_are_those_of_numpy(seed: int) -> None:
                 axis = draw.randrange(rank)
                 start = draw.randrange(array.shape[axis])
                 stop, step = draw.randint(start + 1, array.shape[axis]), draw.choice((1, 1, 2))
-                found = views.cut(view, axis, start, stop, step)
+                found = views.slice_view(view, axis, start, stop, step)
                 if found is not None:
                     view, array = found, array[(slice(None),) * axis + (slice(start, stop, step),)]
         assert view.shape == array.shape
@@ -74,7 +74,7 @@ def test_digits_are_cut_alike_and_along_dims(seed: int) -> None:
     elements = draw.choice((12, 24, 64))
     rows = []
     for _ in range(3):
-        view = views.dense(shapes(draw, elements))
+        view = views.row_major_view(shapes(draw, elements))
         order = draw.sample(range(len(view.dims)), len(view.dims))
         merged = views.reshape(views.permute(view, order), [elements])
         assert merged is not None
@@ -86,7 +86,7 @@ def test_digits_are_cut_alike_and_along_dims(seed: int) -> None:
             np.testing.assert_array_equal(indices(View((before,))), indices(View((after,))))
     shape = tuple(shapes(draw, elements))
     for digits in rows:
-        cut = tuple(piece for digit in digits for piece in views.pieces(digit, shape))
+        cut = tuple(piece for digit in digits for piece in views.split_digit(digit, shape))
         np.testing.assert_array_equal(indices(View((digits,))), indices(View((cut,))))
 
 
@@ -96,7 +96,7 @@ def test_regions_are_convex_maximal_and_complete(seed: int) -> None:
     order = [f"n{i}" for i in range(draw.randrange(3, 16))]
     reads = {n: sorted(set(draw.choices([*order[:i], "x"], k=draw.randint(1, 3)))) for i, n in enumerate(order)}
     taken = {n for n in order if draw.random() < 0.65}
-    parts = convex(order, reads, taken)
+    parts = convex_parts(order, reads, taken)
     assert sorted(n for part in parts for n in part) == sorted(taken)
 
     def beyond(part: set[str]) -> bool:

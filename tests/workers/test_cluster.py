@@ -31,8 +31,8 @@ from mirage_formal.run.show import notes, warnings
 from mirage_formal.workers import cluster as module
 from mirage_formal.workers import dispatch
 from mirage_formal.workers.cluster import Cluster
-from mirage_formal.workers.dispatch import Done, Slow
-from mirage_formal.workers.task_progress import telling
+from mirage_formal.workers.dispatch import Slow, TaskDone
+from mirage_formal.workers.task_progress import report_progress
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S, alive, clock_of, first_try, gone
 from tests.kit.runs.fake_engine import UNITS, fresh_name, program, shared
@@ -210,10 +210,10 @@ def test_a_straggler_is_computed_again_elsewhere_and_the_first_answer_wins(hurri
     assert slow[-1].again
     assert {o.index for o in slow} == {3}
     assert len(slow) <= 2
-    done = {o.index: o for o in outcomes if isinstance(o, Done)}
+    done = {o.index: o for o in outcomes if isinstance(o, TaskDone)}
     assert (done[3].value, done[3].attempts) == (path, 2)
     assert gone([int(Path(path).read_text())])  # the slow one is not left behind
-    assert [o.value for o in hurried.run(identity, [7], limit_s=60) if isinstance(o, Done)] == [7]
+    assert [o.value for o in hurried.run(identity, [7], limit_s=60) if isinstance(o, TaskDone)] == [7]
 
 
 def test_a_straggling_unit_is_shown_with_its_label(hurried: Cluster, given: KernelGraph, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_a_straggling_unit_is_shown_with_its_label(hurried: Cluster, given: Kern
 def step_by_step(path: str) -> int:
     """Says 1, then 2, until the test leaves a file."""
     for step in (1, 2):
-        with telling(lambda step=step: step):  # type: ignore[misc]
+        with report_progress(lambda step=step: step):  # type: ignore[misc]
             while not Path(f"{path}{step}").exists():
                 time.sleep(0.02)
     return 3
@@ -292,7 +292,7 @@ def test_journals_of_a_cluster_have_samples(two: Cluster, given: KernelGraph, tm
 
 def test_processes_of_a_local_cluster_end_with_it() -> None:
     cluster = Cluster("local:2")
-    own = [o.value for o in cluster.run(nap_and_tell, [0.5, 0.5], limit_s=60) if isinstance(o, Done)]
+    own = [o.value for o in cluster.run(nap_and_tell, [0.5, 0.5], limit_s=60) if isinstance(o, TaskDone)]
     pids = [*cluster.pids().values(), *own]
     assert len(set(pids)) == 4
     assert all(map(alive, pids))
@@ -338,7 +338,7 @@ def test_everything_ends_when_the_client_is_killed(tmp_path: Path) -> None:
 def test_a_lost_scheduler_is_explained() -> None:
     with Cluster("local:1") as cluster:
         outcomes = cluster.run(nap, [0.0, 600.0], limit_s=1000)
-        assert isinstance(next(o for o in outcomes if o is not None), Done)
+        assert isinstance(next(o for o in outcomes if o is not None), TaskDone)
         assert cluster._host is not None
         os.killpg(cluster._host._process.pid, signal.SIGKILL)
         with pytest.raises(ClusterError, match="lost the scheduler") as caught:
@@ -415,12 +415,12 @@ def test_a_worker_of_another_version_that_joins_later_is_not_used(
         end = time.monotonic() + HUNG_S
         done = 0
         while not cluster.remarks and time.monotonic() < end:
-            done += sum(isinstance(o, Done) for o in cluster.run(nap, [0.1] * 4, limit_s=60))
+            done += sum(isinstance(o, TaskDone) for o in cluster.run(nap, [0.1] * 4, limit_s=60))
         [remark] = cluster.remarks
         assert "expected mark none, got another" in remark
         assert not any(address in remark for address in old)
         assert done % 4 == 0
-        assert [o.value for o in cluster.run(identity, [1, 2], limit_s=60) if isinstance(o, Done)] == [1, 2]
+        assert [o.value for o in cluster.run(identity, [1, 2], limit_s=60) if isinstance(o, TaskDone)] == [1, 2]
 
 
 def test_the_environment_names_code_and_data() -> None:

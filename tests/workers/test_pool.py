@@ -16,7 +16,7 @@ import pytest
 from mirage_formal.errors import ShapeError
 from mirage_formal.workers import dispatch
 from mirage_formal.workers.cluster import Cluster
-from mirage_formal.workers.dispatch import TRIES, Done, Executor, Failed, Slow
+from mirage_formal.workers.dispatch import TRIES, Executor, Slow, TaskDone, TaskFailed
 from mirage_formal.workers.pool import Pool
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S, alive, clock_of, first_try, gone
@@ -102,14 +102,14 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor[Any]]:
 
 def outcomes(
     executor: Executor[Any], function: Callable[[Any], Any], tasks: Sequence[Any], limit_s: float = 60
-) -> dict[int, Done[Any] | Failed]:
-    found = [o for o in executor.run(function, tasks, limit_s=limit_s) if isinstance(o, Done | Failed)]
+) -> dict[int, TaskDone[Any] | TaskFailed]:
+    found = [o for o in executor.run(function, tasks, limit_s=limit_s) if isinstance(o, TaskDone | TaskFailed)]
     assert len(found) == len({o.index for o in found}) == len(tasks)
     return {o.index: o for o in found}
 
 
-def value(outcome: Done[Any] | Failed) -> Any:
-    assert isinstance(outcome, Done)
+def value(outcome: TaskDone[Any] | TaskFailed) -> Any:
+    assert isinstance(outcome, TaskDone)
     return outcome.value
 
 
@@ -130,26 +130,30 @@ def test_a_pool_needs_a_worker() -> None:
 def test_killed_workers_lose_nothing(executor: Executor[Any], tmp_path: Path) -> None:
     found = outcomes(executor, die_once, [str(tmp_path / str(i)) for i in range(4)])
     assert [o.attempts for o in found.values()] == [2, 2, 2, 2]
-    assert all(isinstance(o, Done) for o in found.values())
+    assert all(isinstance(o, TaskDone) for o in found.values())
 
 
 def test_a_hanging_worker_is_killed_and_its_task_tried_again(executor: Executor[Any], tmp_path: Path) -> None:
     # What is tried again is done in milliseconds: a limit of so many seconds is not reached twice.
     found = outcomes(executor, hang_once, [str(tmp_path / "a"), str(tmp_path / "b")], limit_s=HANGS_S)
-    assert [(type(o), o.attempts) for o in found.values()] == [(Done, 2), (Done, 2)]
+    assert [(type(o), o.attempts) for o in found.values()] == [(TaskDone, 2), (TaskDone, 2)]
 
 
 def test_a_hanging_task_that_would_hang_again_is_given_up_at_once(executor: Executor[Any], tmp_path: Path) -> None:
     paths = [str(tmp_path / "a"), str(tmp_path / "b")]
-    found = {o.index: o for o in executor.run(hang_once, paths, limit_s=3.0, once=True) if isinstance(o, Done | Failed)}
-    assert [(type(o), o.attempts) for o in found.values()] == [(Failed, 1), (Failed, 1)]
-    assert all(isinstance(o, Failed) and o.overdue for o in found.values())
+    found = {
+        o.index: o
+        for o in executor.run(hang_once, paths, limit_s=3.0, once=True)
+        if isinstance(o, TaskDone | TaskFailed)
+    }
+    assert [(type(o), o.attempts) for o in found.values()] == [(TaskFailed, 1), (TaskFailed, 1)]
+    assert all(isinstance(o, TaskFailed) and o.overdue for o in found.values())
 
 
 def test_a_poison_task_is_given_up_and_the_others_go_on(executor: Executor[Any]) -> None:
     found = outcomes(executor, die_on_odd, [0, 1, 2, 4, 6])
     poison = found.pop(1)
-    assert isinstance(poison, Failed)
+    assert isinstance(poison, TaskFailed)
     assert poison.attempts == TRIES
     assert "exit code -9" in poison.reason
     assert [value(o) for _, o in sorted(found.items())] == [0, 2, 4, 6]
@@ -157,7 +161,7 @@ def test_a_poison_task_is_given_up_and_the_others_go_on(executor: Executor[Any])
 
 def test_an_exception_fails_after_all_tries_with_its_text(executor: Executor[Any]) -> None:
     found = outcomes(executor, fault, [7])[0]
-    assert isinstance(found, Failed)
+    assert isinstance(found, TaskFailed)
     assert found.attempts == TRIES
     assert "ValueError: no 7" in found.reason
 
@@ -182,7 +186,7 @@ def test_the_deadline_stops_and_yields_what_is_done(executor: Executor[Any], mon
     deadline = clock.monotonic() + HUNG_S
     found = []
     for outcome in executor.run(nap, [0.0, 0.0, 1e6], limit_s=1e6, deadline=deadline):
-        found += [outcome.index] if isinstance(outcome, Done) else []
+        found += [outcome.index] if isinstance(outcome, TaskDone) else []
         if len(found) == 2:
             assert clock.ahead == 0, "the deadline has passed"
             clock.ahead = HUNG_S
@@ -222,9 +226,9 @@ def test_a_task_that_grows_too_large_is_killed_and_the_others_go_on(scheduler: s
     with Pool(2, memory=bound) as pool, Cluster(scheduler, memory=bound) as cluster:
         for executor in (pool, cluster):
             found = outcomes(executor, grow, [1, 400, 2])
-            assert [type(found[i]) for i in range(3)] == [Done, Failed, Done]
+            assert [type(found[i]) for i in range(3)] == [TaskDone, TaskFailed, TaskDone]
             killed = found[1]
-            assert isinstance(killed, Failed)
+            assert isinstance(killed, TaskFailed)
             assert killed.attempts == TRIES
             assert "GiB of at most 0.24 and was killed" in killed.reason
 
@@ -247,7 +251,7 @@ def test_a_slow_task_is_reported_once(tmp_path: Path) -> None:
     [slow] = [o for o in found if isinstance(o, Slow)]
     assert (slow.index, slow.again) == (3, False)
     assert slow.seconds >= max(0.3, 2 * slow.typical_s)
-    assert sum(isinstance(o, Done) for o in found) == 4
+    assert sum(isinstance(o, TaskDone) for o in found) == 4
 
 
 SCRIPT = """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.check.report import expect, step
+from mirage_formal.check.report import expect_equal, step
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
@@ -53,19 +53,21 @@ def check_numerics(root: Path, manifest: str, graph_digest: str, graph: KernelGr
     with step(path, "seal"):
         record = unsealed(read(path), NumericsRecord, NUMERICS_FILE)
     with step(path, "which kernels"):
-        expect("sha256 of the manifest", manifest, record.kernels)
-        expect("µGraph", graph_digest, record.candidate)
+        expect_equal("sha256 of the manifest", manifest, record.kernels)
+        expect_equal("µGraph", graph_digest, record.candidate)
     types = kernel_types(graph)
     worst = 0.0
     with step(path, "complete and consistent numerics"):
-        expect("scales", SCALES, tuple(scale.scale for scale in record.scales))
-        expect("factor of the tolerance", LAMBDA, record.tolerance_lambda)
+        expect_equal("scales", SCALES, tuple(scale.scale for scale in record.scales))
+        expect_equal("factor of the tolerance", LAMBDA, record.tolerance_lambda)
         for scale in record.scales:
-            expect("outputs", len(graph.outputs), len(scale.outputs))
+            expect_equal("outputs", len(graph.outputs), len(scale.outputs))
             for output, number in zip(scale.outputs, graph.outputs, strict=True):
                 worst = max(worst, _check_output(output, types[number], f"scale {scale.scale:g}"))
-            expect(f"answer at scale {scale.scale:g}", _all([o.answer for o in scale.outputs]), scale.answer)
-        expect("answer", _all([scale.answer for scale in record.scales]), record.answer)
+            expect_equal(
+                f"answer at scale {scale.scale:g}", _combine_answers([o.answer for o in scale.outputs]), scale.answer
+            )
+        expect_equal("answer", _combine_answers([scale.answer for scale in record.scales]), record.answer)
     return Numerics(record.answer, worst, record.device)
 
 
@@ -75,10 +77,10 @@ def _check_output(record: OutputRecord, tensor: DTensor, where: str) -> float:
     Raises:
         FormatError: A figure contradicts another, or the answer.
     """
-    expect(f"{where}: elements", tensor.elements, record.elements)
+    expect_equal(f"{where}: elements", tensor.elements, record.elements)
     if record.beyond_range + record.lost > record.elements:
         raise FormatError(f"{where}: expected at most {record.elements} values beyond the range or lost")
-    expect(f"{where}: a reason unless it is within", record.answer != "within", bool(record.reason))
+    expect_equal(f"{where}: a reason unless it is within", record.answer != "within", bool(record.reason))
     ratio = math.inf if record.max_ratio is None else record.max_ratio
     if record.answer == "outside" and ratio <= 1:
         raise FormatError(f"{where}: expected an error above its tolerance, got {ratio} times")
@@ -98,7 +100,7 @@ def _check_output(record: OutputRecord, tensor: DTensor, where: str) -> float:
     return ratio
 
 
-def _all(answers: list[Answer]) -> Answer:
+def _combine_answers(answers: list[Answer]) -> Answer:
     """Combine the answers of several comparisons.
 
     Sound: "within" only if all are, and there is one.
@@ -120,12 +122,12 @@ def check_measure(root: Path, manifest: str, program: KernelGraph) -> MeasureRec
     with step(path, "seal"):
         record = unsealed(read(path), MeasureRecord, MEASURE_FILE)
     with step(path, "which kernels"):
-        expect("sha256 of the manifest", manifest, record.kernels)
+        expect_equal("sha256 of the manifest", manifest, record.kernels)
     with step(path, "consistent times"):
         types = kernel_types(program)
         moved = sum(types[i].bytes for i in range(len(program.inputs)))
         moved += sum(types[i].bytes for i in set(program.outputs))
-        expect("bytes that the program moves", moved, record.moved_bytes)
+        expect_equal("bytes that the program moves", moved, record.moved_bytes)
         if not 0 < record.low <= record.us <= record.high < math.inf or not 0 <= record.spread < math.inf:
             raise FormatError(f"expected a median between the fastest and the slowest replay, got {record}")
         if min(record.replays, record.calls, record.sets) < 1:

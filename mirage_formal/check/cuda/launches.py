@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mirage_formal.check.cuda.cubin import Resources, resources
-from mirage_formal.check.report import expect, step
+from mirage_formal.check.report import expect_equal, step
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
-from mirage_formal.graph.views import launched_operators, places
+from mirage_formal.graph.views import launched_operators, storage_locations
 from mirage_formal.records import (
     LAUNCH_FILE,
     PLAN_FILE,
@@ -47,13 +47,13 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
     """
     path = root / LAUNCH_FILE
     with step(path, "form of the launches"):
-        expect("schema", _SCHEMA, (record.schema, record.version))
+        expect_equal("schema", _SCHEMA, (record.schema, record.version))
     with step(path, "one launch for every operator"):
         copies = _copies(record, graph)
         order = [*launched_operators(graph), *(-1 for _ in copies)]
-        expect("operators", order, [launch.operator for launch in record.launches])
+        expect_equal("operators", order, [launch.operator for launch in record.launches])
         names = [launch.name for launch in record.launches if isinstance(launch, KernelLaunch)]
-        expect("names of kernels", len(names), len(set(names)))
+        expect_equal("names of kernels", len(names), len(set(names)))
     operands = _operands(graph)
     uses = [*(operands[position] for position in launched_operators(graph)), *copies]
     values = _values(record, graph)
@@ -82,7 +82,7 @@ def _copies(record: LaunchRecord, graph: KernelGraph) -> list[tuple[tuple[int, .
             found.append(((tensor,), (extra,)))
             tensor, extra = extra, extra + 1
         outputs.append(tensor)
-    expect("values of the outputs", tuple(outputs), record.outputs)
+    expect_equal("values of the outputs", tuple(outputs), record.outputs)
     return found
 
 
@@ -107,29 +107,29 @@ def _check_launch(
 ) -> None:
     op = graph.ops[launch.operator] if launch.operator >= 0 else None
     if isinstance(launch, ProductLaunch):
-        expect("a predefined product", OpKind.MATMUL, op.kind if isinstance(op, Op) else None)
-        expect("operands and result", (*reads, *writes), (launch.a, launch.b, launch.result))
+        expect_equal("a predefined product", OpKind.MATMUL, op.kind if isinstance(op, Op) else None)
+        expect_equal("operands and result", (*reads, *writes), (launch.a, launch.b, launch.result))
         return
-    expect("values", (*reads, *writes), tuple(argument.value for argument in launch.arguments))
-    expect("written", (False,) * len(reads) + (True,) * len(writes), tuple(a.written for a in launch.arguments))
-    known = places(graph)
+    expect_equal("values", (*reads, *writes), tuple(argument.value for argument in launch.arguments))
+    expect_equal("written", (False,) * len(reads) + (True,) * len(writes), tuple(a.written for a in launch.arguments))
+    known = storage_locations(graph)
     given = tuple(launch.dependent and value < len(known) and known[value].base < len(graph.inputs) for value in reads)
-    expect("inputs", (*given, *(False for _ in writes)), tuple(a.given for a in launch.arguments))
+    expect_equal("inputs", (*given, *(False for _ in writes)), tuple(a.given for a in launch.arguments))
     if isinstance(op, GraphDefined):
-        expect("grid", op.graph.grid, launch.grid)
+        expect_equal("grid", op.graph.grid, launch.grid)
     if not (1 <= launch.threads <= _MAX_THREADS and min(launch.grid) >= 1 and launch.shared_bytes >= 0):
         raise FormatError(f"expected launch dimensions, got {launch.grid} blocks of {launch.threads} threads")
     for argument in launch.arguments:
         tensor = values[argument.value]
         span = known[argument.value].span(tensor.shape) if argument.value < len(known) else tensor.elements
-        expect(f"elements of value {argument.value}", span, argument.elements)
+        expect_equal(f"elements of value {argument.value}", span, argument.elements)
         if argument.align < 1 or argument.align > 256 or argument.align & (argument.align - 1):
             raise FormatError(f"expected an alignment of a power of 2 up to 256, got {argument.align}")
 
 
 def _check_source(root: Path, launch: KernelLaunch) -> None:
     data = read(confined(root, launch.source))
-    expect("sha256", launch.sha256, sha256(data))
+    expect_equal("sha256", launch.sha256, sha256(data))
     if not re.search(rf"__global__[^;{{]*\b{re.escape(launch.name)}\s*\(", data.decode()):
         raise FormatError(f"expected the kernel {launch.name}, got none of this name")
 
@@ -151,7 +151,7 @@ def check_plans(
     path = root / PLAN_FILE
     kernels = [launch for launch in launches if isinstance(launch, KernelLaunch)]
     with step(path, "one plan for every kernel"):
-        expect("kernels", [launch.name for launch in kernels], [plan.kernel for plan in record.kernels])
+        expect_equal("kernels", [launch.name for launch in kernels], [plan.kernel for plan in record.kernels])
     found: dict[str, Resources] = {}
     for launch, plan in zip(kernels, record.kernels, strict=True):
         with step(path, f"plan of {plan.kernel}"):
@@ -169,23 +169,23 @@ def check_plans(
 def _check_plan(launch: KernelLaunch, plan: KernelPlanRecord, graph: KernelGraph) -> None:
     op = graph.ops[launch.operator] if launch.operator >= 0 else None
     loop = op.graph.forloop_range if isinstance(op, GraphDefined) else None
-    expect("forloop_range", loop, None if plan.loop is None else plan.loop.forloop_range)
+    expect_equal("forloop_range", loop, None if plan.loop is None else plan.loop.forloop_range)
     ours = (launch.operator, launch.grid, launch.threads, launch.shared_bytes, sorted(launch.cubins))
-    expect("launch", ours, (plan.operator, plan.grid, plan.threads, plan.shared_bytes, sorted(plan.compiled)))
+    expect_equal("launch", ours, (plan.operator, plan.grid, plan.threads, plan.shared_bytes, sorted(plan.compiled)))
     if plan.loop is not None and plan.loop.shared_lower_bound > plan.shared_bytes:
         raise FormatError(f"expected at least {plan.loop.shared_lower_bound} shared bytes, got {plan.shared_bytes}")
     names = [buffer.name for buffer in plan.buffers]
-    expect("distinct buffers", len(names), len(set(names)))
+    expect_equal("distinct buffers", len(names), len(set(names)))
     sizes = {"float16": 2, "bfloat16": 2, "float32": 4, "bool": 1}
     end = max((b.offset + b.elements * sizes[b.dtype] for b in plan.buffers), default=0)
-    expect("end of the last buffer", plan.shared_bytes, end)
+    expect_equal("end of the last buffer", plan.shared_bytes, end)
 
 
 def _check_code(root: Path, kernel: str, binary: Binary, compiled: CompiledRecord) -> Resources:
     data = read(confined(root, binary.file))
-    expect("sha256", binary.sha256, sha256(data))
-    expect("spilled bytes in the plan", binary.spill_bytes, compiled.spill_bytes)
-    expect("registers in the plan", binary.registers, compiled.registers)
+    expect_equal("sha256", binary.sha256, sha256(data))
+    expect_equal("spilled bytes in the plan", binary.spill_bytes, compiled.spill_bytes)
+    expect_equal("registers in the plan", binary.registers, compiled.registers)
     stated = resources(data, kernel)
-    expect("registers and stack frame", stated, Resources(compiled.registers, compiled.stack_bytes))
+    expect_equal("registers and stack frame", stated, Resources(compiled.registers, compiled.stack_bytes))
     return stated

@@ -20,8 +20,8 @@ from mirage_formal.check.cuda.cubin import Resources
 from mirage_formal.check.cuda.device import Numerics, check_measure, check_numerics
 from mirage_formal.check.cuda.launches import check_launches, check_plans
 from mirage_formal.check.partitioning.parts import Other, Replaced, replace_parts
-from mirage_formal.check.report import check_manifest, expect, step
-from mirage_formal.check.solvers import directory, expect_unsat
+from mirage_formal.check.report import check_manifest, expect_equal, step
+from mirage_formal.check.solvers import directory_budget, expect_unsat
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults
@@ -132,7 +132,7 @@ class BoundKernels:
     questions: tuple[str, ...]
 
 
-@directory()
+@directory_budget()
 def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
     """Check a directory of kernels as far as possible without interpreting the text of kernels.
 
@@ -202,9 +202,9 @@ def _check_graphs(
         if found := [*faults(graph), *faults(program)]:
             raise FormatError("; ".join(found)[:600])
     with step(root / LAUNCH_FILE, "digests of the graphs"):
-        expect("digest of the µGraph", digest(graph), launch.digest)
-        expect("µGraph of the manifest", digest(graph), manifest.graph)
-        expect("program of the manifest", digest(program), manifest.program)
+        expect_equal("digest of the µGraph", digest(graph), launch.digest)
+        expect_equal("µGraph of the manifest", digest(graph), manifest.graph)
+        expect_equal("program of the manifest", digest(program), manifest.program)
 
 
 def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph, *, solvers: bool) -> Replaced | None:
@@ -217,20 +217,20 @@ def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph, 
     own = manifest.graph == manifest.candidate
     with step(root / MANIFEST_FILE, "form of the candidate"):
         there = [name in manifest.files for name in (STABILIZED_FILE, STABILIZED_PROOF_FILE)]
-        expect("files of another form", [not own] * 2, there)
+        expect_equal("files of another form", [not own] * 2, there)
     if own:
         return None
     with step(root / STABILIZED_FILE, "form of the candidate"):
-        expect("digest", manifest.graph, digest(from_json(read(root / STABILIZED_FILE), STABILIZED_FILE)))
+        expect_equal("digest", manifest.graph, digest(from_json(read(root / STABILIZED_FILE), STABILIZED_FILE)))
     path = root / STABILIZED_PROOF_FILE
     with step(path, "read the proofs of the form", corrupt=True):
         record = decode(read(path), FormRecord, STABILIZED_PROOF_FILE)
         candidate = from_json(bytes(record.candidate), "candidate")
-        parts = [(part.operators, _other(number, part)) for number, part in enumerate(record.parts, 1)]
+        parts = [(part.operators, _compose_form(number, part)) for number, part in enumerate(record.parts, 1)]
     with step(path, "candidate"):
         if wrong := faults(candidate):
             raise FormatError("; ".join(wrong)[:600])
-        expect("digest of the candidate", manifest.candidate, digest(candidate))
+        expect_equal("digest of the candidate", manifest.candidate, digest(candidate))
     with step(path, "replay the proofs of parts"):
         found = replace_parts(candidate, parts)
         for one in found.obligations if solvers else ():
@@ -241,7 +241,7 @@ def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph, 
     return found
 
 
-def _other(number: int, part: FormPartRecord) -> Other | None:
+def _compose_form(number: int, part: FormPartRecord) -> Other | None:
     if part.form is None:
         return None
     return Other(from_json(bytes(part.form.graph), f"graph of part {number}"), bytes(part.form.proof))
@@ -255,7 +255,7 @@ def _check_names(root: Path, manifest: KernelManifestRecord, launch: LaunchRecor
         if isinstance(item, KernelLaunch):
             used |= {item.source, *(binary.file for binary in item.cubins.values())}
     with step(root / MANIFEST_FILE, "files of kernels"):
-        expect("files", sorted(used), sorted(manifest.files))
+        expect_equal("files", sorted(used), sorted(manifest.files))
 
 
 # --- obligations -----------------------------------------------------------------------------------------------------
@@ -274,10 +274,10 @@ def _check_obligations(
             raise FormatError(f"expected at most {MAX_QUESTIONS} questions, got {len(texts)}")
     with step(path, "complete proof log of kernels"):
         named = {record.sha256 for record in records if record.sha256 is not None}
-        expect("digests of the questions", [sha256(text.encode()) for text in texts], sorted(named))
+        expect_equal("digests of the questions", [sha256(text.encode()) for text in texts], sorted(named))
         for name, launch in kernels.items():
             _check_complete([record for record in records if record.kernel == name], launch)
-        expect("kernels with obligations", sorted(kernels), sorted({record.kernel for record in records}))
+        expect_equal("kernels with obligations", sorted(kernels), sorted({record.kernel for record in records}))
     return tuple(records), tuple(texts)
 
 
@@ -289,17 +289,21 @@ def _check_complete(records: list[ObligationRecord], launch: KernelLaunch) -> No
     """
     kinds = Counter(record.kind for record in records)
     written = sum(argument.written for argument in launch.arguments)
-    expect(f"{launch.name}: obligations of form", 1, kinds["structure"])
-    expect(f"{launch.name}: obligations of coverage", written, kinds["coverage"])
+    expect_equal(f"{launch.name}: obligations of form", 1, kinds["structure"])
+    expect_equal(f"{launch.name}: obligations of coverage", written, kinds["coverage"])
     single, covered = ({r.subject for r in records if r.kind == kind} for kind in ("single writer", "coverage"))
-    expect(f"{launch.name}: single writers", sorted(covered), sorted(single))
+    expect_equal(f"{launch.name}: single writers", sorted(covered), sorted(single))
     for record in records:
-        expect(f"{launch.name}: a question where a solver settled it", True, bool(record.sha256 or not record.solvers))
-        expect(f"{launch.name}: answers of solvers", {"unsat"} if record.solvers else set(), _said(record))
+        expect_equal(
+            f"{launch.name}: a question where a solver settled it", True, bool(record.sha256 or not record.solvers)
+        )
+        expect_equal(
+            f"{launch.name}: answers of solvers", {"unsat"} if record.solvers else set(), _recorded_answers(record)
+        )
         # z3 is asked first, cvc5 only about what z3 refutes quickly.
-        expect(f"{launch.name}: asked solvers", record.means == "solver", "z3" in record.solvers)
-        expect(f"{launch.name}: asked z3 first", bool(record.solvers), "z3" in record.solvers)
+        expect_equal(f"{launch.name}: asked solvers", record.means == "solver", "z3" in record.solvers)
+        expect_equal(f"{launch.name}: asked z3 first", bool(record.solvers), "z3" in record.solvers)
 
 
-def _said(record: ObligationRecord) -> set[str]:
+def _recorded_answers(record: ObligationRecord) -> set[str]:
     return {answer.answer for answer in record.solvers.values()}

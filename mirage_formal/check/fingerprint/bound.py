@@ -17,7 +17,7 @@ from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Va
 _CAP = 1 << 64  # numbers above this are as good as infinite
 
 
-class Terms(NamedTuple):
+class TermBounds(NamedTuple):
     """Bounds of a sum of terms.
 
     There are at most ``many`` terms, of degree at most ``degree``, with exponents of degree ``exponent`` (0: none).
@@ -28,7 +28,7 @@ class Terms(NamedTuple):
     exponent: int
 
 
-class Stated(NamedTuple):
+class StatedBound(NamedTuple):
     """A bound as a record states it.
 
     Attributes:
@@ -43,74 +43,76 @@ class Stated(NamedTuple):
     loose: bool
 
 
-_ONE = Terms(1, 0, 0)
+_ONE = TermBounds(1, 0, 0)
 #: Numerator and denominator.
-_Quotient = tuple[Terms, Terms]
+_Quotient = tuple[TermBounds, TermBounds]
 
 
-def _capped(many: int, degree: int, exponent: int) -> Terms:
-    return Terms(min(many, _CAP), min(degree, _CAP), min(exponent, _CAP))
+def _cap_terms(many: int, degree: int, exponent: int) -> TermBounds:
+    return TermBounds(min(many, _CAP), min(degree, _CAP), min(exponent, _CAP))
 
 
-def _times(a: Terms, b: Terms) -> Terms:
-    return _capped(a.many * b.many, a.degree + b.degree, max(a.exponent, b.exponent))
+def _bound_of_product(a: TermBounds, b: TermBounds) -> TermBounds:
+    return _cap_terms(a.many * b.many, a.degree + b.degree, max(a.exponent, b.exponent))
 
 
-def _plus(a: Terms, b: Terms) -> Terms:
+def _bound_of_term_sum(a: TermBounds, b: TermBounds) -> TermBounds:
     exponent = max(a.exponent, b.exponent)
-    return _capped(a.many + b.many if exponent else 1, max(a.degree, b.degree), exponent)
+    return _cap_terms(a.many + b.many if exponent else 1, max(a.degree, b.degree), exponent)
 
 
-def _added(a: _Quotient, b: _Quotient) -> _Quotient:
+def _bound_of_quotient_sum(a: _Quotient, b: _Quotient) -> _Quotient:
     if a[1] == _ONE and b[1] == _ONE:
-        return _plus(a[0], b[0]), _ONE
-    return _plus(_times(a[0], b[1]), _times(b[0], a[1])), _times(a[1], b[1])
+        return _bound_of_term_sum(a[0], b[0]), _ONE
+    return _bound_of_term_sum(_bound_of_product(a[0], b[1]), _bound_of_product(b[0], a[1])), _bound_of_product(
+        a[1], b[1]
+    )
 
 
-def _summed(a: _Quotient, n: int) -> _Quotient:
+def _bound_of_sum(a: _Quotient, n: int) -> _Quotient:
     """Return the bounds of a sum of n quotients, whose denominators may all differ."""
 
-    def repeated(terms: Terms) -> Terms:
-        return _capped(terms.many * n if terms.exponent else 1, terms.degree, terms.exponent)
+    def repeated(terms: TermBounds) -> TermBounds:
+        return _cap_terms(terms.many * n if terms.exponent else 1, terms.degree, terms.exponent)
 
-    def power(terms: Terms, times: int) -> Terms:
+    def power(terms: TermBounds, times: int) -> TermBounds:
         if terms == _ONE:
             return _ONE
         huge = terms.many > 1 and times * log2(terms.many) > 64
-        return _capped(_CAP if huge else terms.many**times, terms.degree * times, terms.exponent)
+        return _cap_terms(_CAP if huge else terms.many**times, terms.degree * times, terms.exponent)
 
     if a[1] == _ONE:
         return repeated(a[0]), _ONE
-    return repeated(_times(a[0], power(a[1], n - 1))), power(a[1], n)
+    return repeated(_bound_of_product(a[0], power(a[1], n - 1))), power(a[1], n)
 
 
 def _exponential(inside: _Quotient, faults: list[str]) -> _Quotient:
     if inside[1] != _ONE:
         faults.append("an exponent with a division is outside the theorem")
-    return Terms(1, 0, max(1, inside[0].degree)), _ONE
+    return TermBounds(1, 0, max(1, inside[0].degree)), _ONE
 
 
 def _quotient(e: Expr, known: dict[Expr, _Quotient], faults: list[str]) -> _Quotient:
     match e:
         case Var():
-            return Terms(1, 1, 0), _ONE
+            return TermBounds(1, 1, 0), _ONE
         case Const():
             return _ONE, _ONE
         case Add(a, b):
-            return _added(known[a], known[b])
+            return _bound_of_quotient_sum(known[a], known[b])
         case Mul(a, b):
-            return _times(known[a][0], known[b][0]), _times(known[a][1], known[b][1])
+            return _bound_of_product(known[a][0], known[b][0]), _bound_of_product(known[a][1], known[b][1])
         case Div(a, b):
-            return _times(known[a][0], known[b][1]), _times(known[a][1], known[b][0])
+            return _bound_of_product(known[a][0], known[b][1]), _bound_of_product(known[a][1], known[b][0])
         case Sum(extent, a):
-            return _summed(known[a], extent)
+            return _bound_of_sum(known[a], extent)
         case Unary(function, Add(a, b)) if function == EITHER:
-            return _larger(known[a], known[b])
+            return _join_bounds(known[a], known[b])
         case Unary("exp", a):
             return _exponential(known[a], faults)
         case Unary("silu", a):
-            below = _added(_exponential(known[a], faults), (_ONE, _ONE))
-            return _times(known[a][0], below[1]), _times(known[a][1], below[0])
+            below = _bound_of_quotient_sum(_exponential(known[a], faults), (_ONE, _ONE))
+            return _bound_of_product(known[a][0], below[1]), _bound_of_product(known[a][1], below[0])
         case Unary("sqrt", _):
             faults.append("sqrt is outside the theorem")
         case Unary(function, _):
@@ -118,11 +120,11 @@ def _quotient(e: Expr, known: dict[Expr, _Quotient], faults: list[str]) -> _Quot
     return _ONE, _ONE
 
 
-def _larger(*either: _Quotient) -> _Quotient:
+def _join_bounds(*either: _Quotient) -> _Quotient:
     """Return bounds that hold for each of some quotients."""
 
-    def largest(side: int) -> Terms:
-        return Terms(*(max(values) for values in zip(_ONE, *(one[side] for one in either), strict=True)))
+    def largest(side: int) -> TermBounds:
+        return TermBounds(*(max(values) for values in zip(_ONE, *(one[side] for one in either), strict=True)))
 
     return largest(0), largest(1)
 
@@ -132,7 +134,7 @@ def _bounds(outputs: Sequence[Expr], faults: list[str]) -> _Quotient:
     known: dict[Expr, _Quotient] = {}
     for node in postorder(outputs):
         known[node] = _quotient(node, known, faults)
-    return _larger(*(known[e] for e in outputs))
+    return _join_bounds(*(known[e] for e in outputs))
 
 
 def check_bound(
@@ -140,7 +142,7 @@ def check_bound(
     candidate: Sequence[Expr],
     primes: tuple[int, int],
     rounds: int,
-    stated: Stated,
+    stated: StatedBound,
     outside: Sequence[str] = (),
 ) -> None:
     """Compare a stated bound, and the stated reason where there is none, with the theorem's.
@@ -170,8 +172,8 @@ def check_bound(
 
 def _theorem(a: _Quotient, b: _Quotient, primes: tuple[int, int], rounds: int) -> tuple[float | None, list[str]]:
     p, q = primes
-    crossed = _plus(_times(a[0], b[1]), _times(b[0], a[1]))
-    below = _times(a[1], b[1])
+    crossed = _bound_of_term_sum(_bound_of_product(a[0], b[1]), _bound_of_product(b[0], a[1]))
+    below = _bound_of_product(a[1], b[1])
     if not crossed.exponent and not below.exponent:
         if crossed.degree + below.degree >= p:
             return None, [f"vacuous: degree {_shown(crossed.degree)} against p = {p}"]

@@ -31,7 +31,7 @@ from mirage_formal.check.fingerprint.arithmetic import (
     subtract,
     total,
 )
-from mirage_formal.check.inlining import carried, inline
+from mirage_formal.check.inlining import carried_maxima, inline_threads
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op
@@ -49,7 +49,7 @@ Source = Callable[[int, int], Residues]
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RandomPoint:
     """A random point: two primes, an element of order q in Z_p, and the keys of the random functions."""
 
     p: int
@@ -62,11 +62,11 @@ class Point:
         return self.q if part else self.p
 
 
-class Undefined(Exception):
+class UndefinedValueError(Exception):
     """Error: a denominator is zero, a radicand is no residue, or a constant has no residue."""
 
 
-def needs(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]]:
+def needed_parts(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]]:
     """Return the parts that the outputs need: of each kernel tensor, and of each tensor of the inlined block graphs.
 
     Raises:
@@ -81,24 +81,26 @@ def needs(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]
         op = graph.ops[index]
         first -= op.results
         if isinstance(op, GraphDefined):
-            plain, ops, _ = inline(op.graph)
-            same = carried(plain, ops)
+            plain, ops, _ = inline_threads(op.graph)
+            same = carried_maxima(plain, ops)
             inner: list[set[int]] = [set() for _ in range(len(plain.inputs) + sum(o.results for o in ops))]
             for saver, wanted in zip(plain.outputs, kernel[first : first + op.results], strict=True):
                 inner[saver.operand] |= wanted
             number = len(inner)
             for below in reversed(ops):
                 number -= below.results
-                _pass_on(below, set[int]().union(*inner[number : number + below.results]), inner, same=number in same)
+                _add_needed_parts(
+                    below, set[int]().union(*inner[number : number + below.results]), inner, same=number in same
+                )
             for operand, wanted in zip(op.operands, inner, strict=False):
                 kernel[operand] |= wanted
             blocks[index] = inner
         else:
-            _pass_on(op, kernel[first], kernel)
+            _add_needed_parts(op, kernel[first], kernel)
     return kernel, blocks
 
 
-def _pass_on(op: Op, wanted: set[int], tensors: list[set[int]], *, same: bool = False) -> None:
+def _add_needed_parts(op: Op, wanted: set[int], tensors: list[set[int]], *, same: bool = False) -> None:
     """Add to the operands of an operator the parts that its result needs; ``same``: the result is the operand."""
     parts = set(wanted)
     if wanted and SPECS[op.kind].lax is Lax.NONE and not same:
@@ -113,7 +115,7 @@ def _pass_on(op: Op, wanted: set[int], tensors: list[set[int]], *, same: bool = 
         tensors[operand] |= parts
 
 
-def run(graph: KernelGraph, point: Point, source: Source) -> list[Residues]:
+def run(graph: KernelGraph, point: RandomPoint, source: Source) -> list[Residues]:
     """Return the outputs in Z_p.
 
     Args:
@@ -126,7 +128,7 @@ def run(graph: KernelGraph, point: Point, source: Source) -> list[Residues]:
         FormatError: The graph has no picture in the field.
     """
     types = kernel_types(graph)
-    wanted, inside = needs(graph)
+    wanted, inside = needed_parts(graph)
     values: list[Value] = [
         [source(number, part) if part in parts else None for part in (P, Q)]
         for number, parts in enumerate(wanted[: len(graph.inputs)])
@@ -142,10 +144,10 @@ def run(graph: KernelGraph, point: Point, source: Source) -> list[Residues]:
         for operand in op.operands:  # free values after their last reader
             if last[operand] == index and operand not in graph.outputs:
                 values[operand] = [None, None]
-    return [_known(values[i][P]) for i in graph.outputs]
+    return [_require_part(values[i][P]) for i in graph.outputs]
 
 
-def _known(value: Residues | None) -> Residues:
+def _require_part(value: Residues | None) -> Residues:
     assert value is not None, "a part was read that needs() did not ask for"
     return value
 
@@ -153,16 +155,16 @@ def _known(value: Residues | None) -> Residues:
 # --- operators, on values with ``lead`` leading axes ---------------------------------------------------------------
 
 
-def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx: int) -> Residues:
+def _apply(op: Op, xs: Sequence[Value], part: int, point: RandomPoint, lead: int, dimx: int) -> Residues:
     """Return one part of an operator's result."""
     m, attrs, kind = point.prime(part), op.attrs, op.kind
     if kind is OpKind.EXP:
         return _exp(xs[0], point)
     if kind in (OpKind.SILU, OpKind.SOFTMAX):
-        return _over_exp(kind, xs[0], point, lead + (attrs.dim or 0))
+        return _apply_silu_or_softmax(kind, xs[0], point, lead + (attrs.dim or 0))
     if kind in COMPARISONS:
-        return _compare(kind, attrs, [_known(value[P]) for value in xs], point)
-    x = [_known(value[part]) for value in xs]
+        return _compare(kind, attrs, [_require_part(value[P]) for value in xs], point)
+    x = [_require_part(value[part]) for value in xs]
     axis = lead + (x[0].ndim - lead - 1 if attrs.dim is None else attrs.dim)
     if SPECS[kind].elementwise and kind is not OpKind.CAST:
         return _elementwise(kind, attrs, x, point, m)
@@ -170,14 +172,14 @@ def _apply(op: Op, xs: Sequence[Value], part: int, point: Point, lead: int, dimx
         case OpKind.MATMUL:
             return matmul(x[0], x[1], m)
         case OpKind.SUM | OpKind.MEAN | OpKind.SUM_TO_DIMX:
-            out = _fold(x[0], axis, dimx if kind is OpKind.SUM_TO_DIMX else 1, m)
+            out = _sum_in_steps(x[0], axis, dimx if kind is OpKind.SUM_TO_DIMX else 1, m)
             return multiply(out, _constant(Fraction(1, x[0].shape[axis]), m), m) if kind is OpKind.MEAN else out
         case OpKind.RMS_NORM | OpKind.LAYER_NORM:
             return _norm(kind, attrs, x, axis, m)
-    return _moved(kind, attrs, x, axis, lead)
+    return _move_elements(kind, attrs, x, axis, lead)
 
 
-def _elementwise(kind: OpKind, attrs: Attrs, x: list[Residues], point: Point, m: int) -> Residues:
+def _elementwise(kind: OpKind, attrs: Attrs, x: list[Residues], point: RandomPoint, m: int) -> Residues:
     """Return the result of an elementwise operator, which acts on each part by itself."""
     match kind:
         case OpKind.ADD | OpKind.SUB:
@@ -197,11 +199,11 @@ def _elementwise(kind: OpKind, attrs: Attrs, x: list[Residues], point: Point, m:
         case OpKind.SHIFT if attrs.shift is not None:
             return add(x[0], _constant(attrs.shift, m), m)
         case _ if kind in OPAQUE:
-            return _opaque(x, *point.keys[kind], m, zero=kind in ZERO_AT_ZERO)
+            return _apply_random_function(x, *point.keys[kind], m, zero=kind in ZERO_AT_ZERO)
     raise FormatError(f"operator {kind.value} has no meaning here")
 
 
-def _moved(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lead: int) -> Residues:
+def _move_elements(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lead: int) -> Residues:
     """Return the result of an operator that only moves elements."""
     head = x[0].shape[:lead]
     match kind:
@@ -228,29 +230,29 @@ def _constant(value: Fraction, m: int) -> int:
     try:
         found = residue(value, m)
     except ZeroDivisionError as error:
-        raise Undefined(str(error)) from None
+        raise UndefinedValueError(str(error)) from None
     if found == 0 and value != 0:
-        raise Undefined(f"the constant {value} is 0 modulo {m}")
+        raise UndefinedValueError(f"the constant {value} is 0 modulo {m}")
     return found
 
 
-def _exp(x: Value, point: Point) -> Residues:
-    return powers_of(point.omega, _known(x[Q]), point.p, point.q)
+def _exp(x: Value, point: RandomPoint) -> Residues:
+    return powers_of(point.omega, _require_part(x[Q]), point.p, point.q)
 
 
-def _over_exp(kind: OpKind, x: Value, point: Point, axis: int) -> Residues:
+def _apply_silu_or_softmax(kind: OpKind, x: Value, point: RandomPoint, axis: int) -> Residues:
     """Return silu(x) = x / (1 + exp(-x)), or softmax(x) = exp(x) / sum of exp(x)."""
     if kind is OpKind.SOFTMAX:
         e = _exp(x, point)
-        return _divide(e, _fold(e, axis, 1, point.p), point.p)
-    negative = subtract(np.zeros(1, dtype=np.uint64), _known(x[Q]), point.q)
+        return _divide(e, _sum_in_steps(e, axis, 1, point.p), point.p)
+    negative = subtract(np.zeros(1, dtype=np.uint64), _require_part(x[Q]), point.q)
     below = add(_exp([None, negative], point), 1, point.p)
-    return _divide(_known(x[P]), below, point.p)
+    return _divide(_require_part(x[P]), below, point.p)
 
 
 def _divide(a: Residues, b: Residues, m: int) -> Residues:
     if not b.all():
-        raise Undefined("a denominator is 0")
+        raise UndefinedValueError("a denominator is 0")
     return multiply(a, inverse(b, m), m)
 
 
@@ -258,7 +260,7 @@ def _root(a: Residues, m: int) -> Residues:
     """Return the principal root, itself a residue because m = 3 mod 4."""
     root = power(a, (m + 1) // 4, m)
     if (multiply(root, root, m) != a).any():
-        raise Undefined("a radicand is no residue")
+        raise UndefinedValueError("a radicand is no residue")
     return root
 
 
@@ -281,7 +283,7 @@ def _select(attrs: Attrs, x: Sequence[Residues], m: int) -> Residues:
     return add(first, multiply(rest, second, m), m)
 
 
-def _compare(kind: OpKind, attrs: Attrs, x: Sequence[Residues], point: Point) -> Residues:
+def _compare(kind: OpKind, attrs: Attrs, x: Sequence[Residues], point: RandomPoint) -> Residues:
     """Return the random bits of a comparison of values in Z_p.
 
     a = b is b = a and holds where both are equal; a < b does not hold there; a <= b is the negation of b < a.
@@ -303,7 +305,7 @@ def key_of(kind: OpKind) -> OpKind:
     return OpKind.LT if kind in (OpKind.LE, OpKind.GT, OpKind.GE) else kind
 
 
-def _opaque(x: Sequence[Residues], first: int, second: int, m: int, *, zero: bool) -> Residues:
+def _apply_random_function(x: Sequence[Residues], first: int, second: int, m: int, *, zero: bool) -> Residues:
     """Return a random function of one value, or a symmetric one of two values.
 
     For two values it is the function of the sum of the function's values. With ``zero`` it is 0 at 0.
@@ -332,7 +334,7 @@ def _random_word(x: Residues, first: int, second: int) -> Residues:
         return mix(z ^ np.uint64(second))
 
 
-def _fold(x: Residues, axis: int, kept: int, m: int) -> Residues:
+def _sum_in_steps(x: Residues, axis: int, kept: int, m: int) -> Residues:
     """Return the sum along an axis in steps of ``kept``: result j is the sum of elements j, j + kept, ..."""
     n = x.shape[axis]
     return total(x.reshape(*x.shape[:axis], n // kept, kept, *x.shape[axis + 1 :]), axis, m)
@@ -342,8 +344,8 @@ def _norm(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, m: int) -> R
     share = _constant(Fraction(1, x[0].shape[axis]), m)
     a = x[0]
     if kind is OpKind.LAYER_NORM:
-        a = subtract(a, multiply(_fold(a, axis, 1, m), share, m), m)
-    below = multiply(_fold(multiply(a, a, m), axis, 1, m), share, m)
+        a = subtract(a, multiply(_sum_in_steps(a, axis, 1, m), share, m), m)
+    below = multiply(_sum_in_steps(multiply(a, a, m), axis, 1, m), share, m)
     if attrs.eps is not None:
         below = add(below, _constant(attrs.eps, m), m)
     out = _divide(a, _root(below, m), m)
@@ -356,7 +358,7 @@ def _norm(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, m: int) -> R
 _AxisValues = NDArray[np.int64]
 
 
-def _along(values: _AxisValues, axis: int, rank: int) -> _AxisValues:
+def _reshape_along(values: _AxisValues, axis: int, rank: int) -> _AxisValues:
     """Return a vector reshaped to lie along one of ``rank`` axes."""
     return values.reshape([-1 if i == axis else 1 for i in range(rank)])
 
@@ -364,8 +366,8 @@ def _along(values: _AxisValues, axis: int, rank: int) -> _AxisValues:
 class _Block:
     """Interpreter of one graph-defined kernel."""
 
-    def __init__(self, block: BlockGraph, operands: list[DTensor], point: Point, wanted: list[set[int]]) -> None:
-        self.block, self.ops, _ = inline(block)
+    def __init__(self, block: BlockGraph, operands: list[DTensor], point: RandomPoint, wanted: list[set[int]]) -> None:
+        self.block, self.ops, _ = inline_threads(block)
         self.operands = operands
         self.point = point
         self.wanted = wanted
@@ -388,8 +390,8 @@ class _Block:
             for saver, output in zip(block.outputs, outputs, strict=True):
                 parts = self.wanted[saver.operand]
                 for part in parts:
-                    where = self._positions(_known(output[part]).shape, saver.omap, None, coordinates, 0)
-                    _known(output[part])[where] = _known(values[saver.operand][part])
+                    where = self._positions(_require_part(output[part]).shape, saver.omap, None, coordinates, 0)
+                    _require_part(output[part])[where] = _require_part(values[saver.operand][part])
         return outputs
 
     def _chunks(self) -> Iterator[list[_AxisValues]]:
@@ -414,7 +416,7 @@ class _Block:
                 if iteration == 0 or number not in constant:
                     where = self._positions(tensor.shape, iterator.imap, iterator.fmap, coordinates, iteration)
                     for part in self.wanted[number]:
-                        values[number][part] = _known(given[number][part])[where]
+                        values[number][part] = _require_part(given[number][part])[where]
             for number, op in enumerate(self.ops, self.inputs):
                 if op.kind is not OpKind.ACCUM_MAX and SPECS[op.kind].accumulator:
                     self._accumulate(op, number, values, states)
@@ -442,11 +444,11 @@ class _Block:
             for axis in range(_LEAD):
                 if maps[axis] == dim:
                     extent //= self.block.grid[axis]
-                    index = index + _along(coordinates[axis] * extent, axis, index.ndim)
+                    index = index + _reshape_along(coordinates[axis] * extent, axis, index.ndim)
             if loop == dim:
                 extent //= self.block.forloop_range
                 index = index + iteration * extent
-            found.append(index + _along(np.arange(extent, dtype=np.int64), _LEAD + dim, index.ndim))
+            found.append(index + _reshape_along(np.arange(extent, dtype=np.int64), _LEAD + dim, index.ndim))
         return tuple(found)
 
     def _compute(self, op: Op, number: int, values: list[Value]) -> None:
@@ -460,14 +462,14 @@ class _Block:
         """Add the value of one iteration to the states of an accumulator."""
         for part in self.wanted[number]:
             m = self.point.prime(part)
-            x = _known(values[op.operands[0]][part])
+            x = _require_part(values[op.operands[0]][part])
             if op.kind is OpKind.ACCUM_RMS_LAST:
                 x = multiply(x, x, m)
             if op.kind in (OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST):
-                x = _fold(x, x.ndim - 1, 1, m)
+                x = _sum_in_steps(x, x.ndim - 1, 1, m)
             elif op.kind is OpKind.ACCUM_SUM_TO_DIMX:
                 dim = x.ndim - _LEAD - 1 if op.attrs.dim is None else op.attrs.dim
-                x = _fold(x, _LEAD + dim, self.block.reduction_dimx, m)
+                x = _sum_in_steps(x, _LEAD + dim, self.block.reduction_dimx, m)
             elif op.kind not in (OpKind.ACCUM_SUM, OpKind.ACCUM_CONCAT):
                 raise FormatError(f"accumulator {op.kind.value} has no meaning here")
             state = states.setdefault((number, part), [])

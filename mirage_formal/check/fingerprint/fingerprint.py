@@ -15,11 +15,11 @@ import numpy as np
 from mirage_formal.check.abstract import output_parts
 from mirage_formal.check.fingerprint import field
 from mirage_formal.check.fingerprint.arithmetic import Residues, is_prime
-from mirage_formal.check.fingerprint.bound import Stated, check_bound
-from mirage_formal.check.inlining import inline
+from mirage_formal.check.fingerprint.bound import StatedBound, check_bound
+from mirage_formal.check.inlining import inline_threads
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op, ThreadDefined, numbered
+from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op, ThreadDefined, enumerate_results
 from mirage_formal.graph.ops import OPAQUE, SPECS, Family, Lax, OpKind
 from mirage_formal.graph.types import DTensor, STensor
 from mirage_formal.records.fingerprint import Draw, FingerprintRecord, InputDigest, Redraw
@@ -69,7 +69,7 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
         _check_no_picture(program, candidate, record)
         return
     for graph in (program, candidate):
-        _bounded(graph)
+        _expect_bounded_size(graph)
     _expect(
         "inputs that are masks",
         *([_is_mask(graph, i) for i in range(len(graph.inputs))] for graph in (program, candidate)),
@@ -79,8 +79,10 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
     _expect("lax", widest.value, record.lax)
     loose = any(op.kind in (OpKind.CONCAT, OpKind.PAD) for ops in matter for op in ops)
     outside = [_ZERO_QUOTIENT for ops in matter for op in ops if op.kind is OpKind.DIV_NO_NAN]
-    outside += [_MASKS for index, _ in _reads(program) | _reads(candidate) if _is_mask(program, index)]
-    stated = Stated(record.bound_log2, record.bound_reason, loose)
+    outside += [
+        _MASKS for index, _ in _read_input_parts(program) | _read_input_parts(candidate) if _is_mask(program, index)
+    ]
+    stated = StatedBound(record.bound_log2, record.bound_reason, loose)
     primes = (record.p, record.q)
     check_bound(output_parts(program), output_parts(candidate), primes, record.rounds, stated, outside)
     keyed: set[OpKind] = {field.key_of(op.kind) for ops in matter for op in ops if op.kind in OPAQUE}
@@ -107,7 +109,7 @@ def _check_no_picture(program: KernelGraph, candidate: KernelGraph, record: Fing
     )
     for graph in (program, candidate):
         try:
-            field.needs(graph)
+            field.needed_parts(graph)
         except FormatError:
             return
     sizes = [_sizes(graph) for graph in (program, candidate)]
@@ -130,7 +132,7 @@ def _check_no_point(
     """
     number = len(record.draws)
     blank = Draw(number, 0, {}, (), (), (), ())
-    fault = _fault((program, candidate), _point(record, number, keyed), _Inputs(program, record, blank))
+    fault = _undefined_reason((program, candidate), _point(record, number, keyed), _RoundInputs(program, record, blank))
     if fault == _BOTH:
         raise FormatError(f"round {number}: expected a fingerprint, got none although {fault}")
 
@@ -139,13 +141,16 @@ def _sizes(graph: KernelGraph) -> tuple[int, int]:
     """Return lower bounds of the elements of the largest tensor, and of the multiplications of all blocks together."""
     types = kernel_types(graph)
     found = [tensor.elements for tensor in types]
-    many = sum(_multiplications(op, first, types) for first, op in numbered(len(graph.inputs), graph.ops))
+    many = sum(_multiplications(op, first, types) for first, op in enumerate_results(len(graph.inputs), graph.ops))
     for op in graph.ops:
         if isinstance(op, GraphDefined):
             block, times = op.graph, op.graph.blocks * op.graph.forloop_range
             tiles = block_types(block, tuple(types[i] for i in op.operands))
             found += [tile.elements * times for tile in tiles]
-            own = (_multiplications(inner, first, tiles) for first, inner in numbered(len(block.inputs), block.ops))
+            own = (
+                _multiplications(inner, first, tiles)
+                for first, inner in enumerate_results(len(block.inputs), block.ops)
+            )
             many += times * sum(own)
     return max(found), many
 
@@ -158,13 +163,13 @@ def _multiplications(op: KernelOp | BlockOp, first: int, types: Sequence[DTensor
             return elements * types[op.operands[0]].shape[-1]
         case Op():
             dim = op.attrs.dim if SPECS[op.kind].family is Family.NORM else None
-            return _counted(op, elements, elements if dim is None else elements // types[first].shape[dim])
+            return _count_functions(op, elements, elements if dim is None else elements // types[first].shape[dim])
         case ThreadDefined():
-            return sum(_counted(inner, elements, elements) for inner in op.graph.ops)
+            return sum(_count_functions(inner, elements, elements) for inner in op.graph.ops)
     return 0
 
 
-def _counted(op: Op, elements: int, rows: int) -> int:
+def _count_functions(op: Op, elements: int, rows: int) -> int:
     """Return the number of quotients, functions and roots of an operator; none has more than two for an element."""
     match SPECS[op.kind].lax:
         case Lax.DIVISION | Lax.EXPONENTIAL | Lax.OPAQUE:
@@ -180,7 +185,7 @@ def _expect(what: str, expected: object, got: object) -> None:
         raise FormatError(f"{what}: expected {str(expected)[:200]}, got {str(got)[:200]}")
 
 
-def _bounded(graph: KernelGraph) -> None:
+def _expect_bounded_size(graph: KernelGraph) -> None:
     """Refuse graphs whose evaluation would exhaust the machine."""
     largest = max(tensor.elements for tensor in kernel_types(graph))
     blocks = [op.graph for op in graph.ops if isinstance(op, GraphDefined)]
@@ -221,12 +226,12 @@ def _largest_pair(bits: int) -> tuple[int, int]:
 
 def _operators(graph: KernelGraph) -> list[Op]:
     """Return the operators on which an output's value depends, with thread graphs inlined."""
-    kernel, blocks = field.needs(graph)
+    kernel, blocks = field.needed_parts(graph)
     found: list[Op] = []
     number = len(graph.inputs)
     for index, op in enumerate(graph.ops):
         if isinstance(op, GraphDefined):
-            _, inner, _ = inline(op.graph)
+            _, inner, _ = inline_threads(op.graph)
             rows = zip(inner, blocks[index][len(op.graph.inputs) :], strict=True)
             found += [o for o, parts in rows if parts and o.kind is not OpKind.ACCUM_MAX]  # an identity, as LAX here
         elif kernel[number]:
@@ -243,7 +248,7 @@ def _stream(seed: int, round_: int, name: str) -> np.random.Philox:
     return np.random.Philox(key=np.frombuffer(key, dtype="<u8"))
 
 
-class _Inputs:
+class _RoundInputs:
     """The inputs of a round: drawn from the seed, with redraws applied one attempt at a time."""
 
     def __init__(self, program: KernelGraph, record: FingerprintRecord, draw: Draw) -> None:
@@ -308,8 +313,8 @@ def _check_draw(
     point = _point(record, draw.round, keyed)
     _expect(f"{where}: omega", point.omega, draw.omega)
     _expect(f"{where}: opaque keys", {kind.value: point.keys[kind] for kind in sorted(keyed)}, draw.opaque_keys)
-    inputs = _Inputs(program, record, draw)
-    read = sorted(_reads(program) | _reads(candidate))
+    inputs = _RoundInputs(program, record, draw)
+    read = sorted(_read_input_parts(program) | _read_input_parts(candidate))
     _check_redraws((program, candidate), record, draw, inputs, point, read)
     given = tuple(InputDigest(index, "q" if part else "p", _digest(inputs(index, part))) for index, part in read)
     for expected, got in zip(given, draw.inputs, strict=False):
@@ -323,7 +328,7 @@ def _check_draw(
     _expect(f"{where}: candidate and program", draw.expected, draw.got)
 
 
-def _point(record: FingerprintRecord, number: int, keyed: set[OpKind]) -> field.Point:
+def _point(record: FingerprintRecord, number: int, keyed: set[OpKind]) -> field.RandomPoint:
     """Return the random point of a round, as the seed gives it."""
     source = _stream(record.seed, number, "omega")
     omega = 1
@@ -333,14 +338,14 @@ def _point(record: FingerprintRecord, number: int, keyed: set[OpKind]) -> field.
         raise FormatError(f"round {number}: expected omega of order q, got {omega}")
     drawn = {kind: _stream(record.seed, number, f"opaque/{kind.value}").random_raw(2) for kind in keyed}
     keys = {kind: (int(pair[0]), int(pair[1])) for kind, pair in drawn.items()}
-    return field.Point(record.p, record.q, omega, keys)
+    return field.RandomPoint(record.p, record.q, omega, keys)
 
 
 _KNOWN: dict[tuple[object, ...], tuple[str, ...]] = {}
 
 
 def _program_outputs(
-    program: KernelGraph, point: field.Point, inputs: _Inputs, given: tuple[InputDigest, ...]
+    program: KernelGraph, point: field.RandomPoint, inputs: _RoundInputs, given: tuple[InputDigest, ...]
 ) -> tuple[str, ...]:
     """Return digests of a program's outputs, cached because candidates of one run share them for equal inputs."""
     key = (program, point.p, point.q, point.omega, tuple(sorted(point.keys.items())), given)
@@ -350,9 +355,9 @@ def _program_outputs(
     return _KNOWN[key]
 
 
-def _reads(graph: KernelGraph) -> set[tuple[int, int]]:
+def _read_input_parts(graph: KernelGraph) -> set[tuple[int, int]]:
     """Return the input parts on which an output depends."""
-    kernel, _ = field.needs(graph)
+    kernel, _ = field.needed_parts(graph)
     return {
         (index, field.P if _is_mask(graph, index) else part)
         for index in range(len(graph.inputs))
@@ -364,8 +369,8 @@ def _check_redraws(
     graphs: tuple[KernelGraph, KernelGraph],
     record: FingerprintRecord,
     draw: Draw,
-    inputs: _Inputs,
-    point: field.Point,
+    inputs: _RoundInputs,
+    point: field.RandomPoint,
     read: list[tuple[int, int]],
 ) -> None:
     """Check that inputs were drawn again only after one of the graphs had no value, and for the stated cause."""
@@ -379,19 +384,19 @@ def _check_redraws(
             raise FormatError(f"redraw {entry.attempt}: input {entry.input} in Z_{entry.field} is not read")
     for attempt in attempts:
         inputs.up_to(attempt - 1)
-        cause = _fault(graphs, point, inputs)
+        cause = _undefined_reason(graphs, point, inputs)
         for entry in draw.redraws:
             if entry.attempt == attempt:
                 _expect(f"redraw {attempt}: cause", cause, entry.cause)
     inputs.up_to(len(attempts))
 
 
-def _fault(graphs: tuple[KernelGraph, KernelGraph], point: field.Point, inputs: _Inputs) -> str:
+def _undefined_reason(graphs: tuple[KernelGraph, KernelGraph], point: field.RandomPoint, inputs: _RoundInputs) -> str:
     """Return the reason why one of the graphs has no value at these inputs, or that both have one."""
     try:
         for graph in graphs:
             field.run(graph, point, inputs)
-    except field.Undefined as error:
+    except field.UndefinedValueError as error:
         return str(error)
     return _BOTH
 

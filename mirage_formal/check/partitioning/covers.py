@@ -15,8 +15,8 @@ import msgspec
 from mirage_formal.check.candidate import Established
 from mirage_formal.check.cuda.manifest import EstablishedKernels
 from mirage_formal.check.equivalence import own_conditions
-from mirage_formal.check.partitioning.parts import Piece, composed, partition
-from mirage_formal.check.report import expect, list_files, step
+from mirage_formal.check.partitioning.parts import Piece, compose, partition
+from mirage_formal.check.report import expect_equal, list_files, step
 from mirage_formal.check.run import Run
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.graph.canonical import digest
@@ -111,16 +111,16 @@ def read_whole(root: Path) -> Whole:
     with step(path, "program"):
         if found := faults(program):
             raise FormatError("; ".join(found)[:600])
-        expect("digest of the program", digest(program), record.identity.program)
+        expect_equal("digest of the program", digest(program), record.identity.program)
         if any(isinstance(op, GraphDefined) for op in program.ops):
             raise FormatError("expected predefined operators only, got a graph-defined one")
     with step(path, "covers"):
         if not record.covers:
             raise FormatError("expected at least one cover, got none")
         digests = [one.graph_digest for one in record.covers]
-        expect("distinct covers", len(digests), len(set(digests)))
+        expect_equal("distinct covers", len(digests), len(set(digests)))
         figures = [one.estimated_us for one in record.covers]
-        expect("order of covers", sorted(figures), figures)
+        expect_equal("order of covers", sorted(figures), figures)
     with step(path, "partition"):
         covers = tuple(partition(program, [part.operators for part in one.parts]) for one in record.covers)
     whole = Whole(root, record, program, covers)
@@ -132,9 +132,9 @@ def _check_files(whole: Whole) -> None:
     """Check that the searches' summaries are those that were sealed, and that there are no other files."""
     path = whole.root / WHOLE_FILE
     with step(path, "manifest"):
-        expect("summaries", sorted(f"{run}/{SUMMARY_FILE}" for run in whole.runs), sorted(whole.record.manifest))
+        expect_equal("summaries", sorted(f"{run}/{SUMMARY_FILE}" for run in whole.runs), sorted(whole.record.manifest))
         used = {part.run for one in whole.record.covers for part in one.parts if part.run}
-        expect("searches that are not listed", [], sorted(used - set(whole.runs)))
+        expect_equal("searches that are not listed", [], sorted(used - set(whole.runs)))
         empty = set() if whole.runs else {f"{PARTS}/"}
         ours = (*(f"{run}/" for run in whole.runs), *(f"{KERNELS}/{name}/" for name in whole.kernels))
         for name in sorted(list_files(whole.root) - {WHOLE_FILE} - empty):
@@ -142,7 +142,7 @@ def _check_files(whole: Whole) -> None:
                 raise FormatError(f"expected only files of the parts' searches and covers' kernels, got {name} as well")
     for name, code in whole.record.manifest.items():
         with step(whole.root / name, "digest of the file"):
-            expect("sha256", code, sha256(read(confined(whole.root, name))))
+            expect_equal("sha256", code, sha256(read(confined(whole.root, name))))
 
 
 def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Established]]]) -> list[EstablishedWhole]:
@@ -164,7 +164,7 @@ def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Establishe
         with step(run.root / RUN_FILE, "search for a part of this whole"):
             _check_search(whole.record, run)
     with step(whole.root / WHOLE_FILE, "claims about the program"):
-        expect("kernels", kernel_count(whole.program), whole.record.unfused_kernels)
+        expect_equal("kernels", kernel_count(whole.program), whole.record.unfused_kernels)
     return [_check_cover(whole, rank, found) for rank in range(1, len(whole.covers) + 1)]
 
 
@@ -180,20 +180,20 @@ def _check_cover(whole: Whole, rank: int, found: Mapping[str, tuple[Run, Sequenc
         needs.append(conditions)
         more.append(added)
         with step(path, f"{at}: claims"):
-            expect("conditions", conditions, part.conditions)
-            expect("conditions that its operators have not", added, part.added)
+            expect_equal("conditions", conditions, part.conditions)
+            expect_equal("conditions that its operators have not", added, part.added)
             own = (part.kernels, part.unfused_kernels)
-            expect("kernels", (kernel_count(graph), kernel_count(piece.program)), own)
+            expect_equal("kernels", (kernel_count(graph), kernel_count(piece.program)), own)
     with step(path, f"cover {rank}: the whole is put together from the parts"):
-        together = composed(whole.program, pieces, graphs)
-        expect("graph", together, from_json(bytes(record.graph), "graph"))
-        expect("digest of the graph", digest(together), record.graph_digest)
+        together = compose(whole.program, pieces, graphs)
+        expect_equal("graph", together, from_json(bytes(record.graph), "graph"))
+        expect_equal("digest of the graph", digest(together), record.graph_digest)
         here, there = kernel_types(together), kernel_types(whole.program)
-        expect("outputs", [there[i] for i in whole.program.outputs], [here[i] for i in together.outputs])
+        expect_equal("outputs", [there[i] for i in whole.program.outputs], [here[i] for i in together.outputs])
     with step(path, f"cover {rank}: claims about the whole"):
-        expect("conditions", _numbered(needs), record.conditions)
-        expect("conditions that the parts' operators have not", _numbered(more), record.added)
-        expect("kernels", kernel_count(together), record.kernels)
+        expect_equal("conditions", _number_conditions(needs), record.conditions)
+        expect_equal("conditions that the parts' operators have not", _number_conditions(more), record.added)
+        expect_equal("kernels", kernel_count(together), record.kernels)
     replaced = sum(bool(part.candidate) for part in record.parts)
     counts = (len(pieces), replaced, record.kernels, whole.record.unfused_kernels)
     return EstablishedWhole(whole.root.name, rank, record.graph_digest, *counts, record.conditions, record.added)
@@ -212,12 +212,12 @@ def check_kernels_of_covers(whole: Whole, results: Mapping[str, EstablishedKerne
     who = whole.record.identity
     for name, result in results.items():
         with step(whole.root / KERNELS / name / MANIFEST_FILE, "whose kernels"):
-            expect("candidate", whole.record.covers[whole.kernels[name]].graph_digest, result.candidate)
-            expect("program", who.program, result.program)
-            expect("target", (who.target, who.target_digest), (result.target, result.target_digest))
+            expect_equal("candidate", whole.record.covers[whole.kernels[name]].graph_digest, result.candidate)
+            expect_equal("program", who.program, result.program)
+            expect_equal("target", (who.target, who.target_digest), (result.target, result.target_digest))
 
 
-def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+def _number_conditions(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Return the side conditions of all subgraphs, each prefixed with its subgraph's number."""
     return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
 
@@ -227,7 +227,7 @@ def _check_search(record: WholeRecord, run: Run) -> None:
     who = run.record.identity
     space = who.space if record.config is None else record.identity.space
     asked = msgspec.structs.replace(record.identity, program=who.program, space=space)
-    expect("identity", msgspec.structs.asdict(asked), msgspec.structs.asdict(who))
+    expect_equal("identity", msgspec.structs.asdict(asked), msgspec.structs.asdict(who))
 
 
 def _replacement(
@@ -237,12 +237,12 @@ def _replacement(
     path = whole.root / WHOLE_FILE
     if part.run:
         with step(whole.root / part.run / RUN_FILE, f"program of {at}"):
-            expect("digest of the part's program", digest(piece.program), digest(found[part.run][0].program))
+            expect_equal("digest of the part's program", digest(piece.program), digest(found[part.run][0].program))
             # Equal digests do not suffice: conditions name operators by their numbers in the searched program.
-            expect("the part's program", piece.program, found[part.run][0].program)
+            expect_equal("the part's program", piece.program, found[part.run][0].program)
     if not part.candidate:
         with step(path, f"{at}: operators that stay"):
-            expect("directory", "", part.directory)
+            expect_equal("directory", "", part.directory)
             return piece.program, own_conditions(piece.program), ()
     with step(path, f"{at}: candidate"):
         if not part.run:
@@ -252,16 +252,16 @@ def _replacement(
         if part.candidate not in listed:
             raise FormatError(f"expected a candidate of {part.run}, got digest {part.candidate}")
         item = listed[part.candidate]
-        expect("directory", f"{part.run}/{item.directory}", part.directory)
-        expect("estimate", item.estimated_us, part.estimated_us)
+        expect_equal("directory", f"{part.run}/{item.directory}", part.directory)
+        expect_equal("estimate", item.estimated_us, part.estimated_us)
         held = {result.digest: result for result in results}[part.candidate]
-        expect("verdict", "equivalent", held.verdict)
+        expect_equal("verdict", "equivalent", held.verdict)
     file = whole.root / part.directory / GRAPH_FILE
     with step(file, f"graph of {at}"):
         graph = from_json(read(file), GRAPH_FILE)
-        expect("digest", part.candidate, digest(graph))
-        expect("inputs", piece.program.inputs, graph.inputs)
-        expect("outputs", len(piece.results), len(graph.outputs))
+        expect_equal("digest", part.candidate, digest(graph))
+        expect_equal("inputs", piece.program.inputs, graph.inputs)
+        expect_equal("outputs", len(piece.results), len(graph.outputs))
     return graph, held.conditions, held.added
 
 

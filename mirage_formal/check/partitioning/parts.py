@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mirage_formal.check.equivalence import Obligation, replayed
+from mirage_formal.check.equivalence import Obligation, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.check.report import expect
+from mirage_formal.check.report import expect_equal
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import faults, kernel_types
-from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, numbered
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, enumerate_results
 from mirage_formal.graph.types import DTensor, row_major
 
 
@@ -45,11 +45,11 @@ def partition(graph: KernelGraph, parts: Sequence[Sequence[int]]) -> tuple[Piece
     Raises:
         FormatError: It is no such partition.
     """
-    expect("operators of all parts", list(range(len(graph.ops))), sorted(n for part in parts for n in part))
+    expect_equal("operators of all parts", list(range(len(graph.ops))), sorted(n for part in parts for n in part))
     known = set(range(len(graph.inputs)))
     pieces: list[Piece] = []
     for number, part in enumerate(parts, 1):
-        piece = taken_out(graph, part)
+        piece = extract_operators(graph, part)
         if not known.issuperset(piece.reads):
             raise FormatError(f"part {number}: expected to read inputs and results of earlier parts, got {piece.reads}")
         known.update(piece.results)
@@ -57,7 +57,7 @@ def partition(graph: KernelGraph, parts: Sequence[Sequence[int]]) -> tuple[Piece
     return tuple(pieces)
 
 
-def taken_out(graph: KernelGraph, operators: Sequence[int]) -> Piece:
+def extract_operators(graph: KernelGraph, operators: Sequence[int]) -> Piece:
     """Extract operators as a graph whose outputs are their results that are used outside, or the last result.
 
     Sound: whatever else is computed from the part reads one of these, for they are all that others may read.
@@ -65,8 +65,8 @@ def taken_out(graph: KernelGraph, operators: Sequence[int]) -> Piece:
     Raises:
         FormatError: The operators are not in ascending order.
     """
-    expect("order of operators", sorted(operators), list(operators))
-    types, makers = kernel_types(graph), list(numbered(len(graph.inputs), graph.ops))
+    expect_equal("order of operators", sorted(operators), list(operators))
+    types, makers = kernel_types(graph), list(enumerate_results(len(graph.inputs), graph.ops))
     inside = set(operators)
     own: dict[int, int] = {}  # tensors of the graph to tensors of the part; its inputs are counted down from -1
     reads: list[int] = []
@@ -98,7 +98,7 @@ def _input(graph: KernelGraph, types: Sequence[DTensor], number: int, tensor: in
     return Input(f"x{number}", types[tensor], graph.inputs[tensor].strides if given else row_major(types[tensor].shape))
 
 
-def composed(graph: KernelGraph, pieces: Sequence[Piece], graphs: Sequence[KernelGraph]) -> KernelGraph:
+def compose(graph: KernelGraph, pieces: Sequence[Piece], graphs: Sequence[KernelGraph]) -> KernelGraph:
     """Compose the replacements of the subgraphs to one graph over the inputs of the graph.
 
     Sound: operand i of an operator of a part's graph is the tensor that stands for the part's tensor i, and output i of
@@ -154,7 +154,7 @@ class Replaced:
 def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Other | None]]) -> Replaced:
     """Return a graph with some parts replaced, after replay of the replacements' proofs.
 
-    Sound: by induction over the parts, see ``partition`` and ``composed``. A part without another graph stays as it is;
+    Sound: by induction over the parts, see ``partition`` and ``compose``. A part without another graph stays as it is;
     of any other the kernel replays a proof that, on all inputs where the conditions hold, its outputs are the part's.
     So every tensor that a part hands on is equal to the given graph's, and so are the outputs.
 
@@ -178,17 +178,17 @@ def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Other
             continue
         if found := faults(other.graph):
             raise FormatError(f"part {number}: {'; '.join(found)[:600]}")
-        expect(f"part {number}: inputs", piece.program.inputs, other.graph.inputs)
-        expect(f"part {number}: outputs", _outputs(piece.program), _outputs(other.graph))
+        expect_equal(f"part {number}: inputs", piece.program.inputs, other.graph.inputs)
+        expect_equal(f"part {number}: outputs", _outputs(piece.program), _outputs(other.graph))
         try:
-            shown = replayed(piece.program, other.graph, other.proof)
+            shown = replay_with_obligations(piece.program, other.graph, other.proof)
         except ProofError as error:
             raise ProofError(error.what, f"part {number}, {error.where}") from error
         held |= dict.fromkeys(f"part {number}: {one}" for one in shown.conditions)
         added |= dict.fromkeys(f"part {number}: {one}" for one in shown.added)
         obligations |= dict.fromkeys(shown.obligations)
         doubtful = doubtful or shown.doubtful
-    together = composed(graph, pieces, graphs)
+    together = compose(graph, pieces, graphs)
     return Replaced(together, tuple(held), tuple(added), doubtful, tuple(obligations))
 
 
@@ -197,4 +197,4 @@ def _outputs(graph: KernelGraph) -> list[DTensor]:
     return [types[number] for number in graph.outputs]
 
 
-__all__ = ["Other", "Piece", "Replaced", "composed", "partition", "replace_parts", "taken_out"]
+__all__ = ["Other", "Piece", "Replaced", "compose", "extract_operators", "partition", "replace_parts"]

@@ -36,7 +36,7 @@ class Split:
     doubtful: tuple[str, ...]
 
 
-def split(theorem: Theorem) -> Split:
+def classify_conditions(theorem: Theorem) -> Split:
     """Classify the side conditions of a theorem.
 
     Sound: a condition is not added only if each of its terms is one of the program's, or what its normal form needs
@@ -50,7 +50,7 @@ def split(theorem: Theorem) -> Split:
     for _, divisor, terms in (*program, *candidate):
         for term in terms:
             if (divisor, term) not in found:
-                found[divisor, term] = _atoms(steps.ring, polys.get(term), divisor=divisor)
+                found[divisor, term] = _requirements(steps.ring, polys.get(term), divisor=divisor)
     known = {(divisor, term) for _, divisor, terms in program for term in terms}
     atoms = frozenset[Atom]().union(*(found[key] or () for key in known))
 
@@ -66,7 +66,7 @@ def split(theorem: Theorem) -> Split:
     return Split(tuple(added), tuple(doubtful))
 
 
-def split_of_both(kernels: Theorem, padding: Theorem, own: Sequence[str]) -> Split:
+def classify_composed_conditions(kernels: Theorem, padding: Theorem, own: Sequence[str]) -> Split:
     """Classify the side conditions of a candidate with remainder tiles, from the two halves of its proof.
 
     Sound: a condition of P' at padded inputs is one of the program's unless the second proof adds it, and the
@@ -82,18 +82,21 @@ def split_of_both(kernels: Theorem, padding: Theorem, own: Sequence[str]) -> Spl
         ProofError: A condition of the program's operators beyond the end of its inputs does not follow from any other.
     """
     (outer, inner), (first, second) = padding.read[0], kernels.read[0]
-    there, back = split(kernels), split(replace(kernels, read=([second, first], kernels.read[1])))
+    there, back = (
+        classify_conditions(kernels),
+        classify_conditions(replace(kernels, read=([second, first], kernels.read[1]))),
+    )
     names = dict(zip(inner.conditions, first.conditions, strict=True))
-    beyond = {names[one] for one in split(padding).added} & set(there.doubtful)
+    beyond = {names[one] for one in classify_conditions(padding).added} & set(there.doubtful)
     if unknown := sorted(beyond & set(back.added)):
         raise ProofError(f"expected pads that add no condition, got {unknown[0]} beyond the end", "padding")
     mine = dict(zip(second.conditions, own, strict=True))
     added = (text for one, text in mine.items() if one in there.added or (beyond and one in there.doubtful))
-    doubtful = [*there.doubtful, *(one for one in split(padding).doubtful if one in outer.conditions)]
+    doubtful = [*there.doubtful, *(one for one in classify_conditions(padding).doubtful if one in outer.conditions)]
     return Split(tuple(dict.fromkeys(added)), tuple(doubtful))
 
 
-def _atoms(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[Atom] | None:
+def _requirements(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[Atom] | None:
     """Return the requirements for a value to be nonzero, or not negative; None if they are not known.
 
     Sound: a product of powers is not 0 where none of its factors with positive exponents is; those with negative ones
@@ -103,12 +106,12 @@ def _atoms(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[Atom] |
     if not poly:
         return None if poly is None or divisor else frozenset()
     if not divisor:
-        if all(coef > 0 and _signed(ring, mono) for mono, coef in poly.items()):
+        if all(coef > 0 and _is_nonnegative(ring, mono) for mono, coef in poly.items()):
             return frozenset()
         scale = max(abs(Fraction(coef)) for coef in poly.values())
         scaled = ((mono, coef / scale) for mono, coef in poly.items())
-        return frozenset({("radicand", *_Naming(ring, poly).polynomial(scaled))})
-    if _above_zero(ring, poly.items()):
+        return frozenset({("radicand", *_CanonicalNaming(ring, poly).polynomial(scaled))})
+    if _is_positive_polynomial(ring, poly.items()):
         return frozenset()
     sign = 1
     if len(poly) > 1:
@@ -118,16 +121,16 @@ def _atoms(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[Atom] |
             return None
     if len(poly) != 1:
         return None
-    factors = (f for mono in poly for f, e in mono if sign * e > 0 and not _positive(ring, f))
-    return frozenset(("divisor", _Naming(ring, [((f, 2),)]).factor(f, {})) for f in factors)
+    factors = (f for mono in poly for f, e in mono if sign * e > 0 and not _is_positive(ring, f))
+    return frozenset(("divisor", _CanonicalNaming(ring, [((f, 2),)]).factor(f, {})) for f in factors)
 
 
-def _signed(ring: Ring, mono: Mono) -> bool:
+def _is_nonnegative(ring: Ring, mono: Mono) -> bool:
     """Return whether a product is nonnegative by its form."""
     return all(e % 4 != 2 or ring.nonnegative(f) for f, e in mono)
 
 
-def _positive(ring: Ring, factor: int) -> bool:
+def _is_positive(ring: Ring, factor: int) -> bool:
     """Return whether a factor is positive by its form.
 
     Sound: exp and roots of numbers are; so are sums of products of such, and powers of what is above 0.
@@ -137,23 +140,23 @@ def _positive(ring: Ring, factor: int) -> bool:
         case "exp" | "surd":
             return True
         case "sum":
-            return all(_positive(ring, f) for f, _ in payload[1])
+            return all(_is_positive(ring, f) for f, _ in payload[1])
         case "pow":
-            return _above_zero(ring, payload)
+            return _is_positive_polynomial(ring, payload)
     return False
 
 
-def _above_zero(ring: Ring, poly: Iterable[tuple[Mono, Any]]) -> bool:
+def _is_positive_polynomial(ring: Ring, poly: Iterable[tuple[Mono, Any]]) -> bool:
     """Return whether a polynomial is positive by its form.
 
     Sound: its products are not negative, and one of them is of factors above 0 only.
     """
     items = list(poly)
-    signed = all(coef > 0 and _signed(ring, mono) for mono, coef in items)
-    return signed and any(all(_positive(ring, f) for f, _ in mono) for mono, _ in items)
+    signed = all(coef > 0 and _is_nonnegative(ring, mono) for mono, coef in items)
+    return signed and any(all(_is_positive(ring, f) for f, _ in mono) for mono, _ in items)
 
 
-class _Naming:
+class _CanonicalNaming:
     """Canonical renaming of digits in order of occurrence: equal names mean equal terms up to renaming of digits.
 
     Free digits that always occur together in an index, as one mixed-radix number, count as one digit.
@@ -192,7 +195,7 @@ class _Naming:
     def polynomial(self, poly: Iterable[tuple[Mono, Any]], scope: Scope | None = None) -> tuple[Any, ...]:
         """Return the canonical form of a polynomial: its coefficients and products."""
         scope = {} if scope is None else scope
-        items = sorted(poly, key=lambda item: (_form(self._ring, item[0]), item[1]))
+        items = sorted(poly, key=lambda item: (_sort_key(self._ring, item[0]), item[1]))
         return tuple((coef, self._monomial(mono, scope)) for mono, coef in items)
 
     def _monomial(self, mono: Mono, scope: Scope) -> tuple[Any, ...]:
@@ -217,7 +220,7 @@ class _Naming:
                 named = self.polynomial(poly, inside)
                 return (kind, self._index(index, scope), named, self._digit(u, inside), self._listed(digits))
             case "top":
-                polys = sorted(payload, key=lambda poly: "+".join(sorted(_form(self._ring, m) for m, _ in poly)))
+                polys = sorted(payload, key=lambda poly: "+".join(sorted(_sort_key(self._ring, m) for m, _ in poly)))
                 return (kind, *(self.polynomial(poly, scope) for poly in polys))
             case "fn":
                 return (kind, payload[0], self.polynomial(payload[1], scope))
@@ -268,7 +271,7 @@ def _indices(ring: Ring, monos: Iterable[Mono]) -> Iterable[dict[int, int]]:
             stack += [g for mono in inner for g, _ in mono]
 
 
-def _form(ring: Ring, mono: Mono) -> str:
+def _sort_key(ring: Ring, mono: Mono) -> str:
     """Return the text of a product without its digits, as a sort key."""
     return "*".join(sorted(f"{_form_of(ring, f)}^{e}" for f, e in mono))
 
@@ -277,7 +280,7 @@ def _form_of(ring: Ring, factor: int) -> str:
     kind, payload = ring.kinds[factor], ring.payloads[factor]
     _, _, inner = ring.inside(factor)
     name = f"{payload[0]}" if kind in ("in", "fn") else f"{payload}" if kind == "surd" else ""
-    return f"{kind}{name}({'+'.join(sorted(_form(ring, mono) for mono in inner))})"
+    return f"{kind}{name}({'+'.join(sorted(_sort_key(ring, mono) for mono in inner))})"
 
 
-__all__ = ["Split", "split"]
+__all__ = ["Split", "classify_conditions"]

@@ -13,9 +13,9 @@ from typing import Final
 
 from mirage_formal.check.functions import UNARY
 from mirage_formal.check.proof.operator_terms import LOOP, Terms
-from mirage_formal.check.proof.pieces import Pieces, Value, align, at
-from mirage_formal.check.proof.reader import MAX_TABLE, entries, integer
-from mirage_formal.check.proof.ring import ProofError, need
+from mirage_formal.check.proof.pieces import PieceOperators, Value, align_cuts, replace_item
+from mirage_formal.check.proof.reader import MAX_TABLE, parse_integer, parse_list
+from mirage_formal.check.proof.ring import ProofError, require
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
@@ -27,7 +27,7 @@ LEADING: Final = LOOP + 1
 Need = tuple[str, bool, tuple[int, ...]]
 
 
-class Elaboration(Pieces):
+class Elaboration(PieceOperators):
     """The outputs of one graph as operator terms, and its side conditions.
 
     Sound: the tables below are the meaning of µGraphs that every proof is about; a test compares them with the float64
@@ -46,24 +46,24 @@ class Elaboration(Pieces):
 
     def piece(self, number: object, place: object) -> int:
         """Return the term of a piece of a tensor of the graph, by their numbers."""
-        pieces = self.tensors[integer(number, 0, len(self.tensors) - 1)].pieces()
-        return pieces[integer(place, 0, len(pieces) - 1)]
+        pieces = self.tensors[parse_integer(number, 0, len(self.tensors) - 1)].pieces()
+        return pieces[parse_integer(place, 0, len(pieces) - 1)]
 
     def _kernel(self, graph: KernelGraph, name: str) -> list[Value]:
         shapes = [x.tensor.shape for x in graph.inputs]
-        tensors = self.tensors = [_whole(self.terms.input(i, shape), shape) for i, shape in enumerate(shapes)]
+        tensors = self.tensors = [_whole_piece(self.terms.input(i, shape), shape) for i, shape in enumerate(shapes)]
         for number, op in enumerate(graph.ops):
             self._where = f"{name}, kernel operator {number}"
             operands = [tensors[i] for i in op.operands]
             made = self._block(op, operands) if isinstance(op, GraphDefined) else self._apply(op, operands, None)
             for x in made:
-                tensors.append(self._as_one(x) if len(tensors) in self._whole else x)
+                tensors.append(self._join_to_term(x) if len(tensors) in self._whole else x)
         known = range(len(shapes), len(tensors))
-        need(all(number in known for number in self._whole), "expected tensors that the graph computes, to be whole")
+        require(all(number in known for number in self._whole), "expected tensors that the graph computes, to be whole")
         return [tensors[i] for i in graph.outputs]
 
-    def _as_one(self, x: Value) -> Value:
-        need(len(x.terms) > 1, "expected a tensor of several pieces to be taken whole")
+    def _join_to_term(self, x: Value) -> Value:
+        require(len(x.terms) > 1, "expected a tensor of several pieces to be taken whole")
         return self.joined(x, *range(len(x.cuts)))
 
     def _block(self, op: GraphDefined, operands: list[Value]) -> list[Value]:
@@ -103,9 +103,9 @@ class Elaboration(Pieces):
         return self.transpose(self.reshape(x, tuple(split)), perm)
 
     def _save(self, x: Value, saver: OutputSaver, graph: BlockGraph) -> Value:
-        need(x.shape[LOOP] == 1, "expected a tensor behind an accumulator")
+        require(x.shape[LOOP] == 1, "expected a tensor behind an accumulator")
         for axis, dim in enumerate(saver.omap):
-            need(dim is not None or x.shape[axis] == 1, "expected blocks that write different elements")
+            require(dim is not None or x.shape[axis] == 1, "expected blocks that write different elements")
             if dim is not None and x.shape[axis] == 1:
                 x = self.repeat(x, axis, graph.grid[axis])
         perm = [axis for axis in range(LEADING) if axis == LOOP or saver.omap[axis] is None]
@@ -205,7 +205,7 @@ class Elaboration(Pieces):
                 return [x]  # over the reals
             case OpKind.RUNNING_MAX:
                 x = self._over_loop(x, times)
-                return [self._so_far("running_max", x, dim), self._so_far("carry", x, dim)]
+                return [self._reduce_so_far("running_max", x, dim), self._reduce_so_far("carry", x, dim)]
             case OpKind.ACCUM_SUM:
                 return [self._loop_sum(x, times)]
             case OpKind.ACCUM_SUM_LAST:
@@ -249,7 +249,7 @@ class Elaboration(Pieces):
             return x
         perm = [i for i in range(len(x.cuts)) if i != LOOP]
         perm.insert(perm.index(axis), LOOP)
-        shape = at(at(x.shape, axis, x.shape[axis] * x.shape[LOOP]), LOOP, 1)
+        shape = replace_item(replace_item(x.shape, axis, x.shape[axis] * x.shape[LOOP]), LOOP, 1)
         return self.reshape(self.transpose(x, tuple(perm)), shape)
 
     def _concat(self, a: Value, b: Value, axis: int, lead: int) -> Value:
@@ -257,13 +257,13 @@ class Elaboration(Pieces):
             a = self.repeat(a, i, b.shape[i]) if a.shape[i] == 1 else a
             b = self.repeat(b, i, a.shape[i]) if b.shape[i] == 1 else b
         a, b = self.fewer(a, b)
-        a, b = align(self.terms, a, b, (i for i in range(len(a.cuts)) if i != axis))
+        a, b = align_cuts(self.terms, a, b, (i for i in range(len(a.cuts)) if i != axis))
         count = len(a.cuts[axis])
-        moved = {at(place, axis, place[axis] + count): term for place, term in b.terms.items()}
+        moved = {replace_item(place, axis, place[axis] + count): term for place, term in b.terms.items()}
         cuts = (*a.cuts[:axis], a.cuts[axis] + b.cuts[axis], *a.cuts[axis + 1 :])
         return Value(cuts, {**a.terms, **moved})
 
-    def _so_far(self, kind: str, x: Value, axis: int) -> Value:
+    def _reduce_so_far(self, kind: str, x: Value, axis: int) -> Value:
         x = self.joined(x if len(x.cuts[axis]) == 1 else self.fold("max", x, axis), LOOP)
         return self.each(x, axis, (1,), lambda term: self.terms.reduce(kind, term, axis))
 
@@ -295,7 +295,7 @@ class Elaboration(Pieces):
         return [text for text, _, _ in self.needs]
 
 
-def _whole(term: int, shape: Shape) -> Value:
+def _whole_piece(term: int, shape: Shape) -> Value:
     return Value(tuple((extent,) for extent in shape), {(0,) * len(shape): term})
 
 
@@ -303,9 +303,9 @@ def elaborate(
     terms: Terms, graphs: Iterable[KernelGraph], raw: Iterable[object]
 ) -> tuple[list[Elaboration], list[list[object]]]:
     """Return program and candidate as terms, with the atoms of a proof; an atom without a piece is a whole tensor."""
-    rows = [entries(row, 2, 3) for row in raw]
-    whole = [(integer(row[0], 0, 1), integer(row[1], 0, MAX_TABLE)) for row in rows if len(row) == 2]
-    need(len(set(whole)) == len(whole), "expected a tensor to be taken whole once")
+    rows = [parse_list(row, 2, 3) for row in raw]
+    whole = [(parse_integer(row[0], 0, 1), parse_integer(row[1], 0, MAX_TABLE)) for row in rows if len(row) == 2]
+    require(len(set(whole)) == len(whole), "expected a tensor to be taken whole once")
     made = [
         Elaboration(terms, graph, name, {number for of, number in whole if of == i})
         for i, (graph, name) in enumerate(zip(graphs, ("program", "candidate"), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from mirage_formal.check.proof.ring import Digits, Index, Key, Mono, Poly, ProofError, Ring, need
+from mirage_formal.check.proof.ring import Digits, Index, Key, Mono, Poly, ProofError, Ring, require
 
 #: Digits that are substituted together, most significant first, and the index that replaces them.
 Place = tuple[tuple[int, ...], Index]
@@ -74,7 +74,7 @@ class Move:
                 return {((ring.intern("in", moved), 2),): 1}
             case "sum":
                 bound, mono = payload
-                return ring.total(bound, self._under(bound, ring.free_of(mono)).monomial(mono))
+                return ring.total(bound, self._under_binder(bound, ring.free_of(mono)).monomial(mono))
             case "max":
                 return ring.maximum(payload[0], self._body(payload[0], payload[1]))
             case "pmax" | "carry" as kind:
@@ -94,15 +94,15 @@ class Move:
 
     def _body(self, bound: Digits, body: Key) -> Poly:
         poly: Poly = dict(body)
-        return self._under(bound, self.ring.free_in(poly)).polynomial(poly)
+        return self._under_binder(bound, self.ring.free_in(poly)).polynomial(poly)
 
-    def _under(self, bound: Digits, free: Digits) -> Move:
+    def _under_binder(self, bound: Digits, free: Digits) -> Move:
         """Return the substitution restricted to the digits that are free under a binder."""
         free -= bound
         places = tuple(place for place in self.places if not free.isdisjoint(place[0]))
         for olds, (_, news) in places:
             good = free.issuperset(olds) and bound.isdisjoint(d for d, _ in news)
-            need(good, f"expected digits {olds} and what replaces them not to be captured")
+            require(good, f"expected digits {olds} and what replaces them not to be captured")
         if places not in self._inner:
             self._inner[places] = Move(self.ring, places)
         return self._inner[places]
@@ -117,7 +117,7 @@ def value(ring: Ring, string: Sequence[int]) -> Index:
     return 0, tuple(sorted(terms))
 
 
-def folding(ring: Ring, chains: Iterable[tuple[int, tuple[int, ...]]], free: Digits) -> Move:
+def folding_substitution(ring: Ring, chains: Iterable[tuple[int, tuple[int, ...]]], free: Digits) -> Move:
     """Return the substitution that folds chains of digits into new digits, for a term with these free digits.
 
     Sound: a new digit ranges over exactly the numbers that its chain stands for (mixed-radix lemma), and is free in
@@ -127,11 +127,11 @@ def folding(ring: Ring, chains: Iterable[tuple[int, tuple[int, ...]]], free: Dig
     olds, news = [d for _, chain in pairs for d in chain], [new for new, _ in pairs]
     for new, chain in pairs:
         good = ring.extents[new] == prod(ring.extents[d] for d in chain)
-        need(good, f"expected digit {new} to have the extents of {chain} multiplied")
+        require(good, f"expected digit {new} to have the extents of {chain} multiplied")
         require_lemma(ring, chain)
     good = len(set(olds)) == len(olds) and len(set(news)) == len(news)
-    need(good, "expected each digit in one chain, and distinct new digits")
-    need(free.difference(olds).isdisjoint(news), f"expected new digits, got some of {news} that occur already")
+    require(good, "expected each digit in one chain, and distinct new digits")
+    require(free.difference(olds).isdisjoint(news), f"expected new digits, got some of {news} that occur already")
     return Move(ring, [(chain, (0, ((new, 1),))) for new, chain in pairs])
 
 

@@ -4,40 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirage_formal.check.proof.index_substitution import Move, folding
-from mirage_formal.check.proof.reader import MAX_EXPONENT, Reader, entries, integer, rational, word
-from mirage_formal.check.proof.ring import NONE, Coef, Digits, Mono, Poly, Ring, need
+from mirage_formal.check.proof.index_substitution import Move, folding_substitution
+from mirage_formal.check.proof.reader import MAX_EXPONENT, Reader, parse_integer, parse_list, parse_rational, parse_word
+from mirage_formal.check.proof.ring import NONE, Coef, Digits, Mono, Poly, Ring, require
 
 Chains = list[tuple[int, tuple[int, ...]]]
 #: Key and result of a lemma.
 Filed = tuple[object, object]
 
 
-def lemma(reader: Reader, number: int, raw: object) -> None:
+def check_lemma(reader: Reader, number: int, raw: object) -> None:
     """Check lemma ``number`` and file it under its key.
 
     Raises:
         ProofError: It does not hold by its law, or has the key of an earlier lemma.
     """
-    ring, law = reader.ring, word(entries(raw, low=1)[0], _LAWS)
+    ring, law = reader.ring, parse_word(parse_list(raw, low=1)[0], _LAWS)
     check, length = _LAWS[law]
-    key, result = check(reader, *entries(raw, length, length)[1:])
-    need(key not in ring.lemmas[law], "expected a lemma that was not stated before")
+    key, result = check(reader, *parse_list(raw, length, length)[1:])
+    require(key not in ring.lemmas[law], "expected a lemma that was not stated before")
     ring.lemmas[law][key] = (number, result)
 
 
-def _opened(reader: Reader, raw: object, taken: Digits) -> tuple[int, Digits, Move]:
+def _open_factor(reader: Reader, raw: object, taken: Digits) -> tuple[int, Digits, Move]:
     """Return an opened factor, its fresh digits, and the substitution to them.
 
     The fresh digits occur nowhere else in the lemma.
     """
-    first, *rest = entries(raw, low=2)
+    first, *rest = parse_list(raw, low=2)
     f, fresh = reader.factor(first), reader.digits(rest)
     olds = reader.listed.get(f, ())
-    need(taken.isdisjoint(fresh), f"expected fresh digits, got {fresh}")
-    need(len(fresh) == len(olds), f"expected {len(olds)} fresh digits for factor {f}, got {len(fresh)}")
+    require(taken.isdisjoint(fresh), f"expected fresh digits, got {fresh}")
+    require(len(fresh) == len(olds), f"expected {len(olds)} fresh digits for factor {f}, got {len(fresh)}")
     chains = [(new, (old,)) for new, old in zip(fresh, olds, strict=True)]
-    return f, frozenset(fresh), folding(reader.ring, chains, taken)
+    return f, frozenset(fresh), folding_substitution(reader.ring, chains, taken)
 
 
 def _sum(reader: Reader, bound: object, mono: object, opens: object, parts: object) -> Filed:
@@ -47,27 +47,27 @@ def _sum(reader: Reader, bound: object, mono: object, opens: object, parts: obje
     whose items fall into classes without common digits is the product of the classes' sums.
     """
     ring, digits, whole = reader.ring, frozenset(reader.digits(bound)), reader.monomial(mono)
-    need(digits and digits <= ring.free_of(whole), "expected digits that occur in the monomial")
+    require(digits and digits <= ring.free_of(whole), "expected digits that occur in the monomial")
     rest, every, taken = dict(whole), digits, digits | ring.free_of(whole)
     product: Poly = {(): 1}
-    for raw in entries(opens, high=64):
-        f, fresh, move = _opened(reader, raw, taken)
-        need(ring.kinds[f] == "sum" and rest.get(f, 0) >= 2, f"expected a sum in the monomial, got factor {f}")
+    for raw in parse_list(opens, high=64):
+        f, fresh, move = _open_factor(reader, raw, taken)
+        require(ring.kinds[f] == "sum" and rest.get(f, 0) >= 2, f"expected a sum in the monomial, got factor {f}")
         rest[f] -= 2
         every, taken = every | fresh, taken | fresh
         product = ring.mul(product, move.monomial(ring.payloads[f][1]))
     product = ring.mul(product, ring.prod(rest.items()))
     if parts is None:
         return (digits, whole), ring.total(every, product)
-    need(len(product) == 1, f"expected one monomial to take apart, got {len(product)}")
+    require(len(product) == 1, f"expected one monomial to take apart, got {len(product)}")
     ((found, coef),) = product.items()
     used = every & ring.free_of(found)
     for digit in every - used:
         coef = coef * ring.extents[digit]
-    return (digits, whole), _classes(reader, _items(ring, found), used, coef, parts)
+    return (digits, whole), _classes(reader, _split_exponentials(ring, found), used, coef, parts)
 
 
-def _items(ring: Ring, mono: Mono) -> list[tuple[int, int]]:
+def _split_exponentials(ring: Ring, mono: Mono) -> list[tuple[int, int]]:
     """Return the factors of a monomial, with exp of a sum as several exp."""
     out: list[tuple[int, int]] = []
     for f, e in mono:
@@ -79,31 +79,31 @@ def _items(ring: Ring, mono: Mono) -> list[tuple[int, int]]:
 def _classes(reader: Reader, items: list[tuple[int, int]], used: Digits, coef: Coef, parts: object) -> Poly:
     ring, seen = reader.ring, NONE
     outside = [(f, e) for f, e in items if ring.free[f].isdisjoint(used)]
-    for raw in entries(parts, high=64):
-        first, folds = entries(raw, 2, 2)
+    for raw in parse_list(parts, high=64):
+        first, folds = parse_list(raw, 2, 2)
         s, chains = reader.factor(first), reader.chains(folds)
         own = frozenset(d for _, chain in chains for d in chain)
         good = own <= used and seen.isdisjoint(own) and ring.kinds[s] == "sum"
-        need(good, "expected a sum and digits of its own for each class")
+        require(good, "expected a sum and digits of its own for each class")
         seen |= own
         member = [(f, e) for f, e in items if not ring.free[f].isdisjoint(own)]
         product = ring.prod(member)
-        folded = folding(ring, chains, ring.free_in(product)).polynomial(product)
+        folded = folding_substitution(ring, chains, ring.free_in(product)).polynomial(product)
         good = all(ring.free[f] & used <= own for f, _ in member) and len(folded) == 1
-        need(good, "expected the items of a class to share no digit with another, and to be one monomial")
+        require(good, "expected the items of a class to share no digit with another, and to be one monomial")
         ((mono, extra),) = folded.items()
         good = ring.payloads[s] == (frozenset(new for new, _ in chains), mono)
-        need(good, f"expected a class to be what factor {s} sums")
+        require(good, f"expected a class to be what factor {s} sums")
         coef = coef * extra
         outside.append((s, 2))
-    need(seen == used, f"expected each digit in one class, got none for {sorted(used - seen)}")
+    require(seen == used, f"expected each digit in one class, got none for {sorted(used - seen)}")
     return ring.mul({(): coef}, ring.prod(outside))
 
 
-def _folded(reader: Reader, poly: Poly, used: Digits, chains: Chains) -> frozenset[tuple[Mono, Coef]]:
+def _fold_body(reader: Reader, poly: Poly, used: Digits, chains: Chains) -> frozenset[tuple[Mono, Coef]]:
     good = {d for _, chain in chains for d in chain} == used
-    need(good, f"expected chains of the digits {sorted(used)}")
-    return frozenset(folding(reader.ring, chains, reader.ring.free_in(poly)).polynomial(poly).items())
+    require(good, f"expected chains of the digits {sorted(used)}")
+    return frozenset(folding_substitution(reader.ring, chains, reader.ring.free_in(poly)).polynomial(poly).items())
 
 
 def _max(reader: Reader, bound: object, poly: object, opens: object, s: object, chains: object) -> Filed:
@@ -114,23 +114,23 @@ def _max(reader: Reader, bound: object, poly: object, opens: object, s: object, 
     """
     ring, digits, body = reader.ring, frozenset(reader.digits(bound)), reader.polynomial(poly)
     key = (digits, frozenset(body.items()))
-    need(digits and digits <= ring.free_in(body), "expected digits that occur in the polynomial")
-    for raw in entries(opens, high=1):
-        f, fresh, move = _opened(reader, raw, digits | ring.free_in(body))
+    require(digits and digits <= ring.free_in(body), "expected digits that occur in the polynomial")
+    for raw in parse_list(opens, high=1):
+        f, fresh, move = _open_factor(reader, raw, digits | ring.free_in(body))
         payload, running = ring.payloads[f], ring.kinds[f] == "pmax"
         good = body == {((f, 2),): 1} and (running or ring.kinds[f] == "max")
-        need(good, f"expected the polynomial to be a largest value, got factor {f}")
+        require(good, f"expected the polynomial to be a largest value, got factor {f}")
         if running:
             t, u = next((d for d, _ in payload[0][1]), -1), payload[1]
             inner = ring.free_in(dict(payload[3])) - payload[2] - {u}
             good = payload[0] == (0, ((t, 1),)) and t in digits - inner and ring.extents[t] == ring.extents[u]
-            need(good, "expected a running maximum over all that it runs over")
+            require(good, "expected a running maximum over all that it runs over")
             digits -= {t}
         body, digits = move.polynomial(dict(payload[-1])), digits | fresh
     factor, folds = reader.factor(s), reader.chains(chains)
-    payload = (frozenset(new for new, _ in folds), _folded(reader, body, digits & ring.free_in(body), folds))
+    payload = (frozenset(new for new, _ in folds), _fold_body(reader, body, digits & ring.free_in(body), folds))
     good = ring.kinds[factor] == "max" and ring.payloads[factor] == payload
-    need(good, f"expected factor {factor} to be the largest value")
+    require(good, f"expected factor {factor} to be the largest value")
     return key, factor
 
 
@@ -142,13 +142,13 @@ def _pmax(reader: Reader, index: object, u: object, bound: object, poly: object,
     ring, place, digit = reader.ring, reader.index(index), reader.digit(u)
     digits, body = frozenset(reader.digits(bound)), reader.polynomial(poly)
     good = digit not in digits and digits <= ring.free_in(body)
-    need(good, "expected digits that occur in the polynomial, and u beside them")
+    require(good, "expected digits that occur in the polynomial, and u beside them")
     factor, folds = reader.factor(s), reader.chains(chains)
     own = [new for new, chain in folds if chain == (digit,)]
     rest = frozenset(new for new, chain in folds if digit not in chain)
-    payload = (place, *own, rest, _folded(reader, body, digits | {digit}, folds))
+    payload = (place, *own, rest, _fold_body(reader, body, digits | {digit}, folds))
     good = ring.kinds[factor] == "pmax" and ring.payloads[factor] == payload
-    need(good, f"expected factor {factor} to be the running maximum")
+    require(good, f"expected factor {factor} to be the running maximum")
     return (place, digit, digits, frozenset(body.items())), factor
 
 
@@ -160,17 +160,17 @@ def _content(reader: Reader, poly: object, e2: object, mono: object, q: object, 
     negative, mono is 0, and so is the monomial that holds both roots. No divisor and no root is new, so that exp in
     mono is the exp of a real number. Out of what may be 0, for the power 0, come exponentials only, which never are.
     """
-    ring, whole, power = reader.ring, reader.polynomial(poly), integer(e2, -MAX_EXPONENT, 1)
-    outside, factor, inner = reader.monomial(mono), rational(q), reader.polynomial(rest)
+    ring, whole, power = reader.ring, reader.polynomial(poly), parse_integer(e2, -MAX_EXPONENT, 1)
+    outside, factor, inner = reader.monomial(mono), parse_rational(q), reader.polynomial(rest)
     good = len(whole) > 1 and factor and inner and (power or all(ring.kinds[f] == "exp" for f, _ in outside))
-    need(good, "expected a power of several monomials, no factor 0, and only exponentials out of what may be 0")
-    need(ring.partial([outside, *inner]) <= ring.partial(whole), "expected no new divisor or root")
+    require(good, "expected a power of several monomials, no factor 0, and only exponentials out of what may be 0")
+    require(ring.partial([outside, *inner]) <= ring.partial(whole), "expected no new divisor or root")
     below, above = [(f, -e) for f, e in outside if e < 0], [(f, e) for f, e in outside if e > 0]
     left = ring.combined((ring.prod((*m, *below)), c) for m, c in whole.items())
     right = ring.combined((ring.prod((*m, *above)), c * factor) for m, c in inner.items())
-    need(left == right, "expected the polynomial to be the product")
+    require(left == right, "expected the polynomial to be the product")
     even = all(e % 2 == 0 and (e % 4 == 0 or ring.nonnegative(f)) for f, e in outside)
-    need(power % 2 == 0 or (factor > 0 and even), "expected to take only what is not negative out of a root")
+    require(power % 2 == 0 or (factor > 0 and even), "expected to take only what is not negative out of a root")
     return (frozenset(whole.items()), power), (outside, factor, inner)
 
 

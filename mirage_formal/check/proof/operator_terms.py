@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from mirage_formal.check.functions import NAMED
-from mirage_formal.check.proof.ring import ProofError, need
+from mirage_formal.check.proof.ring import ProofError, require
 from mirage_formal.graph.types import Shape, broadcast
 
 #: Position of the loop axis of a block tensor, after grid x, y, z.
@@ -100,9 +100,9 @@ class Terms:
 
     def matmul(self, a: int, b: int) -> int:
         """Contract the last axis of a with the second last of b; the axes before them broadcast."""
-        need(min(len(self.shapes[a]), len(self.shapes[b])) >= 2, "matmul: expected operands of at least 2 axes")
+        require(min(len(self.shapes[a]), len(self.shapes[b])) >= 2, "matmul: expected operands of at least 2 axes")
         (*lead, rows, inner), (*other, again, columns) = self.shapes[a], self.shapes[b]
-        need(inner == again, f"matmul: expected equal inner axes, got {inner} and {again}")
+        require(inner == again, f"matmul: expected equal inner axes, got {inner} and {again}")
         return self._make((*self._joined(tuple(lead), tuple(other)), rows, columns), "matmul", a, b)
 
     def constant(self, kind: str, a: int, q: Fraction) -> int:
@@ -112,38 +112,38 @@ class Terms:
     def reduce(self, kind: str, a: int, axis: int, kept: int = 1) -> int:
         """Return sum (to ``kept`` elements), max, running_max or carry (over an axis, and over the loop so far)."""
         good = self.shapes[a][axis] % kept == 0
-        need(good, f"{kind}: expected axis {axis} of {self.shapes[a]} to be a multiple of {kept}")
+        require(good, f"{kind}: expected axis {axis} of {self.shapes[a]} to be a multiple of {kept}")
         kind = "max" if kind == "running_max" and self.shapes[a][LOOP] == 1 else kind
         return self._make(_at(self.shapes[a], axis, kept), kind, a, axis, kept)
 
     def rescaled(self, x: int, f: int) -> int:
         """Return the last state s of s = s * f + x over the loop."""
-        need(len(self.shapes[x]) > LOOP, "rescaled: expected a tensor with a loop axis")
+        require(len(self.shapes[x]) > LOOP, "rescaled: expected a tensor with a loop axis")
         shape = _at(self._joined(self.shapes[x], self.shapes[f]), LOOP, 1)
         once = self.shapes[x][LOOP] == self.shapes[f][LOOP] == 1
         return x if once and shape == self.shapes[x] else self._make(shape, "rescaled", x, f)
 
     def reshape(self, a: int, shape: Shape) -> int:
         """Return the same elements, row-major, with other axes."""
-        need(prod(shape) == prod(self.shapes[a]), f"reshape: expected the elements of {self.shapes[a]}, got {shape}")
+        require(prod(shape) == prod(self.shapes[a]), f"reshape: expected the elements of {self.shapes[a]}, got {shape}")
         return a if shape == self.shapes[a] else self._make(shape, "reshape", a, shape)
 
     def transpose(self, a: int, perm: tuple[int, ...]) -> int:
         """Return a tensor with permuted axes: axis i of the result is axis perm[i]."""
         good = sorted(perm) == list(range(len(self.shapes[a])))
-        need(good, f"transpose: expected a permutation of the axes, got {perm}")
+        require(good, f"transpose: expected a permutation of the axes, got {perm}")
         same = list(perm) == sorted(perm)
         return a if same else self._make([self.shapes[a][i] for i in perm], "transpose", a, perm)
 
     def repeat(self, a: int, axis: int, times: int) -> int:
         """Return a tensor with an axis of extent 1 repeated ``times`` times."""
-        need(self.shapes[a][axis] == 1, f"repeat: expected axis {axis} of extent 1, got {self.shapes[a]}")
+        require(self.shapes[a][axis] == 1, f"repeat: expected axis {axis} of extent 1, got {self.shapes[a]}")
         return a if times == 1 else self._make(_at(self.shapes[a], axis, times), "repeat", a, axis, times)
 
     def slice(self, a: int, axis: int, start: int, length: int) -> int:
         """Return elements start .. start + length - 1 of an axis."""
         good = 0 <= start < start + length <= self.shapes[a][axis]
-        need(good, f"slice: expected a part of axis {axis} of {self.shapes[a]}, got {start}, {length}")
+        require(good, f"slice: expected a part of axis {axis} of {self.shapes[a]}, got {start}, {length}")
         whole = length == self.shapes[a][axis]
         return a if whole else self._make(_at(self.shapes[a], axis, length), "slice", a, axis, start, length)
 
@@ -151,7 +151,7 @@ class Terms:
         """Return the concatenation of tensors along an axis."""
         first, extent = self.shapes[parts[0]], sum(self.shapes[part][axis] for part in parts)
         good = all(_at(self.shapes[part], axis, extent) == _at(first, axis, extent) for part in parts)
-        need(good, f"concat: expected shapes that differ in axis {axis} only")
+        require(good, f"concat: expected shapes that differ in axis {axis} only")
         return parts[0] if len(parts) == 1 else self._make(_at(first, axis, extent), "concat", parts, axis)
 
     def _joined(self, a: Shape, b: Shape) -> Shape:

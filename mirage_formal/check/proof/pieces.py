@@ -15,7 +15,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.ring import need
+from mirage_formal.check.proof.ring import require
 from mirage_formal.graph.types import Shape
 
 MAX_PIECES: Final = 2_048
@@ -44,13 +44,13 @@ class Value:
         return [self.terms[place] for place in sorted(self.terms)]
 
 
-def common(a: Cut, b: Cut) -> Cut:
+def common_cut(a: Cut, b: Cut) -> Cut:
     """Return the coarsest segments that refine both cuts."""
     ends = sorted({*accumulate(a), *accumulate(b)})
     return tuple(end - start for start, end in zip((0, *ends), ends, strict=False))
 
 
-def at(items: tuple[int, ...], axis: int, item: int) -> tuple[int, ...]:
+def replace_item(items: tuple[int, ...], axis: int, item: int) -> tuple[int, ...]:
     """Return the items with one replaced."""
     return (*items[:axis], item, *items[axis + 1 :])
 
@@ -65,25 +65,25 @@ def refine(terms: Terms, x: Value, axis: int, cut: Cut) -> Value:
     for place in places(cuts):
         start = starts[place[axis]]
         old = bisect_right(olds, start) - 1
-        out[place] = terms.slice(x.terms[at(place, axis, old)], axis, start - olds[old], cut[place[axis]])
+        out[place] = terms.slice(x.terms[replace_item(place, axis, old)], axis, start - olds[old], cut[place[axis]])
     return Value(cuts, out)
 
 
-def align(terms: Terms, a: Value, b: Value, axes: Iterable[int]) -> tuple[Value, Value]:
+def align_cuts(terms: Terms, a: Value, b: Value, axes: Iterable[int]) -> tuple[Value, Value]:
     """Return two values with common segments along these axes, where neither has extent 1."""
     for axis in axes:
         if a.shape[axis] != 1 and b.shape[axis] != 1:
-            cut = common(a.cuts[axis], b.cuts[axis])
+            cut = common_cut(a.cuts[axis], b.cuts[axis])
             a, b = refine(terms, a, axis, cut), refine(terms, b, axis, cut)
     return a, b
 
 
-def paired(terms: Terms, left: Sequence[Value], right: Sequence[Value]) -> list[tuple[int, int]]:
+def paired_terms(terms: Terms, left: Sequence[Value], right: Sequence[Value]) -> list[tuple[int, int]]:
     """Return the pairs of terms of corresponding pieces of values that should be equal."""
-    need([x.shape for x in left] == [x.shape for x in right], "expected the shapes of the program's outputs")
+    require([x.shape for x in left] == [x.shape for x in right], "expected the shapes of the program's outputs")
     out: list[tuple[int, int]] = []
     for a, b in zip(left, right, strict=True):
-        a, b = align(terms, a, b, range(len(a.cuts)))
+        a, b = align_cuts(terms, a, b, range(len(a.cuts)))
         out += zip(a.pieces(), b.pieces(), strict=True)
     return out
 
@@ -97,7 +97,7 @@ def places(cuts: Sequence[Cut]) -> Iterator[Place]:
     return product(*(range(len(cut)) for cut in cuts))
 
 
-class Pieces:
+class PieceOperators:
     """Primitive operators, piece by piece.
 
     Sound: a piece of the result is the operator on the pieces that it needs, cut to equal segments; a contraction or a
@@ -116,7 +116,7 @@ class Pieces:
     def paired(self, a: Value, b: Value, make: Callable[[int, int], int]) -> Value:
         """Return the pieces of broadcast operands, combined by ``make``."""
         a, b = self.fewer(a, b)
-        a, b = align(self.terms, a, b, range(len(a.cuts)))
+        a, b = align_cuts(self.terms, a, b, range(len(a.cuts)))
         cuts = _broadcast(a.cuts, b.cuts)
         return Value(cuts, {place: make(a.piece(place), b.piece(place)) for place in places(cuts)})
 
@@ -136,8 +136,8 @@ class Pieces:
         """Return the product over the last two axes, summed over the segments of the contracted one."""
         a, b = self.fewer(a, b)
         rank = len(a.cuts)
-        cut = common(a.cuts[-1], b.cuts[-2])
-        a, b = align(self.terms, a, b, range(rank - 2))
+        cut = common_cut(a.cuts[-1], b.cuts[-2])
+        a, b = align_cuts(self.terms, a, b, range(rank - 2))
         a, b = refine(self.terms, a, rank - 1, cut), refine(self.terms, b, rank - 2, cut)
         cuts = (*_broadcast(a.cuts[:-2], b.cuts[:-2]), a.cuts[-2], b.cuts[-1])
         out: dict[Place, int] = {}
@@ -153,7 +153,9 @@ class Pieces:
         for axis in axes:
             count = range(len(x.cuts[axis]))
             firsts = (place for place in x.terms if place[axis] == 0)
-            terms = {p: self.terms.concat(tuple(x.terms[at(p, axis, i)] for i in count), axis) for p in firsts}
+            terms = {
+                p: self.terms.concat(tuple(x.terms[replace_item(p, axis, i)] for i in count), axis) for p in firsts
+            }
             x = Value((*x.cuts[:axis], (x.shape[axis],), *x.cuts[axis + 1 :]), terms)
         return x
 
@@ -168,7 +170,7 @@ class Pieces:
         x = x if kept == 1 else self.joined(x, axis)
         terms: dict[Place, int] = {}
         for place in sorted(x.terms):
-            part, target = self.terms.reduce(kind, x.terms[place], axis, kept), at(place, axis, 0)
+            part, target = self.terms.reduce(kind, x.terms[place], axis, kept), replace_item(place, axis, 0)
             both = "add" if kind == "sum" else "max"
             terms[target] = self.terms.binary(both, terms[target], part) if target in terms else part
         return Value((*x.cuts[:axis], (kept,), *x.cuts[axis + 1 :]), terms)
@@ -184,11 +186,13 @@ class Pieces:
     def slice(self, x: Value, axis: int, start: int, stop: int) -> Value:
         """Return elements start .. stop - 1 of an axis; segments are split at both ends first."""
         ends = sorted({0, start, stop, x.shape[axis]})
-        cut = common(x.cuts[axis], tuple(b - a for a, b in pairwise(ends)))
+        cut = common_cut(x.cuts[axis], tuple(b - a for a, b in pairwise(ends)))
         x = refine(self.terms, x, axis, cut)
         starts = (0, *accumulate(x.cuts[axis]))
         kept = [i for i in range(len(x.cuts[axis])) if start <= starts[i] < stop]
-        terms = {at(place, axis, place[axis] - kept[0]): t for place, t in x.terms.items() if place[axis] in kept}
+        terms = {
+            replace_item(place, axis, place[axis] - kept[0]): t for place, t in x.terms.items() if place[axis] in kept
+        }
         return Value((*x.cuts[:axis], tuple(x.cuts[axis][i] for i in kept), *x.cuts[axis + 1 :]), terms)
 
     def transpose(self, x: Value, perm: tuple[int, ...]) -> Value:

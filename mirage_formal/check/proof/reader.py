@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, Final, NoReturn
 
 from mirage_formal.check.functions import NAMED
-from mirage_formal.check.proof.ring import Coef, Index, Key, Mono, Poly, ProofError, Ring, need
+from mirage_formal.check.proof.ring import Coef, Index, Key, Mono, Poly, ProofError, Ring, require
 
 MAX_BYTES: Final = 1 << 20
 MAX_NESTING: Final = 12
@@ -22,31 +22,31 @@ VERSION: Final = 2
 _RATIONAL: Final = re.compile(r"(-?[1-9][0-9]{0,3999})/([1-9][0-9]{0,3999})")
 
 
-def document(proof: bytes | str) -> dict[str, list[object]]:
+def parse_tables(proof: bytes | str) -> dict[str, list[object]]:
     """Return the tables of a proof.
 
     Raises:
         ProofError: It is not a JSON object with exactly these tables, or exceeds a bound.
     """
-    need(len(proof) <= MAX_BYTES, f"expected at most {MAX_BYTES} bytes, got {len(proof)}")
+    require(len(proof) <= MAX_BYTES, f"expected at most {MAX_BYTES} bytes, got {len(proof)}")
     try:
         text = proof if isinstance(proof, str) else proof.decode("utf-8")
         depth = deepest = 0
         for bracket in re.findall(r"[\[\]{}]", text):
             depth += 1 if bracket in "[{" else -1
             deepest = max(deepest, depth)
-        need(deepest <= MAX_NESTING, f"expected at most {MAX_NESTING} nested brackets, got {deepest}")
+        require(deepest <= MAX_NESTING, f"expected at most {MAX_NESTING} nested brackets, got {deepest}")
         found = json.loads(text, object_pairs_hook=_object, parse_float=_no_number, parse_constant=_no_number)
     except ValueError as error:
         raise ProofError(f"expected JSON, got {str(error)[:200]}") from error
     good = isinstance(found, dict) and sorted(found) == sorted((*_TABLES, "version"))
-    need(good, f"expected an object with version, {', '.join(_TABLES)}")
-    integer(found["version"], VERSION, VERSION)
-    return {name: entries(found[name]) for name in _TABLES}
+    require(good, f"expected an object with version, {', '.join(_TABLES)}")
+    parse_integer(found["version"], VERSION, VERSION)
+    return {name: parse_list(found[name]) for name in _TABLES}
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    need(len({name for name, _ in pairs}) == len(pairs), "expected distinct keys")
+    require(len({name for name, _ in pairs}) == len(pairs), "expected distinct keys")
     return dict(pairs)
 
 
@@ -54,28 +54,28 @@ def _no_number(text: str) -> NoReturn:
     raise ProofError(f"expected integers, got {text[:40]}")
 
 
-def entries(raw: object, low: int = 0, high: int = MAX_TABLE) -> list[object]:
+def parse_list(raw: object, low: int = 0, high: int = MAX_TABLE) -> list[object]:
     """Return a list after checking that its length lies in low..high."""
     if type(raw) is not list or not low <= len(raw) <= high:
         raise ProofError(f"expected a list of {low}..{high} entries, got {str(raw)[:60]}")
     return raw
 
 
-def integer(raw: object, low: int, high: int) -> int:
+def parse_integer(raw: object, low: int, high: int) -> int:
     """Return an integer after checking that it lies in low..high; true and false are refused."""
     if type(raw) is not int or not low <= raw <= high:
         raise ProofError(f"expected an integer in {low}..{str(high)[:60]}, got {str(raw)[:60]}")
     return raw
 
 
-def word(raw: object, allowed: Iterable[str]) -> str:
+def parse_word(raw: object, allowed: Iterable[str]) -> str:
     """Return a string after checking that it is one of the allowed words."""
     if type(raw) is not str or raw not in allowed:
         raise ProofError(f"expected one of {', '.join(allowed)}, got {str(raw)[:60]}")
     return raw
 
 
-def rational(raw: object) -> Coef:
+def parse_rational(raw: object) -> Coef:
     """Return a number: an integer, or a text a/b in lowest terms with b > 1."""
     if type(raw) is str and (match := _RATIONAL.fullmatch(raw)) is not None:
         value = Fraction(int(match[1]), int(match[2]))
@@ -86,10 +86,10 @@ def rational(raw: object) -> Coef:
     raise ProofError(f"expected an integer or a text a/b in lowest terms, got {str(raw)[:60]}")
 
 
-def pairs(raw: object) -> list[tuple[object, object]]:
+def parse_pairs(raw: object) -> list[tuple[object, object]]:
     """Return the entries of a flat list as pairs."""
-    flat = entries(raw)
-    need(len(flat) % 2 == 0, f"expected a flat list of pairs, got {len(flat)} entries")
+    flat = parse_list(raw)
+    require(len(flat) % 2 == 0, f"expected a flat list of pairs, got {len(flat)} entries")
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -106,51 +106,51 @@ class Reader:
 
     def digit(self, raw: object) -> int:
         """Return the number of a digit."""
-        number = integer(raw, 0, len(self.ring.extents) - 1)
+        number = parse_integer(raw, 0, len(self.ring.extents) - 1)
         self.named_digits.add(number)
         return number
 
     def digits(self, raw: object) -> tuple[int, ...]:
         """Return distinct digits."""
-        found = tuple(self.digit(d) for d in entries(raw, high=64))
-        need(len(set(found)) == len(found), f"expected distinct digits, got {found}")
+        found = tuple(self.digit(d) for d in parse_list(raw, high=64))
+        require(len(set(found)) == len(found), f"expected distinct digits, got {found}")
         return found
 
     def index(self, raw: object) -> Index:
         """Return an index: its offset, then stride and digit in turn."""
-        flat = entries(raw, low=1, high=129)
-        offset = integer(flat[0], 0, MAX_EXTENT)
-        terms = {self.digit(digit): integer(stride, 1, MAX_EXTENT) for stride, digit in pairs(flat[1:])}
-        need(2 * len(terms) + 1 == len(flat), "expected distinct digits in an index")
+        flat = parse_list(raw, low=1, high=129)
+        offset = parse_integer(flat[0], 0, MAX_EXTENT)
+        terms = {self.digit(digit): parse_integer(stride, 1, MAX_EXTENT) for stride, digit in parse_pairs(flat[1:])}
+        require(2 * len(terms) + 1 == len(flat), "expected distinct digits in an index")
         return offset, tuple(sorted(terms.items()))
 
     def factor(self, raw: object) -> int:
         """Return the number of a factor that was read before."""
-        number = integer(raw, 0, self._size - 1)
+        number = parse_integer(raw, 0, self._size - 1)
         self.named_factors.add(number)
         return number
 
     def monomial(self, raw: object) -> Mono:
         """Return a monomial: factor and half exponent in turn."""
-        flat = pairs(raw)
-        found = {self.factor(f): integer(e, -MAX_EXPONENT, MAX_EXPONENT) for f, e in flat}
+        flat = parse_pairs(raw)
+        found = {self.factor(f): parse_integer(e, -MAX_EXPONENT, MAX_EXPONENT) for f, e in flat}
         good = len(found) == len(flat) and 0 not in found.values()
-        need(good, "expected distinct factors with exponents that are not 0")
+        require(good, "expected distinct factors with exponents that are not 0")
         return tuple(sorted(found.items()))
 
     def polynomial(self, raw: object) -> Poly:
         """Return a polynomial: lists of a coefficient and a monomial."""
         found: Poly = {}
-        for term in entries(raw):
-            first, *rest = entries(term, low=1)
-            mono, coef = self.monomial(rest), rational(first)
-            need(mono not in found and coef, "expected distinct monomials with coefficients that are not 0")
+        for term in parse_list(raw):
+            first, *rest = parse_list(term, low=1)
+            mono, coef = self.monomial(rest), parse_rational(first)
+            require(mono not in found and coef, "expected distinct monomials with coefficients that are not 0")
             found[mono] = coef
         return found
 
     def chains(self, raw: object) -> list[tuple[int, tuple[int, ...]]]:
         """Return folds: lists of a new digit and the digits that are folded into it."""
-        flat = [entries(chain, low=2) for chain in entries(raw, high=64)]
+        flat = [parse_list(chain, low=2) for chain in parse_list(raw, high=64)]
         found = [self.digits(chain[1:]) for chain in flat]
         return [(self.digit(chain[0]), olds) for chain, olds in zip(flat, found, strict=True)]
 
@@ -171,9 +171,9 @@ class Reader:
         Sound: a factor is a name for a real function of its free digits, so reading one asserts nothing; and ``zero``
         of a polynomial is that of its negative.
         """
-        first, *body = entries(raw, low=2)
-        kind = word(first, _LENGTHS)
-        entries(raw, low=_LENGTHS[kind], high=_LENGTHS[kind])
+        first, *body = parse_list(raw, low=2)
+        kind = parse_word(first, _LENGTHS)
+        parse_list(raw, low=_LENGTHS[kind], high=_LENGTHS[kind])
         payload: Any
         match kind:
             case "in":
@@ -187,38 +187,40 @@ class Reader:
             case "pmax" | "carry":
                 index, u = self.index(body[0]), self.digit(body[1])
                 payload = (index, u, *self._bound(body[2], body[3], empty=True))
-                need(u not in payload[2], f"expected digit {u} to be bound once")
+                require(u not in payload[2], f"expected digit {u} to be bound once")
             case "exp" | "pow":
                 payload = self._body(body[0])
             case "top":
-                polys = entries(body[0], low=2)
+                polys = parse_list(body[0], low=2)
                 payload = frozenset(frozenset(self.polynomial(poly).items()) for poly in polys)
-                need(len(payload) == len(polys), "expected distinct polynomials")
+                require(len(payload) == len(polys), "expected distinct polynomials")
             case "surd":
-                payload = integer(body[0], 2, MAX_NUMBER)
-                need(self.ring.squares(payload)[0] == 1, f"expected a number without squares, got {str(payload)[:60]}")
+                payload = parse_integer(body[0], 2, MAX_NUMBER)
+                require(
+                    self.ring.squares(payload)[0] == 1, f"expected a number without squares, got {str(payload)[:60]}"
+                )
             case "keep":
                 payload = tuple(frozenset(self.polynomial(part).items()) for part in body)
             case _:
-                name = word(body[0], _FUNCTIONS)
+                name = parse_word(body[0], _FUNCTIONS)
                 payload = (name, frozenset(self.ring.even(name, self.polynomial(body[1])).items()))
-        need(self.ring.intern(kind, payload) == self._size, "expected distinct factors")
+        require(self.ring.intern(kind, payload) == self._size, "expected distinct factors")
         if kind in ("sum", "max", "pmax"):
-            self.listed[self._size] = self.digits([body[1], *entries(body[2])] if kind == "pmax" else body[0])
+            self.listed[self._size] = self.digits([body[1], *parse_list(body[2])] if kind == "pmax" else body[0])
         self._size += 1
 
     def _element(self, body: list[object], shapes: tuple[tuple[int, ...], ...]) -> tuple[int, tuple[Index, ...]]:
-        source = integer(body[0], 0, len(shapes) - 1)
+        source = parse_integer(body[0], 0, len(shapes) - 1)
         rank = len(shapes[source])
-        found = tuple(self.index(index) for index in entries(body[1], rank, rank))
+        found = tuple(self.index(index) for index in parse_list(body[1], rank, rank))
         for (offset, terms), extent in zip(found, shapes[source], strict=True):
             good = offset + sum(s * (self.ring.extents[d] - 1) for d, s in terms) < extent
-            need(good, f"expected an index below {extent}")
+            require(good, f"expected an index below {extent}")
         return source, found
 
     def _body(self, raw: object, zero: bool = False) -> Key:
         poly = self.polynomial(raw)
-        need(poly or zero, "expected a polynomial that is not 0")
+        require(poly or zero, "expected a polynomial that is not 0")
         return frozenset(poly.items())
 
     def _bound(self, digits: object, raw: object, empty: bool = False) -> tuple[frozenset[int], Key]:
@@ -235,4 +237,4 @@ _FUNCTIONS: Final = (*NAMED, "zero", "negative", "inv0")
 
 
 def _all_used(bound: frozenset[int], free: frozenset[int], empty: bool = False) -> None:
-    need(bound <= free and (bound or empty), "expected bound digits, each of which occurs")
+    require(bound <= free and (bound or empty), "expected bound digits, each of which occurs")

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 from mirage_formal.check.proof.closing import Closing, closing
 from mirage_formal.check.proof.elaborate import Elaboration, elaborate
-from mirage_formal.check.proof.laws import lemma
+from mirage_formal.check.proof.laws import check_lemma
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.pieces import Value, paired
-from mirage_formal.check.proof.reader import MAX_EXTENT, MAX_NUMBER, Reader, document, entries, integer
-from mirage_formal.check.proof.ring import ProofError, Ring, need
+from mirage_formal.check.proof.pieces import Value, paired_terms
+from mirage_formal.check.proof.reader import MAX_EXTENT, MAX_NUMBER, Reader, parse_integer, parse_list, parse_tables
+from mirage_formal.check.proof.ring import ProofError, Ring, require
 from mirage_formal.check.proof.tensor_steps import Steps
 from mirage_formal.graph.graph import KernelGraph
 
@@ -54,16 +54,18 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
     if [x.tensor.signature for x in program.inputs] != [x.tensor.signature for x in candidate.inputs]:
         raise ProofError("expected the inputs of the program", "candidate")
     try:
-        tables = document(proof)
+        tables = parse_tables(proof)
         where = "atoms"
         graphs, atoms = elaborate(terms, (program, candidate), tables["atoms"])
         where = "digits"
-        extents = tuple(integer(n, 2, MAX_EXTENT) for n in entries(tables["digits"], high=MAX_DIGITS))
-        ring = Ring(extents, tuple(integer(n, 2, MAX_NUMBER) for n in entries(tables["bases"], high=MAX_BASES)))
+        extents = tuple(parse_integer(n, 2, MAX_EXTENT) for n in parse_list(tables["digits"], high=MAX_DIGITS))
+        ring = Ring(
+            extents, tuple(parse_integer(n, 2, MAX_NUMBER) for n in parse_list(tables["bases"], high=MAX_BASES))
+        )
         reader = Reader(ring)
         where = "atoms"
         sources = [terms.input(i, shape) for i, shape in enumerate(inputs)]
-        sources += [graphs[integer(graph, 0, 1)].piece(*place) for graph, *place in atoms]
+        sources += [graphs[parse_integer(graph, 0, 1)].piece(*place) for graph, *place in atoms]
         shapes = tuple(terms.shapes[source] for source in sources)
         for number, raw in enumerate(tables["factors"]):
             where = f"factor {number}"
@@ -71,7 +73,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         reader.named_factors.clear()
         for number, raw in enumerate(tables["lemmas"]):
             where = f"lemma {number}{_law(raw)}"
-            lemma(reader, number, raw)
+            check_lemma(reader, number, raw)
         steps = Steps(reader, terms, sources)
         for number, raw in enumerate(tables["steps"]):
             where = f"step {number}{_law(raw)}"
@@ -97,7 +99,7 @@ def _law(raw: object) -> str:
 
 def _nothing_unused(what: str, count: int, used: set[int]) -> None:
     unused = sorted(set(range(count)) - used)
-    need(not unused, f"expected all {what} to be used, got {unused[:9]} that are not")
+    require(not unused, f"expected all {what} to be used, got {unused[:9]} that are not")
 
 
 def _outputs(steps: Steps, program: list[Value], candidate: list[Value], raw: list[object]) -> tuple[Closing, ...]:
@@ -106,19 +108,19 @@ def _outputs(steps: Steps, program: list[Value], candidate: list[Value], raw: li
     Sound: equal terms name one tensor. A multiplier is a product of positive powers of divisors, or of what they are
     divided by themselves, which is not 0, so the difference is 0 if its product with the multiplier is.
     """
-    ring, out, wanted = steps.ring, [], paired(steps.terms, program, candidate)
-    for entry, pair in zip(entries(raw, len(wanted), len(wanted)), wanted, strict=True):
+    ring, out, wanted = steps.ring, [], paired_terms(steps.terms, program, candidate)
+    for entry, pair in zip(parse_list(raw, len(wanted), len(wanted)), wanted, strict=True):
         if entry == [] and pair[0] == pair[1]:
             continue
-        *numbers, divided = entries(entry, 3, 3)
+        *numbers, divided = parse_list(entry, 3, 3)
         a, b = (steps.tensor(number) for number in numbers)
-        need((a.term, b.term) == pair, f"expected tensors that the graphs compute, got {numbers}")
-        need(a.strings == b.strings, f"expected equal strings, got {a.strings} and {b.strings}")
+        require((a.term, b.term) == pair, f"expected tensors that the graphs compute, got {numbers}")
+        require(a.strings == b.strings, f"expected equal strings, got {a.strings} and {b.strings}")
         multiplier = steps.reader.monomial(divided)
         divisors = ring.partial((*a.poly, *b.poly))
-        need(all(f in divisors and e > 0 for f, e in multiplier), "expected a multiplier of divisors")
+        require(all(f in divisors and e > 0 for f, e in multiplier), "expected a multiplier of divisors")
         difference = ring.add(a.poly, b.poly, -1).items()
         rest = ring.combined((ring.prod((*mono, *multiplier)), coef) for mono, coef in difference)
-        need(not rest, f"expected equal elements in tensors {numbers}")
+        require(not rest, f"expected equal elements in tensors {numbers}")
         out.append(closing(ring, a.poly, b.poly))
     return tuple(out)

@@ -41,7 +41,7 @@ class ProofError(MirageError):
         super().__init__(what, where=where)
 
 
-def need(condition: object, what: str) -> None:
+def require(condition: object, what: str) -> None:
     """Refuse a proof unless a condition holds."""
     if not condition:
         raise ProofError(what)
@@ -86,7 +86,7 @@ class Ring:
     def charge(self, work: int = 1) -> None:
         """Count work against the budget, so that hostile proofs end soon."""
         self._budget -= work
-        need(self._budget >= 0, "expected a proof of moderate size, got one that takes too much work")
+        require(self._budget >= 0, "expected a proof of moderate size, got one that takes too much work")
 
     # --- factors -----------------------------------------------------------------------------------------------
 
@@ -102,7 +102,7 @@ class Ring:
             indices, bound, monos = self.inside(number)
             inner = [f for mono in monos for f, _ in mono]
             depth = 1 + max((self._depth[f] for f in inner), default=0)
-            need(depth <= MAX_DEPTH, f"expected factors nested at most {MAX_DEPTH} deep")
+            require(depth <= MAX_DEPTH, f"expected factors nested at most {MAX_DEPTH} deep")
             self._depth.append(depth)
             outside = [d for _, terms in indices for d, _ in terms]
             self.free.append(NONE.union(*(self.free[f] for f in inner)) - bound | NONE.union(outside))
@@ -186,10 +186,10 @@ class Ring:
         return self._bounded({mono: coef for mono, coef in out.items() if coef})
 
     def _bounded(self, poly: Poly) -> Poly:
-        need(len(poly) <= MAX_MONOMIALS, f"expected at most {MAX_MONOMIALS} monomials, got {len(poly)}")
+        require(len(poly) <= MAX_MONOMIALS, f"expected at most {MAX_MONOMIALS} monomials, got {len(poly)}")
         for coef in poly.values():
             if (bits := _bits(coef)) >> 9:
-                need(bits <= MAX_BITS, f"expected coefficients of at most {MAX_BITS} bits, got {bits}")
+                require(bits <= MAX_BITS, f"expected coefficients of at most {MAX_BITS} bits, got {bits}")
                 self.charge(bits >> 9)
         return poly
 
@@ -214,7 +214,7 @@ class Ring:
         plain: list[tuple[int, int]] = []
         opened: list[Poly] = []
         for f, e in exponents.items():
-            need(abs(e) <= MAX_EXPONENT, f"expected half exponents within {MAX_EXPONENT}, got {e}")
+            require(abs(e) <= MAX_EXPONENT, f"expected half exponents within {MAX_EXPONENT}, got {e}")
             kind, payload = self.kinds[f], self.payloads[f]
             if not e:
                 continue
@@ -257,7 +257,7 @@ class Ring:
         taken out as a content lemma says.
         """
         if not poly:
-            need(e > 0, "expected a divisor that is not 0")
+            require(e > 0, "expected a divisor that is not 0")
             return {}
         if e > 1:
             even = self._whole(poly, e // 2)
@@ -329,7 +329,7 @@ class Ring:
         k, r = self.squares(abs(coef.numerator) * coef.denominator)
         outside = [(f, x // 2 * e) for f, x in mono if self._leaves(f, x)]
         inside = tuple((f, x) for f, x in mono if not self._leaves(f, x))
-        need(coef > 0 or bool(inside), "expected the root of a number that is not negative")
+        require(coef > 0 or bool(inside), "expected the root of a number that is not negative")
         if len(inside) == 1 and inside[0][1] == 2 and coef > 0:
             outside.append((inside[0][0], e))
         elif inside:
@@ -348,7 +348,7 @@ class Ring:
         without common divisors, is no matter of what is true, but of what can be shown.
         """
         if n not in self._squares:
-            need(n.bit_length() <= MAX_BITS, f"expected roots of numbers of at most {MAX_BITS} bits")
+            require(n.bit_length() <= MAX_BITS, f"expected roots of numbers of at most {MAX_BITS} bits")
             k, r, rest = 1, 1, n
             for base in self.bases:
                 while rest % (base * base) == 0:

@@ -8,10 +8,10 @@ from fractions import Fraction
 from math import prod
 
 from mirage_formal.check.functions import NAMED, UNARY
-from mirage_formal.check.proof.index_substitution import Move, folding, require_lemma, value
+from mirage_formal.check.proof.index_substitution import Move, folding_substitution, require_lemma, value
 from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, Terms
-from mirage_formal.check.proof.reader import MAX_EXTENT, Reader, entries, integer, rational, word
-from mirage_formal.check.proof.ring import Poly, ProofError, need
+from mirage_formal.check.proof.reader import MAX_EXTENT, Reader, parse_integer, parse_list, parse_rational, parse_word
+from mirage_formal.check.proof.ring import Poly, ProofError, require
 from mirage_formal.graph.types import MAX_RANK
 
 Strings = tuple[tuple[int, ...], ...]
@@ -54,19 +54,19 @@ class Steps:
         Raises:
             ProofError: Its law does not apply.
         """
-        name = word(entries(raw, low=1)[0], LENGTHS)
-        found = self._laws[name](*entries(raw, *LENGTHS[name])[1:])
+        name = parse_word(parse_list(raw, low=1)[0], LENGTHS)
+        found = self._laws[name](*parse_list(raw, *LENGTHS[name])[1:])
         self.ring.charge(1 + len(found.poly))
         digits = [d for string in found.strings for d in string]
         good = len(set(digits)) == len(digits) and self.ring.free_in(found.poly) <= set(digits)
-        need(good, "expected distinct digits, which hold all that the element depends on")
+        require(good, "expected distinct digits, which hold all that the element depends on")
         good = tuple(self._size(string) for string in found.strings) == self.terms.shapes[found.term]
-        need(good, f"expected strings of the shape {self.terms.shapes[found.term]}")
+        require(good, f"expected strings of the shape {self.terms.shapes[found.term]}")
         self.tensors.append(found)
 
     def tensor(self, raw: object) -> Tensor:
         """Return an earlier tensor."""
-        number = integer(raw, 0, len(self.tensors) - 1)
+        number = parse_integer(raw, 0, len(self.tensors) - 1)
         self.used.add(number)
         return self.tensors[number]
 
@@ -74,16 +74,16 @@ class Steps:
         return prod(self.ring.extents[d] for d in string)
 
     def _axis(self, a: Tensor, raw: object) -> int:
-        return integer(raw, 0, len(a.strings) - 1)
+        return parse_integer(raw, 0, len(a.strings) - 1)
 
     def _input(self, raw: object, strings: object) -> Tensor:
         """Return an input, or an atom: a tensor of a graph that is kept opaque.
 
         Sound: an atom's elements are named by its operator term and their position, as an input's are by the input.
         """
-        number = integer(raw, 0, len(self.sources) - 1)
+        number = parse_integer(raw, 0, len(self.sources) - 1)
         self.read.add(number)
-        found = tuple(self.reader.digits(string) for string in entries(strings, high=RANK))
+        found = tuple(self.reader.digits(string) for string in parse_list(strings, high=RANK))
         element = (number, tuple(value(self.ring, string) for string in found))
         return Tensor(self.sources[number], found, {((self.ring.intern("in", element), 2),): 1})
 
@@ -93,17 +93,17 @@ class Steps:
         a, d = self.tensor(raw), self.reader.digit(digit)
         hi, lo = pair = self.reader.digits([high, low])
         good = self._size(pair) == self.ring.extents[d] and not any({hi, lo} & {*string} for string in a.strings)
-        need(good, f"expected new digits whose extents multiply to {self.ring.extents[d]}")
+        require(good, f"expected new digits whose extents multiply to {self.ring.extents[d]}")
         require_lemma(self.ring, pair)
         return self._replaced(a, ((d,),), (pair,), Move(self.ring, [((d,), value(self.ring, pair))]))
 
     def _fold(self, raw: object, chains: object) -> Tensor:
         a, folds = self.tensor(raw), self.reader.chains(chains)
-        move = folding(self.ring, folds, self.ring.free_in(a.poly))
+        move = folding_substitution(self.ring, folds, self.ring.free_in(a.poly))
         return self._replaced(a, tuple(chain for _, chain in folds), tuple((new,) for new, _ in folds), move)
 
     def _rename(self, raw: object, pairs: object) -> Tensor:
-        return self._fold(raw, [[new, old] for old, new in (entries(pair, 2, 2) for pair in entries(pairs))])
+        return self._fold(raw, [[new, old] for old, new in (parse_list(pair, 2, 2) for pair in parse_list(pairs))])
 
     def _replaced(self, a: Tensor, olds: Strings, news: Strings, move: Move) -> Tensor:
         """Replace runs of digits, each contiguous in one string, in the strings and in the polynomial."""
@@ -114,23 +114,23 @@ class Steps:
             at = 0
             while at < len(string):
                 old, new = table.get(string[at], (string[at : at + 1],) * 2)
-                need(string[at : at + len(old)] == old, f"expected digits {old} side by side in one string")
+                require(string[at : at + len(old)] == old, f"expected digits {old} side by side in one string")
                 table.pop(old[0], None)
                 out += new
                 at += len(old)
             strings.append(tuple(out))
-        need(not table, f"expected digits of the tensor, got {sorted(table)}")
+        require(not table, f"expected digits of the tensor, got {sorted(table)}")
         return Tensor(a.term, tuple(strings), move.polynomial(a.poly))
 
     def _slice(self, raw: object, axis: object, start: object, string: object, pairs: object) -> Tensor:
         a = self.tensor(raw)
-        at, new, first = self._axis(a, axis), self.reader.digits(string), integer(start, 0, MAX_EXTENT)
+        at, new, first = self._axis(a, axis), self.reader.digits(string), parse_integer(start, 0, MAX_EXTENT)
         strides = dict(value(self.ring, a.strings[at])[1])
         term = self.terms.slice(a.term, at, first, self._size(new))
         places, offset = [], 0
         total: dict[int, int] = {}
-        for pair in entries(pairs):
-            digit, index = entries(pair, 2, 2)
+        for pair in parse_list(pairs):
+            digit, index = parse_list(pair, 2, 2)
             d, (shift, by) = self.reader.digit(digit), self.reader.index(index)
             if shift + sum(s * (self.ring.extents[x] - 1) for x, s in by) >= self.ring.extents[d] or d not in strides:
                 raise ProofError(f"expected an index that stays in digit {d}")
@@ -140,13 +140,13 @@ class Steps:
                 total[x] = total.get(x, 0) + stride * s
             places.append(((d,), (shift, by)))
         good = not strides and (offset, tuple(sorted(total.items()))) == (first, value(self.ring, new)[1])
-        need(good, f"expected the digits of axis {at} to make up {first} and the new number")
+        require(good, f"expected the digits of axis {at} to make up {first} and the new number")
         require_lemma(self.ring, a.strings[at])
-        return Tensor(term, _put(a.strings, at, new), Move(self.ring, places).polynomial(a.poly))
+        return Tensor(term, _replace_string(a.strings, at, new), Move(self.ring, places).polynomial(a.poly))
 
     def _reshape(self, raw: object, shape: object) -> Tensor:
         a = self.tensor(raw)
-        new = tuple(integer(extent, 1, MAX_EXTENT) for extent in entries(shape, high=RANK))
+        new = tuple(parse_integer(extent, 1, MAX_EXTENT) for extent in parse_list(shape, high=RANK))
         digits = [d for string in a.strings for d in string]
         strings: list[tuple[int, ...]] = []
         for extent in reversed(new):
@@ -159,18 +159,20 @@ class Steps:
 
     def _transpose(self, raw: object, perm: object) -> Tensor:
         a = self.tensor(raw)
-        order = tuple(self._axis(a, axis) for axis in entries(perm, high=RANK))
+        order = tuple(self._axis(a, axis) for axis in parse_list(perm, high=RANK))
         return Tensor(self.terms.transpose(a.term, order), tuple(a.strings[i] for i in order), a.poly)
 
     def _repeat(self, raw: object, axis: object, digit: object) -> Tensor:
         a, new = self.tensor(raw), self.reader.digit(digit)
         at = self._axis(a, axis)
-        return Tensor(self.terms.repeat(a.term, at, self.ring.extents[new]), _put(a.strings, at, (new,)), a.poly)
+        return Tensor(
+            self.terms.repeat(a.term, at, self.ring.extents[new]), _replace_string(a.strings, at, (new,)), a.poly
+        )
 
     # --- operators ---------------------------------------------------------------------------------------------
 
     def _unary(self, kind: object, raw: object) -> Tensor:
-        a, ring, name = self.tensor(raw), self.ring, word(kind, UNARY)
+        a, ring, name = self.tensor(raw), self.ring, parse_word(kind, UNARY)
         p = a.poly
         match name:
             case "exp":
@@ -196,7 +198,7 @@ class Steps:
         Sound: a mask is 0 or 1, so of what always has a value the product with a mask is the selection. What is above 0
         has an inverse. a < b if a - b is negative, a <= b unless b - a is, a = b if a - b is zero.
         """
-        a, b, name, ring = self.tensor(left), self.tensor(right), word(kind, BINARY), self.ring
+        a, b, name, ring = self.tensor(left), self.tensor(right), parse_word(kind, BINARY), self.ring
         term, (total, sign) = self.terms.binary(name, a.term, b.term), self.terms.known[b.term]
         match name:
             case "mul":
@@ -220,31 +222,31 @@ class Steps:
         """Return the strings of broadcast axes: equal or one empty, each digit in one axis."""
         roles = {} if roles is None else roles
         for axis, (x, y) in enumerate(zip(a, b, strict=True)):
-            need(not x or not y or x == y, f"expected equal strings or an empty one in axis {axis}, got {x} and {y}")
-            _play(roles, (*x, *y), axis)
+            require(not x or not y or x == y, f"expected equal strings or an empty one in axis {axis}, got {x} and {y}")
+            _assign_role(roles, (*x, *y), axis)
         return tuple(x or y for x, y in zip(a, b, strict=True))
 
     def _matmul(self, left: object, right: object) -> Tensor:
         a, b = self.tensor(left), self.tensor(right)
         term = self.terms.matmul(a.term, b.term)
         inner, roles = a.strings[-1], dict[int, object]()
-        need(inner == b.strings[-2], f"expected one string to contract, got {inner} and {b.strings[-2]}")
+        require(inner == b.strings[-2], f"expected one string to contract, got {inner} and {b.strings[-2]}")
         for string, role in ((a.strings[-2], "row"), (inner, "inner"), (b.strings[-1], "column")):
-            _play(roles, string, role)
+            _assign_role(roles, string, role)
         lead = self._aligned(a.strings[:-2], b.strings[:-2], roles)
         poly = self.ring.total(frozenset(inner), self.ring.mul(a.poly, b.poly))
         return Tensor(term, (*lead, a.strings[-2], b.strings[-1]), poly)
 
     def _scale(self, raw: object, factor: object) -> Tensor:
-        a, q = self.tensor(raw), rational(factor)
+        a, q = self.tensor(raw), parse_rational(factor)
         return Tensor(self.terms.constant("scale", a.term, Fraction(q)), a.strings, self.ring.add({}, a.poly, q))
 
     def _offset(self, raw: object, constant: object) -> Tensor:
-        a, q = self.tensor(raw), rational(constant)
+        a, q = self.tensor(raw), parse_rational(constant)
         return Tensor(self.terms.constant("offset", a.term, Fraction(q)), a.strings, self.ring.add(a.poly, ONE, q))
 
     def _sum(self, raw: object, axis: object, kept: object) -> Tensor:
-        a, count = self.tensor(raw), integer(kept, 1, MAX_EXTENT)
+        a, count = self.tensor(raw), parse_integer(kept, 1, MAX_EXTENT)
         at = self._axis(a, axis)
         string = a.strings[at]
         cut = len(string)
@@ -252,13 +254,13 @@ class Steps:
             cut -= 1
         poly = self.ring.total(frozenset(string[:cut]), a.poly)
         term = self.terms.reduce("sum", a.term, at, count)
-        return Tensor(term, _put(a.strings, at, string[cut:]), poly)
+        return Tensor(term, _replace_string(a.strings, at, string[cut:]), poly)
 
     def _max(self, raw: object, axis: object) -> Tensor:
         a = self.tensor(raw)
         at = self._axis(a, axis)
         poly = self.ring.maximum(frozenset(a.strings[at]), a.poly)
-        return Tensor(self.terms.reduce("max", a.term, at), _put(a.strings, at, ()), poly)
+        return Tensor(self.terms.reduce("max", a.term, at), _replace_string(a.strings, at, ()), poly)
 
     def _running_max(self, raw: object, axis: object, *names: object, kind: str = "pmax") -> Tensor:
         """Return the running maximum, or its carry factor; u takes the place of the loop's digit inside.
@@ -266,18 +268,18 @@ class Steps:
         Sound: in a loop of one iteration nothing is carried, so the factor is 0.
         """
         a, ring = self.tensor(raw), self.ring
-        at = integer(axis, LOOP + 1, len(a.strings) - 1)
+        at = parse_integer(axis, LOOP + 1, len(a.strings) - 1)
         loop, bound = a.strings[LOOP], frozenset(a.strings[at])
         if len(loop) == len(names) == 1:
             u = self.reader.digit(names[0])
-            body = folding(ring, [(u, loop)], ring.free_in(a.poly) | bound).polynomial(a.poly)
+            body = folding_substitution(ring, [(u, loop)], ring.free_in(a.poly) | bound).polynomial(a.poly)
             poly = ring.running_maximum(kind, (0, ((loop[0], 1),)), u, bound, body)
         elif not loop and not names:
             poly = ring.maximum(bound, a.poly) if kind == "pmax" else {}
         else:
             raise ProofError("expected a loop of one digit and its name inside, or of one iteration")
         term = self.terms.reduce("running_max" if kind == "pmax" else kind, a.term, at)
-        return Tensor(term, _put(a.strings, at, ()), poly)
+        return Tensor(term, _replace_string(a.strings, at, ()), poly)
 
     def _carry(self, raw: object, axis: object, *names: object) -> Tensor:
         return self._running_max(raw, axis, *names, kind="carry")
@@ -296,22 +298,22 @@ class Steps:
             return Tensor(term, strings, x.poly)
         number = ring.alone(f.poly, "carry")
         good = f.strings[LOOP] == loop and len(loop) == 1 and number >= 0
-        need(good, "expected a factor that is the carry of a running maximum over the loop")
+        require(good, "expected a factor that is the carry of a running maximum over the loop")
         index, u, bound, body = ring.payloads[number]
         poly, t = dict(body), loop[0]
         outside = ring.free_in(poly) - bound - {u}
         good = index == (0, ((t, 1),)) and t not in outside and ring.extents[u] == ring.extents[t]
-        need(good, "expected the carry of one running maximum at the loop's own iterations")
+        require(good, "expected the carry of one running maximum at the loop's own iterations")
         now = ring.running_maximum("pmax", index, u, bound, poly)
         last = ring.maximum(bound | {u}, poly)
         weight = ring.prod([(ring.intern("exp", frozenset(ring.add(now, last, -1).items())), 2)])
-        return Tensor(term, _put(strings, LOOP, ()), ring.total(frozenset(loop), ring.mul(x.poly, weight)))
+        return Tensor(term, _replace_string(strings, LOOP, ()), ring.total(frozenset(loop), ring.mul(x.poly, weight)))
 
 
-def _put(strings: Strings, axis: int, string: tuple[int, ...]) -> Strings:
+def _replace_string(strings: Strings, axis: int, string: tuple[int, ...]) -> Strings:
     return (*strings[:axis], string, *strings[axis + 1 :])
 
 
-def _play(roles: dict[int, object], string: tuple[int, ...], role: object) -> None:
+def _assign_role(roles: dict[int, object], string: tuple[int, ...], role: object) -> None:
     for digit in string:
-        need(roles.setdefault(digit, role) == role, f"expected digit {digit} in one axis only")
+        require(roles.setdefault(digit, role) == role, f"expected digit {digit} in one axis only")

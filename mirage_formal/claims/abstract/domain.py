@@ -67,26 +67,26 @@ class Abstract:
         return self.pieces if not self.single and self.axis == axis else ((extent, self.term),)
 
 
-def _whole(shape: Shape, e: Expr) -> Abstract:
+def _single_piece(shape: Shape, e: Expr) -> Abstract:
     return Abstract(shape, ((1, e),))
 
 
-def _joined(shape: Shape, axis: int, parts: Iterable[tuple[int, Expr]]) -> Abstract:
+def _join_pieces(shape: Shape, axis: int, parts: Iterable[tuple[int, Expr]]) -> Abstract:
     several = tuple(parts)
     if len({e for _, e in several}) == 1:
-        return _whole(shape, several[0][1])
+        return _single_piece(shape, several[0][1])
     return Abstract(shape, several, axis)
 
 
-def _mapped(a: Abstract, shape: Shape, function: Callable[[Expr], Expr]) -> Abstract:
-    return _joined(shape, a.axis, ((n, function(e)) for n, e in a.pieces))
+def _map_pieces(a: Abstract, shape: Shape, function: Callable[[Expr], Expr]) -> Abstract:
+    return _join_pieces(shape, a.axis, ((n, function(e)) for n, e in a.pieces))
 
 
-def _divided(a: Abstract, axis: int) -> bool:
+def _is_divided(a: Abstract, axis: int) -> bool:
     return not a.single and a.axis == axis
 
 
-def _refined(a: Pieces, b: Pieces) -> list[tuple[int, Expr, Expr]]:
+def _common_refinement(a: Pieces, b: Pieces) -> list[tuple[int, Expr, Expr]]:
     """Return the common refinement of two divisions of one axis."""
     out: list[tuple[int, Expr, Expr]] = []
     left, right = list(reversed(a)), list(reversed(b))
@@ -116,10 +116,10 @@ class AbstractDomain:
     def unary(self, kind: OpKind, a: Abstract) -> Abstract:
         """Return a product for square, a quotient for reciprocal, and an opaque function for other operators."""
         if kind is OpKind.SQUARE:
-            return _mapped(a, a.shape, lambda e: mul(e, e))
+            return _map_pieces(a, a.shape, lambda e: mul(e, e))
         if kind is OpKind.RECIPROCAL:
-            return _mapped(a, a.shape, lambda e: div(const(ONE), e))
-        return _mapped(a, a.shape, lambda e: unary(kind.value, e))
+            return _map_pieces(a, a.shape, lambda e: div(const(ONE), e))
+        return _map_pieces(a, a.shape, lambda e: unary(kind.value, e))
 
     def binary(self, kind: OpKind, a: Abstract, b: Abstract) -> Abstract:
         """Return the operator applied piece by piece, if both are divided alike or one is not divided.
@@ -128,13 +128,13 @@ class AbstractDomain:
         """
         shape = _broadcast(a.shape, b.shape)
         if a.single and b.single:
-            return _whole(shape, _BINARY[kind](a.term, b.term))
+            return _single_piece(shape, _BINARY[kind](a.term, b.term))
         axis = b.axis if a.single else a.axis
         if not a.single and not b.single and a.axis != b.axis:
-            a = _whole(a.shape, a.term)
+            a = _single_piece(a.shape, a.term)
             axis = b.axis
-        both = _refined(a.along(axis, shape[axis]), b.along(axis, shape[axis]))
-        return _joined(shape, axis, ((n, _BINARY[kind](x, y)) for n, x, y in both))
+        both = _common_refinement(a.along(axis, shape[axis]), b.along(axis, shape[axis]))
+        return _join_pieces(shape, axis, ((n, _BINARY[kind](x, y)) for n, x, y in both))
 
     def matmul(self, a: Abstract, b: Abstract, inner: int) -> Abstract:
         """Return sum(k, mul(a, b)), or a sum of such terms over the pieces of the contracted axis."""
@@ -143,30 +143,30 @@ class AbstractDomain:
         rows = () if a.single or a.axis == rank - 1 else a.pieces
         columns = () if b.single or b.axis == rank - 2 else b.pieces
         if rows and columns:
-            columns, b = (), _whole(b.shape, b.term)
+            columns, b = (), _single_piece(b.shape, b.term)
         left, right = a.along(rank - 1, inner), b.along(rank - 2, inner)
         if rows:
-            return _joined(shape, a.axis, ((n, _contract(((inner, e),), right)) for n, e in rows))
+            return _join_pieces(shape, a.axis, ((n, _contract(((inner, e),), right)) for n, e in rows))
         if columns:
-            return _joined(shape, b.axis, ((n, _contract(left, ((inner, e),))) for n, e in columns))
-        return _whole(shape, _contract(left, right))
+            return _join_pieces(shape, b.axis, ((n, _contract(left, ((inner, e),))) for n, e in columns))
+        return _single_piece(shape, _contract(left, right))
 
     def scale(self, a: Abstract, factor: Fraction) -> Abstract:
         """Return mul(constant, a)."""
-        return _mapped(a, a.shape, lambda e: mul(const(factor), e))
+        return _map_pieces(a, a.shape, lambda e: mul(const(factor), e))
 
     def offset(self, a: Abstract, constant: Fraction) -> Abstract:
         """Return add(a, constant)."""
-        return _mapped(a, a.shape, lambda e: add(e, const(constant)))
+        return _map_pieces(a, a.shape, lambda e: add(e, const(constant)))
 
     def sum(self, a: Abstract, axis: int, extent: int, kept: int) -> Abstract:
         """Return the expression of a sum of ``extent / kept`` elements."""
-        shape = _with(a.shape, axis, kept)
-        if not _divided(a, axis):
-            return _mapped(a, shape, lambda e: sum_(extent // kept, e))
+        shape = _with_extent(a.shape, axis, kept)
+        if not _is_divided(a, axis):
+            return _map_pieces(a, shape, lambda e: sum_(extent // kept, e))
         if all(n % kept == 0 for n, _ in a.pieces):
-            return _whole(shape, reduce(add, (sum_(n // kept, e) for n, e in a.pieces)))
-        return _whole(shape, sum_(extent // kept, a.term))
+            return _single_piece(shape, reduce(add, (sum_(n // kept, e) for n, e in a.pieces)))
+        return _single_piece(shape, sum_(extent // kept, a.term))
 
     def ordered(self, kind: OpKind, operands: tuple[Abstract, ...], axis: int, extent: int) -> tuple[Abstract, ...]:
         """Return opaque maxima, rescaling factors and rescaled sums.
@@ -174,13 +174,13 @@ class AbstractDomain:
         The max of a max is one max; a rescaling factor is exp(m - m), for any two iterations.
         """
         a = operands[0]
-        if _divided(a, axis):
-            a = _whole(a.shape, a.term)
-        shape = _with(a.shape, axis, 1)
+        if _is_divided(a, axis):
+            a = _single_piece(a.shape, a.term)
+        shape = _with_extent(a.shape, axis, 1)
         if kind is OpKind.ACCUM_RESCALED_SUM:
             rescaled = self.binary(OpKind.MUL, a, operands[1])
             return (self.sum(rescaled, axis, extent, 1),)
-        largest = _mapped(a, shape, _max)
+        largest = _map_pieces(a, shape, _max)
         if kind is OpKind.MAX:
             return (largest,)
         assert kind is OpKind.RUNNING_MAX
@@ -199,7 +199,7 @@ class AbstractDomain:
         for axis, n in enumerate(shape):
             if n == extent and prod(shape[:axis]) == before:
                 return Abstract(shape, a.pieces, axis)
-        return _whole(shape, a.term)
+        return _single_piece(shape, a.term)
 
     def transpose(self, a: Abstract, perm: tuple[int, ...]) -> Abstract:
         """Return the same terms."""
@@ -207,17 +207,17 @@ class AbstractDomain:
 
     def tiled(self, a: Abstract, axis: int) -> Abstract:
         """Return the value as one piece if it is divided along the axis: its pieces cannot be told apart any longer."""
-        return _whole(a.shape, a.term) if _divided(a, axis) else a
+        return _single_piece(a.shape, a.term) if _is_divided(a, axis) else a
 
     def concat(self, a: Abstract, b: Abstract, axis: int) -> Abstract:
         """Return the pieces of both operands."""
         parts = [*self._along(a, axis), *self._along(b, axis)]
-        return _joined(_with(a.shape, axis, a.shape[axis] + b.shape[axis]), axis, parts)
+        return _join_pieces(_with_extent(a.shape, axis, a.shape[axis] + b.shape[axis]), axis, parts)
 
     def slice(self, a: Abstract, axis: int, start: int, stop: int) -> Abstract:
         """Return the same terms; of several pieces along the axis, those that the slice overlaps."""
-        shape = _with(a.shape, axis, stop - start)
-        if not _divided(a, axis):
+        shape = _with_extent(a.shape, axis, stop - start)
+        if not _is_divided(a, axis):
             return replace(a, shape=shape)
         kept: list[tuple[int, Expr]] = []
         first = 0
@@ -226,18 +226,18 @@ class AbstractDomain:
             first += n
             if met > 0:
                 kept.append((met, e))
-        return _joined(shape, axis, kept)
+        return _join_pieces(shape, axis, kept)
 
     def padded(self, a: Abstract, axis: int, before: int, after: int) -> Abstract:
         """Return the same terms: zeros count as elements of the adjacent pieces."""
         (n, first), *rest = self._along(a, axis)
         *rest, (m, last) = [(n + before, first), *rest]
-        shape = _with(a.shape, axis, before + a.shape[axis] + after)
-        return _joined(shape, axis, [*rest, (m + after, last)])
+        shape = _with_extent(a.shape, axis, before + a.shape[axis] + after)
+        return _join_pieces(shape, axis, [*rest, (m + after, last)])
 
     def repeat(self, a: Abstract, axis: int, times: int) -> Abstract:
         """Return the same terms."""
-        return replace(a, shape=_with(a.shape, axis, times))
+        return replace(a, shape=_with_extent(a.shape, axis, times))
 
     @staticmethod
     def _along(a: Abstract, axis: int) -> Pieces:
@@ -245,10 +245,10 @@ class AbstractDomain:
 
 
 def _contract(left: Pieces, right: Pieces) -> Expr:
-    return reduce(add, (sum_(n, mul(x, y)) for n, x, y in _refined(left, right)))
+    return reduce(add, (sum_(n, mul(x, y)) for n, x, y in _common_refinement(left, right)))
 
 
-def _with(shape: Shape, axis: int, extent: int) -> Shape:
+def _with_extent(shape: Shape, axis: int, extent: int) -> Shape:
     return (*shape[:axis], extent, *shape[axis + 1 :])
 
 
@@ -256,7 +256,7 @@ def _sub(a: Expr, b: Expr) -> Expr:
     return add(a, mul(const(MINUS_ONE), b))
 
 
-def _of_sum(kind: OpKind) -> Callable[[Expr, Expr], Expr]:
+def _function_of_sum(kind: OpKind) -> Callable[[Expr, Expr], Expr]:
     """Return a function of two terms: the opaque function of their sum, named like an operator."""
     return lambda a, b: unary(kind.value, add(a, b))
 
@@ -267,8 +267,8 @@ _BINARY: Final[dict[OpKind, Callable[[Expr, Expr], Expr]]] = {
     OpKind.MUL: mul,
     OpKind.DIV: div,
     OpKind.DIV_NO_NAN: div,
-    **{kind: _of_sum(kind) for kind in (OpKind.MAXIMUM, OpKind.MINIMUM)},
-    **{kind: _of_sum(kind) for kind in (OpKind.SELECT, OpKind.EQ, OpKind.LT, OpKind.LE)},
+    **{kind: _function_of_sum(kind) for kind in (OpKind.MAXIMUM, OpKind.MINIMUM)},
+    **{kind: _function_of_sum(kind) for kind in (OpKind.SELECT, OpKind.EQ, OpKind.LT, OpKind.LE)},
 }
 
 
@@ -288,7 +288,7 @@ def program_inputs(graph: KernelGraph) -> tuple[Abstract, ...]:
     names = [source.name for source in graph.inputs]
     if len(set(names)) != len(names):
         raise GraphError(f"expected distinct input names, got {names}")
-    return tuple(_whole(source.tensor.shape, var(source.name)) for source in graph.inputs)
+    return tuple(_single_piece(source.tensor.shape, var(source.name)) for source in graph.inputs)
 
 
 _Out = TypeVar("_Out")

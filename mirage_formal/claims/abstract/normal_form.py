@@ -59,7 +59,7 @@ Polynomial = tuple[tuple[int, int], ...]
 ONE: Final = 0
 
 
-class Tie(Exception):
+class AmbiguousLeadingTerm(Exception):
     """Two distinct monomials have the same valuation, so division has no leading term; containment stays unknown."""
 
 
@@ -242,11 +242,11 @@ class NormalForms:
             self._polynomial_values[p] = found
         return found
 
-    def _leading(self, monomials: Iterator[int] | list[int]) -> int:
+    def _leading_monomial(self, monomials: Iterator[int] | list[int]) -> int:
         """Return the monomial of greatest value."""
         ranked = sorted(monomials, key=self._monomial_value, reverse=True)
         if len(ranked) > 1 and self._monomial_value(ranked[0]) == self._monomial_value(ranked[1]):
-            raise Tie
+            raise AmbiguousLeadingTerm
         return ranked[0]
 
     def _quotient(self, p: int, q: int) -> int | None:
@@ -264,11 +264,11 @@ class NormalForms:
         divisor = self.polynomials[q]
         if sum(rest.values()) % sum(c for _, c in divisor):
             return None
-        lead = self._leading([m for m, _ in divisor])
+        lead = self._leading_monomial([m for m, _ in divisor])
         lead_count = dict(divisor)[lead]
         quotient: dict[int, int] = {}
         while rest:
-            top = self._leading(list(rest))
+            top = self._leading_monomial(list(rest))
             factor = self._monomial_quotient(top, lead)
             # A quotient without atoms is a number, and numbers alone are no terms.
             if factor is None or not factor[1] or rest[top] % lead_count:

@@ -11,14 +11,14 @@ from typing import Final, Protocol
 
 from mirage_formal.claims.abstract.normal_form import (
     ONE,
+    AmbiguousLeadingTerm,
     InArgument,
     InContext,
     InDenominator,
     NormalForms,
-    Tie,
     Witness,
 )
-from mirage_formal.claims.abstract.rewrite import TooLong, certify, inside
+from mirage_formal.claims.abstract.rewrite import CertificateTooLong, certify, certify_occurrence
 from mirage_formal.logic.axioms import Binding
 from mirage_formal.logic.certificate import Certificate
 from mirage_formal.logic.session import Answer, AxiomSession
@@ -205,7 +205,7 @@ class NormalFormOracle:
             return Answer.REFUTED
         try:
             return Answer.REFUTED if self._forms.contained(self._forms.of(e), form) is None else Answer.PROVED
-        except Tie:
+        except AmbiguousLeadingTerm:
             return Answer.UNKNOWN
 
     def certificate(self, e: Expr) -> Certificate | None:
@@ -217,8 +217,8 @@ class NormalFormOracle:
             return None
         target = self.targets[self._where[e]]
         try:
-            return inside(e, target) or _certificate(e, target)
-        except TooLong:
+            return certify_occurrence(e, target) or _certificate(e, target)
+        except CertificateTooLong:
             return None
 
 
@@ -249,7 +249,7 @@ def _steps(forms: NormalForms, e: Expr, witness: Witness) -> Iterator[tuple[str,
                 counts[m] -= 1
             case InArgument(a, m, _):
                 extent, atoms, below = forms.monomials[m]
-                atoms = _without(atoms, a)
+                atoms = _remove_atom(atoms, a)
                 function = forms.function(a)
                 yield f"sub-{function}", {"x": here}
                 here = unary(function, here)
@@ -271,7 +271,7 @@ def _steps(forms: NormalForms, e: Expr, witness: Witness) -> Iterator[tuple[str,
             here = add(here, rest)
 
 
-def _without(atoms: tuple[int, ...], a: int) -> tuple[int, ...]:
+def _remove_atom(atoms: tuple[int, ...], a: int) -> tuple[int, ...]:
     at = atoms.index(a)
     return atoms[:at] + atoms[at + 1 :]
 

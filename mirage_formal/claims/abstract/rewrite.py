@@ -20,7 +20,7 @@ from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Va
 _FRAMES = 200_000
 
 
-class TooLong(ValueError):
+class CertificateTooLong(ValueError):
     """A certificate would need more instances than a solver is asked about."""
 
 
@@ -44,13 +44,13 @@ class Normaliser:
         schema = self.axioms.axioms[axiom]
         self.instances[Instance(axiom, tuple(binding[name] for name, _ in schema.variables))] = None
         if len(self.instances) > self._most:
-            raise TooLong(f"expected at most {self._most} instances of axioms")
+            raise CertificateTooLong(f"expected at most {self._most} instances of axioms")
         return instantiate(schema.conclusion.left, binding), instantiate(schema.conclusion.right, binding)
 
     def normalise(self, e: Expr) -> Expr:
         """Return the normal form of a term."""
-        with _deep():
-            return self._normal(e)
+        with _deep_recursion():
+            return self._normal_form(e)
 
     def _forward(self, axiom: str, e: Expr, **binding: Expr | int) -> Expr:
         left, right = self.use(axiom, binding)
@@ -62,7 +62,7 @@ class Normaliser:
         assert right is e, f"{axiom} does not rewrite this term from right to left"
         return left
 
-    def _normal(self, e: Expr) -> Expr:
+    def _normal_form(self, e: Expr) -> Expr:
         found = self._memo.get(e)
         if found is not None:
             return found
@@ -71,11 +71,11 @@ class Normaliser:
             case Var() | Const():
                 out = e
             case Unary(function, a):
-                out = Unary(function, self._normal(a))
+                out = Unary(function, self._normal_form(a))
             case Sum(i, a):
-                out = self._root(Sum(i, self._normal(a)))
+                out = self._root(Sum(i, self._normal_form(a)))
             case Add(a, b) | Mul(a, b) | Div(a, b):
-                out = self._root(type(e)(self._normal(a), self._normal(b)))
+                out = self._root(type(e)(self._normal_form(a), self._normal_form(b)))
         self._memo[e] = self._memo[out] = out
         return out
 
@@ -87,15 +87,15 @@ class Normaliser:
             case Sum(1, x):
                 return self._forward("sum-one", e, x=x)
             case Sum(i, Sum(j, x)):
-                return self._normal(self._forward("sum-sum", e, i=i, j=j, x=x))
+                return self._normal_form(self._forward("sum-sum", e, i=i, j=j, x=x))
             case Sum(i, Add(x, y)):
-                return self._normal(self._forward("sum-over-add", e, i=i, x=x, y=y))
+                return self._normal_form(self._forward("sum-over-add", e, i=i, x=x, y=y))
             case Sum(i, Div(x, y)):
-                return self._normal(self._forward("sum-div", e, i=i, x=x, y=y))
+                return self._normal_form(self._forward("sum-div", e, i=i, x=x, y=y))
             case Div(Div(x, y), z):
-                return self._normal(self._forward("div-div", e, x=x, y=y, z=z))
+                return self._normal_form(self._forward("div-div", e, x=x, y=y, z=z))
             case Div(Add(x, y), z):
-                return self._normal(self._forward("div-over-add", e, x=x, y=y, z=z))
+                return self._normal_form(self._forward("div-over-add", e, x=x, y=y, z=z))
             case Mul():
                 return self._product(e)
             case Add():
@@ -105,11 +105,11 @@ class Normaliser:
     def _product(self, e: Mul) -> Expr:
         match e:
             case Mul(x, Add(y, z)):
-                return self._normal(self._forward("mul-over-add", e, x=x, y=y, z=z))
+                return self._normal_form(self._forward("mul-over-add", e, x=x, y=y, z=z))
             case Mul(x, Div(y, z)):
-                return self._normal(self._forward("mul-div", e, x=x, y=y, z=z))
+                return self._normal_form(self._forward("mul-div", e, x=x, y=y, z=z))
             case Mul(Sum(i, x), y):
-                return self._normal(self._backward("sum-mul", e, i=i, x=x, y=y))
+                return self._normal_form(self._backward("sum-mul", e, i=i, x=x, y=y))
             case Mul((Add() | Div()) as x, y) | Mul(x, Sum() as y):
                 return self._root(self._forward("mul-comm", e, x=x, y=y))
         return self._sort(e)
@@ -120,7 +120,7 @@ class Normaliser:
         assoc, comm = ("add-assoc", "add-comm") if kind is Add else ("mul-assoc", "mul-comm")
         x, y = e.left, e.right
         if isinstance(x, kind):
-            return self._normal(self._forward(assoc, e, x=x.left, y=x.right, z=y))
+            return self._normal_form(self._forward(assoc, e, x=x.left, y=x.right, z=y))
         if isinstance(y, kind):
             first, rest = y.left, y.right
             if order_key(x) <= order_key(first):
@@ -128,14 +128,14 @@ class Normaliser:
             nested = self._backward(assoc, e, x=x, y=first, z=rest)
             assert isinstance(nested, kind)
             swapped = kind(self._forward(comm, nested.left, x=x, y=first), rest)
-            return self._normal(self._forward(assoc, swapped, x=first, y=x, z=rest))
+            return self._normal_form(self._forward(assoc, swapped, x=first, y=x, z=rest))
         if order_key(x) > order_key(y):
             return self._forward(comm, e, x=x, y=y)
         return e
 
 
 @contextmanager
-def _deep() -> Iterator[None]:
+def _deep_recursion() -> Iterator[None]:
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, _FRAMES))
     try:
@@ -175,7 +175,7 @@ def certify(
     return Certificate(expression, target, tuple(proof.instances))
 
 
-def inside(expression: Expr, target: Expr, axioms: AxiomSet | None = None) -> Certificate | None:
+def certify_occurrence(expression: Expr, target: Expr, axioms: AxiomSet | None = None) -> Certificate | None:
     """Return a certificate that a term occurs in the target up to the order of factors and terms; None if not.
 
     It needs no normal form; that of a power of a quotient of sums may have thousands of products.

@@ -20,7 +20,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.batched import BatchedDomain
-from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, Untiled
+from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, UntiledDomain
 from mirage_formal.semantics.interpreter import evaluate
 
 #: Classes of the coordinates of one axis, numbered from 0 without gaps; None is one class.
@@ -43,7 +43,7 @@ class Grouped:
     values: NDArray[Any]
 
 
-class GroupedDomain(Untiled[Grouped]):
+class GroupedDomain(UntiledDomain[Grouped]):
     """A domain of compressed tensors for the interpreter.
 
     Sound: every operator is applied to values whose classes are those of a common refinement, so that each value of the
@@ -74,7 +74,7 @@ class GroupedDomain(Untiled[Grouped]):
 
     def binary(self, kind: OpKind, a: Grouped, b: Grouped) -> Grouped:
         """Implement ``Domain.binary``."""
-        shape, labels, x, y = joined(a, b, range(len(a.shape)))
+        shape, labels, x, y = refine_pair(a, b, range(len(a.shape)))
         return Grouped(shape, labels, self.elements.binary(kind, x, y))
 
     # --- sums ----------------------------------------------------------------------------------------------------
@@ -82,13 +82,13 @@ class GroupedDomain(Untiled[Grouped]):
     def matmul(self, a: Grouped, b: Grouped, inner: int) -> Grouped:
         """Implement ``Domain.matmul``."""
         rank = len(a.shape)
-        shape, labels, x, y = joined(a, b, range(rank - 2))
-        common, left, right = _common(a.labels[-1], b.labels[-2])
-        x, y = _taken(x, rank, left), _taken(y, rank - 1, right)
-        number = _classes(common)
+        shape, labels, x, y = refine_pair(a, b, range(rank - 2))
+        common, left, right = _common_refinement(a.labels[-1], b.labels[-2])
+        x, y = _take_classes(x, rank, left), _take_classes(y, rank - 1, right)
+        number = _class_count(common)
         x = np.broadcast_to(x, (*x.shape[:-1], number)) * _counts(inner, common, x.dtype)
         y = np.broadcast_to(y, (*y.shape[:-2], number, y.shape[-1]))
-        _moderate((*(max(m, n) for m, n in zip(x.shape[:-2], y.shape[:-2], strict=True)), x.shape[-2], y.shape[-1]))
+        _check_size((*(max(m, n) for m, n in zip(x.shape[:-2], y.shape[:-2], strict=True)), x.shape[-2], y.shape[-1]))
         found = self.elements.matmul(x, y, inner)
         lead = tuple(labels[: rank - 2])
         return Grouped((*shape[: rank - 2], a.shape[-2], b.shape[-1]), (*lead, a.labels[-2], b.labels[-1]), found)
@@ -99,9 +99,9 @@ class GroupedDomain(Untiled[Grouped]):
             a = self.reshape(a, (*a.shape[:axis], extent // kept, kept, *a.shape[axis + 1 :]))
             found = self.sum(a, axis, extent // kept, 1)
             return self.reshape(found, (*a.shape[:axis], kept, *a.shape[axis + 2 :]))
-        counts = _along(_counts(extent, a.labels[axis], a.values.dtype), axis + 1, a.values.ndim)
+        counts = _shape_along(_counts(extent, a.labels[axis], a.values.dtype), axis + 1, a.values.ndim)
         weighed = a.values * counts
-        return _reduced(a, axis, self.elements.sum(weighed, axis, weighed.shape[axis + 1], 1))
+        return _reduced_tensor(a, axis, self.elements.sum(weighed, axis, weighed.shape[axis + 1], 1))
 
     def softmax(self, a: Grouped, axis: int, extent: int) -> Grouped:
         """Implement ``Domain.softmax``."""
@@ -113,18 +113,18 @@ class GroupedDomain(Untiled[Grouped]):
         """Implement ``Domain.ordered``."""
         if kind is OpKind.MAX:
             (a,) = operands
-            return (_reduced(a, axis, a.values.max(axis=axis + 1, keepdims=True)),)
+            return (_reduced_tensor(a, axis, a.values.max(axis=axis + 1, keepdims=True)),)
         # What is carried from one iteration to the next depends on each of them.
-        each = [_written_out(operand, LOOP_AXIS) for operand in operands]
+        each = [_expand_axis(operand, LOOP_AXIS) for operand in operands]
         if kind is OpKind.RUNNING_MAX:
             found = self.elements.ordered(kind, (each[0].values,), axis, extent)
-            return tuple(_reduced(each[0], axis, values) for values in found)
-        shape, labels, x, factor = joined(each[0], each[1], range(len(each[0].shape)))
-        classes = tuple(map(_classes, labels))
+            return tuple(_reduced_tensor(each[0], axis, values) for values in found)
+        shape, labels, x, factor = refine_pair(each[0], each[1], range(len(each[0].shape)))
+        classes = tuple(map(_class_count, labels))
         x = np.broadcast_to(x, (len(x), *classes))
         factor = np.broadcast_to(factor, (len(factor), *classes))
         (state,) = self.elements.ordered(kind, (x, factor), axis, extent)
-        return (_reduced(Grouped(shape, labels, x), axis, state),)
+        return (_reduced_tensor(Grouped(shape, labels, x), axis, state),)
 
     # --- layout --------------------------------------------------------------------------------------------------
 
@@ -132,15 +132,15 @@ class GroupedDomain(Untiled[Grouped]):
         """Implement ``Domain.reshape``."""
         labels: list[Labels] = []
         values, at = a.values, 1
-        for olds, news in runs(a.shape, shape):
+        for olds, news in axis_groups(a.shape, shape):
             inside = [a.labels[i] for i in olds]
-            flat = _merged([a.shape[i] for i in olds], inside)
-            number = _classes(flat)
+            flat = _merge_classes([a.shape[i] for i in olds], inside)
+            number = _class_count(flat)
             values = values.reshape(*values.shape[:at], number, *values.shape[at + len(olds) :])
-            cut, taken = _split([shape[i] for i in news], flat)
+            cut, taken = _split_classes([shape[i] for i in news], flat)
             values = np.take(values, taken.reshape(-1), axis=at)
             values = values.reshape((*values.shape[:at], *taken.shape, *values.shape[at + 1 :]))
-            _moderate(values.shape)
+            _check_size(values.shape)
             labels += cut
             at += len(news)
         return Grouped(shape, tuple(labels), values)
@@ -152,14 +152,14 @@ class GroupedDomain(Untiled[Grouped]):
 
     def concat(self, a: Grouped, b: Grouped, axis: int) -> Grouped:
         """Implement ``Domain.concat``."""
-        shape, labels, x, y = joined(a, b, [i for i in range(len(a.shape)) if i != axis])
-        whole = [_classes(item) for item in labels]
+        shape, labels, x, y = refine_pair(a, b, [i for i in range(len(a.shape)) if i != axis])
+        whole = [_class_count(item) for item in labels]
         parts = []
         for item, values in ((a, x), (b, y)):
-            size = (len(values), *whole[:axis], _classes(item.labels[axis]), *whole[axis + 1 :])
+            size = (len(values), *whole[:axis], _class_count(item.labels[axis]), *whole[axis + 1 :])
             parts.append(np.broadcast_to(values, size))
-        along = [_numbers(item.shape[axis], item.labels[axis]) for item in (a, b)]
-        along[1] = along[1] + _classes(a.labels[axis])
+        along = [_class_numbers(item.shape[axis], item.labels[axis]) for item in (a, b)]
+        along[1] = along[1] + _class_count(a.labels[axis])
         extent = a.shape[axis] + b.shape[axis]
         return Grouped(
             (*shape[:axis], extent, *shape[axis + 1 :]),
@@ -181,7 +181,7 @@ class GroupedDomain(Untiled[Grouped]):
         return Grouped((*a.shape[:axis], times, *a.shape[axis + 1 :]), a.labels, a.values)
 
 
-def run_grouped(graph: KernelGraph, inputs: Sequence[Grouped], elements: BatchedDomain) -> tuple[Grouped, ...]:
+def run_compressed(graph: KernelGraph, inputs: Sequence[Grouped], elements: BatchedDomain) -> tuple[Grouped, ...]:
     """Return the outputs of a µGraph on compressed inputs, in the float type of their values.
 
     Overflow, division by zero and roots of negative numbers give inf or nan without a warning.
@@ -194,7 +194,9 @@ def run_grouped(graph: KernelGraph, inputs: Sequence[Grouped], elements: Batched
         return evaluate(graph, inputs, GroupedDomain(elements))
 
 
-def joined(a: Grouped, b: Grouped, axes: Sequence[int]) -> tuple[Shape, tuple[Labels, ...], NDArray[Any], NDArray[Any]]:
+def refine_pair(
+    a: Grouped, b: Grouped, axes: Sequence[int]
+) -> tuple[Shape, tuple[Labels, ...], NDArray[Any], NDArray[Any]]:
     """Return two tensors over the coarsest common refinement of their classes along these axes.
 
     Returns:
@@ -205,33 +207,33 @@ def joined(a: Grouped, b: Grouped, axes: Sequence[int]) -> tuple[Shape, tuple[La
     x, y = a.values, b.values
     for axis in axes:
         shape[axis] = max(a.shape[axis], b.shape[axis])
-        common, left, right = _common(a.labels[axis], b.labels[axis])
-        x, y = _taken(x, axis + 1, left), _taken(y, axis + 1, right)
+        common, left, right = _common_refinement(a.labels[axis], b.labels[axis])
+        x, y = _take_classes(x, axis + 1, left), _take_classes(y, axis + 1, right)
         labels[axis] = common
-    _moderate((len(x), *(_classes(item) for item in labels)))
+    _check_size((len(x), *(_class_count(item) for item in labels)))
     return tuple(shape), tuple(labels), x, y
 
 
-def _common(a: Labels, b: Labels) -> tuple[Labels, NDArray[np.int64] | None, NDArray[np.int64] | None]:
+def _common_refinement(a: Labels, b: Labels) -> tuple[Labels, NDArray[np.int64] | None, NDArray[np.int64] | None]:
     """Return the common refinement of two partitions, and the class of each in either; None where they are equal."""
     if a is None or b is None:
         return (b if a is None else a), None, None
     if a is b or np.array_equal(a, b):
         return a, None, None
-    number = _classes(b)
+    number = _class_count(b)
     pairs, labels = np.unique(a * number + b, return_inverse=True)
     return labels.reshape(-1).astype(np.int64), pairs // number, pairs % number
 
 
-def _taken(values: NDArray[Any], axis: int, chosen: NDArray[np.int64] | None) -> NDArray[Any]:
+def _take_classes(values: NDArray[Any], axis: int, chosen: NDArray[np.int64] | None) -> NDArray[Any]:
     return values if chosen is None else np.take(values, chosen, axis=axis)
 
 
-def _classes(labels: Labels) -> int:
+def _class_count(labels: Labels) -> int:
     return 1 if labels is None else int(labels.max()) + 1
 
 
-def _numbers(extent: int, labels: Labels) -> NDArray[np.int64]:
+def _class_numbers(extent: int, labels: Labels) -> NDArray[np.int64]:
     return np.zeros(extent, dtype=np.int64) if labels is None else labels
 
 
@@ -240,31 +242,31 @@ def _counts(extent: int, labels: Labels, dtype: Any) -> NDArray[Any]:
     return counts.astype(dtype)
 
 
-def _along(numbers: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
+def _shape_along(numbers: NDArray[Any], axis: int, rank: int) -> NDArray[Any]:
     return numbers.reshape([-1 if i == axis else 1 for i in range(rank)])
 
 
-def _moderate(shape: Sequence[int]) -> None:
+def _check_size(shape: Sequence[int]) -> None:
     if prod(shape) > MAX_VALUES:
         raise TooManyClasses
 
 
-def _reduced(a: Grouped, axis: int, values: NDArray[Any]) -> Grouped:
+def _reduced_tensor(a: Grouped, axis: int, values: NDArray[Any]) -> Grouped:
     labels = (*a.labels[:axis], None, *a.labels[axis + 1 :])
     return Grouped((*a.shape[:axis], 1, *a.shape[axis + 1 :]), labels, values)
 
 
-def _written_out(a: Grouped, axis: int) -> Grouped:
+def _expand_axis(a: Grouped, axis: int) -> Grouped:
     """Return the same tensor with a class for each coordinate of an axis."""
     extent = a.shape[axis]
     if extent == 1:
         return a
-    values = np.take(a.values, _numbers(extent, a.labels[axis]), axis=axis + 1)
-    _moderate(values.shape)
+    values = np.take(a.values, _class_numbers(extent, a.labels[axis]), axis=axis + 1)
+    _check_size(values.shape)
     return Grouped(a.shape, (*a.labels[:axis], np.arange(extent), *a.labels[axis + 1 :]), values)
 
 
-def _merged(extents: Sequence[int], labels: Sequence[Labels]) -> Labels:
+def _merge_classes(extents: Sequence[int], labels: Sequence[Labels]) -> Labels:
     """Return the classes of several axes merged into one: those of every combination, in row-major order."""
     if all(item is None for item in labels):
         return None
@@ -272,11 +274,11 @@ def _merged(extents: Sequence[int], labels: Sequence[Labels]) -> Labels:
         raise TooManyClasses
     flat = np.zeros(1, dtype=np.int64)
     for extent, item in zip(extents, labels, strict=True):
-        flat = (flat[:, None] * _classes(item) + _numbers(extent, item)[None, :]).reshape(-1)
+        flat = (flat[:, None] * _class_count(item) + _class_numbers(extent, item)[None, :]).reshape(-1)
     return flat
 
 
-def _split(extents: Sequence[int], flat: Labels) -> tuple[list[Labels], NDArray[np.int64]]:
+def _split_classes(extents: Sequence[int], flat: Labels) -> tuple[list[Labels], NDArray[np.int64]]:
     """Return the classes of the axes into which one axis is split, and the class of the one for each combination."""
     if flat is None:
         return [None] * len(extents), np.zeros((1,) * len(extents), dtype=np.int64)
@@ -284,13 +286,13 @@ def _split(extents: Sequence[int], flat: Labels) -> tuple[list[Labels], NDArray[
     cut: list[Labels] = []
     for axis in range(len(extents)):
         slices = np.moveaxis(table, axis, 0).reshape(table.shape[axis], -1)
-        first, labels = _distinct(slices)
+        first, labels = _distinct_rows(slices)
         table = np.take(table, first, axis=axis)
         cut.append(None if len(first) == 1 else labels)
     return cut, table
 
 
-def _distinct(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _distinct_rows(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the number of the first of each set of equal rows, and the set of every row."""
     # Rows with one sum are nearly always equal; where they are not, rows are compared as they are.
     sums = rows @ np.random.default_rng(1).integers(1, 1 << 62, rows.shape[1])
@@ -300,7 +302,7 @@ def _distinct(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.in
     return first, labels.reshape(-1).astype(np.int64)
 
 
-def runs(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[int]]]:
+def axis_groups(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[int]]]:
     """Yield minimal runs of old and new axes with equally many elements, in order; remaining axes have one element."""
     i = j = 0
     while i < len(old) or j < len(new):
@@ -315,4 +317,4 @@ def runs(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[int]]]:
         yield olds, news
 
 
-__all__ = ["Grouped", "GroupedDomain", "TooManyClasses", "joined", "run_grouped", "runs"]
+__all__ = ["Grouped", "GroupedDomain", "TooManyClasses", "axis_groups", "refine_pair", "run_compressed"]

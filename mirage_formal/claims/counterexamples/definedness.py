@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, TooManyClasses, run_grouped
-from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, exactly
+from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, TooManyClasses, run_compressed
+from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, without_error
 from mirage_formal.claims.counterexamples.sparse import classes
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
@@ -56,7 +56,7 @@ def _nonzero(a: NDArray[Any]) -> bool:
     return bool(((np.abs(a[0]) > a[1]) & np.isfinite(a[0])).all())
 
 
-def unmet(program: KernelGraph, candidate: KernelGraph, doubtful: bool, *, seed: int = 0) -> Unknown | None:
+def check_conditions(program: KernelGraph, candidate: KernelGraph, doubtful: bool, *, seed: int = 0) -> Unknown | None:
     """Return Unknown if the conditions of a proof hold at no input that is tried; None if they hold at one.
 
     Sound: it only ever takes an answer back. That it does not is evidence in float64, beyond what rounding may have
@@ -74,14 +74,14 @@ def unmet(program: KernelGraph, candidate: KernelGraph, doubtful: bool, *, seed:
     if not doubtful:
         return None
     inputs = [source.tensor for source in program.inputs]
-    if any(_defined(program, point) and _defined(candidate, point) for point in _points(inputs, seed)):
+    if any(_is_defined(program, point) and _is_defined(candidate, point) for point in _points(inputs, seed)):
         return None
     return Unknown(NEVER)
 
 
-def _defined(graph: KernelGraph, point: Sequence[Grouped]) -> bool:
+def _is_defined(graph: KernelGraph, point: Sequence[Grouped]) -> bool:
     try:
-        run_grouped(graph, point, _ConditionsDomain())
+        run_compressed(graph, point, _ConditionsDomain())
     except (_Undefined, TooManyClasses):
         return False
     return True
@@ -95,42 +95,44 @@ def _points(inputs: Sequence[DTensor], seed: int) -> Iterator[list[Grouped]]:
     rng = np.random.default_rng(seed)
     for number in range(POINTS):
         scale = _SCALES[number // 3 % len(_SCALES)]
-        yield [_fitting(_random(rng, tensor.shape, scale, number % 3), tensor) for tensor in inputs]
+        yield [_fit_mask(_random(rng, tensor.shape, scale, number % 3), tensor) for tensor in inputs]
         if number < len(_CORNERS):
             value = _CORNERS[number]
-            yield [_fitting(_constant(rng, tensor.shape, value, few=False), tensor) for tensor in inputs]
-            yield [_fitting(_constant(rng, tensor.shape, value, few=True), tensor) for tensor in inputs]
+            yield [_fit_mask(_constant(rng, tensor.shape, value, few=False), tensor) for tensor in inputs]
+            yield [_fit_mask(_constant(rng, tensor.shape, value, few=True), tensor) for tensor in inputs]
 
 
-def _fitting(drawn: Grouped, tensor: DTensor) -> Grouped:
+def _fit_mask(drawn: Grouped, tensor: DTensor) -> Grouped:
     """Return the drawn values, as zeros and ones for a mask."""
     if tensor.dtype.floating:
         return drawn
-    return Grouped(drawn.shape, drawn.labels, exactly((drawn.values[0] > 0).astype(np.float64)))
+    return Grouped(drawn.shape, drawn.labels, without_error((drawn.values[0] > 0).astype(np.float64)))
 
 
 def _random(rng: np.random.Generator, shape: Shape, scale: float, sign: int) -> Grouped:
     """Return normal values: of both signs, positive only, or negative only."""
-    labels, size = _cut(rng, shape)
+    labels, size = _axis_classes(rng, shape)
     values = scale * rng.normal(0.0, 1.0, size)
     if sign:
         values = np.abs(values) if sign == 1 else -np.abs(values)
-    return Grouped(shape, labels, exactly(values))
+    return Grouped(shape, labels, without_error(values))
 
 
 def _constant(rng: np.random.Generator, shape: Shape, value: float, *, few: bool) -> Grouped:
     """Return one value everywhere, or everywhere except for a few elements."""
     if not few:
-        return Grouped(shape, (None,) * len(shape), exactly(np.full((1,) * len(shape), value)))
-    labels, size = _cut(rng, shape)
+        return Grouped(shape, (None,) * len(shape), without_error(np.full((1,) * len(shape), value)))
+    labels, size = _axis_classes(rng, shape)
     values = np.where(rng.random(size) < 0.3, rng.integers(-2, 3, size).astype(np.float64), value)
-    return Grouped(shape, labels, exactly(values))
+    return Grouped(shape, labels, without_error(values))
 
 
-def _cut(rng: np.random.Generator, shape: Shape) -> tuple[tuple[NDArray[np.int64] | None, ...], tuple[int, ...]]:
+def _axis_classes(
+    rng: np.random.Generator, shape: Shape
+) -> tuple[tuple[NDArray[np.int64] | None, ...], tuple[int, ...]]:
     """Return classes of every axis: the first and the last coordinate and one more, and the rest by parity."""
     cut = [classes(extent, {0, extent - 1, int(rng.integers(extent))}, parity=True) for extent in shape]
     return tuple(labels for labels, _ in cut), tuple(len(first) for _, first in cut)
 
 
-__all__ = ["NEVER", "POINTS", "unmet"]
+__all__ = ["NEVER", "POINTS", "check_conditions"]

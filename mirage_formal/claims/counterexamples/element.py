@@ -14,7 +14,7 @@ from typing import Any, Final, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.counterexamples.compressed_tensor import runs
+from mirage_formal.claims.counterexamples.compressed_tensor import axis_groups
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
@@ -35,8 +35,8 @@ from mirage_formal.semantics.straight_line_trace import (
     Tape,
     Transpose,
     Unary,
-    operands,
-    record,
+    record_tape,
+    step_operands,
 )
 
 #: Ascending coordinates along every axis; a box holds the elements at all their combinations.
@@ -47,7 +47,7 @@ Source = Callable[[int, Box], NDArray[Any]]
 MAX_ELEMENTS: Final = 1 << 26
 
 
-def element(graph: KernelGraph, source: Source, output: int, index: tuple[int, ...]) -> float | None:
+def evaluate_element(graph: KernelGraph, source: Source, output: int, index: tuple[int, ...]) -> float | None:
     """Return one element of an output; None if it depends on too many elements.
 
     Args:
@@ -59,8 +59,8 @@ def element(graph: KernelGraph, source: Source, output: int, index: tuple[int, .
     Raises:
         GraphError: The graph is not well-formed.
     """
-    tape = record(graph)
-    boxes = _needed(tape, tape.outputs[output], index)
+    tape = record_tape(graph)
+    boxes = _needed_boxes(tape, tape.outputs[output], index)
     if boxes is None:
         return None
     domain = FloatDomain()
@@ -71,16 +71,16 @@ def element(graph: KernelGraph, source: Source, output: int, index: tuple[int, .
             if isinstance(step, Load):
                 values[number] = np.asarray(source(step.index, boxes[number]), dtype=np.float64)
                 continue
-            wanted = _back(step, tape, boxes[number])
+            wanted = _operand_boxes(step, tape, boxes[number])
             given = [
-                _restricted(values[operand], boxes[operand], box)
-                for operand, box in zip(operands(step), wanted, strict=True)
+                _restrict(values[operand], boxes[operand], box)
+                for operand, box in zip(step_operands(step), wanted, strict=True)
             ]
-            values[number] = _forward(step, tape, boxes[number], wanted, given, domain)
+            values[number] = _evaluate_step(step, tape, boxes[number], wanted, given, domain)
     return float(values[tape.outputs[output]].reshape(()))
 
 
-def _needed(tape: Tape, root: int, index: tuple[int, ...]) -> dict[int, Box] | None:
+def _needed_boxes(tape: Tape, root: int, index: tuple[int, ...]) -> dict[int, Box] | None:
     """Return, for every needed step, the smallest box that its readers cover; None if the boxes are too large."""
     boxes: dict[int, Box] = {root: tuple(np.array([i]) for i in index)}
     total = 0
@@ -91,15 +91,15 @@ def _needed(tape: Tape, root: int, index: tuple[int, ...]) -> dict[int, Box] | N
         if total > MAX_ELEMENTS:
             return None
         step = tape.steps[number]
-        for operand, box in zip(operands(step), _back(step, tape, boxes[number]), strict=True):
+        for operand, box in zip(step_operands(step), _operand_boxes(step, tape, boxes[number]), strict=True):
             before = boxes.get(operand)
             boxes[operand] = box if before is None else tuple(map(np.union1d, before, box))
     return boxes
 
 
-def _back(step: Step, tape: Tape, box: Box) -> list[Box]:
+def _operand_boxes(step: Step, tape: Tape, box: Box) -> list[Box]:
     """Return the regions of its operands that a step reads for a region of its result."""
-    shapes = [tape.steps[operand].shape for operand in operands(step)]
+    shapes = [tape.steps[operand].shape for operand in step_operands(step)]
     match step:
         case Load():
             return []
@@ -115,7 +115,7 @@ def _back(step: Step, tape: Tape, box: Box) -> list[Box]:
             folded = np.arange(step.extent // step.kept)[:, None] * step.kept + box[step.axis][None, :]
             return [(*box[: step.axis], folded.reshape(-1), *box[step.axis + 1 :])]
         case Reshape():
-            return [_reshaped(box, step.shape, shapes[0])]
+            return [_reshape_box(box, step.shape, shapes[0])]
         case Transpose():
             return [tuple(box[step.perm.index(axis)] for axis in range(len(box)))]
         case Concat():
@@ -149,18 +149,18 @@ def _ordered_back(step: Ordered, shape: Shape, box: Box) -> Box:
     return tuple(found)
 
 
-def _reshaped(box: Box, shape: Shape, old: Shape) -> Box:
+def _reshape_box(box: Box, shape: Shape, old: Shape) -> Box:
     """Return the coordinates in the old axes of a box in the new axes, run by run."""
     found: list[NDArray[np.int64]] = [np.zeros(1, dtype=np.int64)] * len(old)
-    for olds, news in runs(old, shape):
-        flat = _flat([box[i] for i in news], [shape[i] for i in news])
+    for olds, news in axis_groups(old, shape):
+        flat = _flat_indices([box[i] for i in news], [shape[i] for i in news])
         if olds:
             for axis, places in zip(olds, np.unravel_index(flat, [old[i] for i in olds]), strict=True):
                 found[axis] = np.unique(places)
     return tuple(found)
 
 
-def _flat(box: list[NDArray[np.int64]], shape: list[int]) -> NDArray[np.int64]:
+def _flat_indices(box: list[NDArray[np.int64]], shape: list[int]) -> NDArray[np.int64]:
     """Return the row-major numbers of the elements in a box."""
     return reduce(
         lambda flat, axis: (flat[:, None] * axis[1] + axis[0][None, :]).reshape(-1),
@@ -169,7 +169,7 @@ def _flat(box: list[NDArray[np.int64]], shape: list[int]) -> NDArray[np.int64]:
     )
 
 
-def _restricted(values: Floats, held: Box, wanted: Box) -> Floats:
+def _restrict(values: Floats, held: Box, wanted: Box) -> Floats:
     """Return the elements of a box within a larger one."""
     for axis, (have, want) in enumerate(zip(held, wanted, strict=True)):
         if len(have) != len(want) or not np.array_equal(have, want):
@@ -177,7 +177,9 @@ def _restricted(values: Floats, held: Box, wanted: Box) -> Floats:
     return values
 
 
-def _forward(step: Step, tape: Tape, box: Box, read: list[Box], given: list[Floats], domain: FloatDomain) -> Floats:
+def _evaluate_step(
+    step: Step, tape: Tape, box: Box, read: list[Box], given: list[Floats], domain: FloatDomain
+) -> Floats:
     """Return the elements of a step's result in a box, from those that it reads."""
     match step:
         case Unary():
@@ -212,7 +214,7 @@ def _forward(step: Step, tape: Tape, box: Box, read: list[Box], given: list[Floa
             held = tuple(
                 np.arange(extent) if axis == LOOP_AXIS else box[axis] for axis, extent in enumerate(step.shape)
             )
-            return whole if step.kind is OpKind.MAX else _restricted(whole, held, box)
+            return whole if step.kind is OpKind.MAX else _restrict(whole, held, box)
         case Load():
             raise AssertionError("inputs are read before")
         case _:
@@ -222,9 +224,9 @@ def _forward(step: Step, tape: Tape, box: Box, read: list[Box], given: list[Floa
 def _reshape_forward(values: Floats, read: Box, box: Box, old: Shape, new: Shape) -> Floats:
     """Return the values of a box in the old axes, rearranged for a box in the new axes, run by run."""
     at = 0
-    for olds, news in runs(old, new):
+    for olds, news in axis_groups(old, new):
         mine = [read[i] for i in olds]
-        flat = _flat([box[i] for i in news], [new[i] for i in news])
+        flat = _flat_indices([box[i] for i in news], [new[i] for i in news])
         where = np.zeros(len(flat), dtype=np.int64)
         if olds:
             for have, places in zip(mine, np.unravel_index(flat, [old[i] for i in olds]), strict=True):
@@ -236,4 +238,4 @@ def _reshape_forward(values: Floats, read: Box, box: Box, old: Shape, new: Shape
     return values
 
 
-__all__ = ["Box", "Source", "element"]
+__all__ = ["Box", "Source", "evaluate_element"]

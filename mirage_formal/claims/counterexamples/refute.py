@@ -16,15 +16,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.counterexamples.sparse import Trial, element_of
-from mirage_formal.claims.counterexamples.trial_evaluator import CLEAR, WRITTEN_OUT, Arena, arena, filled
+from mirage_formal.claims.counterexamples.sparse import Trial, counterexample_element
+from mirage_formal.claims.counterexamples.trial_evaluator import CLEAR, WRITTEN_OUT, Arena, fill_input, make_evaluator
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample, Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.reference import run
-from mirage_formal.semantics.working_set import footprint
+from mirage_formal.semantics.working_set import working_set_size
 
 #: Defaults in the order of preference: zeros, ones, rows that are not constant, the same without zeros.
 _FILLS: Final = (Fill(0, 0), Fill(1, 1), Fill(0, 1), Fill(1, 2))
@@ -45,7 +45,9 @@ class Evaluation:
     got: float
 
 
-def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: int = 6) -> Counterexample | None:
+def find_counterexample(
+    program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: int = 6
+) -> Counterexample | None:
     """Return a small input on which the two differ; None if none was found, which proves nothing.
 
     Args:
@@ -77,12 +79,14 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
     """
     if any(item.band is not None for item in program.inputs):
         return None
-    place = arena(program, candidate)
+    place = make_evaluator(program, candidate)
     rng = random.Random(seed)
     masks = place.places.masks
     defaults = list(islice(place.defined(_defaults(masks)), _DEFAULTS))
     # Where a default is not defined, it may be with some entries changed.
-    others = [_of_bits((fill,) * len(masks), masks) for fill in (_FILLS if len(defaults) < _DEFAULTS else _FILLS[:1])]
+    others = [
+        _adjust_masks((fill,) * len(masks), masks) for fill in (_FILLS if len(defaults) < _DEFAULTS else _FILLS[:1])
+    ]
     defaults = list(dict.fromkeys([*defaults, *others]))
     for attempt in range(attempts):
         best: Counterexample | None = None
@@ -91,7 +95,7 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
         for fills in defaults:
             trials = [Trial(fills, {}), *place.random_trials(rng, fills, largest)]
             for trial in place.differing(trials)[:3]:
-                small = _minimised(place, trial, rng)
+                small = _minimise(place, trial, rng)
                 found = place.settled(small) or place.settled(trial)
                 if found is not None:
                     cost = len(found.entries) + 2 * sum(fill != _FILLS[0] for fill in found.fills)
@@ -105,43 +109,45 @@ def find(program: KernelGraph, candidate: KernelGraph, *, seed: int, attempts: i
     return None
 
 
-def confirm(program: KernelGraph, candidate: KernelGraph, counterexample: Counterexample) -> Evaluation:
+def evaluate_counterexample(program: KernelGraph, candidate: KernelGraph, counterexample: Counterexample) -> Evaluation:
     """Return both values of the element that a counterexample names, evaluated by the reference.
 
     Raises:
         ShapeError: It names an input, an output or an element that does not exist.
     """
-    _fitting(program, counterexample)
+    _check_fit(program, counterexample)
     number, index = counterexample.output, counterexample.index
     values = []
     for graph in (program, candidate):
         types = kernel_types(graph)
-        _inside([types[output].shape for output in graph.outputs], number, index, "output")
-        value = element_of(graph, counterexample) if footprint(graph) > WRITTEN_OUT else None
-        values.append(float(run(graph, arrays_of(program, counterexample))[number][index]) if value is None else value)
+        _check_index([types[output].shape for output in graph.outputs], number, index, "output")
+        value = counterexample_element(graph, counterexample) if working_set_size(graph) > WRITTEN_OUT else None
+        values.append(
+            float(run(graph, input_arrays(program, counterexample))[number][index]) if value is None else value
+        )
     return Evaluation(values[0], values[1])
 
 
-def arrays_of(program: KernelGraph, counterexample: Counterexample) -> list[NDArray[np.float64]]:
+def input_arrays(program: KernelGraph, counterexample: Counterexample) -> list[NDArray[np.float64]]:
     """Return the inputs that a counterexample describes, one array per input of the program.
 
     Raises:
         ShapeError: It has a default too many or too few, or names an element that does not exist.
     """
-    shapes = _fitting(program, counterexample)
-    arrays = [filled(shape, fill) for shape, fill in zip(shapes, counterexample.fills, strict=True)]
+    shapes = _check_fit(program, counterexample)
+    arrays = [fill_input(shape, fill) for shape, fill in zip(shapes, counterexample.fills, strict=True)]
     for entry in counterexample.entries:
         arrays[entry.input][entry.index] = entry.value
     return arrays
 
 
-def _fitting(program: KernelGraph, counterexample: Counterexample) -> list[Shape]:
+def _check_fit(program: KernelGraph, counterexample: Counterexample) -> list[Shape]:
     """Return the shapes of a program's inputs, after a check that a counterexample fits them."""
     shapes = [source.tensor.shape for source in program.inputs]
     if len(counterexample.fills) != len(shapes):
         raise ShapeError(f"counterexample: expected {len(shapes)} defaults, got {len(counterexample.fills)}")
     for entry in counterexample.entries:
-        _inside(shapes, entry.input, entry.index, "input")
+        _check_index(shapes, entry.input, entry.index, "input")
     for number, source in enumerate(program.inputs):
         fill, own = counterexample.fills[number], [e.value for e in counterexample.entries if e.input == number]
         if not source.tensor.dtype.floating and not {fill.even, fill.odd, *own} <= {0, 1}:
@@ -149,7 +155,7 @@ def _fitting(program: KernelGraph, counterexample: Counterexample) -> list[Shape
     return shapes
 
 
-def _inside(shapes: Sequence[Shape], number: int, index: tuple[int, ...], name: str) -> None:
+def _check_index(shapes: Sequence[Shape], number: int, index: tuple[int, ...], name: str) -> None:
     if not 0 <= number < len(shapes):
         raise ShapeError(f"counterexample: expected an {name} below {len(shapes)}, got {number}")
     shape = shapes[number]
@@ -157,7 +163,7 @@ def _inside(shapes: Sequence[Shape], number: int, index: tuple[int, ...], name: 
         raise ShapeError(f"counterexample: expected an index inside {list(shape)}, got {list(index)}")
 
 
-def _of_bits(fills: tuple[Fill, ...], masks: Sequence[bool]) -> tuple[Fill, ...]:
+def _adjust_masks(fills: tuple[Fill, ...], masks: Sequence[bool]) -> tuple[Fill, ...]:
     """Return the defaults with zeros and ones for masks."""
     return tuple(_FLIPPED if mask and fill == _FILLS[3] else fill for fill, mask in zip(fills, masks, strict=True))
 
@@ -176,16 +182,16 @@ def _defaults(masks: Sequence[bool]) -> Iterator[tuple[Fill, ...]]:
         choices = [(0,) * inputs, *single]
     uniform = [(k,) * inputs for k in order]
     for choice in dict.fromkeys([*choices[:_MAX_FILLS], *uniform]):
-        yield _of_bits(tuple(_FILLS[k] for k in choice), masks)
+        yield _adjust_masks(tuple(_FILLS[k] for k in choice), masks)
 
 
-def _minimised(arena: Arena, trial: Trial, rng: random.Random) -> Trial:
+def _minimise(arena: Arena, trial: Trial, rng: random.Random) -> Trial:
     """Minimise a trial by delta debugging: fewer entries, then smaller values."""
     for _ in range(arena.rounds):
         smaller = arena.differing(_reductions(arena, trial, rng))
         if not smaller:
             break
-        together = _joined(trial, smaller)
+        together = _joint_removal(trial, smaller)
         trial = (arena.differing([together]) or smaller)[0] if together is not None else smaller[0]
     for _ in range(_MINIMAL):
         simpler = [Trial(trial.fills, arena.changed(trial.fills, cells)) for cells in _simplifications(trial)]
@@ -219,7 +225,7 @@ def _reductions(arena: Arena, trial: Trial, rng: random.Random) -> list[Trial]:
     ]
 
 
-def _joined(trial: Trial, smaller: Sequence[Trial]) -> Trial | None:
+def _joint_removal(trial: Trial, smaller: Sequence[Trial]) -> Trial | None:
     """Return the trial without all entries that single removals spare; None if one removal is as good."""
     left = set(trial.cells)
     single = [item for item in smaller if len(item.cells) == len(trial.cells) - 1]
@@ -240,4 +246,4 @@ def _simplifications(trial: Trial) -> Iterator[dict[int, float]]:
                 yield {**trial.cells, place: wanted}
 
 
-__all__ = ["CLEAR", "Evaluation", "arrays_of", "confirm", "find"]
+__all__ = ["CLEAR", "Evaluation", "evaluate_counterexample", "find_counterexample", "input_arrays"]

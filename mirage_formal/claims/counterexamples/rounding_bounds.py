@@ -48,8 +48,8 @@ class BoundedDomain(BatchedDomain):
                 passed = np.where(v > 0, np.minimum(e / np.sqrt(below), np.sqrt(e)), np.sqrt(e))
                 return np.stack([y, passed + _U * y])
             case OpKind.SQUARE:
-                own = np.where(_whole(y) & _whole(v), 0.0, _U * y)
-                return np.stack([y, (2 * np.abs(v) + e) * e + own + _lost(y, v != 0)])
+                own = np.where(_is_exact_integer(y) & _is_exact_integer(v), 0.0, _U * y)
+                return np.stack([y, (2 * np.abs(v) + e) * e + own + _underflow_error(y, v != 0)])
             case OpKind.RELU | OpKind.ABS:
                 return np.stack([y, e])
             case OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:
@@ -62,7 +62,7 @@ class BoundedDomain(BatchedDomain):
                 passed = np.where(room > 0, e / np.where(room > 0, room, 1.0), np.inf)
                 return np.stack([y, passed + _CALL * np.abs(y)])
             case OpKind.RECIPROCAL:
-                return self.binary(OpKind.DIV, exactly(np.ones_like(v)), a)
+                return self.binary(OpKind.DIV, without_error(np.ones_like(v)), a)
             case _:
                 # The error function is near -1 where its sum with 1 is small.
                 own = np.abs(v) if kind is OpKind.GELU else np.abs(y)
@@ -78,15 +78,15 @@ class BoundedDomain(BatchedDomain):
             case OpKind.MAXIMUM | OpKind.MINIMUM:
                 return np.stack([y, np.maximum(e, f) + 0.0 * y])
             case OpKind.EQ | OpKind.LT | OpKind.LE:
-                return np.stack([y, np.where(_decided(a, b), 0.0, 1.0)])
+                return np.stack([y, np.where(_is_decided(a, b), 0.0, 1.0)])
             case OpKind.SELECT:
-                return np.stack([y, _selected(a, b)])
+                return np.stack([y, _selection_error(a, b)])
             case OpKind.MUL:
-                passed = np.abs(v) * f + np.abs(w) * e + e * f + _lost(y, (v != 0) & (w != 0))
+                passed = np.abs(v) * f + np.abs(w) * e + e * f + _underflow_error(y, (v != 0) & (w != 0))
             case OpKind.DIV | OpKind.DIV_NO_NAN:
                 room = np.abs(w) - f
                 passed = np.where(room > 0, (e + np.abs(y) * f) / np.where(room > 0, room, 1.0), np.inf)
-                passed = passed + _lost(y, v != 0)
+                passed = passed + _underflow_error(y, v != 0)
                 if kind is OpKind.DIV_NO_NAN:  # a divisor that is surely 0 leaves nothing to chance
                     passed = np.where((w == 0) & (f == 0), 0.0, passed)
                 return np.stack([y, passed + _U * np.abs(y)])
@@ -94,7 +94,13 @@ class BoundedDomain(BatchedDomain):
                 passed = e + f
             case _:
                 raise AssertionError(kind)
-        return np.stack([y, passed + np.where(_whole(y) & _whole(v) & _whole(w), 0.0, _U * np.abs(y))])
+        return np.stack(
+            [
+                y,
+                passed
+                + np.where(_is_exact_integer(y) & _is_exact_integer(v) & _is_exact_integer(w), 0.0, _U * np.abs(y)),
+            ]
+        )
 
     def scale(self, a: NDArray[Any], factor: Fraction) -> NDArray[Any]:
         """Implement ``Domain.scale``."""
@@ -103,8 +109,8 @@ class BoundedDomain(BatchedDomain):
         y = super().scale(a[0], factor)
         own = 2 * _U * np.abs(y)
         if factor.denominator == 1:
-            own = np.where(_whole(y) & _whole(a[0]), 0.0, own)
-        return np.stack([y, abs(float(factor)) * a[1] + own + _lost(y, a[0] != 0)])
+            own = np.where(_is_exact_integer(y) & _is_exact_integer(a[0]), 0.0, own)
+        return np.stack([y, abs(float(factor)) * a[1] + own + _underflow_error(y, a[0] != 0)])
 
     def offset(self, a: NDArray[Any], constant: Fraction) -> NDArray[Any]:
         """Implement ``Domain.offset``."""
@@ -112,7 +118,7 @@ class BoundedDomain(BatchedDomain):
         own = _U * (np.abs(y) + abs(float(constant)))
         if Fraction(float(constant)) == constant:
             whole = constant.denominator == 1 and abs(constant) < _EXACT
-            own = np.where((a[0] == 0) | (whole & _whole(y) & _whole(a[0])), 0.0, own)
+            own = np.where((a[0] == 0) | (whole & _is_exact_integer(y) & _is_exact_integer(a[0])), 0.0, own)
         return np.stack([y, a[1] + own])
 
     def matmul(self, a: NDArray[Any], b: NDArray[Any], inner: int) -> NDArray[Any]:
@@ -124,7 +130,7 @@ class BoundedDomain(BatchedDomain):
         passed = super().matmul(sizes, f, inner) + super().matmul(e, others + f, inner)
         total = super().matmul(sizes, others, inner)
         lost = own * total + v.shape[-1] * _LEAST
-        if _whole(v).all() and _whole(w).all():
+        if _is_exact_integer(v).all() and _is_exact_integer(w).all():
             lost = np.where(total < _EXACT, 0.0, lost)
         return np.stack([super().matmul(v, w, inner), passed + lost])
 
@@ -133,7 +139,7 @@ class BoundedDomain(BatchedDomain):
         found = super().sum(a, axis, extent, kept)
         sizes = super().sum(np.abs(a[:1]), axis, extent, kept)[0]
         lost = (extent // kept + 2) * _U * sizes
-        if _whole(a[0]).all():
+        if _is_exact_integer(a[0]).all():
             lost = np.where(sizes < _EXACT, 0.0, lost)
         return np.stack([found[0], found[1] + lost])
 
@@ -164,12 +170,12 @@ class BoundedDomain(BatchedDomain):
         return self.binary(OpKind.DIV, weights, self.sum(weights, axis, extent, 1))
 
 
-def _whole(values: NDArray[Any]) -> NDArray[np.bool_]:
+def _is_exact_integer(values: NDArray[Any]) -> NDArray[np.bool_]:
     """Return where values are integers so small that sums and products of such as these are exact."""
     return np.asarray((np.abs(values) < _EXACT) & (np.rint(values) == values))
 
 
-def _decided(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
+def _is_decided(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
     """Return where rounding cannot have changed the answer of a comparison.
 
     Sound: both are exact, or they are further apart than both may be off; anything that is not a number decides
@@ -180,7 +186,7 @@ def _decided(a: NDArray[Any], b: NDArray[Any]) -> NDArray[np.bool_]:
     return np.asarray(exact | (np.abs(v - w) > (e + f) * (1 + 4 * _U)))
 
 
-def _selected(mask: NDArray[Any], a: NDArray[Any]) -> NDArray[Any]:
+def _selection_error(mask: NDArray[Any], a: NDArray[Any]) -> NDArray[Any]:
     """Return the error bound of a selection: that of the value where the mask is 1, and 0 where it is not.
 
     Sound: a mask is 0 or 1, so one that is off by less than a half is what it should be. Elsewhere the result may be
@@ -191,7 +197,7 @@ def _selected(mask: NDArray[Any], a: NDArray[Any]) -> NDArray[Any]:
     return np.where(g < 0.5, chosen, np.abs(v) + e)
 
 
-def _lost(y: NDArray[Any], nonzero: NDArray[np.bool_]) -> NDArray[Any]:
+def _underflow_error(y: NDArray[Any], nonzero: NDArray[np.bool_]) -> NDArray[Any]:
     """Return the absolute error of underflow."""
     return np.where(nonzero & (np.abs(y) < _LEAST), _LEAST, 0.0)
 
@@ -200,7 +206,7 @@ def _iterations(a: NDArray[Any]) -> list[NDArray[Any]]:
     return [np.take(a, [i], axis=LOOP_AXIS + 1) for i in range(a.shape[LOOP_AXIS + 1])]
 
 
-def exactly(values: Floats) -> NDArray[Any]:
+def without_error(values: Floats) -> NDArray[Any]:
     """Return values with error bound 0."""
     return np.stack([values, np.zeros_like(values)])
 
@@ -212,7 +218,7 @@ def run_bounded(graph: KernelGraph, arrays: list[Floats]) -> tuple[NDArray[Any],
         GraphError: The graph is not well-formed.
     """
     with np.errstate(all="ignore"):
-        return evaluate(graph, [exactly(array) for array in arrays], BoundedDomain())
+        return evaluate(graph, [without_error(array) for array in arrays], BoundedDomain())
 
 
-__all__ = ["BoundedDomain", "exactly", "run_bounded"]
+__all__ = ["BoundedDomain", "run_bounded", "without_error"]

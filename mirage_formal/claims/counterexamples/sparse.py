@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, Labels, joined, run_grouped
-from mirage_formal.claims.counterexamples.element import Box, element
-from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, exactly
+from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, Labels, refine_pair, run_compressed
+from mirage_formal.claims.counterexamples.element import Box, evaluate_element
+from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, without_error
 from mirage_formal.graph.counterexample import Counterexample, Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DTensor
@@ -62,7 +62,7 @@ class Places:
         return fills[number].odd if sum(index) % 2 else fills[number].even
 
 
-def inputs_of(places: Places, trials: Sequence[Trial], dtype: Any) -> list[Grouped]:
+def make_inputs(places: Places, trials: Sequence[Trial], dtype: Any) -> list[Grouped]:
     """Return the inputs [trials, ...] by classes: elements that some trial changes, and the others by index parity."""
     touched: list[list[set[int]]] = [[set() for _ in shape] for shape in places.shapes]
     cells = [{place: places.of(place) for place in trial.cells} for trial in trials]
@@ -112,16 +112,18 @@ class Sides:
     first: tuple[NDArray[np.int64], ...]
 
 
-def both(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped], elements: BatchedDomain) -> list[Sides]:
+def run_both(
+    graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped], elements: BatchedDomain
+) -> list[Sides]:
     """Return all outputs of two graphs of equal output shapes, over common classes.
 
     Raises:
-        TooManyClasses: See ``run_grouped``.
+        TooManyClasses: See ``run_compressed``.
     """
     found = []
-    outputs = (run_grouped(graph, inputs, elements) for graph in graphs)
+    outputs = (run_compressed(graph, inputs, elements) for graph in graphs)
     for a, b in zip(*outputs, strict=True):
-        shape, labels, x, y = joined(a, b, range(len(a.shape)))
+        shape, labels, x, y = refine_pair(a, b, range(len(a.shape)))
         size = np.broadcast_shapes(x.shape, y.shape)
         first = tuple(_first(item) for item in labels)
         assert len(first) == len(shape)
@@ -135,18 +137,18 @@ def _first(labels: Labels) -> NDArray[np.int64]:
     return np.unique(labels, return_index=True)[1].astype(np.int64)
 
 
-def plain(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
+def run_plain(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
     """Return all outputs of two graphs."""
-    return both(graphs, inputs, BatchedDomain())
+    return run_both(graphs, inputs, BatchedDomain())
 
 
-def bounded(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
+def run_with_bounds(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
     """Return all outputs [2, classes...] of two graphs for one trial: values, and bounds on their errors."""
-    given = [Grouped(item.shape, item.labels, exactly(item.values[0])) for item in inputs]
-    return both(graphs, given, BoundedDomain())
+    given = [Grouped(item.shape, item.labels, without_error(item.values[0])) for item in inputs]
+    return run_both(graphs, given, BoundedDomain())
 
 
-def element_of(graph: KernelGraph, found: Counterexample) -> float | None:
+def counterexample_element(graph: KernelGraph, found: Counterexample) -> float | None:
     """Return the element that a counterexample names, by the reference; None if it depends on too many elements."""
 
     def source(number: int, box: Box) -> NDArray[np.float64]:
@@ -162,7 +164,16 @@ def element_of(graph: KernelGraph, found: Counterexample) -> float | None:
                     values[tuple(at)] = entry.value
         return values
 
-    return element(graph, source, found.output, found.index)
+    return evaluate_element(graph, source, found.output, found.index)
 
 
-__all__ = ["Places", "Sides", "Trial", "bounded", "classes", "element_of", "inputs_of", "plain"]
+__all__ = [
+    "Places",
+    "Sides",
+    "Trial",
+    "classes",
+    "counterexample_element",
+    "make_inputs",
+    "run_plain",
+    "run_with_bounds",
+]

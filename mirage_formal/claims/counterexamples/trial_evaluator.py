@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from mirage_formal.claims.counterexamples.compressed_tensor import TooManyClasses
 from mirage_formal.claims.counterexamples.rounding_bounds import run_bounded
-from mirage_formal.claims.counterexamples.sparse import Places, Sides, Trial, bounded, element_of, inputs_of, plain
+from mirage_formal.claims.counterexamples.sparse import (
+    Places,
+    Sides,
+    Trial,
+    counterexample_element,
+    make_inputs,
+    run_plain,
+    run_with_bounds,
+)
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
@@ -25,7 +33,7 @@ from mirage_formal.graph.ops import COMPARISONS, ROUNDINGS
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.batched import run_many
 from mirage_formal.semantics.reference import run
-from mirage_formal.semantics.working_set import footprint
+from mirage_formal.semantics.working_set import working_set_size
 
 #: Smallest gap that counts, relative to the largest magnitude of the output.
 CLEAR: Final = 1e-6
@@ -49,7 +57,7 @@ _ROUNDS: Final = 60
 _FAR: Final = 1 << 20
 
 
-def arena(program: KernelGraph, candidate: KernelGraph) -> Arena:
+def make_evaluator(program: KernelGraph, candidate: KernelGraph) -> Arena:
     """Return the evaluator for two graphs of one interface.
 
     Raises:
@@ -59,8 +67,8 @@ def arena(program: KernelGraph, candidate: KernelGraph) -> Arena:
     interfaces = [_interface(graph) for graph in (program, candidate)]
     if interfaces[0] != interfaces[1]:
         raise ShapeError(f"candidate: expected inputs and outputs {interfaces[0]}, got {interfaces[1]}")
-    work = max(footprint(program), footprint(candidate))
-    return WrittenOut(program, candidate, work) if work <= WRITTEN_OUT else Grouped(program, candidate)
+    work = max(working_set_size(program), working_set_size(candidate))
+    return DenseEvaluator(program, candidate, work) if work <= WRITTEN_OUT else Grouped(program, candidate)
 
 
 def _interface(graph: KernelGraph) -> tuple[list[str], list[str]]:
@@ -181,7 +189,7 @@ class Arena(ABC):
         return tuple(Entry(*self.places.of(place), value) for place, value in sorted(trial.cells.items()))
 
 
-class WrittenOut(Arena):
+class DenseEvaluator(Arena):
     """An evaluator that computes every element of every tensor."""
 
     def __init__(self, program: KernelGraph, candidate: KernelGraph, work: int) -> None:
@@ -192,7 +200,7 @@ class WrittenOut(Arena):
     def _base(self, fills: tuple[Fill, ...]) -> NDArray[np.float64]:
         """Return the concatenation of the defaults of all inputs."""
         if fills not in self._bases:
-            parts = [filled(shape, fill).reshape(-1) for shape, fill in zip(self.places.shapes, fills, strict=True)]
+            parts = [fill_input(shape, fill).reshape(-1) for shape, fill in zip(self.places.shapes, fills, strict=True)]
             self._bases[fills] = np.concatenate(parts)
         return self._bases[fills]
 
@@ -226,7 +234,7 @@ class WrittenOut(Arena):
         if not all(side.finite for side in sides):
             return None
         for number in range(len(self.graphs[0].outputs)):
-            clear = np.argwhere(_clear(sides[0].readings(number), sides[1].readings(number)))
+            clear = np.argwhere(_differ_clearly(sides[0].readings(number), sides[1].readings(number)))
             if len(clear):
                 index = tuple(int(i) for i in clear[0])
                 expected, got = (float(side.reference[number][index]) for side in sides)
@@ -270,7 +278,7 @@ class Grouped(Arena):
     def sizes(self, trials: Sequence[Trial]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Implement ``Arena``; a tensor with too many classes counts as not finite."""
         try:
-            for side in plain(self.graphs, inputs_of(self.places, trials, np.float64)):
+            for side in run_plain(self.graphs, make_inputs(self.places, trials, np.float64)):
                 yield _sizes(side.program, side.candidate)
         except TooManyClasses:
             if len(trials) == 1:
@@ -285,9 +293,9 @@ class Grouped(Arena):
     def settled(self, trial: Trial) -> Counterexample | None:
         """Implement ``Arena``; the reference computes the backward slice of the element that differs."""
         try:
-            inputs = inputs_of(self.places, [trial], np.float64)
-            seen = bounded(self.graphs, inputs)
-            second = plain(self.graphs, inputs_of(self.places, [trial], np.longdouble))
+            inputs = make_inputs(self.places, [trial], np.float64)
+            seen = run_with_bounds(self.graphs, inputs)
+            second = run_plain(self.graphs, make_inputs(self.places, [trial], np.longdouble))
         except TooManyClasses:
             return None
         outputs = (item for side in (*seen, *second) for item in (side.program[0], side.candidate[0]))
@@ -298,7 +306,7 @@ class Grouped(Arena):
                 _Readings(one.program, (other.program[0],)),
                 _Readings(one.candidate, (other.candidate[0],)),
             )
-            clear = _clear(*sides)
+            clear = _differ_clearly(*sides)
             if clear.any():
                 return self._confirmed(trial, number, one, clear, sides)
         return None
@@ -312,7 +320,7 @@ class Grouped(Arena):
         first = int(np.lexsort(places.T[::-1])[0]) if places.size else 0
         classes, index = tuple(where[first]), tuple(int(i) for i in places[first])
         found = Counterexample(trial.fills, self.entries(trial), number, index, 0.0, 0.0)
-        values = [element_of(graph, found) for graph in self.graphs]
+        values = [counterexample_element(graph, found) for graph in self.graphs]
         if values[0] is None or values[1] is None:
             return None
         size = max(float(np.abs(item.bounded[0]).max()) for item in sides)
@@ -320,7 +328,7 @@ class Grouped(Arena):
             _Readings(item.bounded[(slice(None), *classes)], (item.others[0][classes], np.asarray(value)))
             for item, value in zip(sides, values, strict=True)
         )
-        if not _clear(left, right, size):
+        if not _differ_clearly(left, right, size):
             return None
         return Counterexample(found.fills, found.entries, number, index, values[0], values[1])
 
@@ -336,7 +344,7 @@ def _per_trial(array: NDArray[Any], reduce: Any) -> NDArray[Any]:
     return np.asarray(reduce(array.reshape(len(array), -1), axis=1))
 
 
-def _clear(left: _Readings, right: _Readings, size: float | None = None) -> NDArray[np.bool_]:
+def _differ_clearly(left: _Readings, right: _Readings, size: float | None = None) -> NDArray[np.bool_]:
     """Return where both sides differ clearly: by more than rounding may cause, and by all readings.
 
     Args:
@@ -357,7 +365,7 @@ def _clear(left: _Readings, right: _Readings, size: float | None = None) -> NDAr
     return found
 
 
-def filled(shape: Shape, fill: Fill) -> NDArray[np.float64]:
+def fill_input(shape: Shape, fill: Fill) -> NDArray[np.float64]:
     """Return an input filled with a default."""
     if fill.even == fill.odd:
         return np.full(shape, float(fill.even))
@@ -367,4 +375,4 @@ def filled(shape: Shape, fill: Fill) -> NDArray[np.float64]:
     return np.where(parity % 2 == 0, float(fill.even), float(fill.odd))
 
 
-__all__ = ["CLEAR", "WRITTEN_OUT", "Arena", "arena", "filled", "landmarks"]
+__all__ = ["CLEAR", "WRITTEN_OUT", "Arena", "fill_input", "landmarks", "make_evaluator"]

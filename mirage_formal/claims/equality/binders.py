@@ -14,32 +14,32 @@ from math import factorial, prod
 from typing import Any, Final
 
 from mirage_formal.claims.equality.colour_refinement import best_order
-from mirage_formal.claims.equality.index_substitution import Change, Changes, Folds, renaming
+from mirage_formal.claims.equality.index_substitution import Change, Folds, SubstitutionTerms, make_renaming
 from mirage_formal.claims.equality.polynomials import (
     Index,
     Kind,
     Monomial,
     Polynomial,
+    ProofStuck,
     Rational,
-    Stuck,
+    factor_power,
     freeze,
     scaled,
-    single,
 )
-from mirage_formal.claims.equality.radicals import Radicals
+from mirage_formal.claims.equality.radicals import SquareRoots
 
 #: Most orders of indistinguishable bound digits that are tried.
 MAX_ORDERS: Final = 5040
 
 
-class Binders(Changes):
+class BinderTerms(SubstitutionTerms):
     """An interner of terms with binders.
 
     Sound: sums and maxima are over all values of their digits, so they may be regrouped (Fubini), split into
     independent factors, reindexed along bijections of boxes (mixed radix) and renamed; nothing else is done to them.
     """
 
-    def __init__(self, radicals: Radicals | None = None) -> None:
+    def __init__(self, radicals: SquareRoots | None = None) -> None:
         super().__init__(radicals)
         self._sums: dict[tuple[frozenset[int], Monomial], tuple[Polynomial, frozenset[int]]] = {}
         self._maxima: dict[tuple[frozenset[int], Polynomial], tuple[Polynomial, frozenset[int]]] = {}
@@ -91,7 +91,7 @@ class Binders(Changes):
             sums[number] = sums.get(number, 0) + 2
             c *= k
         result = scaled(self.mul(self.product(outside), self.product(sums)), c)
-        if not opens and parts and self._unchanged(parts[0]) and result == single(parts[0][0]):
+        if not opens and parts and self._unchanged(parts[0]) and result == factor_power(parts[0][0]):
             return result, None
         return result, ("sum", bound, m, opens, tuple(parts))
 
@@ -124,7 +124,7 @@ class Binders(Changes):
                 fresh = tuple(self.fresh(self.extent[d]) for d in digits)
                 opens.append((f, *fresh))
                 wider.update(fresh)
-                bodies.append(self._change_monomial(body, renaming(zip(digits, fresh, strict=True))))
+                bodies.append(self._change_monomial(body, make_renaming(zip(digits, fresh, strict=True))))
         p = self.product(rest)
         for body in bodies:
             p = self.mul(p, body)
@@ -164,7 +164,7 @@ class Binders(Changes):
         p: Polynomial = ((m, 1),)
         folds, body = self._canonical(digits, p)
         if len(body) != 1:
-            raise Stuck("a renamed term has another shape")
+            raise ProofStuck("a renamed term has another shape")
         bound = tuple(target for target, _ in folds)
         return self.factor(Kind.SUM, (bound, body[0][0])), folds, c * body[0][1]
 
@@ -193,7 +193,7 @@ class Binders(Changes):
 
     def _fold(self, p: Polynomial, folds: Folds) -> Polynomial:
         if all(len(chain) == 1 for _, chain in folds):
-            return self.change(p, renaming((chain[0], target) for target, chain in folds if chain[0] != target))
+            return self.change(p, make_renaming((chain[0], target) for target, chain in folds if chain[0] != target))
         return self.change(p, Change(folds=folds))
 
     def _ordered(self, chains: list[tuple[int, ...]], p: Polynomial, height: int) -> list[tuple[int, ...]]:
@@ -209,12 +209,12 @@ class Binders(Changes):
         if orders == 1:
             return [by_digit[d] for group in groups for d in group]
         if orders > MAX_ORDERS:
-            raise Stuck(f"{orders} orders of indistinguishable indices")
+            raise ProofStuck(f"{orders} orders of indistinguishable indices")
         best: tuple[Polynomial, list[int]] | None = None
         for choice in product(*(permutations(group) for group in groups)):
             order = [d for group in choice for d in group]
             pairs = [(d, self.named(self.extent[d], "bound", height, i)) for i, d in enumerate(order)]
-            result = self.change(p, renaming((a, b) for a, b in pairs if a != b))
+            result = self.change(p, make_renaming((a, b) for a, b in pairs if a != b))
             if best is None or result < best[0]:
                 best = result, order
         assert best is not None
@@ -246,8 +246,8 @@ class Binders(Changes):
         folds, body = self._canonical(used, inner)
         number = self.factor(Kind.MAX, (tuple(target for target, _ in folds), body))
         if not opens and self._unchanged((number, folds)):
-            return single(number), None
-        return single(number), ("max", bound, p, opens, number, folds)
+            return factor_power(number), None
+        return factor_power(number), ("max", bound, p, opens, number, folds)
 
     def _open_max(self, bound: frozenset[int], p: Polynomial) -> tuple[tuple[int, ...], Polynomial, frozenset[int]]:
         """Flatten a maximum of maxima, or of a running maximum over all its prefixes, into one maximum."""
@@ -270,7 +270,7 @@ class Binders(Changes):
             digits = (u, *inner)
             wider = bound - {entries[0][1]}
         fresh = tuple(self.fresh(self.extent[d]) for d in digits)
-        body = self.change(body, renaming(zip(digits, fresh, strict=True)))
+        body = self.change(body, make_renaming(zip(digits, fresh, strict=True)))
         return (f, *fresh), body, wider | set(fresh)
 
     def prefix(self, kind: Kind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
@@ -283,14 +283,14 @@ class Binders(Changes):
             found = self._prefixes[key] = self._prefix_new(*key)
         payload, lemma = found
         self._use(lemma)
-        return single(self.factor(kind, payload))
+        return factor_power(self.factor(kind, payload))
 
     def _prefix_new(
         self, index: Index, u: int, used: frozenset[int], p: Polynomial
     ) -> tuple[tuple[Any, ...], frozenset[int]]:
         target = self.named(self.extent[u], "prefix", 1 + self.height_of(p))
         with self.scope():
-            folds, _ = self._canonical(used, self.change(p, renaming(((u, target),)) if u != target else Change()))
+            folds, _ = self._canonical(used, self.change(p, make_renaming(((u, target),)) if u != target else Change()))
         folds = ((target, (u,)), *folds)
         with self.scope() as uses:
             body = self._fold(p, folds)
@@ -298,4 +298,4 @@ class Binders(Changes):
         if self._unchanged((0, folds)):
             return payload, frozenset()
         pmax = self.factor(Kind.PMAX, payload)
-        return payload, self._lemma(("pmax", index, u, used, p, pmax, folds), single(pmax), uses)
+        return payload, self._lemma(("pmax", index, u, used, p, pmax, folds), factor_power(pmax), uses)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from mirage_formal.claims.equality.polynomials import Kind, Polynomial, scaled
 
 if TYPE_CHECKING:
-    from mirage_formal.claims.equality.polynomials import Terms
+    from mirage_formal.claims.equality.polynomials import TermInterner
 
 
 class _Colours:
     """An assignment of numbers to signatures, by first appearance."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: TermInterner) -> None:
         self.terms = terms
 
     def number(self, signature: object) -> int:
@@ -69,7 +69,7 @@ class _Colours:
         return tuple(sorted((tuple(sorted((self.factor(f, colour), e) for f, e in m)), c) for m, c in p))
 
 
-def best_order(terms: Terms, digits: Sequence[int], p: Polynomial) -> list[list[int]]:
+def best_order(terms: TermInterner, digits: Sequence[int], p: Polynomial) -> list[list[int]]:
     """Return groups of digits that refinement cannot distinguish, in an order independent of the digits' names."""
     colours = _Colours(terms)
     colour = {d: colours.number(("digit", terms.extent[d])) for d in digits}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from mirage_formal.claims.equality.formulas import LATEX, TEXT, Writer
+from mirage_formal.claims.equality.formulas import LATEX, TEXT, FormulaPrinter
 from mirage_formal.claims.equality.polynomials import Monomial, Polynomial
-from mirage_formal.claims.equality.prove import Derivation, derive, halves, prove
+from mirage_formal.claims.equality.prove import Derivation, derive, proof_halves, prove
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown
 
@@ -29,12 +29,12 @@ def explain(program: KernelGraph, candidate: KernelGraph, *, latex: bool = False
     """
     found = prove(program, candidate)
     if isinstance(found, Equivalent) and found.proof.startswith(b"["):
-        parts = halves(program, candidate)
-        return "\n".join(f"Of {name}:\n\n{_explained(mine, theirs, latex)}" for name, mine, theirs in parts)
-    return _explained(program, candidate, latex)
+        parts = proof_halves(program, candidate)
+        return "\n".join(f"Of {name}:\n\n{_explain_pair(mine, theirs, latex)}" for name, mine, theirs in parts)
+    return _explain_pair(program, candidate, latex)
 
 
-def _explained(program: KernelGraph, candidate: KernelGraph, latex: bool) -> str:
+def _explain_pair(program: KernelGraph, candidate: KernelGraph, latex: bool) -> str:
     derivation, verdict = derive(program, candidate)
     if isinstance(verdict, Unknown) and any(c.program is None or c.candidate is None for c in derivation.closings):
         return f"unknown: {verdict.reason}\n"
@@ -48,7 +48,7 @@ class _Explanation:
         self.latex = latex
         names = [source.name or f"x{i}" for i, source in enumerate(program.inputs)]
         names += [f"{('program', 'candidate')[graph]}{at}.{piece}" for graph, at, piece in derivation.atoms]
-        self.writer = Writer(self.tensors, names, LATEX if latex else TEXT)
+        self.writer = FormulaPrinter(self.tensors, names, LATEX if latex else TEXT)
 
     def text(self) -> str:
         lines: list[str] = []

@@ -24,7 +24,7 @@ class Sign(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class TensorFacts:
     """Facts about a tensor.
 
     Attributes:
@@ -37,12 +37,12 @@ class Fact:
     sign: Sign
 
 
-INPUT: Final = Fact(True, Sign.UNKNOWN)
+INPUT: Final = TensorFacts(True, Sign.UNKNOWN)
 #: Steps that keep the sign and definedness of their operand.
 _SAME: Final = ("split", "fold", "rename", "slice", "reshape", "transpose", "repeat", "sum", "max", "running_max")
 
 
-def fact(body: tuple[Any, ...], operands: Sequence[Fact]) -> Fact:
+def infer_facts(body: tuple[Any, ...], operands: Sequence[TensorFacts]) -> TensorFacts:
     """Return the facts about a step's result, from the facts about its operands.
 
     Sound: each row follows from the operator's definition, for all reals.
@@ -55,30 +55,30 @@ def fact(body: tuple[Any, ...], operands: Sequence[Fact]) -> Fact:
         case ("binary", name):
             return _binary(name, total, sign, operands[1].sign)
         case ("matmul",):
-            return Fact(total, min(sign, operands[1].sign))
+            return TensorFacts(total, min(sign, operands[1].sign))
         case ("scale", factor):
             # Nothing of the operand is left in a product with 0.
-            return Fact(total or not factor, sign if factor > 0 else Sign(not factor))
+            return TensorFacts(total or not factor, sign if factor > 0 else Sign(not factor))
         case ("offset", value):
             if value > 0 and sign is not Sign.UNKNOWN:
-                return Fact(total, Sign.POSITIVE)
-            return Fact(total, sign if value >= 0 else Sign.UNKNOWN)
+                return TensorFacts(total, Sign.POSITIVE)
+            return TensorFacts(total, sign if value >= 0 else Sign.UNKNOWN)
         case ("carry", *_):
-            return Fact(total, Sign.NONNEGATIVE)
+            return TensorFacts(total, Sign.NONNEGATIVE)
         case ("rescaled",):
-            return Fact(total, sign if operands[1].sign is not Sign.UNKNOWN else Sign.UNKNOWN)
+            return TensorFacts(total, sign if operands[1].sign is not Sign.UNKNOWN else Sign.UNKNOWN)
         case (name, *_) if name in _SAME:
             return operands[0]
         case _:
             raise AssertionError(body)
 
 
-def together(parts: Sequence[Fact]) -> Fact:
+def combine_facts(parts: Sequence[TensorFacts]) -> TensorFacts:
     """Return the facts that hold for several tensors side by side."""
-    return Fact(all(a.total for a in parts), min(a.sign for a in parts))
+    return TensorFacts(all(a.total for a in parts), min(a.sign for a in parts))
 
 
-def _unary(name: str, total: bool, sign: Sign) -> Fact:
+def _unary(name: str, total: bool, sign: Sign) -> TensorFacts:
     row = FUNCTION_SPECS[OpKind(name)]
     match row.domain:
         case Reals.NONNEGATIVE:
@@ -91,28 +91,28 @@ def _unary(name: str, total: bool, sign: Sign) -> Fact:
             assert_never(row.domain)
     match row.image:
         case Reals.POSITIVE:
-            return Fact(total, Sign.POSITIVE)
+            return TensorFacts(total, Sign.POSITIVE)
         case Reals.NONNEGATIVE:
-            return Fact(total, max(sign, Sign.NONNEGATIVE))
+            return TensorFacts(total, max(sign, Sign.NONNEGATIVE))
         case _:
-            return Fact(total, Sign.UNKNOWN)
+            return TensorFacts(total, Sign.UNKNOWN)
 
 
-def _binary(name: str, total: bool, a: Sign, b: Sign) -> Fact:
+def _binary(name: str, total: bool, a: Sign, b: Sign) -> TensorFacts:
     match name:
         case "add":
-            return Fact(total, max(a, b) if min(a, b) is not Sign.UNKNOWN else Sign.UNKNOWN)
+            return TensorFacts(total, max(a, b) if min(a, b) is not Sign.UNKNOWN else Sign.UNKNOWN)
         case "sub":
-            return Fact(total, Sign.UNKNOWN)
+            return TensorFacts(total, Sign.UNKNOWN)
         case "mul" | "div_no_nan":
-            return Fact(total, min(a, b))
+            return TensorFacts(total, min(a, b))
         case "div":
-            return Fact(total and b is Sign.POSITIVE, min(a, b))
+            return TensorFacts(total and b is Sign.POSITIVE, min(a, b))
         case "max":
-            return Fact(total, max(a, b))
+            return TensorFacts(total, max(a, b))
         case "select":
-            return Fact(total, min(b, Sign.NONNEGATIVE))
+            return TensorFacts(total, min(b, Sign.NONNEGATIVE))
         case "eq" | "lt" | "le":
-            return Fact(total, Sign.NONNEGATIVE)
+            return TensorFacts(total, Sign.NONNEGATIVE)
         case _:
             raise AssertionError(name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.claims.equality.polynomials import Index, Kind, Monomial, Polynomial, Rational, Terms
+from mirage_formal.claims.equality.polynomials import Index, Kind, Monomial, Polynomial, Rational, TermInterner
 from mirage_formal.semantics.functions import FUNCTION_SPECS, NAMED
 
 _FUNCTIONS: Final = {
@@ -29,7 +29,7 @@ class Style:
     def power(self, base: str, e: Fraction) -> str:
         """Return the text of a power of a base."""
         if e == Fraction(1, 2):
-            return rf"\sqrt{{{_bare(base)}}}" if self.latex else f"sqrt({_bare(base)})"
+            return rf"\sqrt{{{_strip_parentheses(base)}}}" if self.latex else f"sqrt({_strip_parentheses(base)})"
         if self.latex:
             return f"{base}^{{{e}}}"
         return f"{base}^{e}" if e.denominator == 1 else f"{base}^({e})"
@@ -47,10 +47,10 @@ TEXT: Final = Style(latex=False)
 LATEX: Final = Style(latex=True)
 
 
-class Writer:
+class FormulaPrinter:
     """A printer of the terms of one interner; digits are named i0, i1, ... in order of first occurrence."""
 
-    def __init__(self, terms: Terms, inputs: Sequence[str], style: Style) -> None:
+    def __init__(self, terms: TermInterner, inputs: Sequence[str], style: Style) -> None:
         self.terms = terms
         self.inputs = inputs
         self.style = style
@@ -153,7 +153,7 @@ class Writer:
         return f"{head}[{names}]({body})"
 
 
-def _bare(text: str) -> str:
+def _strip_parentheses(text: str) -> str:
     """Return the text without parentheses that a root does not need."""
     if text.startswith("(") and text.endswith(")") and _closes_last(text):
         return text[1:-1]

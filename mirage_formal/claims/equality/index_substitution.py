@@ -15,16 +15,16 @@ from mirage_formal.claims.equality.polynomials import (
     Monomial,
     Polynomial,
     Rational,
-    Terms,
+    TermInterner,
     add,
     constant,
     content,
+    factor_power,
     freeze,
     make_index,
     scaled,
-    single,
 )
-from mirage_formal.claims.equality.radicals import Radicals
+from mirage_formal.claims.equality.radicals import SquareRoots
 
 #: A digit replaced by an affine combination of digits.
 Affine = tuple[tuple[int, Index], ...]
@@ -53,7 +53,7 @@ class Change:
         return None if not folds else self if len(folds) == len(self.folds) else Change(folds=folds)
 
 
-def renaming(pairs: Iterable[tuple[int, int]]) -> Change:
+def make_renaming(pairs: Iterable[tuple[int, int]]) -> Change:
     """Return the substitution of digits by digits."""
     return Change(affine=tuple(sorted((a, (0, ((1, b),))) for a, b in pairs)))
 
@@ -73,7 +73,7 @@ class Lemma:
     uses: frozenset[int]
 
 
-class Changes(Terms, ABC):
+class SubstitutionTerms(TermInterner, ABC):
     """An interner of terms whose digits can be substituted.
 
     Sound: a change goes through every index of a term; terms with binders are built again by the binder's own
@@ -81,7 +81,7 @@ class Changes(Terms, ABC):
     own height, and the new digits are free ones or names of a greater height).
     """
 
-    def __init__(self, radicals: Radicals | None = None) -> None:
+    def __init__(self, radicals: SquareRoots | None = None) -> None:
         super().__init__(radicals)
         self.lemmas: list[Lemma] = []
         self._scope: list[set[int]] = [set()]
@@ -108,11 +108,11 @@ class Changes(Terms, ABC):
             p = ((tuple(item for item in m if item not in exps), c),)
             if p == constant(1):
                 return out
-        return add(out, single(self.factor(Kind.FN, (name, p))))
+        return add(out, factor_power(self.factor(Kind.FN, (name, p))))
 
     def keep(self, mask: Polynomial, p: Polynomial) -> Polynomial:
         """Return an opaque term that is p where the mask is 1, and 0 elsewhere."""
-        return single(self.factor(Kind.KEEP, (mask, p)))
+        return factor_power(self.factor(Kind.KEEP, (mask, p)))
 
     def _inverse(self, p: Polynomial) -> Polynomial:
         """Return 1 / p where p is not 0, and 0 where p is 0.
@@ -133,7 +133,7 @@ class Changes(Terms, ABC):
         if len(p) > 1 and (common or q != 1):
             self.note_content(p, 0, (common, q, rest))
         out = scaled(self.exp(scaled(argument, -1)), 1 / q)
-        return out if rest == constant(1) else self.mul(out, single(self.factor(Kind.FN, ("inv0", rest))))
+        return out if rest == constant(1) else self.mul(out, factor_power(self.factor(Kind.FN, ("inv0", rest))))
 
     # --- lemmas ------------------------------------------------------------------------------------------------
 
@@ -211,7 +211,7 @@ class Changes(Terms, ABC):
         match self.kind[f]:
             case Kind.INPUT:
                 indices = tuple(self._index(index, change) for index in payload[1])
-                return single(self.factor(Kind.INPUT, (payload[0], indices)))
+                return factor_power(self.factor(Kind.INPUT, (payload[0], indices)))
             case Kind.SUM:
                 bound, body = payload
                 return self.sum(self._change_monomial(body, change), bound)
@@ -260,7 +260,7 @@ class Changes(Terms, ABC):
         for p in polynomials:
             f = self.alone(p, Kind.TOP)
             found.update((p,) if f is None else self.payload[f])
-        return single(self.factor(Kind.TOP, tuple(sorted(found)))) if len(found) > 1 else found.pop()
+        return factor_power(self.factor(Kind.TOP, tuple(sorted(found)))) if len(found) > 1 else found.pop()
 
     def alone(self, p: Polynomial, *kinds: Kind) -> int | None:
         """Return the factor that a polynomial consists of, if it is of one of these kinds; else None."""

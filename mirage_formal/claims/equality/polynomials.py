@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import gcd, lcm
 from typing import Any, Final
 
-from mirage_formal.claims.equality.radicals import Radicals
+from mirage_formal.claims.equality.radicals import SquareRoots
 
 #: Rounds of clearing denominators; each may uncover those inside a denominator.
 _ROUNDS: Final = 12
@@ -39,7 +39,7 @@ MAX_EXPONENT: Final = 64
 MAX_DEPTH: Final = 60
 
 
-class Stuck(Exception):
+class ProofStuck(Exception):
     """The procedure cannot go on; the answer is Unknown for this reason."""
 
 
@@ -75,21 +75,21 @@ def make_index(offset: int, entries: Iterable[tuple[int, int]]) -> Index:
 
 def freeze(terms: Mapping[Monomial, Rational]) -> Polynomial:
     """Return a polynomial from a mutable sum."""
-    return tuple(sorted((m, _plain(c)) for m, c in terms.items() if c))
+    return tuple(sorted((m, _normalise_rational(c)) for m, c in terms.items() if c))
 
 
-def _plain(c: Rational) -> Rational:
+def _normalise_rational(c: Rational) -> Rational:
     if type(c) is int and -_WORD < c < _WORD:
         return c
     bits = c.numerator.bit_length() + c.denominator.bit_length()
     if bits > MAX_BITS:
-        raise Stuck(f"a coefficient has more than {MAX_BITS} bits")
+        raise ProofStuck(f"a coefficient has more than {MAX_BITS} bits")
     return c.numerator if c.denominator == 1 else c
 
 
 def constant(value: Rational) -> Polynomial:
     """Return a rational constant as a polynomial."""
-    return ((ONE, _plain(value)),) if value else ()
+    return ((ONE, _normalise_rational(value)),) if value else ()
 
 
 def add(p: Polynomial, q: Polynomial, times: Rational = 1) -> Polynomial:
@@ -102,10 +102,10 @@ def add(p: Polynomial, q: Polynomial, times: Rational = 1) -> Polynomial:
 
 def scaled(p: Polynomial, factor: Rational) -> Polynomial:
     """Return p * factor."""
-    return tuple((m, _plain(c * factor)) for m, c in p) if factor else ()
+    return tuple((m, _normalise_rational(c * factor)) for m, c in p) if factor else ()
 
 
-def single(factor: int, e2: int = 2) -> Polynomial:
+def factor_power(factor: int, e2: int = 2) -> Polynomial:
     """Return factor ^ (e2 / 2)."""
     return ((((factor, e2),), 1),)
 
@@ -116,15 +116,15 @@ def content(p: Polynomial) -> Fraction:
     return -q if p[0][1] < 0 else q
 
 
-class Terms:
+class TermInterner:
     """An interner of factors, with the commutative-ring normaliser.
 
     Sound: factors are equal iff their numbers are; products and powers apply laws that hold for all reals on which
     the side conditions hold (divisors nonzero, radicands not negative), as docs/proof.md states them.
     """
 
-    def __init__(self, radicals: Radicals | None = None) -> None:
-        self.radicals = Radicals() if radicals is None else radicals
+    def __init__(self, radicals: SquareRoots | None = None) -> None:
+        self.radicals = SquareRoots() if radicals is None else radicals
         self.kind: list[Kind] = []
         self.payload: list[Any] = []
         self.free: list[frozenset[int]] = []
@@ -146,7 +146,7 @@ class Terms:
         """
         self._work += work
         if self._work > MAX_WORK:
-            raise Stuck(f"more than {MAX_WORK} products and comparisons of terms")
+            raise ProofStuck(f"more than {MAX_WORK} products and comparisons of terms")
 
     # --- digits ------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Terms:
             depth = 1 + max((self._depth[f] for m in self.inside(kind, payload) for f, _ in m), default=0)
             if depth > MAX_DEPTH:
                 del self._ids[key]
-                raise Stuck(f"terms are nested more than {MAX_DEPTH} deep")
+                raise ProofStuck(f"terms are nested more than {MAX_DEPTH} deep")
             self._depth.append(depth)
             self.kind.append(kind)
             self.payload.append(payload)
@@ -235,13 +235,13 @@ class Terms:
 
     def exp(self, p: Polynomial) -> Polynomial:
         """Return an exponential, as a polynomial of one factor."""
-        return single(self.factor(Kind.EXP, p)) if p else constant(1)
+        return factor_power(self.factor(Kind.EXP, p)) if p else constant(1)
 
     def root(self, value: Fraction) -> tuple[Fraction, int]:
         """Return (k, r) with sqrt(value) = k * sqrt(r) and r in normal form; ``value`` is positive."""
         n = value.numerator * value.denominator
         if n.bit_length() > MAX_BITS:
-            raise Stuck(f"the root of a number of more than {MAX_BITS} bits")
+            raise ProofStuck(f"the root of a number of more than {MAX_BITS} bits")
         s, r = self.radicals.split(n)
         return Fraction(s, value.denominator), r
 
@@ -250,7 +250,7 @@ class Terms:
     def mul(self, p: Polynomial, q: Polynomial) -> Polynomial:
         """Return p * q, multiplied out."""
         if len(p) * len(q) > MAX_TERMS:
-            raise Stuck(f"a product has more than {MAX_TERMS} terms")
+            raise ProofStuck(f"a product has more than {MAX_TERMS} terms")
         self.charge(len(p) * len(q))
         out: dict[Monomial, Rational] = {}
         for m, c in p:
@@ -271,7 +271,7 @@ class Terms:
             for k, d in self._times(n, m):
                 out[k] = out.get(k, 0) + c * d
             if len(out) > MAX_TERMS:
-                raise Stuck(f"a product has more than {MAX_TERMS} terms")
+                raise ProofStuck(f"a product has more than {MAX_TERMS} terms")
         return freeze(out)
 
     def _times(self, a: Monomial, b: Monomial) -> Polynomial:
@@ -284,7 +284,7 @@ class Terms:
         """Return the product of factor^(e/2) over ``items`` in normal form; ``items`` is consumed."""
         special = [f for f in items if self.kind[f] in _RING]
         if items and (max(items.values()) > MAX_EXPONENT or min(items.values()) < -MAX_EXPONENT):
-            raise Stuck(f"an exponent above {MAX_EXPONENT // 2}")
+            raise ProofStuck(f"an exponent above {MAX_EXPONENT // 2}")
         coefficient: Rational = 1
         extra: list[Polynomial] = []
         if special:
@@ -349,7 +349,7 @@ class Terms:
             return constant(1)
         if not p:
             if e2 < 0:
-                raise Stuck("a divisor is 0 everywhere over the real numbers, so that no input has a value")
+                raise ProofStuck("a divisor is 0 everywhere over the real numbers, so that no input has a value")
             return p
         if e2 >= 2:
             out = p
@@ -360,7 +360,7 @@ class Terms:
             return self._monomial_power(*p[0], e2)
         content = self.content(p, e2)
         if content is None:
-            return single(self.factor(Kind.POW, p), e2)
+            return factor_power(self.factor(Kind.POW, p), e2)
         c, q, rest = content
         out = self.product({self.factor(Kind.POW, rest): e2})
         if c:
@@ -380,7 +380,7 @@ class Terms:
             else:
                 rest.append((f, x))
         if c < 0 and not rest:
-            raise Stuck("the root of a number that is negative everywhere")
+            raise ProofStuck("the root of a number that is negative everywhere")
         if len(rest) == 1 and rest[0][1] == 2 and c > 0:
             items[rest[0][0]] = items.get(rest[0][0], 0) + e2
         elif rest:  # what is left of a negative number is its sign
@@ -452,7 +452,7 @@ class Terms:
         return out
 
 
-def multiplier(terms: Terms, p: Polynomial, q: Polynomial) -> Monomial | None:
+def multiplier(terms: TermInterner, p: Polynomial, q: Polynomial) -> Monomial | None:
     """Return a product m of divisors of p and q with (p - q) * m = 0, or None if none is found.
 
     Sound: the factors of m occur in denominators, so they are not zero where the programs are defined; then p = q.
@@ -478,7 +478,7 @@ def multiplier(terms: Terms, p: Polynomial, q: Polynomial) -> Monomial | None:
     return None
 
 
-def divisors(terms: Terms, p: Polynomial) -> set[int]:
+def divisors(terms: TermInterner, p: Polynomial) -> set[int]:
     """Return the factors that occur with a negative exponent in a polynomial, at any depth."""
     found: set[int] = set()
     seen: set[int] = set()

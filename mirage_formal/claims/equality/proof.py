@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from mirage_formal.claims.equality.index_substitution import Folds
-from mirage_formal.claims.equality.polynomials import Index, Kind, Monomial, Polynomial, Rational, Stuck
+from mirage_formal.claims.equality.polynomials import Index, Kind, Monomial, Polynomial, ProofStuck, Rational
 from mirage_formal.claims.equality.tensor_terms import Tensors
 
 VERSION: Final = 2
@@ -22,7 +22,7 @@ MAX_BASES: Final = 500
 _NAMES = {kind: kind.name.lower() for kind in Kind} | {Kind.INPUT: "in"}
 
 
-def write(
+def write_proof(
     tensors: Tensors,
     steps: Sequence[int],
     lemmas: Sequence[int],
@@ -40,21 +40,21 @@ def write(
     Raises:
         Stuck: The proof is larger than the checker's limits.
     """
-    writer = _Writer(tensors, inputs, atoms)
+    writer = _ProofWriter(tensors, inputs, atoms)
     body = writer.proof(steps, lemmas, outputs)
     body["atoms"] += [entry for entry in atoms if len(entry) == 2]
     proof = json.dumps(body, separators=(",", ":")).encode()
     tables = (len(writer.digits), len(writer.table), len(steps), len(lemmas))
-    _need(len(proof) <= MAX_BYTES and max(tables) <= MAX_TABLE)
+    _require(len(proof) <= MAX_BYTES and max(tables) <= MAX_TABLE)
     return proof
 
 
-def _need(good: bool) -> None:
+def _require(good: bool) -> None:
     if not good:
-        raise Stuck("the proof is larger than the checker reads")
+        raise ProofStuck("the proof is larger than the checker reads")
 
 
-class _Writer:
+class _ProofWriter:
     """A writer that renumbers digits, factors, lemmas and steps in the order of their first use."""
 
     def __init__(self, tensors: Tensors, inputs: int, atoms: Sequence[tuple[int, ...]]) -> None:
@@ -84,7 +84,7 @@ class _Writer:
 
     def _bases(self) -> list[int]:
         bases = list(self.tensors.radicals.table())
-        _need(len(bases) <= MAX_BASES)
+        _require(len(bases) <= MAX_BASES)
         return bases
 
     def _source(self, number: int) -> int:
@@ -95,7 +95,7 @@ class _Writer:
     # --- terms -------------------------------------------------------------------------------------------------
 
     def _digit(self, d: int) -> int:
-        _need(self.tensors.extent[d] <= MAX_EXTENT)
+        _require(self.tensors.extent[d] <= MAX_EXTENT)
         return self.digits.setdefault(d, len(self.digits))
 
     def _index(self, index: Index) -> list[int]:
@@ -137,15 +137,15 @@ class _Writer:
                 return [name, payload[0], self._polynomial(payload[1])]
 
     def _monomial(self, m: Monomial) -> list[int]:
-        _need(2 * len(m) <= MAX_ENTRIES)
+        _require(2 * len(m) <= MAX_ENTRIES)
         return [x for f, e in m for x in (self._factor(f), e)]
 
     def _polynomial(self, p: Polynomial) -> list[list[Any]]:
-        _need(len(p) <= MAX_ENTRIES)
+        _require(len(p) <= MAX_ENTRIES)
         return [[rational(c), *self._monomial(m)] for m, c in p]
 
     def _folds(self, folds: Folds) -> list[list[int]]:
-        _need(len(folds) <= MAX_DIGITS and all(len(chain) < MAX_DIGITS for _, chain in folds))
+        _require(len(folds) <= MAX_DIGITS and all(len(chain) < MAX_DIGITS for _, chain in folds))
         return [[self._digit(target), *(self._digit(d) for d in chain)] for target, chain in folds]
 
     # --- lemmas and steps --------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class _Writer:
     def _lemma(self, body: tuple[Any, ...]) -> list[Any]:
         match body:
             case ("sum", bound, m, opens, parts):
-                _need(max(len(opens), len(parts or ())) <= MAX_DIGITS)
+                _require(max(len(opens), len(parts or ())) <= MAX_DIGITS)
                 folded = None if parts is None else [[self._factor(s), self._folds(f)] for s, f in parts]
                 return ["sum", self._bound(bound), self._monomial(m), self._opens(opens), folded]
             case ("max", bound, p, opens, s, folds):
@@ -168,7 +168,7 @@ class _Writer:
         raise AssertionError(body[0])
 
     def _bound(self, digits: frozenset[int]) -> list[int]:
-        _need(len(digits) <= MAX_DIGITS)
+        _require(len(digits) <= MAX_DIGITS)
         return [self._digit(d) for d in sorted(digits)]
 
     def _opens(self, opens: Sequence[tuple[int, ...]]) -> list[list[int]]:

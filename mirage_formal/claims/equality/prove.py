@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.claims.equality.exact import Exact, Missing, Pieces
-from mirage_formal.claims.equality.polynomials import Monomial, Stuck, multiplier
-from mirage_formal.claims.equality.proof import write
-from mirage_formal.claims.equality.radicals import Radicals
+from mirage_formal.claims.equality.exact import BlockTensor, ExactDomain, MissingPiece
+from mirage_formal.claims.equality.polynomials import Monomial, ProofStuck, multiplier
+from mirage_formal.claims.equality.proof import write_proof
+from mirage_formal.claims.equality.radicals import SquareRoots
 from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import pruned, renumber
+from mirage_formal.graph.edit import eliminate_dead_code, renumber
 from mirage_formal.graph.formats.json import to_json
-from mirage_formal.graph.graph import KernelGraph, KernelOp, Op, numbered, operators
+from mirage_formal.graph.graph import KernelGraph, KernelOp, Op, enumerate_results, operators
 from mirage_formal.graph.ops import MOVES, Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import tails
-from mirage_formal.graph.remainder_tiles.split import Wrapping, split
+from mirage_formal.graph.remainder_tiles.extents import decompose_remainder_tiles
+from mirage_formal.graph.remainder_tiles.split import Wrapping, split_pads_and_slices
 from mirage_formal.graph.verdict import Equivalent, Unknown
 
 #: The most rounds in which roots are rewritten.
@@ -33,7 +33,7 @@ _ROUNDS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class FinalIdentity:
     """A final identity: two tensors that should be equal, as step numbers, with the multiplier that shows it.
 
     Attributes:
@@ -74,7 +74,7 @@ class Derivation:
     """
 
     tensors: Tensors
-    closings: tuple[Closing, ...]
+    closings: tuple[FinalIdentity, ...]
     inputs: int
     atoms: tuple[tuple[int, int, int], ...]
     cut: tuple[tuple[int, int], ...]
@@ -89,20 +89,20 @@ class Derivation:
     def needed_steps(self) -> list[int]:
         """Return the steps that the closings depend on, in order."""
         roots = (n for closing in self.closings if closing.line is not None for n in closing.line[:2])
-        return _reached(roots, lambda n: self.tensors.steps[n].operands)
+        return _reachable(roots, lambda n: self.tensors.steps[n].operands)
 
     def needed_lemmas(self) -> list[int]:
         """Return the lemmas that those steps depend on, in order."""
         roots = (n for step in self.needed_steps() for n in self.tensors.steps[step].uses)
-        return _reached(roots, lambda n: self.tensors.lemmas[n].uses)
+        return _reachable(roots, lambda n: self.tensors.lemmas[n].uses)
 
 
 def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGraph] = ()) -> Equivalent | Unknown:
     """Prove that a candidate computes the same as the program, for all inputs.
 
     Sound: Equivalent is answered only when every output element's normal form is the same, or differs by a multiple of
-    zero after multiplication with divisors; or when that holds of two halves (``graph.remainder_tiles``, ``_between``),
-    which together say it. Whatever stops the procedure gives Unknown with the reason.
+    zero after multiplication with divisors; or when that holds of two halves (``graph.remainder_tiles``,
+    ``_prove_between_moves``), which together say it. Whatever stops the procedure gives Unknown with the reason.
 
     Args:
         program: The program.
@@ -115,13 +115,13 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGrap
     """
     _same_interface(program, candidate)
     # First, because it shows the kernels' requirements on elements beyond the end of an input.
-    composed = _composed(program, candidate)
+    composed = _compose_halves(program, candidate)
     if composed is not None:
         return composed
     direct = derive(program, candidate)[1]
-    if isinstance(direct, Equivalent) or (parts := split(candidate, moves=True)) is None:
+    if isinstance(direct, Equivalent) or (parts := split_pads_and_slices(candidate, moves=True)) is None:
         return direct
-    tried = (_between(program, parts, other) for other in (program, *via))
+    tried = (_prove_between_moves(program, parts, other) for other in (program, *via))
     return next((found for found in tried if found is not None), direct)
 
 
@@ -129,9 +129,9 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGrap
 Half = tuple[str, KernelGraph, KernelGraph]
 
 
-def halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
+def proof_halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
     """Return the two proof obligations of a candidate with remainder tiles (``graph.remainder_tiles``), or none."""
-    found = tails(program, candidate)
+    found = decompose_remainder_tiles(program, candidate)
     if found is None:
         return ()
     return (
@@ -140,9 +140,9 @@ def halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
     )
 
 
-def _composed(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None:
+def _compose_halves(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None:
     """Return a proof in two halves; None if there is none."""
-    parts = halves(program, candidate)
+    parts = proof_halves(program, candidate)
     proofs: list[str] = []
     for _, mine, theirs in parts:
         try:
@@ -155,7 +155,9 @@ def _composed(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None
     return Equivalent(json.dumps([to_json(parts[0][1]), *proofs]).encode()) if parts else None
 
 
-def _between(program: KernelGraph, parts: tuple[Wrapping, KernelGraph], via: KernelGraph) -> Equivalent | None:
+def _prove_between_moves(
+    program: KernelGraph, parts: tuple[Wrapping, KernelGraph], via: KernelGraph
+) -> Equivalent | None:
     """Return a proof of the operators between data movements, and of the program around them; None if there is none.
 
     Sound: ``via`` only says what to try; see ``check.proof_composition`` for why the two proofs say that the candidate
@@ -167,7 +169,7 @@ def _between(program: KernelGraph, parts: tuple[Wrapping, KernelGraph], via: Ker
         via: A graph over the program's inputs whose operators between the candidate's moves are tried as the middle.
     """
     wrapping, inner = parts
-    middle = _middle(wrapping, inner, via)
+    middle = _middle_graph(wrapping, inner, via)
     if middle is None:
         return None
     try:
@@ -178,18 +180,20 @@ def _between(program: KernelGraph, parts: tuple[Wrapping, KernelGraph], via: Ker
     return Equivalent(json.dumps([to_json(middle), *proofs, "moves"]).encode()) if len(proofs) == len(halves) else None
 
 
-def _middle(wrapping: Wrapping, inner: KernelGraph, via: KernelGraph) -> KernelGraph | None:
+def _middle_graph(wrapping: Wrapping, inner: KernelGraph, via: KernelGraph) -> KernelGraph | None:
     """Return the operators of a graph between some data movements, as a graph of the inner inputs.
 
     It begins at tensors that are made from the inputs by the same moves, and ends where the same moves make the
     outputs. None if the graph has other moves.
     """
     count = len(via.inputs)
-    reads = {way: i for i, way in enumerate(_numbered(_made(range(count), wrapping.front), wrapping.reads))}
-    makers = dict(numbered(count, via.ops))
-    found = _made(range(count), via.ops)
+    reads = {
+        way: i for i, way in enumerate(_number_derivations(_derivations(range(count), wrapping.front), wrapping.reads))
+    }
+    makers = dict(enumerate_results(count, via.ops))
+    found = _derivations(range(count), via.ops)
     number: dict[int, int] = {}
-    for n, way in zip(found, _numbered(found, found), strict=True):
+    for n, way in zip(found, _number_derivations(found, found), strict=True):
         place = reads.get(way, reads.get((*way[:-1], 0)))
         if place is not None:
             number[n] = place
@@ -214,23 +218,25 @@ def _middle(wrapping: Wrapping, inner: KernelGraph, via: KernelGraph) -> KernelG
         pairs += zip(move.operands, own.operands, strict=True)
     if len(ends) < len(inner.outputs) or any(n not in number for n in ends.values()):
         return None
-    return pruned(KernelGraph(inner.inputs, tuple(ops), tuple(number[ends[n]] for n in range(len(inner.outputs)))))
+    return eliminate_dead_code(
+        KernelGraph(inner.inputs, tuple(ops), tuple(number[ends[n]] for n in range(len(inner.outputs))))
+    )
 
 
 #: The derivation of a tensor by moves: the input, the moves, and its rank among tensors with the same ones.
 _Way = tuple[int | OpKind | Attrs, ...]
 
 
-def _made(inputs: Iterable[int], ops: tuple[KernelOp, ...]) -> dict[int, _Way]:
+def _derivations(inputs: Iterable[int], ops: tuple[KernelOp, ...]) -> dict[int, _Way]:
     """Return the derivations of inputs, and of tensors that moves make of one input, by tensor number."""
     made: dict[int, _Way] = {n: (n,) for n in inputs}
-    for first, op in numbered(len(made), ops):
+    for first, op in enumerate_results(len(made), ops):
         if isinstance(op, Op) and op.kind in MOVES and len(op.operands) == 1 and op.operands[0] in made:
             made[first] = (*made[op.operands[0]], op.kind, op.attrs)
     return made
 
 
-def _numbered(made: Mapping[int, _Way], tensors: Iterable[int]) -> Iterator[_Way]:
+def _number_derivations(made: Mapping[int, _Way], tensors: Iterable[int]) -> Iterator[_Way]:
     """Yield the derivation of each tensor, with the number of earlier tensors that have the same derivation."""
     seen = Counter[_Way]()
     for n in tensors:
@@ -250,15 +256,15 @@ def derive(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Eq
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
     """
     _same_interface(program, candidate)
-    derivation = _refined(program, candidate, whole=False)
+    derivation = _derive_refined(program, candidate, whole=False)
     if derivation.cut and not derivation.shown:
-        other = _refined(program, candidate, whole=True)
+        other = _derive_refined(program, candidate, whole=True)
         derivation = other if other.shown else derivation
-    return derivation, _written(derivation)
+    return derivation, _write_verdict(derivation)
 
 
-def _refined(program: KernelGraph, candidate: KernelGraph, *, whole: bool) -> Derivation:
-    derivation = _derive(program, candidate, Radicals(_numbers(program, candidate)), whole)
+def _derive_refined(program: KernelGraph, candidate: KernelGraph, *, whole: bool) -> Derivation:
+    derivation = _derive(program, candidate, SquareRoots(_numbers(program, candidate)), whole)
     for _ in range(_ROUNDS):
         radicals = derivation.tensors.radicals.refined()
         if radicals is None or all(closing.same for closing in derivation.closings):
@@ -277,7 +283,7 @@ def _numbers(*graphs: KernelGraph) -> set[int]:
     return found
 
 
-def _written(derivation: Derivation) -> Equivalent | Unknown:
+def _write_verdict(derivation: Derivation) -> Equivalent | Unknown:
     """Return the proof if the normal forms are one, else Unknown."""
     try:
         if not derivation.shown:
@@ -285,15 +291,15 @@ def _written(derivation: Derivation) -> Equivalent | Unknown:
         steps, lemmas = derivation.needed_steps(), derivation.needed_lemmas()
         outputs = [closing.line for closing in derivation.closings]
         atoms = (*derivation.atoms, *(derivation.cut if derivation.whole else ()))
-        return Equivalent(write(derivation.tensors, steps, lemmas, outputs, derivation.inputs, atoms))
-    except Stuck as reason:
+        return Equivalent(write_proof(derivation.tensors, steps, lemmas, outputs, derivation.inputs, atoms))
+    except ProofStuck as reason:
         return Unknown(str(reason))
     except RecursionError:
         return Unknown("the terms are nested too deeply")
 
 
-def _derive(program: KernelGraph, candidate: KernelGraph, radicals: Radicals, whole: bool) -> Derivation:
-    domain = Exact(radicals, whole=whole)
+def _derive(program: KernelGraph, candidate: KernelGraph, radicals: SquareRoots, whole: bool) -> Derivation:
+    domain = ExactDomain(radicals, whole=whole)
     inputs = domain.inputs([source.tensor.shape for source in program.inputs])
     expected, got = domain.outputs(0, program, inputs), domain.outputs(1, candidate, inputs)
     closings = [closing for pair in zip(expected, got, strict=True) for closing in _compare(domain, *pair)]
@@ -305,38 +311,38 @@ def _same_interface(program: KernelGraph, candidate: KernelGraph) -> None:
     mine, theirs = kernel_types(program), kernel_types(candidate)
     wanted, got = ([source.tensor.signature for source in graph.inputs] for graph in (program, candidate))
     if wanted != got:
-        raise GraphError(f"expected inputs of the program's shapes {_listed(wanted)}, got {_listed(got)}")
+        raise GraphError(f"expected inputs of the program's shapes {_list_text(wanted)}, got {_list_text(got)}")
     wanted, got = [mine[n].signature for n in program.outputs], [theirs[n].signature for n in candidate.outputs]
     if wanted != got:
-        raise GraphError(f"expected outputs of the program's shapes {_listed(wanted)}, got {_listed(got)}")
+        raise GraphError(f"expected outputs of the program's shapes {_list_text(wanted)}, got {_list_text(got)}")
 
 
-def _listed(signatures: list[str]) -> str:
+def _list_text(signatures: list[str]) -> str:
     return f"[{', '.join(signatures)}]"
 
 
-def _compare(domain: Exact, expected: Pieces, got: Pieces) -> list[Closing]:
+def _compare(domain: ExactDomain, expected: BlockTensor, got: BlockTensor) -> list[FinalIdentity]:
     """Return the closings for pairs of pieces of one output."""
-    return [Closing(_step(p), _step(c), _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
+    return [FinalIdentity(_step(p), _step(c), _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
 
 
-def _step(a: Tensor | Missing) -> int | None:
-    return None if isinstance(a, Missing) else a.step
+def _step(a: Tensor | MissingPiece) -> int | None:
+    return None if isinstance(a, MissingPiece) else a.step
 
 
-def _multiplier(domain: Exact, p: Tensor | Missing, c: Tensor | Missing) -> Monomial | None:
-    if isinstance(p, Missing) or isinstance(c, Missing) or p.strings != c.strings:
+def _multiplier(domain: ExactDomain, p: Tensor | MissingPiece, c: Tensor | MissingPiece) -> Monomial | None:
+    if isinstance(p, MissingPiece) or isinstance(c, MissingPiece) or p.strings != c.strings:
         return None
     if p.element == c.element:
         return ()
     try:
         return multiplier(domain.tensors, p.element, c.element)
-    except Stuck as reason:
+    except ProofStuck as reason:
         domain.reasons.append(str(reason))
         return None
 
 
-def _reached(roots: Iterable[int], operands: Callable[[int], Iterable[int]]) -> list[int]:
+def _reachable(roots: Iterable[int], operands: Callable[[int], Iterable[int]]) -> list[int]:
     needed: set[int] = set()
     stack = list(roots)
     while stack:

@@ -17,7 +17,7 @@ from typing import Final
 SMALL: Final = 1_000
 
 
-class Radicals:
+class SquareRoots:
     """The square roots of one derivation; it collects the bases needed to write them all in one form.
 
     Sound: n = s^2 r for every pair that ``split`` returns, whatever the bases are. Only whether two forms of one number
@@ -28,7 +28,7 @@ class Radicals:
     """
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
-        self.bases = coprime(map(_rough, numbers))
+        self.bases = coprime_base(map(_remove_small_primes, numbers))
         self._found: dict[int, tuple[int, int]] = {}
         self._small: set[int] = set()
         self._large: set[int] = set()
@@ -59,19 +59,19 @@ class Radicals:
                 break
         return s, r, n
 
-    def refined(self) -> Radicals | None:
+    def refined(self) -> SquareRoots | None:
         """Return Radicals with which the same numbers have smaller forms; None if their forms cannot change."""
-        better = Radicals((*self.bases, *self._large))
+        better = SquareRoots((*self.bases, *self._large))
         changed = any(better.split(n) != found for n, found in self._found.items())
         return better if changed else None
 
     def table(self) -> tuple[int, ...]:
         """Return all bases that divide a number that was seen, for the proof."""
-        large = coprime((*self.bases, *self._large))
+        large = coprime_base((*self.bases, *self._large))
         return (*sorted(self._small), *(base for base in large if any(n % base == 0 for n in self._found)))
 
 
-def coprime(numbers: Iterable[int]) -> tuple[int, ...]:
+def coprime_base(numbers: Iterable[int]) -> tuple[int, ...]:
     """Return pairwise coprime numbers above 1, none a square, whose products include the given numbers."""
     out: list[int] = []
     stack = sorted(numbers)
@@ -92,7 +92,7 @@ def coprime(numbers: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(out))
 
 
-def _rough(n: int) -> int:
+def _remove_small_primes(n: int) -> int:
     """Return a number without its small prime factors."""
     for p in primes():
         while n > 1 and n % p == 0:

@@ -13,20 +13,20 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from mirage_formal.claims.equality.binders import Binders
-from mirage_formal.claims.equality.facts import INPUT, Fact, Sign, fact
-from mirage_formal.claims.equality.index_substitution import Change, Folds, renaming
+from mirage_formal.claims.equality.binders import BinderTerms
+from mirage_formal.claims.equality.facts import INPUT, Sign, TensorFacts, infer_facts
+from mirage_formal.claims.equality.index_substitution import Change, Folds, make_renaming
 from mirage_formal.claims.equality.polynomials import (
     Index,
     Kind,
     Polynomial,
-    Stuck,
+    ProofStuck,
     add,
     constant,
+    factor_power,
     scaled,
-    single,
 )
-from mirage_formal.claims.equality.radicals import Radicals
+from mirage_formal.claims.equality.radicals import SquareRoots
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.domain import LOOP_AXIS
@@ -49,7 +49,7 @@ class Tensor:
     step: int
     strings: tuple[String, ...]
     element: Polynomial
-    fact: Fact = INPUT
+    fact: TensorFacts = INPUT
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,14 @@ class Step:
     uses: frozenset[int]
 
 
-class Tensors(Binders):
+class Tensors(BinderTerms):
     """Operations on tensors of exact terms.
 
     Sound: each operation computes the element of its result from the elements of its operands at the same digits, by
     the operator's definition; digits are split and merged along mixed-radix bijections only.
     """
 
-    def __init__(self, radicals: Radicals | None = None) -> None:
+    def __init__(self, radicals: SquareRoots | None = None) -> None:
         super().__init__(radicals)
         self.steps: list[Step] = []
 
@@ -99,9 +99,9 @@ class Tensors(Binders):
         strings: Iterable[String],
         element: Polynomial,
         uses: Iterable[int] = (),
-        known: Fact | None = None,
+        known: TensorFacts | None = None,
     ) -> Tensor:
-        known = fact(body, tuple(a.fact for a in operands)) if known is None else known
+        known = infer_facts(body, tuple(a.fact for a in operands)) if known is None else known
         made = Tensor(len(self.steps), tuple(strings), element, known)
         self.steps.append(Step(body, tuple(a.step for a in operands), made.strings, element, frozenset(uses)))
         return made
@@ -151,7 +151,9 @@ class Tensors(Binders):
                 extent = self.extent[digit]
                 if below < stride < below * extent:
                     if stride % below or extent % (stride // below):
-                        raise Stuck(f"a cut at {stride} does not nest with an index of stride {below}, extent {extent}")
+                        raise ProofStuck(
+                            f"a cut at {stride} does not nest with an index of stride {below}, extent {extent}"
+                        )
                     low = stride // below
                     hi, lo = self.fresh(extent // low), self.fresh(low)
                     split = (*string[:place], hi, lo, *string[place + 1 :])
@@ -179,7 +181,7 @@ class Tensors(Binders):
             return a
         strings = tuple(tuple(names.get(d, d) for d in string) for string in a.strings)
         pairs = tuple(sorted(names.items()))
-        return self._moved(("rename", pairs), a, strings, renaming(pairs))
+        return self._moved(("rename", pairs), a, strings, make_renaming(pairs))
 
     def unify(self, a: Tensor, b: Tensor, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
         """Give paired dims of both tensors the same digits, and all other digits of b and a different ones."""
@@ -191,10 +193,10 @@ class Tensors(Binders):
                 b = self.cut(b, j, mine - theirs)
         # The operand with the shallower element is renamed: fewer sums have to be brought to normal form again.
         if self.height_of(a.element) < self.height_of(b.element):
-            return self._follow(b, a, [(j, i) for i, j in shared])[::-1]
-        return self._follow(a, b, shared)
+            return self._rename_paired(b, a, [(j, i) for i, j in shared])[::-1]
+        return self._rename_paired(a, b, shared)
 
-    def _follow(self, a: Tensor, b: Tensor, shared: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    def _rename_paired(self, a: Tensor, b: Tensor, shared: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
         taken = {d for string in a.strings for d in string}
         names: dict[int, int] = {}
         for i, j in shared:
@@ -207,11 +209,11 @@ class Tensors(Binders):
 
     # --- operators ---------------------------------------------------------------------------------------------
 
-    def input(self, number: int, shape: Shape, known: Fact = INPUT) -> Tensor:
+    def input(self, number: int, shape: Shape, known: TensorFacts = INPUT) -> Tensor:
         """Return an input of the program with digits of its own, or an atom."""
         strings = tuple((self.fresh(n),) if n > 1 else () for n in shape)
         indices = tuple((0, tuple((1, d) for d in string)) for string in strings)
-        element = single(self.factor(Kind.INPUT, (number, indices)))
+        element = factor_power(self.factor(Kind.INPUT, (number, indices)))
         return self._made(("input", number), (), strings, element, known=known)
 
     def unary(self, kind: OpKind, a: Tensor) -> Tensor:
@@ -234,10 +236,10 @@ class Tensors(Binders):
                 return self.apply(kind.value, p)
             case OpKind.GELU:
                 half = scaled(p, Fraction(1, 2))
-                inner = self.mul(half, single(self.factor(Kind.SURD, self.root(Fraction(2))[1]), 1))
+                inner = self.mul(half, factor_power(self.factor(Kind.SURD, self.root(Fraction(2))[1]), 1))
                 return add(half, self.mul(half, self.apply("erf", inner)))
             case _:
-                raise Stuck(f"{kind} has no exact meaning")
+                raise ProofStuck(f"{kind} has no exact meaning")
 
     def binary(self, kind: OpKind, a: Tensor, b: Tensor) -> Tensor:
         """Return the result of an elementwise operator; dims of extent 1 broadcast."""
@@ -247,7 +249,7 @@ class Tensors(Binders):
             element = self._binary(kind, a.element, b.element, b.fact)
         return self.coarsen(self._made(("binary", kind.value), (a, b), strings, element, uses))
 
-    def _binary(self, kind: OpKind, p: Polynomial, q: Polynomial, known: Fact) -> Polynomial:
+    def _binary(self, kind: OpKind, p: Polynomial, q: Polynomial, known: TensorFacts) -> Polynomial:
         """Return the element of a result; ``known`` holds the facts about the second operand.
 
         Sound: a mask is 0 or 1, so where a value always exists, its product with a mask is the value where the mask is
@@ -275,7 +277,7 @@ class Tensors(Binders):
             case OpKind.DIV_NO_NAN:
                 return self.mul(p, self.power(q, -2) if known.sign is Sign.POSITIVE else self.apply("inv0", q))
             case _:
-                raise Stuck(f"{kind} has no exact meaning")
+                raise ProofStuck(f"{kind} has no exact meaning")
 
     def matmul(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the product over the last two dims; the dims before them broadcast."""
@@ -322,7 +324,7 @@ class Tensors(Binders):
         name = "running_max" if kind == Kind.PMAX else "carry"
         loop = a.strings[LOOP_AXIS]
         if len(loop) > 1:
-            raise Stuck("a running maximum over a loop whose index is split")
+            raise ProofStuck("a running maximum over a loop whose index is split")
         strings = (*a.strings[:axis], (), *a.strings[axis + 1 :])
         if not loop:
             with self.scope() as uses:
@@ -330,7 +332,7 @@ class Tensors(Binders):
             return self._made((name, axis), (a,), strings, element, uses)
         u = self.fresh(self.extent[loop[0]])
         with self.scope() as uses:
-            inner = self.change(a.element, renaming(((loop[0], u),)))
+            inner = self.change(a.element, make_renaming(((loop[0], u),)))
             element = self.prefix(kind, (0, ((1, loop[0]),)), u, a.strings[axis], inner)
         return self._made((name, axis, u), (a,), strings, element, uses)
 
@@ -347,7 +349,7 @@ class Tensors(Binders):
         f = self.alone(carry.element, Kind.CARRY)
         loop = carry.strings[LOOP_AXIS]
         if f is None or len(loop) != 1 or self.payload[f][0] != (0, ((1, loop[0]),)):
-            raise Stuck("the factor of a rescaling accumulator is not that of a running maximum")
+            raise ProofStuck("the factor of a rescaling accumulator is not that of a running maximum")
         index, u, digits, p = self.payload[f]
         strings = (*joined[:LOOP_AXIS], (), *joined[LOOP_AXIS + 1 :])
         with self.scope() as uses:
@@ -374,7 +376,7 @@ class Tensors(Binders):
         for axis in range(len(old) - 1, -1, -1):
             wanted = {e // inner for e in ends if inner < e < inner * old[axis] and e % inner == 0}
             if any(inner < e < inner * old[axis] and e % inner for e in ends):
-                raise Stuck(f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest")
+                raise ProofStuck(f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest")
             a = self.cut(a, axis, wanted)
             inner *= old[axis]
         digits = [d for string in a.strings for d in string]
@@ -384,7 +386,7 @@ class Tensors(Binders):
             size = 1
             while size < n:
                 if not digits or n % (size * self.extent[digits[-1]]):
-                    raise Stuck(f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest")
+                    raise ProofStuck(f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest")
                 string.insert(0, digits.pop())
                 size *= self.extent[string[0]]
             strings.insert(0, tuple(string))
@@ -429,7 +431,7 @@ class Tensors(Binders):
             indices = {low[0]: (start % base, tuple((1, e) for e in inner))}
             rest = start // base
         else:
-            raise Stuck(f"elements {start}..{start + length - 1} do not nest with the indices of their dim")
+            raise ProofStuck(f"elements {start}..{start + length - 1} do not nest with the indices of their dim")
         for d in reversed(string[:place]):
             indices[d] = (rest % self.extent[d], ())
             rest //= self.extent[d]

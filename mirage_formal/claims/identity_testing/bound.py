@@ -31,7 +31,7 @@ from mirage_formal.semantics.straight_line_trace import (
     Tape,
     Transpose,
     Unary,
-    needed,
+    needed_steps,
     read_part,
 )
 
@@ -40,7 +40,7 @@ _CAP: Final = 1 << 64
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class ExponentialSum:
     """A sum of at most ``terms`` terms polynomial x omega^polynomial, of degree at most ``degree`` in the inputs.
 
     ``exponent`` bounds the degree of the exponents; it is 0 where no exponential occurs.
@@ -50,37 +50,37 @@ class Sums:
     degree: int
     exponent: int
 
-    def times(self, other: Sums) -> Sums:
+    def times(self, other: ExponentialSum) -> ExponentialSum:
         """Return the bounds of the product."""
-        return _capped(self.terms * other.terms, self.degree + other.degree, max(self.exponent, other.exponent))
+        return _cap(self.terms * other.terms, self.degree + other.degree, max(self.exponent, other.exponent))
 
-    def plus(self, other: Sums) -> Sums:
+    def plus(self, other: ExponentialSum) -> ExponentialSum:
         """Return the bounds of the sum."""
         if not self.exponent and not other.exponent:
-            return _capped(1, max(self.degree, other.degree), 0)
-        return _capped(self.terms + other.terms, max(self.degree, other.degree), max(self.exponent, other.exponent))
+            return _cap(1, max(self.degree, other.degree), 0)
+        return _cap(self.terms + other.terms, max(self.degree, other.degree), max(self.exponent, other.exponent))
 
-    def power(self, n: int) -> Sums:
+    def power(self, n: int) -> ExponentialSum:
         """Return the bounds of the product of n different sums with these bounds."""
         if self == ONE:
             return ONE
         terms = _CAP if self.terms > 1 and n * log2(self.terms) > 64 else self.terms**n
-        return _capped(terms, self.degree * n, self.exponent)
+        return _cap(terms, self.degree * n, self.exponent)
 
-    def repeated(self, n: int) -> Sums:
+    def repeated(self, n: int) -> ExponentialSum:
         """Return the bounds of the sum of n different sums with these bounds."""
-        return _capped(self.terms * n if self.exponent else 1, self.degree, self.exponent)
+        return _cap(self.terms * n if self.exponent else 1, self.degree, self.exponent)
 
 
-def _capped(terms: int, degree: int, exponent: int) -> Sums:
-    return Sums(min(terms, _CAP), min(degree, _CAP), min(exponent, _CAP))
+def _cap(terms: int, degree: int, exponent: int) -> ExponentialSum:
+    return ExponentialSum(min(terms, _CAP), min(degree, _CAP), min(exponent, _CAP))
 
 
-ONE: Final = Sums(1, 0, 0)
+ONE: Final = ExponentialSum(1, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class QuotientBounds:
     """Bounds for a quotient N / D.
 
     Attributes:
@@ -88,37 +88,37 @@ class Growth:
         below: Bounds for D.
     """
 
-    above: Sums
-    below: Sums
+    above: ExponentialSum
+    below: ExponentialSum
 
-    def plus(self, other: Growth) -> Growth:
+    def plus(self, other: QuotientBounds) -> QuotientBounds:
         """Return bounds for the sum (and the difference)."""
         if self.below == ONE and other.below == ONE:
-            return Growth(self.above.plus(other.above), ONE)
+            return QuotientBounds(self.above.plus(other.above), ONE)
         crossed = self.above.times(other.below).plus(other.above.times(self.below))
-        return Growth(crossed, self.below.times(other.below))
+        return QuotientBounds(crossed, self.below.times(other.below))
 
-    def times(self, other: Growth) -> Growth:
+    def times(self, other: QuotientBounds) -> QuotientBounds:
         """Return bounds for the product."""
-        return Growth(self.above.times(other.above), self.below.times(other.below))
+        return QuotientBounds(self.above.times(other.above), self.below.times(other.below))
 
-    def over(self, other: Growth) -> Growth:
+    def over(self, other: QuotientBounds) -> QuotientBounds:
         """Return bounds for the quotient."""
-        return Growth(self.above.times(other.below), self.below.times(other.above))
+        return QuotientBounds(self.above.times(other.below), self.below.times(other.above))
 
-    def summed(self, n: int) -> Growth:
+    def summed(self, n: int) -> QuotientBounds:
         """Return bounds for the sum of n such quotients."""
         if self.below == ONE:
-            return Growth(self.above.repeated(n), ONE)
-        return Growth(self.above.times(self.below.power(n - 1)).repeated(n), self.below.power(n))
+            return QuotientBounds(self.above.repeated(n), ONE)
+        return QuotientBounds(self.above.times(self.below.power(n - 1)).repeated(n), self.below.power(n))
 
-    def union(self, other: Growth) -> Growth:
+    def union(self, other: QuotientBounds) -> QuotientBounds:
         """Return bounds that hold for either."""
-        return Growth(_larger(self.above, other.above), _larger(self.below, other.below))
+        return QuotientBounds(_maximum(self.above, other.above), _maximum(self.below, other.below))
 
 
-def _larger(a: Sums, b: Sums) -> Sums:
-    return Sums(max(a.terms, b.terms), max(a.degree, b.degree), max(a.exponent, b.exponent))
+def _maximum(a: ExponentialSum, b: ExponentialSum) -> ExponentialSum:
+    return ExponentialSum(max(a.terms, b.terms), max(a.degree, b.degree), max(a.exponent, b.exponent))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,27 +128,27 @@ class OutsideTheorem:
     reason: str
 
 
-def growth(tape: Tape, wanted: Needs) -> Growth | OutsideTheorem:
+def bound_growth(tape: Tape, wanted: Needs) -> QuotientBounds | OutsideTheorem:
     """Return bounds that hold for every output in Z_p."""
-    known: dict[tuple[int, Part], Growth] = {}
-    for number, step, parts in needed(tape, wanted):
+    known: dict[tuple[int, Part], QuotientBounds] = {}
+    for number, step, parts in needed_steps(tape, wanted):
         for part in parts:
             found = _step(step, part, known)
             if isinstance(found, OutsideTheorem):
                 return found
             known[number, part] = found
-    total = Growth(ONE, ONE)
+    total = QuotientBounds(ONE, ONE)
     for number in tape.outputs:
         total = total.union(known[number, Part.P])
     return total
 
 
-def _step(step: Step, part: Part, known: dict[tuple[int, Part], Growth]) -> Growth | OutsideTheorem:
+def _step(step: Step, part: Part, known: dict[tuple[int, Part], QuotientBounds]) -> QuotientBounds | OutsideTheorem:
     match step:
         case Load(mask=True):
             return OutsideTheorem("masks have two values: outside the theorem")
         case Load():
-            return Growth(Sums(1, 1, 0), ONE)
+            return QuotientBounds(ExponentialSum(1, 1, 0), ONE)
         case Unary():
             return _unary(step, part, known)
         case Binary():
@@ -156,7 +156,7 @@ def _step(step: Step, part: Part, known: dict[tuple[int, Part], Growth]) -> Grow
             return _binary(step, known[step.a, read], known[step.b, read])
         case Constant():
             a = known[step.a, part]
-            return a.plus(Growth(ONE, ONE)) if step.kind is OpKind.ADD else a
+            return a.plus(QuotientBounds(ONE, ONE)) if step.kind is OpKind.ADD else a
         case Matmul():
             return known[step.a, part].times(known[step.b, part]).summed(step.inner)
         case Sum():
@@ -171,7 +171,7 @@ def _step(step: Step, part: Part, known: dict[tuple[int, Part], Growth]) -> Grow
             assert_never(step)
 
 
-def _binary(step: Binary, a: Growth, b: Growth) -> Growth | OutsideTheorem:
+def _binary(step: Binary, a: QuotientBounds, b: QuotientBounds) -> QuotientBounds | OutsideTheorem:
     match step.kind:
         case OpKind.ADD | OpKind.SUB:
             return a.plus(b)
@@ -185,17 +185,17 @@ def _binary(step: Binary, a: Growth, b: Growth) -> Growth | OutsideTheorem:
             return OutsideTheorem(f"{step.kind} is opaque: outside the theorem")
 
 
-def _unary(step: Unary, part: Part, known: dict[tuple[int, Part], Growth]) -> Growth | OutsideTheorem:
+def _unary(step: Unary, part: Part, known: dict[tuple[int, Part], QuotientBounds]) -> QuotientBounds | OutsideTheorem:
     match step.kind:
         case OpKind.SQUARE:
             return known[step.a, part].times(known[step.a, part])
         case OpKind.RECIPROCAL:
-            return Growth(ONE, ONE).over(known[step.a, part])
+            return QuotientBounds(ONE, ONE).over(known[step.a, part])
         case OpKind.EXP:
             inside = known[step.a, Part.Q]
             if inside.below != ONE:
                 return OutsideTheorem("an exponent with a division is outside the theorem")
-            return Growth(Sums(1, 0, max(1, inside.above.degree)), ONE)
+            return QuotientBounds(ExponentialSum(1, 0, max(1, inside.above.degree)), ONE)
         case OpKind.SQRT:
             return OutsideTheorem("sqrt is outside the theorem")
         case _:
@@ -210,7 +210,9 @@ class Bound:
     reason: str
 
 
-def error_bound(a: Growth | OutsideTheorem, b: Growth | OutsideTheorem, pair: FieldPair, rounds: int) -> Bound:
+def error_bound(
+    a: QuotientBounds | OutsideTheorem, b: QuotientBounds | OutsideTheorem, pair: FieldPair, rounds: int
+) -> Bound:
     """Return a bound on the probability that two programs that differ over the fields agree in ``rounds`` draws.
 
     The draws are independent.
@@ -226,8 +228,8 @@ def error_bound(a: Growth | OutsideTheorem, b: Growth | OutsideTheorem, pair: Fi
     for side in (a, b):
         if isinstance(side, OutsideTheorem):
             return Bound(None, side.reason)
-    assert isinstance(a, Growth)
-    assert isinstance(b, Growth)
+    assert isinstance(a, QuotientBounds)
+    assert isinstance(b, QuotientBounds)
     crossed = a.above.times(b.below).plus(b.above.times(a.below))
     below = a.below.times(b.below)
     if not crossed.exponent and not below.exponent:

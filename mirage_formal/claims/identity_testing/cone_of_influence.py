@@ -34,7 +34,7 @@ Mask = NDArray[np.bool_]
 Cone = dict[tuple[int, Part], Mask]
 
 
-def cone(tape: Tape, wanted: Needs, roots: Iterable[tuple[int, Part, Mask]]) -> Cone:
+def trace_cone(tape: Tape, wanted: Needs, roots: Iterable[tuple[int, Part, Mask]]) -> Cone:
     """Return the input elements on which the masked elements of some steps may depend.
 
     Args:
@@ -60,7 +60,7 @@ def cone(tape: Tape, wanted: Needs, roots: Iterable[tuple[int, Part, Mask]]) -> 
                 _join(found, (step.index, step.drawn(part)), seen)
                 continue
             behind = read_part(step, part)
-            for operand, mask in _back(step, seen, tape):
+            for operand, mask in _operand_masks(step, seen, tape):
                 _join(masks, (operand, behind), mask)
     return found
 
@@ -70,7 +70,7 @@ def _join(masks: dict[tuple[int, Part], Mask], key: tuple[int, Part], mask: Mask
     masks[key] = mask if before is None else before | mask
 
 
-def _back(step: Step, mask: Mask, tape: Tape) -> list[tuple[int, Mask]]:
+def _operand_masks(step: Step, mask: Mask, tape: Tape) -> list[tuple[int, Mask]]:
     """Return the masks of a step's operands from the mask of its result."""
     match step:
         case Load():
@@ -81,8 +81,8 @@ def _back(step: Step, mask: Mask, tape: Tape) -> list[tuple[int, Mask]]:
             return [(operand, _shrink(mask, tape.steps[operand].shape)) for operand in (step.a, step.b)]
         case Matmul():
             left, right = tape.steps[step.a].shape, tape.steps[step.b].shape
-            rows = _shrink(_any(mask, (-1,)), (*left[:-1], 1))
-            columns = _shrink(_any(mask, (-2,)), (*right[:-2], 1, right[-1]))
+            rows = _shrink(_any_along(mask, (-1,)), (*left[:-1], 1))
+            columns = _shrink(_any_along(mask, (-2,)), (*right[:-2], 1, right[-1]))
             return [(step.a, np.broadcast_to(rows, left)), (step.b, np.broadcast_to(columns, right))]
         case Sum():
             shape = (*step.shape[: step.axis], step.extent // step.kept, *step.shape[step.axis :])
@@ -100,7 +100,7 @@ def _back(step: Step, mask: Mask, tape: Tape) -> list[tuple[int, Mask]]:
             around = [(step.start, behind) if axis == step.axis else (0, 0) for axis in range(mask.ndim)]
             return [(step.a, np.pad(mask, around))]
         case Repeat():
-            return [(step.a, _any(mask, (step.axis,)))]
+            return [(step.a, _any_along(mask, (step.axis,)))]
         case Ordered():
             raise AssertionError("needs() has refused this tape")
         case _:
@@ -110,8 +110,8 @@ def _back(step: Step, mask: Mask, tape: Tape) -> list[tuple[int, Mask]]:
 def _shrink(mask: Mask, shape: Shape) -> Mask:
     """Return the mask of a broadcast operand: an element matters if any of its copies does."""
     axes = tuple(i for i, extent in enumerate(shape) if extent == 1 and mask.shape[i] != 1)
-    return _any(mask, axes) if axes else mask
+    return _any_along(mask, axes) if axes else mask
 
 
-def _any(mask: Mask, axes: tuple[int, ...]) -> Mask:
+def _any_along(mask: Mask, axes: tuple[int, ...]) -> Mask:
     return np.asarray(mask.any(axis=axes, keepdims=True))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.claims.identity_testing.field import FieldPoint, HashKey
-from mirage_formal.claims.identity_testing.modular import BLOCK, Modulus, Residues, words
+from mirage_formal.claims.identity_testing.modular import BLOCK, Modulus, Residues, as_words
 from mirage_formal.claims.identity_testing.primes import FieldPair
 from mirage_formal.graph.ops import KEYED, OpKind
 from mirage_formal.graph.types import Shape
@@ -85,11 +85,11 @@ def digest(residues: Residues) -> str:
     state = sha256()
     flat = np.ascontiguousarray(residues).reshape(-1)
     for low in range(0, flat.size, _PIECE):
-        state.update(words(flat[low : low + _PIECE]).astype("<u4").tobytes())
+        state.update(as_words(flat[low : low + _PIECE]).astype("<u4").tobytes())
     return state.hexdigest()
 
 
-def collapse(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def collapse_mask(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return the mask with every axis along which it is constant reduced to extent 1."""
     for axis in range(mask.ndim):
         first = mask.take([0], axis=axis)

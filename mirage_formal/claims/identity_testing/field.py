@@ -18,7 +18,7 @@ from typing import Final, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.identity_testing.modular import Modulus, Powers, Residues, Words, words
+from mirage_formal.claims.identity_testing.modular import Modulus, Powers, Residues, Words, as_words
 from mirage_formal.claims.identity_testing.primes import FieldPair
 from mirage_formal.claims.identity_testing.value_cache import Kept
 from mirage_formal.graph.ops import COMPARISONS, ZERO_AT_ZERO, OpKind
@@ -39,9 +39,9 @@ from mirage_formal.semantics.straight_line_trace import (
     Tape,
     Transpose,
     Unary,
-    needed,
-    operands,
+    needed_steps,
     read_part,
+    step_operands,
 )
 
 #: Reads one part of one input.
@@ -101,8 +101,8 @@ class FieldPoint:
     def _hash(self, kind: OpKind, x: Residues) -> Words:
         first, second = self.keys[kind]
         with np.errstate(over="ignore"):
-            z = _mix((words(x) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(first))
-            return _mix(z ^ np.uint64(second))
+            z = _splitmix_round((as_words(x) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(first))
+            return _splitmix_round(z ^ np.uint64(second))
 
 
 def key_of(kind: OpKind) -> OpKind:
@@ -110,7 +110,7 @@ def key_of(kind: OpKind) -> OpKind:
     return OpKind.LT if kind is OpKind.LE else kind
 
 
-def _mix(z: Words) -> Words:
+def _splitmix_round(z: Words) -> Words:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
@@ -145,7 +145,7 @@ class Unrepresentable:
 Outcome = tuple[Words, ...] | Undefined | Unrepresentable
 
 
-def run(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept: Kept | None = None) -> Outcome:
+def run_tape(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept: Kept | None = None) -> Outcome:
     """Return the outputs of a tape in Z_p, or the first step that has no value.
 
     Args:
@@ -159,7 +159,7 @@ def run(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept: Kept
     last = _last_uses(tape, wanted)
     kept = Kept(0) if kept is None else kept
     values, todo = kept.begin(tape, wanted)
-    for number, step, parts in needed(tape, wanted):
+    for number, step, parts in needed_steps(tape, wanted):
         for part in parts:
             if (number, part) not in todo:
                 continue
@@ -171,14 +171,14 @@ def run(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept: Kept
         for dead in last.get(number, ()):
             for part in Part:
                 values.pop((dead, part), None)
-    return tuple(words(values[number, Part.P]) for number in tape.outputs)
+    return tuple(as_words(values[number, Part.P]) for number in tape.outputs)
 
 
 def _last_uses(tape: Tape, wanted: Needs) -> dict[int, list[int]]:
     """Return, for each step, the steps that are read by it last, so that their memory can be freed."""
     final: dict[int, int] = {}
-    for number, step, _ in needed(tape, wanted):
-        for operand in operands(step):
+    for number, step, _ in needed_steps(tape, wanted):
+        for operand in step_operands(step):
             final[operand] = number
     for output in tape.outputs:
         final.pop(output, None)
@@ -215,7 +215,7 @@ def _value(
         case Sum():
             return field.sum(values[step.a, part], step.axis, step.kept)
         case Concat():
-            return np.concatenate([words(values[step.a, part]), words(values[step.b, part])], axis=step.axis)
+            return np.concatenate([as_words(values[step.a, part]), as_words(values[step.b, part])], axis=step.axis)
         case Reshape():
             return values[step.a, part].reshape(step.shape)
         case Transpose():
@@ -266,7 +266,7 @@ def _binary(
             return field.multiply(a, b)
         case OpKind.DIV_NO_NAN:
             zero = b == 0
-            inverses = field.inverse(np.where(zero, np.uint64(1), words(b)))
+            inverses = field.inverse(np.where(zero, np.uint64(1), as_words(b)))
             return field.multiply(a, np.where(zero, np.uint64(0), inverses))
         case _ if step.kind in COMPARISONS:
             return point.compared(step.kind, a, b)

@@ -15,7 +15,7 @@ import numpy as np
 from mirage_formal.claims.identity_testing.bound import Bound, error_bound
 from mirage_formal.claims.identity_testing.draw import SCHEME, digest, field_point
 from mirage_formal.claims.identity_testing.modular import Words
-from mirage_formal.claims.identity_testing.point import LaxProgram, Point, lax_program, settle
+from mirage_formal.claims.identity_testing.point import LaxProgram, Point, evaluate_programs, lax_program
 from mirage_formal.claims.identity_testing.primes import confirm, field_pair
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
@@ -88,7 +88,7 @@ def _multiplications(tape: Tape) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Settled:
+class _ProgramPoint:
     """A point at which the program has a value, with the program's outputs there."""
 
     point: Point
@@ -113,7 +113,7 @@ class FingerprintSession:
         self.pair = field_pair(settings.prime_bits)
         self._lax = lax_program(program)
         self._inputs = tuple(source.tensor for source in program.inputs)
-        self._rounds: dict[int, _Settled | Unknown] = {}
+        self._rounds: dict[int, _ProgramPoint | Unknown] = {}
 
     def check(self, candidate: KernelGraph) -> FingerprintResult:
         """Compare a candidate with the program.
@@ -162,14 +162,14 @@ class FingerprintSession:
                 f"got {[list(shape) for shape in other.output_shapes]}"
             )
 
-    def _base(self, number: int, program: LaxProgram) -> _Settled | Unknown:
+    def _base(self, number: int, program: LaxProgram) -> _ProgramPoint | Unknown:
         """Return a round's point at which the program has a value, with its outputs; Unknown if none is found."""
         if number not in self._rounds:
             settings = self.settings
             place = field_point(settings.seed, number, self.pair)
             point = Point(settings.seed, settings.attempts, number, place, self._inputs)
-            outputs = settle(point, [program])
-            self._rounds[number] = outputs if isinstance(outputs, Unknown) else _Settled(point, outputs[0])
+            outputs = evaluate_programs(point, [program])
+            self._rounds[number] = outputs if isinstance(outputs, Unknown) else _ProgramPoint(point, outputs[0])
         return self._rounds[number]
 
     def _round(self, number: int, program: LaxProgram, other: LaxProgram) -> tuple[Verdict | None, Draw | None]:
@@ -178,14 +178,14 @@ class FingerprintSession:
         if isinstance(base, Unknown):
             return base, None
         point = base.point.copy()
-        found = settle(point, [program, other], known={0: base.outputs})
+        found = evaluate_programs(point, [program, other], known={0: base.outputs})
         if isinstance(found, Unknown):
-            return found, _draw(point, program, other, (), ())
+            return found, _draw_record(point, program, other, (), ())
         # What was read first for this candidate serves the next ones too, as long as nothing was drawn anew.
         if point.attempt == base.point.attempt:
             base.point.values.update(point.values)
         expected, got = found
-        draw = _draw(point, program, other, expected, got)
+        draw = _draw_record(point, program, other, expected, got)
         if point.attempt == base.point.attempt:
             base.point.digests.update(point.digests)
         return _first_difference(self.settings.seed, expected, got), draw
@@ -225,7 +225,7 @@ def _first_difference(seed: int, expected: tuple[Words, ...], got: tuple[Words, 
     return None
 
 
-def _draw(
+def _draw_record(
     point: Point, program: LaxProgram, other: LaxProgram, expected: tuple[Words, ...], got: tuple[Words, ...]
 ) -> Draw:
     """Return the log of one round."""

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mirage_formal.claims.identity_testing.bound import Growth, OutsideTheorem, growth
-from mirage_formal.claims.identity_testing.cone_of_influence import Cone, Mask, cone
+from mirage_formal.claims.identity_testing.bound import OutsideTheorem, QuotientBounds, bound_growth
+from mirage_formal.claims.identity_testing.cone_of_influence import Cone, Mask, trace_cone
 from mirage_formal.claims.identity_testing.draw import (
-    collapse,
+    collapse_mask,
     digest,
     input_name,
     input_residues,
     mask_residues,
     stream,
 )
-from mirage_formal.claims.identity_testing.field import FieldPoint, Undefined, Unrepresentable, key_of, run
+from mirage_formal.claims.identity_testing.field import FieldPoint, Undefined, Unrepresentable, key_of, run_tape
 from mirage_formal.claims.identity_testing.modular import Residues, Words
 from mirage_formal.claims.identity_testing.value_cache import Kept
 from mirage_formal.graph.graph import KernelGraph
@@ -38,9 +38,9 @@ from mirage_formal.semantics.straight_line_trace import (
     Tape,
     Unary,
     lax_class,
-    needed,
-    needs,
-    record,
+    needed_parts,
+    needed_steps,
+    record_tape,
 )
 
 
@@ -60,7 +60,7 @@ class LaxProgram:
 
     tape: Tape
     wanted: Needs
-    growth: Growth | OutsideTheorem
+    growth: QuotientBounds | OutsideTheorem
     lax: Lax
     reads: frozenset[tuple[int, Part]]
     opaque: frozenset[OpKind]
@@ -69,7 +69,7 @@ class LaxProgram:
     def roots(self, before: tuple[int, Part] | None = None) -> list[tuple[int, Part, Mask]]:
         """Return the radicands computed before a step and part (or all), with full masks."""
         found: list[tuple[int, Part, Mask]] = []
-        for number, step, parts in needed(self.tape, self.wanted):
+        for number, step, parts in needed_steps(self.tape, self.wanted):
             for part in parts:
                 if before is not None and (number, part) >= before:
                     return found
@@ -84,15 +84,15 @@ def lax_program(graph: KernelGraph) -> LaxProgram | NotLax:
     Raises:
         GraphError: The graph is not well-formed.
     """
-    tape = record(graph)
-    wanted = needs(tape)
+    tape = record_tape(graph)
+    wanted = needed_parts(tape)
     if isinstance(wanted, NotLax):
         return wanted
-    steps = list(needed(tape, wanted))
+    steps = list(needed_steps(tape, wanted))
     return LaxProgram(
         tape,
         wanted,
-        growth(tape, wanted),
+        bound_growth(tape, wanted),
         lax_class(tape, wanted),
         frozenset(
             (step.index, step.drawn(part)) for _, step, parts in steps if isinstance(step, Load) for part in parts
@@ -168,7 +168,7 @@ class Point:
         self.attempt += 1
         self.kept = Kept()
         for (index, part), mask in sorted(masks.items(), key=lambda item: item[0]):
-            small = collapse(mask)
+            small = collapse_mask(mask)
             fresh = self._drawn(index, part, self.attempt)
             self.values[index, part] = np.where(small, fresh, self.read(index, part))
             self.digests.pop((index, part), None)
@@ -184,7 +184,7 @@ class Point:
         return input_residues(source, tensor.shape, self.place.fields[part].m)
 
 
-def _doomed(failure: Undefined, programs: list[LaxProgram], current: int) -> Cone:
+def _elements_to_redraw(failure: Undefined, programs: list[LaxProgram], current: int) -> Cone:
     """Return the input elements to redraw after a failure in ``programs[current]``.
 
     These are preferably elements that no valid radicand of any program depends on, so that valid ones stay valid (the
@@ -195,12 +195,12 @@ def _doomed(failure: Undefined, programs: list[LaxProgram], current: int) -> Con
     """
     program = programs[current]
     at = (failure.step, failure.part)
-    bad = cone(program.tape, program.wanted, [(*at, failure.bad)])
-    beside = cone(program.tape, program.wanted, [(*at, ~failure.bad)])
+    bad = trace_cone(program.tape, program.wanted, [(*at, failure.bad)])
+    beside = trace_cone(program.tape, program.wanted, [(*at, ~failure.bad)])
     good = dict(beside)
-    _unite(good, cone(program.tape, program.wanted, program.roots(before=(failure.reader, failure.part))))
+    _unite_cones(good, trace_cone(program.tape, program.wanted, program.roots(before=(failure.reader, failure.part))))
     for other in programs[:current]:
-        _unite(good, cone(other.tape, other.wanted, other.roots()))
+        _unite_cones(good, trace_cone(other.tape, other.wanted, other.roots()))
     for spared in (good, beside):
         rest = {key: mask & ~spared[key] if key in spared else mask for key, mask in bad.items()}
         rest = {key: mask for key, mask in rest.items() if mask.any()}
@@ -209,12 +209,12 @@ def _doomed(failure: Undefined, programs: list[LaxProgram], current: int) -> Con
     return bad
 
 
-def _unite(into: Cone, other: Cone) -> None:
+def _unite_cones(into: Cone, other: Cone) -> None:
     for key, mask in other.items():
         into[key] = into[key] | mask if key in into else mask
 
 
-def settle(
+def evaluate_programs(
     point: Point, programs: list[LaxProgram], known: dict[int, tuple[Words, ...]] | None = None
 ) -> list[tuple[Words, ...]] | Unknown:
     """Return the outputs of all programs at the point, after as many redraws as necessary.
@@ -233,11 +233,11 @@ def settle(
             if known and current in known:
                 outputs.append(known[current])
                 continue
-            found = run(program.tape, program.wanted, point.place, point.read, point.kept)
+            found = run_tape(program.tape, program.wanted, point.place, point.read, point.kept)
             if isinstance(found, Unrepresentable):
                 return Unknown(found.reason)
             if isinstance(found, Undefined):
-                _unite(doomed, _doomed(found, programs, current))
+                _unite_cones(doomed, _elements_to_redraw(found, programs, current))
                 causes.append(found.reason)
             else:
                 outputs.append(found)

@@ -18,10 +18,10 @@ from mirage_formal.semantics.straight_line_trace import (
     Step,
     Sum,
     Tape,
-    needed,
-    operands,
+    needed_steps,
     read_part,
-    rename,
+    rename_operands,
+    step_operands,
 )
 
 #: Bytes of values that are kept for one point.
@@ -55,11 +55,11 @@ class Kept:
         """
         names: list[int] = []
         for step in tape.steps:
-            names.append(self._names.setdefault(rename(step, names), len(self._names)))
+            names.append(self._names.setdefault(rename_operands(step, names), len(self._names)))
         known: Values = {}
         todo: Todo = {}
         read = {(number, Part.P) for number in tape.outputs}
-        for number, step, parts in reversed(list(needed(tape, wanted))):
+        for number, step, parts in reversed(list(needed_steps(tape, wanted))):
             for part in parts:
                 if (number, part) not in read:
                     continue
@@ -69,7 +69,7 @@ class Kept:
                     known[number, part] = found
                     continue
                 todo[number, part] = names[number]
-                read.update((operand, read_part(step, part)) for operand in operands(step))
+                read.update((operand, read_part(step, part)) for operand in step_operands(step))
         return known, todo
 
     def add(self, step: Step, name: int, part: Part, value: Residues) -> None:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from mirage_formal.claims.numerics.rounding import LARGEST
 from mirage_formal.graph.edit import inline_blocks, renumber
-from mirage_formal.graph.graph import BlockGraph, BlockOp, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.graph import BlockGraph, BlockOp, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import MOVES, Attrs, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.expand import maxima_of
@@ -28,40 +28,44 @@ _KEEP: Final = MOVES | {OpKind.CAST, OpKind.MAXIMUM, OpKind.ACCUM_CONCAT}
 _LOWEST: Final = Attrs(value=Fraction(-LARGEST[DType.FLOAT32]))
 
 
-def bounded_maxima(graph: KernelGraph) -> KernelGraph:
+def bound_maxima(graph: KernelGraph) -> KernelGraph:
     """Return a µGraph in which maxima that are subtracted under exponentials are at least the lowest float32."""
     tops = maxima_of(graph)
 
     def inside(op: KernelOp) -> KernelOp:
         if isinstance(op, Op):
             return op
-        return replace(op, graph=_block(op.graph, {i for i, operand in enumerate(op.operands) if operand in tops}))
+        return replace(
+            op, graph=_bound_block(op.graph, {i for i, operand in enumerate(op.operands) if operand in tops})
+        )
 
-    ops, number = _bounded(len(graph.inputs), tuple(inside(op) for op in graph.ops), tops)
+    ops, number = _bound_operators(len(graph.inputs), tuple(inside(op) for op in graph.ops), tops)
     return replace(graph, ops=ops, outputs=tuple(number[n] for n in graph.outputs))
 
 
-def _block(block: BlockGraph, given: Collection[int]) -> BlockGraph:
+def _bound_block(block: BlockGraph, given: Collection[int]) -> BlockGraph:
     """Return a block graph with bounded maxima, where the inputs ``given`` are maxima."""
     flat = inline_blocks(block)
     tops = set(given)
-    for first, op in numbered(len(flat.inputs), flat.ops):
+    for first, op in enumerate_results(len(flat.inputs), flat.ops):
         assert isinstance(op, Op)
         if op.kind in _MAXIMA or (op.kind in _KEEP and tops.issuperset(op.operands)):
             tops.add(first)
-    ops, number = _bounded(len(flat.inputs), flat.ops, tops)
+    ops, number = _bound_operators(len(flat.inputs), flat.ops, tops)
     if ops == flat.ops:
         return block
     return replace(flat, ops=ops, outputs=tuple(replace(s, operand=number[s.operand]) for s in flat.outputs))
 
 
-def _bounded(inputs: int, ops: tuple[_AnyOp, ...], tops: Collection[int]) -> tuple[tuple[_AnyOp, ...], Sequence[int]]:
+def _bound_operators(
+    inputs: int, ops: tuple[_AnyOp, ...], tops: Collection[int]
+) -> tuple[tuple[_AnyOp, ...], Sequence[int]]:
     """Return operators with bounded maxima under exponentials, and the new number of each tensor."""
     exponents = {op.operands[0] for op in ops if isinstance(op, Op) and op.kind is OpKind.EXP}
     number = list(range(inputs))
     found: list[_AnyOp] = []
     count = inputs
-    for first, op in numbered(inputs, ops):
+    for first, op in enumerate_results(inputs, ops):
         made = renumber(op, number)
         if isinstance(op, Op) and op.kind is OpKind.SUB and first in exponents and op.operands[1] in tops:
             x, top = made.operands

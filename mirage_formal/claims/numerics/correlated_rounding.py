@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from mirage_formal.claims.numerics.extract_kernel import alone, product_type
+from mirage_formal.claims.numerics.extract_kernel import extract_kernel, product_type
 from mirage_formal.claims.numerics.rounding import LARGEST, Array, Estimate, RoundingDomain, quantize
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
@@ -52,7 +52,7 @@ class RealisedDomain(RoundingDomain):
         return super().matmul(a, b, inner)
 
 
-def drift(candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
+def rounding_drift(candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
     """Return the errors of a candidate's outputs that its own roundings to element types cause together.
 
     Sound: both evaluations are the candidate's, so that nothing by which it differs from a program is tolerated.
@@ -80,9 +80,9 @@ def _outputs(
     for op in candidate.ops:
         domain = RealisedDomain(xp, product_type(op, types) if rounds else None)
         moved = isinstance(op, Op) and op.kind in MOVES
-        for result in evaluate(alone(op, types), [tensors[number] for number in op.operands], domain):
+        for result in evaluate(extract_kernel(op, types), [tensors[number] for number in op.operands], domain):
             tensors.append(result if moved else domain.stored(result, types[len(tensors)].dtype))
     return [RealisedDomain(xp, None).plain(tensors[number]).mantissa for number in candidate.outputs]
 
 
-__all__ = ["RealisedDomain", "drift"]
+__all__ = ["RealisedDomain", "rounding_drift"]

@@ -12,7 +12,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 
 
-def alone(op: Any, types: Sequence[DTensor]) -> KernelGraph:
+def extract_kernel(op: Any, types: Sequence[DTensor]) -> KernelGraph:
     """Return a program of one kernel, with an input for each tensor that it reads."""
     read = [types[number] for number in op.operands]
     inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(read))

@@ -30,22 +30,22 @@ def square(x: Array, deviation: Array, xp: Any) -> tuple[Array, Array]:
 def reciprocal(z: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
     """Return the standard deviation of 1 / z."""
     size = xp.abs(z)
-    low = xp.where(z > 0, _low(size, deviation, least, xp), size - LAMBDA * deviation)
+    low = xp.where(z > 0, _interval_start(size, deviation, least, xp), size - LAMBDA * deviation)
 
     def one(x: Array) -> Array:
         return 1.0 / x
 
-    return _moved(size, deviation, low, one, deviation / (size * size), xp)
+    return _interval_deviation(size, deviation, low, one, deviation / (size * size), xp)
 
 
 def logarithm(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
     """Return the standard deviation of log x."""
-    return _moved(x, deviation, _low(x, deviation, least, xp), xp.log, deviation / x, xp)
+    return _interval_deviation(x, deviation, _interval_start(x, deviation, least, xp), xp.log, deviation / x, xp)
 
 
 def root(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
     """Return the standard deviation of the root of x, which has no pole; values below 0 do not occur in the program."""
-    low = xp.maximum(_low(x, deviation, least, xp), 0.0)
+    low = xp.maximum(_interval_start(x, deviation, least, xp), 0.0)
     y = xp.sqrt(xp.maximum(x, 0.0))
     return xp.maximum(y - xp.sqrt(low), xp.sqrt(xp.maximum(x, 0.0) + LAMBDA * deviation) - y) / LAMBDA
 
@@ -56,13 +56,13 @@ def step(x: Array, deviation: Array, function: Callable[[Array], Array], xp: Any
     return xp.maximum(function(x + far) - here, here - function(x - far)) / LAMBDA
 
 
-def _low(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
+def _interval_start(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
     """Return the lower end of the interval; rounding may have put ``least`` above x."""
     low = x - LAMBDA * deviation
     return low if least is None else xp.minimum(xp.maximum(low, least), x)
 
 
-def _moved(
+def _interval_deviation(
     x: Array, deviation: Array, low: Array, function: Callable[[Array], Array], otherwise: Array, xp: Any
 ) -> Array:
     """Return a sixth of the change of a monotone function over an interval above 0, else ``otherwise``."""

@@ -14,7 +14,7 @@ errors:
 
 Some elements are not finite if the program's own operators compute them, each as a kernel that stores its result in its
 element type. No execution operator by operator gets their exact value, so such elements are *lost*, and are not
-compared (``lost``). This is checked only if a result is outside.
+compared (``lost_elements``). This is checked only if a result is outside.
 
 Nothing in it was fitted. LAMBDA = 6 makes a false alarm in 10^8 normal errors improbable, and variances are taken from
 the bound of each rounding rather than its mean square, which is three times smaller.
@@ -29,8 +29,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from mirage_formal.claims.numerics.correlated_rounding import drift
-from mirage_formal.claims.numerics.extract_kernel import alone, product_type
+from mirage_formal.claims.numerics.correlated_rounding import rounding_drift
+from mirage_formal.claims.numerics.extract_kernel import extract_kernel, product_type
 from mirage_formal.claims.numerics.nonlinear_error import LAMBDA
 from mirage_formal.claims.numerics.rounding import (
     LARGEST,
@@ -38,7 +38,7 @@ from mirage_formal.claims.numerics.rounding import (
     RoundingDomain,
     quantize,
     quantum,
-    stored,
+    store_as,
     unit_roundoff,
 )
 from mirage_formal.graph.check import kernel_types
@@ -83,7 +83,7 @@ class Expected:
 # --- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def draw(item: Input, number: int, seed: int, scale: float, xp: Any = np) -> Array:
+def draw_input(item: Input, number: int, seed: int, scale: float, xp: Any = np) -> Array:
     """Return seeded values for one input, about normal with standard deviation ``scale``, rounded to its element type.
 
     Element i is the sum of the four 16-bit parts of splitmix64(seed, number, i), which NumPy and CuPy compute alike.
@@ -116,12 +116,12 @@ def _mask(shape: Sequence[int], state: int, xp: Any) -> Array:
 
 def _sums(state: int, first: int, count: int, xp: Any) -> Array:
     """Return centred sums of four 16-bit parts for ``count`` elements of a sequence, from number ``first`` on."""
-    z = mixed(state, first, count, xp)
+    z = splitmix(state, first, count, xp)
     parts = [(z >> xp.uint64(16 * i)) & xp.uint64(0xFFFF) for i in range(4)]
     return sum(part.astype(xp.float64) for part in parts) - 4 * 0x7FFF - 2.0
 
 
-def mixed(state: int, first: int, count: int, xp: Any = np) -> Array:
+def splitmix(state: int, first: int, count: int, xp: Any = np) -> Array:
     """Return elements of a state's splitmix64 sequence, from the element of number ``first`` on."""
     z = xp.arange(first, first + count, dtype=xp.uint64) * xp.uint64(0x9E3779B97F4A7C15) + xp.uint64(state)
     z = (z ^ (z >> xp.uint64(30))) * xp.uint64(0xBF58476D1CE4E5B9)
@@ -131,13 +131,13 @@ def mixed(state: int, first: int, count: int, xp: Any = np) -> Array:
 
 def draw_all(graph: KernelGraph, seed: int, scale: float, xp: Any = np) -> list[Array]:
     """Return seeded values for every input."""
-    return [draw(item, number, seed, scale, xp) for number, item in enumerate(graph.inputs)]
+    return [draw_input(item, number, seed, scale, xp) for number, item in enumerate(graph.inputs)]
 
 
 # --- what is expected ------------------------------------------------------------------------------------------------
 
 
-def expected(program: KernelGraph, candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> Expected:
+def expected_results(program: KernelGraph, candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> Expected:
     """Return the exact outputs of the program, and the tolerances of the candidate that computes them.
 
     Args:
@@ -146,24 +146,24 @@ def expected(program: KernelGraph, candidate: KernelGraph, arrays: Sequence[Arra
         arrays: One float64 array for each input, of values that its element type holds.
         xp: numpy or cupy, whichever made the arrays.
     """
-    values = exact(program, arrays, xp)
-    tolerances, overflows = tolerated(candidate, arrays, xp)
+    values = exact_outputs(program, arrays, xp)
+    tolerances, overflows = output_tolerances(candidate, arrays, xp)
     return Expected(values, tolerances, overflows)
 
 
-def exact(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
+def exact_outputs(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
     """Return the exact outputs of a program; see ``Expected.values``."""
     with np.errstate(all="ignore"):
         domain = RoundingDomain(xp, None)
-        return tuple(domain.plain(value).mantissa for value in _ideal(program, arrays, domain))
+        return tuple(domain.plain(value).mantissa for value in _exact_estimates(program, arrays, domain))
 
 
-def _ideal(program: KernelGraph, arrays: Sequence[Array], domain: RoundingDomain) -> Sequence[Estimate]:
+def _exact_estimates(program: KernelGraph, arrays: Sequence[Array], domain: RoundingDomain) -> Sequence[Estimate]:
     """Return the outputs of a program with separate exponents; they are not finite only where no exact value exists."""
     return evaluate(program, [Estimate(array) for array in arrays], domain)
 
 
-def tolerated(
+def output_tolerances(
     candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np
 ) -> tuple[tuple[Array, ...], tuple[str, ...]]:
     """Return the tolerance of each output of a candidate, and the tensors that overflow; see ``Expected``."""
@@ -181,7 +181,7 @@ def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[li
     overflows: list[str] = []
     for op in graph.ops:
         first, domain = len(tensors), RoundingDomain(xp, product_type(op, types))
-        for result in evaluate(alone(op, types), [tensors[number] for number in op.operands], domain):
+        for result in evaluate(extract_kernel(op, types), [tensors[number] for number in op.operands], domain):
             number = len(tensors)
             moved = isinstance(op, Op) and op.kind in MOVES
             kept = result if moved else domain.rounded(result, types[number].dtype)
@@ -196,7 +196,7 @@ def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[li
     return [domain.plain(tensors[number]) for number in graph.outputs], tuple(overflows)
 
 
-def lost(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
+def lost_elements(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
     """Return, for each output, the elements at which the program's own operators give no finite result.
 
     Each stores its result in its element type, infinite beyond the range; within a few roundings of the largest number
@@ -223,27 +223,30 @@ def lost(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[A
     grown = [False] * len(own)
     with np.errstate(all="ignore"):
         for op in program.ops:
-            grows, kernel = _grows(op, [grown[number] for number in op.operands]), alone(op, types)
+            grows, kernel = (
+                _is_unscaled_exponential(op, [grown[number] for number in op.operands]),
+                extract_kernel(op, types),
+            )
             every = evaluate(kernel, [free[number] for number in op.operands], domain)
             held = evaluate(kernel, [own[number] for number in op.operands], domain) if grows else every
             for found, value in zip(every, (domain.plain(one).mantissa for one in held), strict=True):
                 ends.append(value)
-                own.append(Estimate(_held(value, types[len(own)].dtype, xp)))
+                own.append(Estimate(_store_with_margin(value, types[len(own)].dtype, xp)))
                 free.append(found if grows else own[-1])
                 grown.append(grows)
-        known = [xp.isfinite(one.mantissa) for one in _ideal(program, arrays, domain)]
+        known = [xp.isfinite(one.mantissa) for one in _exact_estimates(program, arrays, domain)]
     return tuple(~xp.isfinite(ends[n]) & real for n, real in zip(program.outputs, known, strict=True))
 
 
-def _held(values: Array, dtype: DType, xp: Any) -> Array:
+def _store_with_margin(values: Array, dtype: DType, xp: Any) -> Array:
     """Return values stored in an element type, infinite from a few roundings below its largest number on."""
     if not dtype.floating:
         return values
     most = LARGEST[dtype] * (1 - _NEAR * unit_roundoff(dtype))
-    return xp.where(xp.abs(values) > most, xp.copysign(xp.inf, values), stored(values, dtype, xp))
+    return xp.where(xp.abs(values) > most, xp.copysign(xp.inf, values), store_as(values, dtype, xp))
 
 
-def _grows(op: Any, operands: Sequence[bool]) -> bool:
+def _is_unscaled_exponential(op: Any, operands: Sequence[bool]) -> bool:
     """Return whether results are computed from exponentials without a quotient or a logarithm in between."""
     kind = op.kind if isinstance(op, Op) else None
     if kind is OpKind.DIV:
@@ -271,7 +274,7 @@ def compare(
         tolerance: The largest allowed error of each.
         dtype: The output's element type.
         xp: numpy or cupy.
-        gone: The elements that are lost, see ``lost``; None if none is.
+        gone: The elements that are lost, see ``lost_elements``; None if none is.
     """
     with np.errstate(all="ignore"):
         result = result.reshape(value.shape)
@@ -281,7 +284,7 @@ def compare(
             gone = vain if gone is None else gone | vain
         count = 0 if gone is None else int(gone.sum())
         if gone is not None and count == value.size:
-            return _nothing(count)
+            return _lost_record(count)
         if gone is not None:
             kept = ~gone
             result, value, tolerance = result[kept], value[kept], tolerance[kept]
@@ -322,7 +325,7 @@ def compare(
         )
 
 
-def _nothing(elements: int) -> OutputRecord:
+def _lost_record(elements: int) -> OutputRecord:
     """Return the record of an output all of whose elements are lost."""
     none = 0.0
     return OutputRecord(
@@ -342,7 +345,7 @@ def _nothing(elements: int) -> OutputRecord:
     )
 
 
-def where_computed(record: NumericsRecord) -> Answer:
+def computed_answer(record: NumericsRecord) -> Answer:
     """Return the combined answer of all outputs for which the program's own operators compute some element.
 
     Sound: "within" only if a scale is, and at all others every output is as well or has lost all of its elements, so
@@ -351,7 +354,7 @@ def where_computed(record: NumericsRecord) -> Answer:
     known = [o.answer for one in record.scales for o in one.outputs if not o.elements or o.lost < o.elements]
     if not any(one.answer == "within" for one in record.scales):
         known.append("undecided")
-    return _all(known)
+    return _combine_answers(known)
 
 
 def _answer(worst: float, bad: bool, vague: bool, missing: bool) -> tuple[Answer, str]:
@@ -405,7 +408,7 @@ def check(
     """
     seed, scales, xp = inputs
     records = tuple(_at_scale(program, candidate, run, scale, seed, xp) for scale in scales)
-    answer = _all(record.answer for record in records)
+    answer = _combine_answers(record.answer for record in records)
     return NumericsRecord(candidate=digest, device=device, answer=answer, tolerance_lambda=LAMBDA, scales=records)
 
 
@@ -414,29 +417,30 @@ def _at_scale(
 ) -> ScaleRecord:
     arrays = draw_all(program, seed, scale, xp)
     results = run(arrays)
-    wanted = expected(program, candidate, arrays, xp)
+    wanted = expected_results(program, candidate, arrays, xp)
     types = kernel_types(program)
     dtypes = [types[number].dtype for number in program.outputs]
     every = list(zip(results, wanted.values, wanted.tolerances, dtypes, strict=True))
     outputs = [compare(*one, xp) for one in every]
     if any(output.answer == "outside" for output in outputs):
         every = [
-            (*one[:2], one[2] + more, one[3]) for one, more in zip(every, drift(candidate, arrays, xp), strict=True)
+            (*one[:2], one[2] + more, one[3])
+            for one, more in zip(every, rounding_drift(candidate, arrays, xp), strict=True)
         ]
         outputs = [
             compare(*one, xp) if had.answer == "outside" else had for one, had in zip(every, outputs, strict=True)
         ]
     if any(output.answer != "within" for output in outputs):
-        gone = lost(program, arrays, xp)
+        gone = lost_elements(program, arrays, xp)
         outputs = [
             compare(*one, xp, none) if had.answer != "within" and none.any() else had
             for one, none, had in zip(every, gone, outputs, strict=True)
         ]
-    answer = _all(output.answer for output in outputs)
+    answer = _combine_answers(output.answer for output in outputs)
     return ScaleRecord(scale=scale, seed=seed, answer=answer, outputs=tuple(outputs), overflows=wanted.overflows)
 
 
-def _all(answers: Any) -> Answer:
+def _combine_answers(answers: Any) -> Answer:
     """Return the combined answer of several.
 
     Sound: "within" only if all are.
@@ -455,12 +459,12 @@ __all__ = [
     "ScaleRecord",
     "check",
     "compare",
-    "draw",
+    "computed_answer",
     "draw_all",
-    "exact",
-    "expected",
-    "lost",
-    "mixed",
-    "tolerated",
-    "where_computed",
+    "draw_input",
+    "exact_outputs",
+    "expected_results",
+    "lost_elements",
+    "output_tolerances",
+    "splitmix",
 ]

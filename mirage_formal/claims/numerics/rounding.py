@@ -34,7 +34,7 @@ from mirage_formal.claims.numerics import nonlinear_error
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.semantics.batched_matmul import batched_product
-from mirage_formal.semantics.domain import LOOP_AXIS, Untiled
+from mirage_formal.semantics.domain import LOOP_AXIS, UntiledDomain
 from mirage_formal.semantics.functions import FUNCTION_SPECS
 
 Array = Any
@@ -71,7 +71,7 @@ def quantize(x: Array, dtype: DType, xp: Any) -> Array:
     return xp.rint(x / step) * step
 
 
-def stored(x: Array, dtype: DType, xp: Any) -> Array:
+def store_as(x: Array, dtype: DType, xp: Any) -> Array:
     """Return float64 values as an element type holds them: rounded to it, and infinite beyond its range."""
     if not dtype.floating:
         return x
@@ -97,7 +97,7 @@ class Estimate:
     least: Array | None = None
 
 
-class RoundingDomain(Untiled[Estimate]):
+class RoundingDomain(UntiledDomain[Estimate]):
     """A domain of values with exponents and rounding-error variances; the module describes the rules.
 
     Args:
@@ -278,7 +278,7 @@ class RoundingDomain(Untiled[Estimate]):
         xp = self.xp
 
         def rounded(x: Array) -> Array:
-            return stored(x, dtype, xp)
+            return store_as(x, dtype, xp)
 
         passed = None if a.variance is None else nonlinear_error.step(a.mantissa, xp.sqrt(a.variance), rounded, xp) ** 2
         return self._made(rounded(a.mantissa), None, passed)
@@ -321,7 +321,9 @@ class RoundingDomain(Untiled[Estimate]):
                 crossed = None if va is None or vb is None else va * vb
                 left = None if va is None else va * z * z
                 right = None if vb is None else vb * x * x
-                return self._made(y, self._combined(a, b, y, 1.0), left, right, crossed, self._exactly(y, a, b))
+                return self._made(
+                    y, self._combined_exponent(a, b, y, 1.0), left, right, crossed, self._exactly(y, a, b)
+                )
             case OpKind.DIV:
                 return self._quotient(a, b)
             case OpKind.DIV_NO_NAN:
@@ -350,7 +352,7 @@ class RoundingDomain(Untiled[Estimate]):
         left = None if va is None else va / (z * z)
         moved = None if vb is None else nonlinear_error.reciprocal(z, self.xp.sqrt(vb), b.least, self.xp) ** 2
         right = None if moved is None else moved * (x * x if va is None else x * x + va)
-        return self._made(y, self._combined(a, b, y, -1.0), left, right, self._error(y, 2.0))
+        return self._made(y, self._combined_exponent(a, b, y, -1.0), left, right, self._error(y, 2.0))
 
     def _quotient_or_zero(self, a: Estimate, b: Estimate) -> Estimate:
         """Return a quotient, or 0 where the divisor is 0; nothing is known where only rounding makes it 0."""
@@ -403,7 +405,7 @@ class RoundingDomain(Untiled[Estimate]):
         least = (xp.maximum if kind is OpKind.MAXIMUM else xp.minimum)(self._lowest(a), self._lowest(b))
         return Estimate(y, None, xp.maximum(left, right) + xp.zeros_like(y), least)
 
-    def _combined(self, a: Estimate, b: Estimate, y: Array, sign: float) -> Array | None:
+    def _combined_exponent(self, a: Estimate, b: Estimate, y: Array, sign: float) -> Array | None:
         if a.exponent is None and b.exponent is None:
             return None
         left = 0.0 if a.exponent is None else a.exponent
@@ -557,4 +559,4 @@ def _steps(x: Array, axis: int) -> list[Array]:
     return [x[(*before, slice(i, i + 1))] for i in range(x.shape[axis])]
 
 
-__all__ = ["LARGEST", "Estimate", "RoundingDomain", "quantize", "quantum", "stored", "unit_roundoff"]
+__all__ = ["LARGEST", "Estimate", "RoundingDomain", "quantize", "quantum", "store_as", "unit_roundoff"]

@@ -15,11 +15,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.numerics.correlated_rounding import drift
-from mirage_formal.claims.numerics.extract_kernel import alone, product_type
-from mirage_formal.claims.numerics.numerics import SCALES, compare, draw_all, exact, tolerated
-from mirage_formal.claims.numerics.rounding import LARGEST, stored
-from mirage_formal.claims.numerics.values import Foreseen
+from mirage_formal.claims.numerics.correlated_rounding import rounding_drift
+from mirage_formal.claims.numerics.extract_kernel import extract_kernel, product_type
+from mirage_formal.claims.numerics.numerics import SCALES, compare, draw_all, exact_outputs, output_tolerances
+from mirage_formal.claims.numerics.rounding import LARGEST, store_as
+from mirage_formal.claims.numerics.values import PredictedNumerics
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import MOVES
@@ -27,7 +27,7 @@ from mirage_formal.graph.types import DType
 from mirage_formal.records import Answer
 from mirage_formal.semantics.interpreter import evaluate
 from mirage_formal.semantics.reference import FloatDomain
-from mirage_formal.semantics.working_set import footprint
+from mirage_formal.semantics.working_set import working_set_size
 
 Array = NDArray[Any]
 
@@ -41,11 +41,11 @@ _FAR: Final = 0.5
 _USUAL: Final = 1.0
 
 
-def held(values: Array, dtype: DType) -> Array:
+def round_to_type(values: Array, dtype: DType) -> Array:
     """Return values rounded to an element type, infinite beyond its range, as float32."""
     if dtype in (DType.FLOAT32, DType.BOOL):
         return np.asarray(values, np.float32)
-    return np.asarray(stored(np.asarray(values, np.float64), dtype, np), np.float32)
+    return np.asarray(store_as(np.asarray(values, np.float64), dtype, np), np.float32)
 
 
 class TypedDomain(FloatDomain):
@@ -60,7 +60,7 @@ class TypedDomain(FloatDomain):
 
     def matmul(self, a: Array, b: Array, inner: int) -> Array:
         """Implement ``Domain.matmul``."""
-        return super().matmul(held(a, self._dtype), held(b, self._dtype), inner)
+        return super().matmul(round_to_type(a, self._dtype), round_to_type(b, self._dtype), inner)
 
 
 def simulate(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
@@ -79,13 +79,13 @@ def simulate(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
         for op in graph.ops:
             domain = TypedDomain(product_type(op, types))
             operands: list[Array] = [values[number] for number in op.operands]
-            for found in evaluate(alone(op, types), operands, domain):
+            for found in evaluate(extract_kernel(op, types), operands, domain):
                 moved = isinstance(op, Op) and op.kind in MOVES
-                values.append(found if moved else held(found, types[len(values)].dtype))
+                values.append(found if moved else round_to_type(found, types[len(values)].dtype))
     return [np.asarray(values[number], np.float64) for number in graph.outputs]
 
 
-def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
+def predict_numerics(program: KernelGraph, graph: KernelGraph) -> PredictedNumerics | None:
     """Return the predicted numerics of a candidate; None if it is too large to be executed.
 
     The tolerances are those of a kernel of the candidate. At scale 1 there is a second one, in norm: that of the
@@ -98,38 +98,38 @@ def foresee(program: KernelGraph, graph: KernelGraph) -> Foreseen | None:
         program: The program.
         graph: The µGraph from which the candidate's kernels are generated; it has the program's inputs and outputs.
     """
-    elements = max(footprint(program), footprint(graph))
+    elements = max(working_set_size(program), working_set_size(graph))
     if elements > MAX_ELEMENTS:
         return None
     if elements > MAX_ESTIMATED:
-        return Foreseen(tuple(scale for scale in SCALES if _overflows(program, graph, scale)), None)
+        return PredictedNumerics(tuple(scale for scale in SCALES if _overflows(program, graph, scale)), None)
     with np.errstate(all="ignore"):
-        return _estimated(program, graph)
+        return _predict_with_tolerances(program, graph)
 
 
-def _estimated(program: KernelGraph, graph: KernelGraph) -> Foreseen:
+def _predict_with_tolerances(program: KernelGraph, graph: KernelGraph) -> PredictedNumerics:
     outside: list[float] = []
     rounding: float | None = None
     for scale in SCALES:
-        arrays, values = _exact(program, scale)
-        results, tolerances = simulate(graph, arrays), tolerated(graph, arrays)[0]
+        arrays, values = _exact_results(program, scale)
+        results, tolerances = simulate(graph, arrays), output_tolerances(graph, arrays)[0]
         numbers = range(len(values))
-        judged = partial(_judged, program, scale)
+        judged = partial(_judge_output, program, scale)
         bad = [i for i in numbers if judged(i, results, tolerances) == "outside"]
         if bad:
-            wider = [t + more for t, more in zip(tolerances, drift(graph, arrays), strict=True)]
+            wider = [t + more for t, more in zip(tolerances, rounding_drift(graph, arrays), strict=True)]
             bad = [i for i in bad if judged(i, results, wider) == "outside"]
         if scale == _USUAL:
             shares = (_norm(t) / (_norm(v) or 1.0) for t, v in zip(tolerances, values, strict=True))
             most = max(shares)
             rounding = float(f"{most:.2g}") if np.isfinite(most) else None
         if bad or scale == _USUAL:
-            plain, own = _own(program, scale)
+            plain, own = _program_tolerances(program, scale)
             inside = [i for i in numbers if judged(i, plain, own) == "within"]
             lost = [i for i in numbers if scale == _USUAL and _norm(results[i] - values[i]) > _norm(own[i])]
             if not {*bad, *lost}.isdisjoint(inside):
                 outside.append(scale)
-    return Foreseen(tuple(outside), rounding)
+    return PredictedNumerics(tuple(outside), rounding)
 
 
 def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
@@ -139,36 +139,36 @@ def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
     """
     types = kernel_types(program)
     results = simulate(graph, draw_all(program, _SEED, scale))
-    for number, result, plain in zip(program.outputs, results, _plain(program, scale), strict=True):
+    for number, result, plain in zip(program.outputs, results, _program_results(program, scale), strict=True):
         if bool((~np.isfinite(result) & (np.abs(plain) < _FAR * LARGEST[types[number].dtype])).any()):
             return True
     return False
 
 
 @lru_cache(maxsize=3)
-def _plain(program: KernelGraph, scale: float) -> list[Array]:
+def _program_results(program: KernelGraph, scale: float) -> list[Array]:
     """Return the results of the program's own operators, each as a kernel."""
     return simulate(program, draw_all(program, _SEED, scale))
 
 
 @lru_cache(maxsize=3)
-def _exact(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
+def _exact_results(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
     """Return inputs, and the program's exact outputs."""
     arrays = draw_all(program, _SEED, scale)
-    return arrays, exact(program, arrays)
+    return arrays, exact_outputs(program, arrays)
 
 
 @lru_cache(maxsize=3)
-def _own(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
+def _program_tolerances(program: KernelGraph, scale: float) -> tuple[list[Array], tuple[Array, ...]]:
     """Return the results of the program's own operators, each as a kernel, and their tolerances."""
-    return _plain(program, scale), tolerated(program, _exact(program, scale)[0])[0]
+    return _program_results(program, scale), output_tolerances(program, _exact_results(program, scale)[0])[0]
 
 
-def _judged(
+def _judge_output(
     program: KernelGraph, scale: float, i: int, results: Sequence[Array], tolerances: Sequence[Array]
 ) -> Answer:
     """Return the answer for one output, where the program's own operators compute it."""
-    value, own = _exact(program, scale)[1][i], _plain(program, scale)[i]
+    value, own = _exact_results(program, scale)[1][i], _program_results(program, scale)[i]
     gone = ~np.isfinite(own) & np.isfinite(value)
     dtype = kernel_types(program)[program.outputs[i]].dtype
     return compare(results[i], value, tolerances[i], dtype, gone=gone if gone.any() else None).answer
@@ -180,4 +180,4 @@ def _norm(values: Array) -> float:
     return float(np.sqrt((finite * finite).sum()))
 
 
-__all__ = ["TypedDomain", "foresee", "held", "simulate"]
+__all__ = ["TypedDomain", "predict_numerics", "round_to_type", "simulate"]

@@ -25,10 +25,10 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.numerics.bounded_maxima import bounded_maxima
-from mirage_formal.claims.numerics.numerics import draw as plain
-from mirage_formal.claims.numerics.numerics import exact, mixed, tolerated
-from mirage_formal.claims.numerics.rounding import LARGEST, stored
+from mirage_formal.claims.numerics.bounded_maxima import bound_maxima
+from mirage_formal.claims.numerics.numerics import draw_input as plain
+from mirage_formal.claims.numerics.numerics import exact_outputs, output_tolerances, splitmix
+from mirage_formal.claims.numerics.rounding import LARGEST, store_as
 from mirage_formal.claims.numerics.rounding_simulation import simulate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
@@ -92,7 +92,7 @@ _WIDE: Final = 1e25
 _SQUARES: Final = _Draw("values of 1e25", (_WIDE, -_WIDE), 8, typed=True)
 
 
-def draws(inputs: Sequence[Input]) -> tuple[_Draw, ...]:
+def special_draws(inputs: Sequence[Input]) -> tuple[_Draw, ...]:
     """Return the special values of every set of inputs."""
     floating = [number for number, item in enumerate(inputs) if item.tensor.dtype.floating]
     wide = [n for n in floating if LARGEST[inputs[n].tensor.dtype] > _WIDE]
@@ -122,7 +122,7 @@ class Fault(NamedTuple):
         return f"special values, {self.draw}: {where}: expected {self.expected:.6g}, got {self.got:.6g}"
 
 
-def special(program: KernelGraph, candidate: KernelGraph, stable: KernelGraph) -> SpecialRecord | Fault:
+def check_special_values(program: KernelGraph, candidate: KernelGraph, stable: KernelGraph) -> SpecialRecord | Fault:
     """Compare a candidate with its program at special values.
 
     Sound: a record is returned only if the candidate was finite and within tolerance at every element of every draw at
@@ -138,24 +138,26 @@ def special(program: KernelGraph, candidate: KernelGraph, stable: KernelGraph) -
     Returns:
         The record of the comparison, or the first element that is wrong.
     """
-    candidate, stable = bounded_maxima(candidate), bounded_maxima(stable)
+    candidate, stable = bound_maxima(candidate), bound_maxima(stable)
     elements = undefined = overflows = 0
-    every = draws(program.inputs)
+    every = special_draws(program.inputs)
     for number, draw in enumerate(every):
         arrays = _arrays(program.inputs, number)
         found = reference.run(candidate, arrays)
         typed = simulate(candidate, arrays) if draw.typed else None
         for output, (want, got) in enumerate(zip(_values(program, number), found, strict=True)):
             finite = np.isfinite(got)
-            if typed is not None and bool((wrong := _overflow(program, stable, number, output, typed[output])).any()):
+            if typed is not None and bool(
+                (wrong := _overflowed_elements(program, stable, number, output, typed[output])).any()
+            ):
                 return _fault(draw, output, wrong, want, typed[output])
-            if bool((wrong := _other(program, candidate, stable, number, output, got)).any()):
+            if bool((wrong := _wrong_elements(program, candidate, stable, number, output, got)).any()):
                 return _fault(draw, output, wrong, want, got)
             none = ~np.isfinite(want)
             removed = none & finite
             if none.any():
                 none &= ~np.isfinite(_exact(program, number)[output])
-            if bool((wrong := _known(none & finite, stable, number, output, known=False)).any()):
+            if bool((wrong := _where_stable(none & finite, stable, number, output, known=False)).any()):
                 return _fault(draw, output, wrong, want, got)
             elements += want.size
             undefined += int(none.sum())
@@ -163,7 +165,7 @@ def special(program: KernelGraph, candidate: KernelGraph, stable: KernelGraph) -
     return SpecialRecord(seed=_SEED, draws=len(every), elements=elements, undefined=undefined, overflows=overflows)
 
 
-def _other(
+def _wrong_elements(
     program: KernelGraph, candidate: KernelGraph, stable: KernelGraph, number: int, output: int, got: Array
 ) -> Bools:
     """Return where a candidate lacks a value that the program has, in its element types as well."""
@@ -171,23 +173,23 @@ def _other(
     with np.errstate(all="ignore"):
         apart = np.isfinite(want) & ~(np.abs(got - want) <= _CLOSE * np.abs(want))
         if apart.any():
-            apart &= np.isfinite(_typed(program, number)[output])
+            apart &= np.isfinite(_typed_results(program, number)[output])
         if apart.any():
             own, more = (_tolerances(graph, number)[output] for graph in (program, candidate))
             # Without a tolerance there is nothing to compare with.
             apart &= ~np.isfinite(got) | (np.abs(got - want) > own + more)
-    return _known(apart, stable, number, output, known=True)
+    return _where_stable(apart, stable, number, output, known=True)
 
 
-def _overflow(program: KernelGraph, stable: KernelGraph, number: int, output: int, got: Array) -> Bools:
+def _overflowed_elements(program: KernelGraph, stable: KernelGraph, number: int, output: int, got: Array) -> Bools:
     """Return where a candidate overflows in its element types and the program is finite and not near overflow."""
-    own = _typed(program, number)[output]
+    own = _typed_results(program, number)[output]
     largest = LARGEST[kernel_types(program)[program.outputs[output]].dtype]
     wrong = ~np.isfinite(got) & np.isfinite(_values(program, number)[output]) & (np.abs(own) < _FAR * largest)
-    return _known(wrong, stable, number, output, known=True)
+    return _where_stable(wrong, stable, number, output, known=True)
 
 
-def _known(where: Bools, stable: KernelGraph, number: int, output: int, *, known: bool) -> Bools:
+def _where_stable(where: Bools, stable: KernelGraph, number: int, output: int, *, known: bool) -> Bools:
     """Return those elements of ``where`` at which the program's stable form is finite, or is not."""
     return where & (np.isfinite(_values(stable, number)[output]) == known) if where.any() else where
 
@@ -202,8 +204,8 @@ def _fault(draw: _Draw, output: int, where: Bools, want: Array, got: Array) -> F
 
 @lru_cache(maxsize=_KEPT)
 def _arrays(inputs: tuple[Input, ...], number: int) -> list[Array]:
-    draw = draws(inputs)[number]
-    return [_with(draw, item, number, n) for n, item in enumerate(inputs)]
+    draw = special_draws(inputs)[number]
+    return [_draw_input(draw, item, number, n) for n, item in enumerate(inputs)]
 
 
 @lru_cache(maxsize=2 * _KEPT)
@@ -213,22 +215,22 @@ def _values(graph: KernelGraph, number: int) -> tuple[Array, ...]:
 
 
 @lru_cache(maxsize=_KEPT)
-def _typed(graph: KernelGraph, number: int) -> list[Array]:
+def _typed_results(graph: KernelGraph, number: int) -> list[Array]:
     """Return the results of the program's own operators in their element types."""
     return simulate(graph, _arrays(graph.inputs, number))
 
 
 @lru_cache(maxsize=_KEPT)
 def _exact(graph: KernelGraph, number: int) -> tuple[Array, ...]:
-    return exact(graph, _arrays(graph.inputs, number))
+    return exact_outputs(graph, _arrays(graph.inputs, number))
 
 
 @lru_cache(maxsize=2 * _KEPT)
 def _tolerances(graph: KernelGraph, number: int) -> tuple[Array, ...]:
-    return tolerated(graph, _arrays(graph.inputs, number))[0]
+    return output_tolerances(graph, _arrays(graph.inputs, number))[0]
 
 
-def _with(draw: _Draw, item: Input, number: int, place: int) -> Array:
+def _draw_input(draw: _Draw, item: Input, number: int, place: int) -> Array:
     """Return seeded values for one input, with special values at some places; a mask has none."""
     array = np.asarray(plain(item, place, _SEED + number, 1.0))
     dtype = item.tensor.dtype
@@ -239,7 +241,7 @@ def _with(draw: _Draw, item: Input, number: int, place: int) -> Array:
     if _MOST in draw.values:
         values = np.concatenate([values, -values[values == most]])
     state = 97 * place + number
-    random = mixed((state + 1) * 0x9E3779B97F4A7C15 % 2**64, 0, array.size).reshape(array.shape)
+    random = splitmix((state + 1) * 0x9E3779B97F4A7C15 % 2**64, 0, array.size).reshape(array.shape)
     chosen = random % np.uint64(draw.one_in) == 0
     chosen.reshape(-1)[int(random.reshape(-1)[0] % np.uint64(array.size))] = True
     picked = values[((random >> np.uint64(32)) % np.uint64(len(values))).astype(np.int64)]
@@ -248,4 +250,4 @@ def _with(draw: _Draw, item: Input, number: int, place: int) -> Array:
         if array.shape[axis] > 1:
             at = (*(slice(None),) * axis, state % array.shape[axis])
             chosen[at], picked[at] = True, values[state % len(values)]
-    return np.where(chosen, stored(picked, dtype, np), array)
+    return np.where(chosen, store_as(picked, dtype, np), array)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Foreseen:
+class PredictedNumerics:
     """The predicted numerics of a candidate.
 
     Attributes:

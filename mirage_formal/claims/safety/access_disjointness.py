@@ -6,30 +6,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_formal.claims.safety.arith import Query
-from mirage_formal.claims.safety.happens_before import Who
+from mirage_formal.claims.safety.happens_before import ThreadRelation
 from mirage_formal.claims.safety.mixed_radix import (
     NO_FACTS,
     Facts,
     Linear,
+    are_separate,
     are_staggered,
     decodes,
     determined_variables,
-    facts,
-    linear,
-    separate,
+    implied_facts,
+    to_digits,
 )
 from mirage_formal.claims.safety.obligations import Held, Means
 from mirage_formal.kernels.program.access import GRID, Access
 from mirage_formal.kernels.program.integers import (
     Range,
     add,
-    binary,
+    are_contradictory,
     conjuncts,
-    contradictory,
     fold,
+    implied_bounds,
     interval,
-    known,
-    less,
+    less_than,
+    make_binary,
     negate,
     variables,
 )
@@ -51,7 +51,7 @@ def query_variables(names: Iterable[str], sizes: Mapping[str, int]) -> tuple[tup
     return tuple((name, sizes[name]) for name in sorted(set(names)))
 
 
-def any_of(conditions: Sequence[IntExpr]) -> IntExpr:
+def disjunction(conditions: Sequence[IntExpr]) -> IntExpr:
     """Return an expression that is nonzero where one of the conditions, each 0 or 1, holds."""
     total: IntExpr = Int(0)
     for condition in conditions:
@@ -59,9 +59,9 @@ def any_of(conditions: Sequence[IntExpr]) -> IntExpr:
     return total
 
 
-def unequal(a: IntExpr, b: IntExpr) -> IntExpr:
+def not_equal(a: IntExpr, b: IntExpr) -> IntExpr:
     """Return an expression that is 1 where two expressions differ, else 0."""
-    return Int(0) if a == b else negate(binary(IntOp.EQ, a, b))
+    return Int(0) if a == b else negate(make_binary(IntOp.EQ, a, b))
 
 
 def simplify_divisions(e: IntExpr, ranges: Mapping[str, Range], bounds: Mapping[IntExpr, Range]) -> IntExpr:
@@ -76,11 +76,11 @@ def simplify_divisions(e: IntExpr, ranges: Mapping[str, Range], bounds: Mapping[
         low, high = interval(e.a, ranges, bounds)
         if low >= 0 and high < e.b.value:
             return Int(0) if e.op is IntOp.DIV else a
-    return binary(e.op, a, b)
+    return make_binary(e.op, a, b)
 
 
 @dataclass(slots=True)
-class Pairs:
+class PairAnalysis:
     """A decision procedure for pairs of accesses to one memory; it caches its results for each access.
 
     Attributes:
@@ -101,7 +101,7 @@ class Pairs:
         if access not in self._start:
             ranges = {name: (0, extent - 1) for name, extent in extents(self.program, access).items()}
             begin = access.address if self.whole else access.index
-            self._start[access] = simplify_divisions(begin, ranges, known(access.context.guards, ranges))
+            self._start[access] = simplify_divisions(begin, ranges, implied_bounds(access.context.guards, ranges))
         return self._start[access]
 
     def width(self, access: Access) -> int:
@@ -112,11 +112,11 @@ class Pairs:
         """Return bounds of the addresses that an access touches; None if it never happens."""
         if access not in self._hull:
             ranges = {name: (0, extent - 1) for name, extent in extents(self.program, access).items()}
-            bounds = known(access.context.guards, ranges)
+            bounds = implied_bounds(access.context.guards, ranges)
             low, high = interval(self.start(access), ranges, bounds)
             digits, _ = self.linear(access)
             high = high if digits is None else min(high, digits.largest)
-            empty = contradictory(bounds) or low > high
+            empty = are_contradictory(bounds) or low > high
             self._hull[access] = None if empty else (low, high + self.width(access) - 1)
         return self._hull[access]
 
@@ -140,15 +140,15 @@ class Pairs:
                 names[name] = Var(f"loop{position}")
                 sizes[f"loop{position}"] = extent
             guards = [fold(guard, names) for guard in conjuncts(access.context.guards)]
-            self._linear[access] = linear(fold(self.start(access), names), sizes), facts(guards, sizes)
+            self._linear[access] = to_digits(fold(self.start(access), names), sizes), implied_facts(guards, sizes)
         return self._linear[access]
 
-    def settled(self, a: Access, b: Access, who: Who) -> Held | None:
+    def settled(self, a: Access, b: Access, who: ThreadRelation) -> Held | None:
         """Return Held if bounds or digits show two accesses to be disjoint; None if not.
 
-        Sound: see ``apart``, ``separate``, ``staggered``, ``decodes`` and ``determined``. If two accesses are the same
-        function of the thread and their loops, and meet only if all digits are equal, and these determine the thread,
-        then no two threads meet; and if they determine the loops too, one thread meets itself only in the same
+        Sound: see ``apart``, ``are_separate``, ``staggered``, ``decodes`` and ``determined``. If two accesses are the
+        same function of the thread and their loops, and meet only if all digits are equal, and these determine the
+        thread, then no two threads meet; and if they determine the loops too, one thread meets itself only in the same
         iteration.
         """
         if self.apart(a, b):
@@ -157,15 +157,20 @@ class Pairs:
         if x is None or y is None:
             return None
         width = max(self.width(a), self.width(b))
-        if separate(x, y, width, given, other) or are_staggered(x, y, width, given, other):
+        if are_separate(x, y, width, given, other) or are_staggered(x, y, width, given, other):
             return Held(Means.RADIX)
         same = x == y and self._sizes(a) == self._sizes(b)
         given = given if given == other else NO_FACTS
-        if not same or who & Who.AGAIN or (who & Who.SAME and a != b) or not decodes(x, width, given):
+        if (
+            not same
+            or who & ThreadRelation.AGAIN
+            or (who & ThreadRelation.SAME and a != b)
+            or not decodes(x, width, given)
+        ):
             return None
         sizes = extents(self.program)
         targets = {name for name in self.private if sizes[name] > 1}
-        if who & Who.SAME:
+        if who & ThreadRelation.SAME:
             targets |= {f"loop{position}" for position, (_, n) in enumerate(a.context.loops) if n > 1}
         return Held(Means.RADIX) if targets <= determined_variables(x, given) else None
 
@@ -182,7 +187,7 @@ class Pairs:
     def _sizes(self, access: Access) -> tuple[int, ...]:
         return tuple(extent for _, extent in access.context.loops)
 
-    def query(self, a: Access, b: Access, who: Who) -> Query:
+    def query(self, a: Access, b: Access, who: ThreadRelation) -> Query:
         """Return the query whether two accesses overlap; ``~2`` marks the variables of the second."""
         sizes = extents(self.program, a)
         own = (*self.private, *(name for name, _ in b.context.loops))
@@ -190,26 +195,30 @@ class Pairs:
         sizes.update({name + SECOND: extent for name, extent in extents(self.program, b).items()})
         x, y = self.start(a), fold(self.start(b), rename)
         guards = [*a.context.guards, *(fold(guard, rename) for guard in b.context.guards)]
-        meet = [less(x, add(y, Int(self.width(b)))), less(y, add(x, Int(self.width(a))))]
+        meet = [less_than(x, add(y, Int(self.width(b)))), less_than(y, add(x, Int(self.width(a))))]
         true = tuple(dict.fromkeys([*self._who(a, b, who), *conjuncts(guards), *meet]))
         true = tuple(e for e in true if not (isinstance(e, Int) and e.value))
         names = set().union(*map(variables, true)) | {"tid"}
         show = (("index", x), (f"index{SECOND}", y))
         return Query(query_variables(names.union(variables(x), variables(y)), sizes), true, show=show)
 
-    def _who(self, a: Access, b: Access, who: Who) -> list[IntExpr]:
+    def _who(self, a: Access, b: Access, who: ThreadRelation) -> list[IntExpr]:
         sizes = extents(self.program)
-        threads = [unequal(Var(name), Var(name + SECOND)) for name in self.private if sizes[name] > 1]
-        others = any_of(threads)
-        if who & Who.AGAIN or (who & Who.SAME and who & Who.OTHERS and a != b):
+        threads = [not_equal(Var(name), Var(name + SECOND)) for name in self.private if sizes[name] > 1]
+        others = disjunction(threads)
+        if who & ThreadRelation.AGAIN or (who & ThreadRelation.SAME and who & ThreadRelation.OTHERS and a != b):
             return []
-        loops = [unequal(Var(name), Var(name + SECOND)) for name, extent in a.context.loops if extent > 1]
-        if who & Who.SAME and a == b:
-            return [any_of([*threads, *loops])] if who & Who.OTHERS else [*map(negate, threads), any_of(loops)]
-        return [*map(negate, threads)] if who & Who.SAME else [others]
+        loops = [not_equal(Var(name), Var(name + SECOND)) for name, extent in a.context.loops if extent > 1]
+        if who & ThreadRelation.SAME and a == b:
+            return (
+                [disjunction([*threads, *loops])]
+                if who & ThreadRelation.OTHERS
+                else [*map(negate, threads), disjunction(loops)]
+            )
+        return [*map(negate, threads)] if who & ThreadRelation.SAME else [others]
 
 
-def holds_nowhere(query: Query) -> bool:
+def is_trivially_unsatisfiable(query: Query) -> bool:
     """Return whether a condition of the query is the constant 0, so that it is unsatisfiable."""
     return any(isinstance(e, Int) and e.value == 0 for e in query.true)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.kernels.program.integers import Range, evaluate, operated
+from mirage_formal.kernels.program.integers import Range, evaluate, operator_bounds
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.logic.process import Question
 from mirage_formal.logic.script import RESERVED, Script, parse
@@ -90,7 +90,7 @@ class _Encoder:
             case Var(name):
                 found = self.ranges[name]
             case IntBin(op, a, b):
-                found = operated(op, self._measure(a), self._measure(b))
+                found = operator_bounds(op, self._measure(a), self._measure(b))
         self.largest = max(self.largest, -found[0], found[1])
         return found
 
@@ -184,7 +184,7 @@ def to_smt2(query: Query) -> str:
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def ask(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
+def solve(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
     """Ask z3 whether a query is satisfiable, and cvc5 as well about queries that z3 refuted quickly.
 
     Args:

@@ -16,10 +16,10 @@ import numpy as np
 
 from mirage_formal.claims.safety.access_disjointness import extents, query_variables
 from mirage_formal.claims.safety.arith import Query
-from mirage_formal.claims.safety.enumerate import MAX_POINTS, Values, axes, values
+from mirage_formal.claims.safety.enumerate import MAX_POINTS, Values, evaluate_at, variable_grids
 from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Kind, Means, Obligation, Undecided
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program.integers import add, binary, conjuncts, fold, less, negate, variables
+from mirage_formal.kernels.program.integers import add, conjuncts, fold, less_than, make_binary, negate, variables
 from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
@@ -117,7 +117,7 @@ class _Array:
     writes: list[_Event] = field(default_factory=list)
 
 
-def assignments(program: Program) -> Iterator[Obligation]:
+def assignment_obligations(program: Program) -> Iterator[Obligation]:
     """Yield one obligation for each register array that is read, and one for each read that only a solver can settle.
 
     Sound: every read of a register is listed (``_Lister`` visits every value of every statement). It holds if each
@@ -133,7 +133,7 @@ def assignments(program: Program) -> Iterator[Obligation]:
         claim = "every register that is read was written before"
         means, open_ = Means.FORM, list[Obligation]()
         for read in () if array.defined else array.reads:
-            query, finding = _settled(program, array, read)
+            query, finding = _settle_read(program, array, read)
             match finding:
                 case Held(how):
                     means = how if how is not Means.FORM else means
@@ -252,43 +252,44 @@ class _Lister:
 # --- what a read is settled by ---------------------------------------------------------------------------------------
 
 
-def _settled(program: Program, array: _Array, read: _Event) -> tuple[Query | None, Finding | None]:
+def _settle_read(program: Program, array: _Array, read: _Event) -> tuple[Query | None, Finding | None]:
     """Return the finding about a read, or the query that is left for a solver.
 
-    Sound: see ``_same`` and ``_bits``, which look at writes further up only, and ``_looked``, which looks at all.
+    Sound: see ``_covers_directly`` and ``_register_bits``, which look at writes further up only, and
+    ``_enumerate_read``, which looks at all.
     """
     before = [write for write in array.writes if write.order < read.order]
-    if any(_same(write, read) for write in before):
+    if any(_covers_directly(write, read) for write in before):
         return None, Held(Means.FORM)
     done = 0
     for write in before:
-        shared = _shared(write, read)
+        shared = _shared_loops(write, read)
         own = {loop.var for loop in write.loops[shared:]}
         if all(guard in read.guards and not variables(guard) & own for guard in write.guards):
-            done |= _bits(write, shared) or 0
-    wanted = _bits(read, 0)
+            done |= _register_bits(write, shared) or 0
+    wanted = _register_bits(read, 0)
     if wanted is not None and not wanted & ~done:
         return None, Held(Means.ENUMERATION)
     sizes = {**extents(program), **{loop.var: loop.extent for loop in read.loops}}
     near = [_Write.of(write, read) for write in before]
     plain = [write for write in near if not write.guards]
-    if _looked(read, (), plain, sizes) == Held(Means.ENUMERATION):
+    if _enumerate_read(read, (), plain, sizes) == Held(Means.ENUMERATION):
         return None, Held(Means.ENUMERATION)
     every = near + [far for write in array.writes for far in _Write.earlier(write, read, array.depth)]
-    found = _looked(read, read.guards, every, sizes)
+    found = _enumerate_read(read, read.guards, every, sizes)
     if found is not None:
         return None, found
-    query = _question(read, every, sizes)
+    query = _uncovered_query(read, every, sizes)
     return (None, Undecided("too many iterations to look at, or to ask about")) if query is None else (query, None)
 
 
-def _shared(a: _Event, b: _Event) -> int:
+def _shared_loops(a: _Event, b: _Event) -> int:
     """Return the number of loops that enclose both events."""
     both = zip(a.loops, b.loops, strict=False)
     return next((n for n, (x, y) in enumerate(both) if x != y), min(len(a.loops), len(b.loops)))
 
 
-def _same(write: _Event, read: _Event) -> bool:
+def _covers_directly(write: _Event, read: _Event) -> bool:
     """Return whether an earlier write of the same iteration writes the read registers wherever the read happens.
 
     Sound: all loops of the write are around the read too, so equal expressions have equal values in both.
@@ -301,7 +302,7 @@ def _same(write: _Event, read: _Event) -> bool:
     )
 
 
-def _bits(event: _Event, shared: int) -> int | None:
+def _register_bits(event: _Event, shared: int) -> int | None:
     """Return the registers of all iterations of an event's inner loops, as a bit set; None if not determined.
 
     Sound: None if the index has a variable of an outer loop, or is no sum of multiples of variables.
@@ -353,15 +354,15 @@ class _Write:
     @staticmethod
     def of(write: _Event, read: _Event) -> _Write:
         """Return an earlier statement's write in the same iteration of the common loops."""
-        return _Write._made(write, read, _shared(write, read))
+        return _Write._made(write, read, _shared_loops(write, read))
 
     @staticmethod
     def earlier(write: _Event, read: _Event, depth: int) -> Iterator[_Write]:
         """Yield a write's instances in earlier iterations of each common loop inside the array's declaration."""
-        for place in range(depth, _shared(write, read)):
+        for place in range(depth, _shared_loops(write, read)):
             found = _Write._made(write, read, place)
             var = write.loops[place].var
-            first = less(Var(var + SECOND), Var(var))
+            first = less_than(Var(var + SECOND), Var(var))
             yield _Write(found.index, found.used, found.bound, (first, *found.guards))
 
     @staticmethod
@@ -381,7 +382,7 @@ class _Write:
 SECOND: Final = "~2"
 
 
-def _looked(
+def _enumerate_read(
     read: _Event, guards: Sequence[IntExpr], writes: Sequence[_Write], sizes: Mapping[str, int]
 ) -> Finding | None:
     """Return the finding, by enumeration, whether some write covers the read at every point where conditions hold.
@@ -397,20 +398,20 @@ def _looked(
     if points * max([prod(n for _, n in write.bound) for write in writes], default=1) > min(MOST_POINTS, MAX_POINTS):
         return None
     shape = tuple(extent for _, extent in free)
-    grids = {name: np.broadcast_to(grid, shape).reshape(-1) for name, grid in axes(free).items()}
-    met = _all(guards, grids, (points,))
+    grids = {name: np.broadcast_to(grid, shape).reshape(-1) for name, grid in variable_grids(free).items()}
+    met = _where_all_hold(guards, grids, (points,))
     at = {name: grid[met][:, None] for name, grid in grids.items()}
     count = int(met.sum())
-    first = np.broadcast_to(values(read.index, at), (count, 1))
+    first = np.broadcast_to(evaluate_at(read.index, at), (count, 1))
     covered = np.zeros((read.used, count), dtype=bool)
     for write in writes:
         size = prod(extent for _, extent in write.bound)
         own = {
             name: np.broadcast_to(grid, [n for _, n in write.bound]).reshape(1, -1)
-            for name, grid in axes(write.bound).items()
+            for name, grid in variable_grids(write.bound).items()
         }
-        happened = _all(write.guards, at | own, (count, size))
-        begin = np.broadcast_to(values(write.index, at | own), (count, size))
+        happened = _where_all_hold(write.guards, at | own, (count, size))
+        begin = np.broadcast_to(evaluate_at(write.index, at | own), (count, size))
         for number in range(read.used):
             reached = (begin <= first + number) & (first + number < begin + write.used) & happened
             covered[number] |= reached.any(axis=1)
@@ -421,17 +422,17 @@ def _looked(
     return Broken(Means.ENUMERATION, (*model, ("index", int(first[place, 0]) + number)), "never written before")
 
 
-def _all(
+def _where_all_hold(
     conditions: Iterable[IntExpr], at: Mapping[str, Values], shape: tuple[int, ...]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
     """Return the points at which all conditions hold."""
     met = np.ones(shape, dtype=bool)
     for condition in conditions:
-        met &= np.broadcast_to(values(condition, at) != 0, shape)
+        met &= np.broadcast_to(evaluate_at(condition, at) != 0, shape)
     return met
 
 
-def _question(read: _Event, writes: Sequence[_Write], sizes: Mapping[str, int]) -> Query | None:
+def _uncovered_query(read: _Event, writes: Sequence[_Write], sizes: Mapping[str, int]) -> Query | None:
     """Return the query for a point at which the read happens and no write covers it; None if it would be too large."""
     if sum(prod(extent for _, extent in write.bound) for write in writes) > MOST_WRITES:
         return None
@@ -443,12 +444,12 @@ def _question(read: _Event, writes: Sequence[_Write], sizes: Mapping[str, int]) 
             begin = fold(write.index, chosen)
             parts = [
                 *(fold(guard, chosen) for guard in write.guards),
-                less(begin, add(wanted, Int(1))),
-                less(wanted, add(begin, Int(write.used))),
+                less_than(begin, add(wanted, Int(1))),
+                less_than(wanted, add(begin, Int(write.used))),
             ]
             happened: IntExpr = Int(1)
             for part in parts:
-                happened = binary(IntOp.AND, happened, part)
+                happened = make_binary(IntOp.AND, happened, part)
             true.append(negate(happened))
     kept = [e for e in dict.fromkeys(true) if not (isinstance(e, Int) and e.value)]
     names = frozenset().union(*map(variables, kept), variables(wanted))
@@ -466,4 +467,4 @@ def _assignments(bound: Sequence[tuple[str, int]]) -> Iterator[dict[str, IntExpr
             yield {name: Int(value), **others}
 
 
-__all__ = ["assignments"]
+__all__ = ["assignment_obligations"]

@@ -7,9 +7,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations_with_replacement
 
-from mirage_formal.claims.safety.access_disjointness import Pairs, extents, holds_nowhere
-from mirage_formal.claims.safety.enumerate import count, covers_all, live
-from mirage_formal.claims.safety.happens_before import Run, TimelineError, Who, copies_among_others, meetings, ways
+from mirage_formal.claims.safety.access_disjointness import PairAnalysis, extents, is_trivially_unsatisfiable
+from mirage_formal.claims.safety.enumerate import check_liveness, count_points, covers_all
+from mirage_formal.claims.safety.happens_before import (
+    Run,
+    ThreadRelation,
+    TimelineError,
+    copies_among_others,
+    distinct_blocks,
+    unordered_pairs,
+)
 from mirage_formal.claims.safety.obligations import Finding, Held, Kind, Means, Obligation, Undecided
 from mirage_formal.kernels.program.access import GRID, Access, Listing, Mode
 from mirage_formal.kernels.program.program import Param, Program
@@ -18,21 +25,21 @@ from mirage_formal.kernels.program.program import Param, Program
 MAX_WRITES = 512
 
 
-def conflicts(program: Program, listing: Listing) -> Iterator[Obligation]:
+def conflict_obligations(program: Program, listing: Listing) -> Iterator[Obligation]:
     """Yield one obligation for each two accesses to shared memory that are unordered.
 
-    Sound: ``meetings`` lists every pair that can happen in either order (with loops that synchronise run, so with the
-    very groups, waits and barriers of each iteration) except those whose bounds are disjoint.
+    Sound: ``unordered_pairs`` lists every pair that can happen in either order (with loops that synchronise run, so
+    with the very groups, waits and barriers of each iteration) except those whose bounds are disjoint.
     """
-    pairs = Pairs(program, ("tid",), whole=True)
-    found: dict[tuple[int, int], Who] = {}
+    pairs = PairAnalysis(program, ("tid",), whole=True)
+    found: dict[tuple[int, int], ThreadRelation] = {}
     run = Run()
-    apart = _numbered(pairs, run.timeline.distinct)
+    apart = _apart_by_number(pairs, run.timeline.distinct)
     try:
-        for block in ways(listing.tree, extents(program)):
+        for block in distinct_blocks(listing.tree, extents(program)):
             run = Run(copies_among_others, block=block, earlier=run)
-            for pair, who in meetings(run.follow(listing.tree), apart).items():
-                found[pair] = found.get(pair, Who(0)) | who
+            for pair, who in unordered_pairs(run.follow(listing.tree), apart).items():
+                found[pair] = found.get(pair, ThreadRelation(0)) | who
     except TimelineError as error:
         yield Obligation(Kind.CONFLICT, "", "shared memory", "accesses are ordered", None, Undecided(str(error)))
         return
@@ -41,16 +48,16 @@ def conflicts(program: Program, listing: Listing) -> Iterator[Obligation]:
         path = a.context.path if a.context.path == b.context.path else f"{a.context.path} & {b.context.path}"
         subject = a.target.name if a.target == b.target else f"{a.target.name}, {b.target.name}"
         claim = f"{_threads(a, b, who)} never touch the same byte by {a.mode} and {b.mode} with nothing between them"
-        yield _pair(pairs, a, b, who, Obligation(Kind.CONFLICT, path, subject, claim))
+        yield _pair_obligation(pairs, a, b, who, Obligation(Kind.CONFLICT, path, subject, claim))
 
 
-def _threads(a: Access, b: Access, who: Who) -> str:
-    if Mode.MATRIX in (a.mode, b.mode) or (who & Who.OTHERS and who & Who.SAME):
+def _threads(a: Access, b: Access, who: ThreadRelation) -> str:
+    if Mode.MATRIX in (a.mode, b.mode) or (who & ThreadRelation.OTHERS and who & ThreadRelation.SAME):
         return "threads"
-    return "two threads" if who & Who.OTHERS else "a thread's own accesses"
+    return "two threads" if who & ThreadRelation.OTHERS else "a thread's own accesses"
 
 
-def _numbered(pairs: Pairs, distinct: list[Access]) -> Callable[[int, int], bool]:
+def _apart_by_number(pairs: PairAnalysis, distinct: list[Access]) -> Callable[[int, int], bool]:
     """Return ``apart`` as a function of access numbers."""
 
     @cache
@@ -60,29 +67,29 @@ def _numbered(pairs: Pairs, distinct: list[Access]) -> Callable[[int, int], bool
     return apart
 
 
-def _pair(pairs: Pairs, a: Access, b: Access, who: Who, stated: Obligation) -> Obligation:
+def _pair_obligation(pairs: PairAnalysis, a: Access, b: Access, who: ThreadRelation, stated: Obligation) -> Obligation:
     """Return the obligation of two accesses: its query, and the finding if no solver is needed."""
     query = pairs.query(a, b, who)
     finding: Finding | None = pairs.settled(a, b, who)
-    if finding is None and holds_nowhere(query):
+    if finding is None and is_trivially_unsatisfiable(query):
         finding = Held(Means.INTERVAL)
     return replace(stated, query=query, finding=finding)
 
 
-def lives(program: Program, listing: Listing) -> Iterator[Obligation]:
-    """Yield one obligation for each statement that reads shared memory; settled by enumeration, see ``live``."""
+def liveness_obligations(program: Program, listing: Listing) -> Iterator[Obligation]:
+    """Yield one obligation for each statement that reads shared memory; ``check_liveness`` settles it."""
     names: dict[str, list[str]] = {}
     for access in listing.accesses:
         if not access.mode.writes and not isinstance(access.target, Param):
             listed = names.setdefault(access.context.path, [])
             if access.target.name not in listed:
                 listed.append(access.target.name)
-    for path, finding in live(program, listing).items():
+    for path, finding in check_liveness(program, listing).items():
         claim = "what is read was written last through the same buffer"
         yield Obligation(Kind.LIVE, path, ", ".join(names[path]), claim, None, finding)
 
 
-def writers(program: Program, listing: Listing) -> Iterator[Obligation]:
+def writer_obligations(program: Program, listing: Listing) -> Iterator[Obligation]:
     """Yield the obligations that every written parameter has single writers and is covered."""
     for param in program.params:
         if param.written:
@@ -91,21 +98,21 @@ def writers(program: Program, listing: Listing) -> Iterator[Obligation]:
 
 
 @dataclass(slots=True)
-class _Exact:
+class _Injectivity:
     """State of the analysis: whether all writes so far are to different elements."""
 
     so_far: bool = True
 
 
 def _param(program: Program, param: Param, accesses: list[Access]) -> Iterator[Obligation]:
-    pairs = Pairs(program, ("tid", *GRID), whole=False)
-    exact = _Exact()
+    pairs = PairAnalysis(program, ("tid", *GRID), whole=False)
+    exact = _Injectivity()
     if len(accesses) > MAX_WRITES:
         many = Undecided(f"more than {MAX_WRITES} statements write it")
         yield Obligation(Kind.SINGLE_WRITER, "", param.name, "one writer for each element", None, many)
         return
     for a, b in combinations_with_replacement(accesses, 2):
-        found = _single(pairs, param, a, b, exact)
+        found = _single_writer(pairs, param, a, b, exact)
         if found is not None:
             yield found
     finding = _coverage(program, param, accesses, exact.so_far)
@@ -113,20 +120,22 @@ def _param(program: Program, param: Param, accesses: list[Access]) -> Iterator[O
     query = None
     if finding == Held(Means.RADIX) and len(accesses) == 1:
         # What the count rests on: no element is written twice.
-        query = pairs.query(accesses[0], accesses[0], Who.OTHERS | Who.SAME)
+        query = pairs.query(accesses[0], accesses[0], ThreadRelation.OTHERS | ThreadRelation.SAME)
     yield Obligation(Kind.COVERAGE, "", param.name, claim, query, finding)
 
 
-def _single(pairs: Pairs, param: Param, a: Access, b: Access, exact: _Exact) -> Obligation | None:
+def _single_writer(pairs: PairAnalysis, param: Param, a: Access, b: Access, exact: _Injectivity) -> Obligation | None:
     if a is not b and pairs.apart(a, b):
         return None
     path = a.context.path if a is b else f"{a.context.path} & {b.context.path}"
     claim = "two threads, of one block or two, never write the same element"
-    found = _pair(pairs, a, b, Who.OTHERS, Obligation(Kind.SINGLE_WRITER, path, param.name, claim))
+    found = _pair_obligation(
+        pairs, a, b, ThreadRelation.OTHERS, Obligation(Kind.SINGLE_WRITER, path, param.name, claim)
+    )
     if a is b:
         exact.so_far &= pairs.exact(a)
     else:
-        exact.so_far &= isinstance(pairs.settled(a, b, Who.OTHERS | Who.SAME), Held)
+        exact.so_far &= isinstance(pairs.settled(a, b, ThreadRelation.OTHERS | ThreadRelation.SAME), Held)
     return found
 
 
@@ -138,7 +147,8 @@ def _coverage(program: Program, param: Param, accesses: list[Access], exact: boo
     """
     if exact:
         counts = [
-            count(access.context.guards, [*extents(program).items(), *access.context.loops]) for access in accesses
+            count_points(access.context.guards, [*extents(program).items(), *access.context.loops])
+            for access in accesses
         ]
         written = [number * access.count for number, access in zip(counts, accesses, strict=True) if number is not None]
         if len(written) == len(accesses) and sum(written) == param.elements:

@@ -14,12 +14,12 @@ from mirage_formal.claims.safety.happens_before import (
     Run,
     Step,
     TimelineError,
+    distinct_blocks,
     leaves,
     shares_bytes,
     synchronises,
-    ways,
 )
-from mirage_formal.claims.safety.mixed_radix import Digit, linear
+from mirage_formal.claims.safety.mixed_radix import Digit, to_digits
 from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Means, Undecided
 from mirage_formal.kernels.program.access import GRID, MAX_THREADS, Access, Branch, Listing, Loop, Node
 from mirage_formal.kernels.program.integers import conjuncts, fold, variables
@@ -38,7 +38,7 @@ class _TooManyError(Exception):
     """There are more points than the limit of an enumeration."""
 
 
-def axes(extents: Extents) -> dict[str, Values]:
+def variable_grids(extents: Extents) -> dict[str, Values]:
     """Return the values of every variable along an axis of its own."""
     if prod(extent for _, extent in extents) > MAX_POINTS:
         raise _TooManyError
@@ -46,7 +46,7 @@ def axes(extents: Extents) -> dict[str, Values]:
     return {name: grid for (name, _), grid in zip(extents, grids, strict=True)}
 
 
-def values(e: IntExpr, at: Mapping[str, Values]) -> Values:
+def evaluate_at(e: IntExpr, at: Mapping[str, Values]) -> Values:
     """Return an expression's values at all points.
 
     Operands of ``/ % ^`` are not negative (arithmetic obligations guarantee it).
@@ -57,7 +57,7 @@ def values(e: IntExpr, at: Mapping[str, Values]) -> Values:
         case Var(name):
             return at[name]
         case IntBin(op, a, b):
-            return _operate(op, values(a, at), values(b, at))
+            return _operate(op, evaluate_at(a, at), evaluate_at(b, at))
 
 
 def _operate(op: IntOp, x: Values, y: Values) -> Values:
@@ -84,7 +84,7 @@ def _operate(op: IntOp, x: Values, y: Values) -> Values:
     return np.asarray(found, dtype=np.int64)
 
 
-def count(guards: Iterable[IntExpr], extents: Extents, most: int = MAX_POINTS) -> int | None:
+def count_points(guards: Iterable[IntExpr], extents: Extents, most: int = MAX_POINTS) -> int | None:
     """Return the number of points that meet all conditions; None if more than ``most`` would be enumerated."""
     groups: list[tuple[set[str], list[IntExpr]]] = []
     for guard in conjuncts(guards):
@@ -97,15 +97,15 @@ def count(guards: Iterable[IntExpr], extents: Extents, most: int = MAX_POINTS) -
     total = prod(extent for name, extent in extents if not any(name in names for names, _ in groups))
     for names, members in groups:
         own = [(name, extent) for name, extent in extents if name in names]
-        found = _numbered(members[0], own) if len(members) == 1 else None
-        found = _met(members, own, most) if found is None else found
+        found = _count_by_digits(members[0], own) if len(members) == 1 else None
+        found = _count_by_enumeration(members, own, most) if found is None else found
         if found is None:
             return None
         total *= found
     return total
 
 
-def _numbered(guard: IntExpr, extents: Extents) -> int | None:
+def _count_by_digits(guard: IntExpr, extents: Extents) -> int | None:
     """Return the number of points that meet ``a < c`` or ``a / k < c``, if a numbers the points; else None.
 
     Sound: whole variables whose coefficients are 1 and the products of the extents below them are the digits of a
@@ -113,9 +113,9 @@ def _numbered(guard: IntExpr, extents: Extents) -> int | None:
     """
     match guard:
         case IntBin(IntOp.LT, IntBin(IntOp.DIV, a, Int(k)), Int(bound)) if k > 0 and bound >= 0:
-            return _numbered(IntBin(IntOp.LT, a, Int(k * bound)), extents)
+            return _count_by_digits(IntBin(IntOp.LT, a, Int(k * bound)), extents)
         case IntBin(IntOp.LT, a, Int(bound)) if bound >= 0:
-            x = linear(a, dict(extents))
+            x = to_digits(a, dict(extents))
         case _:
             return None
     if x is None or x.constant:
@@ -129,7 +129,7 @@ def _numbered(guard: IntExpr, extents: Extents) -> int | None:
     return min(bound, size) if sorted(names) == sorted(name for name, extent in extents if extent > 1) else None
 
 
-def _met(guards: Sequence[IntExpr], extents: Extents, most: int) -> int | None:
+def _count_by_enumeration(guards: Sequence[IntExpr], extents: Extents, most: int) -> int | None:
     """Return the number of points that meet conditions on these variables; None if there are too many to enumerate.
 
     If there are too many, a variable that all conditions share is set to each of its values. The conditions may then
@@ -140,10 +140,10 @@ def _met(guards: Sequence[IntExpr], extents: Extents, most: int) -> int | None:
     Sound: the points of all values of one variable together are all points, each once.
     """
     if prod(extent for _, extent in extents) <= most:
-        at, shape = axes(extents), tuple(extent for _, extent in extents)
+        at, shape = variable_grids(extents), tuple(extent for _, extent in extents)
         met = np.ones(shape, dtype=bool)
         for guard in guards:
-            met &= np.broadcast_to(values(guard, at) != 0, shape)
+            met &= np.broadcast_to(evaluate_at(guard, at) != 0, shape)
         return int(met.sum())
     shared = set.intersection(*(set(variables(guard)) for guard in guards))
     own = [(extent, name) for name, extent in extents if name in shared and 1 < extent <= MAX_THREADS]
@@ -152,7 +152,7 @@ def _met(guards: Sequence[IntExpr], extents: Extents, most: int) -> int | None:
     size, chosen = max(own)
     rest, total = [item for item in extents if item[0] != chosen], 0
     for value in range(size):
-        found = count([fold(guard, {chosen: Int(value)}) for guard in guards], rest, MAX_POINTS // size)
+        found = count_points([fold(guard, {chosen: Int(value)}) for guard in guards], rest, MAX_POINTS // size)
         if found is None:
             return None
         total += found
@@ -168,34 +168,35 @@ class _Points:
 
 
 def _points(access: Access, extents: Extents, guards: Iterable[IntExpr]) -> _Points:
-    grids = axes(extents)
+    grids = variable_grids(extents)
     shape = tuple(extent for _, extent in extents)
     met = np.ones(shape, dtype=bool)
     for guard in guards:
-        met &= np.broadcast_to(values(guard, grids) != 0, shape)
-    index = np.broadcast_to(values(access.index, grids), shape)[met]
+        met &= np.broadcast_to(evaluate_at(guard, grids) != 0, shape)
+    index = np.broadcast_to(evaluate_at(access.index, grids), shape)[met]
     return _Points(index, {name: np.broadcast_to(grid, shape)[met] for name, grid in grids.items()})
 
 
 # --- shared memory ---------------------------------------------------------------------------------------------------
 
 
-def live(program: Program, listing: Listing) -> dict[str, Finding]:
+def check_liveness(program: Program, listing: Listing) -> dict[str, Finding]:
     """Return, for each path of a statement that reads shared memory, whether the last writes used the same buffer.
 
     Sound: all threads' accesses are followed in program order, statement by statement (loops that write and read the
     same bytes iteration by iteration), and each unit of shared memory remembers through which buffer it was written
     last. Where conflicts are excluded (their own obligations), every order that can happen gives the same. Conditions
     on the block are looked at block by block, or, with too many blocks, taken to fail for writes and to hold for reads.
-    Where blocks differ in nothing but in conditions of what synchronises, one for each way is looked at (``ways``).
+    Where blocks differ in nothing but in conditions of what synchronises, one for each way is looked at
+    (``distinct_blocks``).
     """
     extents = dict(zip(GRID, program.grid, strict=True))
-    deciding = frozenset(_deciding(listing.tree))
+    deciding = frozenset(_synchronisation_conditions(listing.tree))
     names = _shared_names(listing, deciding)
     used = [name for name in GRID if extents[name] > 1 and name in names]
     if not used:
         try:
-            assignments = [_integers(block) for block in ways(listing.tree, extents)]
+            assignments = [_integers(block) for block in distinct_blocks(listing.tree, extents)]
         except TimelineError as error:
             return {path: Undecided(str(error)) for path in _readers(listing)}
     elif prod(extents[name] for name in used) <= MAX_BLOCKS:
@@ -206,7 +207,7 @@ def live(program: Program, listing: Listing) -> dict[str, Finding]:
     run, touched = Run(), dict[int, NDArray[np.int64] | None]()
     for blocks in assignments:
         run = Run(_reads_and_writes, {name: Int(value) for name, value in blocks.items()}, earlier=run)
-        for path, finding in _live(program, listing, blocks, run, touched).items():
+        for path, finding in _check_block(program, listing, blocks, run, touched).items():
             if isinstance(findings.get(path, Held(Means.ENUMERATION)), Held):
                 findings[path] = finding
     return findings
@@ -216,13 +217,13 @@ def _integers(block: Mapping[str, IntExpr]) -> dict[str, int]:
     return {name: value.value for name, value in block.items() if isinstance(value, Int)}
 
 
-def _deciding(nodes: Iterable[Node]) -> Iterator[IntExpr]:
+def _synchronisation_conditions(nodes: Iterable[Node]) -> Iterator[IntExpr]:
     """Yield the conditions around synchronisation, each conjunct by itself."""
     for node in nodes:
         if isinstance(node, Branch | Loop) and synchronises(node):
             if isinstance(node, Branch):
                 yield from conjuncts((node.condition,))
-            yield from _deciding(node.body)
+            yield from _synchronisation_conditions(node.body)
 
 
 def _shared_names(listing: Listing, deciding: frozenset[IntExpr]) -> frozenset[str]:
@@ -236,7 +237,7 @@ def _shared_names(listing: Listing, deciding: frozenset[IntExpr]) -> frozenset[s
     return found
 
 
-def _live(
+def _check_block(
     program: Program,
     listing: Listing,
     blocks: Mapping[str, int],

@@ -45,7 +45,7 @@ class Step:
     number: int
 
 
-class Who(IntFlag):
+class ThreadRelation(IntFlag):
     """The threads by which two accesses can meet."""
 
     OTHERS = 1
@@ -133,7 +133,7 @@ class Run:
         Args:
             runs: A predicate for loops that are run besides those that synchronise.
             values: Replacements of other variables.
-            block: Values of block variables in conditions around synchronisation only; see ``ways``.
+            block: Values of block variables in conditions around synchronisation only; see ``distinct_blocks``.
             earlier: A run of the same statements, whose accesses keep their numbers.
         """
         self.timeline: Timeline = Timeline() if earlier is None else Timeline(distinct=earlier.timeline.distinct)
@@ -263,7 +263,7 @@ class Run:
         return folded, number
 
 
-def ways(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator[dict[str, IntExpr]]:
+def distinct_blocks(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator[dict[str, IntExpr]]:
     """Yield one block for each order of events that blocks can have, as values of the deciding block variables.
 
     Sound: two blocks for which the same of these conditions hold, in the same iterations, meet at the same barriers and
@@ -276,7 +276,7 @@ def ways(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator[dict[str, 
     Raises:
         TimelineError: There are too many blocks to enumerate.
     """
-    conditions = list(dict.fromkeys(_decisions(tree, {})))
+    conditions = list(dict.fromkeys(_synchronisation_conditions(tree, {})))
     names = sorted(frozenset().union(*map(variables, conditions)) & grid.keys())
     if prod(grid[name] for name in names) > MAX_WAYS:
         raise TimelineError(f"synchronisation differs between more than {MAX_WAYS} blocks")
@@ -289,21 +289,21 @@ def ways(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator[dict[str, 
             yield block
 
 
-def _decisions(nodes: tuple[Node, ...], values: dict[str, IntExpr]) -> Iterator[IntExpr]:
+def _synchronisation_conditions(nodes: tuple[Node, ...], values: dict[str, IntExpr]) -> Iterator[IntExpr]:
     """Yield the conditions around synchronisation, in each iteration of the loops around them."""
     for node in nodes:
         if isinstance(node, Leaf | Sync) or not synchronises(node):
             continue
         if isinstance(node, Branch):
             yield fold(node.condition, values)
-            yield from _decisions(node.body, values)
+            yield from _synchronisation_conditions(node.body, values)
             continue
         if any(isinstance(inner, Branch | Loop) and synchronises(inner) for inner in node.body):
             for value in range(node.extent):
-                yield from _decisions(node.body, values | {node.var: Int(value)})
+                yield from _synchronisation_conditions(node.body, values | {node.var: Int(value)})
 
 
-def meetings(timeline: Timeline, apart: Callable[[int, int], bool]) -> Mapping[tuple[int, int], Who]:
+def unordered_pairs(timeline: Timeline, apart: Callable[[int, int], bool]) -> Mapping[tuple[int, int], ThreadRelation]:
     """Return pairs of accesses (by number), at least one a write, that can happen in either order or at once.
 
     Sound: two plain accesses by different threads are ordered exactly if a barrier lies between them, that is, if their
@@ -316,18 +316,18 @@ def meetings(timeline: Timeline, apart: Callable[[int, int], bool]) -> Mapping[t
         timeline: The timeline of a run of only synchronising loops.
         apart: Whether two accesses certainly touch different bytes; such pairs are left out.
     """
-    found: dict[tuple[int, int], Who] = {}
+    found: dict[tuple[int, int], ThreadRelation] = {}
 
-    def meet(a: Step, b: Step, who: Who) -> None:
+    def meet(a: Step, b: Step, who: ThreadRelation) -> None:
         if not (a.access.mode.writes or b.access.mode.writes):
             return
         pair = (a.number, b.number) if a.number <= b.number else (b.number, a.number)
         if Mode.MATRIX in (a.access.mode, b.access.mode):
-            who = Who.OTHERS | Who.SAME
-        if who & Who.SAME and a is not b and a.number == b.number:
-            who |= Who.AGAIN
-        if found.get(pair, Who(0)) | who != found.get(pair, Who(0)) and not apart(*pair):
-            found[pair] = found.get(pair, Who(0)) | who
+            who = ThreadRelation.OTHERS | ThreadRelation.SAME
+        if who & ThreadRelation.SAME and a is not b and a.number == b.number:
+            who |= ThreadRelation.AGAIN
+        if found.get(pair, ThreadRelation(0)) | who != found.get(pair, ThreadRelation(0)) and not apart(*pair):
+            found[pair] = found.get(pair, ThreadRelation(0)) | who
 
     seen: set[frozenset[int]] = set()
     for epoch in timeline.epochs:
@@ -338,12 +338,12 @@ def meetings(timeline: Timeline, apart: Callable[[int, int], bool]) -> Mapping[t
         listed = list(steps.values())
         for position, a in enumerate(listed):
             for b in listed[position:]:
-                meet(a, b, Who.OTHERS)
+                meet(a, b, ThreadRelation.OTHERS)
     for copy in timeline.copies:
         last_item, last_epoch = copy.waited or (None, len(timeline.epochs) - 1)
         for epoch in timeline.epochs[copy.epoch : last_epoch + 1]:
             for other in epoch:
-                meet(copy.step, other, Who.OTHERS)
+                meet(copy.step, other, ThreadRelation.OTHERS)
                 if other.item >= copy.step.item and (last_item is None or other.item < last_item):
-                    meet(copy.step, other, Who.SAME)
+                    meet(copy.step, other, ThreadRelation.SAME)
     return found

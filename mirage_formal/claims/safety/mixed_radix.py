@@ -54,7 +54,7 @@ class Linear:
         return self.constant + sum(c * (atom.mod - 1) for c, atom in self.terms)
 
 
-def linear(e: IntExpr, extents: Extents) -> Linear | None:
+def to_digits(e: IntExpr, extents: Extents) -> Linear | None:
     """Return an expression as a sum of digits; None where it has no such form.
 
     Sound: each step is an identity of nonnegative integers: (H + R) / c = H / c and (H + R) % c = R for c | H and
@@ -67,7 +67,7 @@ def linear(e: IntExpr, extents: Extents) -> Linear | None:
             extent = extents[name]
             return Linear(0, ((1, Digit(((name, extent),), 1, extent)),) if extent > 1 else ())
         case IntBin(op, a, b):
-            x, y = linear(a, extents), linear(b, extents)
+            x, y = to_digits(a, extents), to_digits(b, extents)
             return None if x is None or y is None else _combine(op, x, y)
 
 
@@ -103,7 +103,7 @@ def _divide(x: Linear, c: int) -> tuple[Linear, Linear] | None:
     """Return quotient and remainder by c, where both are sums of digits too; None elsewhere."""
     high, low = _cut(x.terms, c)
     if sum(k * (atom.mod - 1) for k, atom in low) + x.constant % c >= c:
-        high, low = _cut(_merged(x.terms), c)
+        high, low = _cut(_merge_variables(x.terms), c)
     quotient = _sum(x.constant // c, [(k // c, atom) for k, atom in high])
     remainder = _sum(x.constant % c, low)
     return None if remainder.largest >= c else (quotient, remainder)
@@ -133,7 +133,7 @@ def _is_top(atom: Digit) -> bool:
     return atom.div * atom.mod >= atom.size
 
 
-def _merged(terms: Iterable[tuple[int, Digit | Xor]]) -> Terms:
+def _merge_variables(terms: Iterable[tuple[int, Digit | Xor]]) -> Terms:
     """Return the terms with adjacent whole variables merged into one string."""
     found: Terms = []
     for k, atom in terms:
@@ -151,7 +151,7 @@ def _xor(x: Linear, y: Linear) -> Linear | None:
     common = gcd(x.constant, y.constant, *(c for c, _ in (*x.terms, *y.terms)))
     unit = common & -common
     if unit > 1:
-        inner = _xor(_shrunk(x, unit), _shrunk(y, unit))
+        inner = _xor(_divide_exactly(x, unit), _divide_exactly(y, unit))
         return None if inner is None else _times(inner, unit)
     if x.largest < y.largest:
         x, y = y, x
@@ -169,7 +169,7 @@ def _xor(x: Linear, y: Linear) -> Linear | None:
     return _sum(quotient.constant * bound + mixed.constant, (*_times(quotient, bound).terms, *mixed.terms))
 
 
-def _shrunk(x: Linear, unit: int) -> Linear:
+def _divide_exactly(x: Linear, unit: int) -> Linear:
     return Linear(x.constant // unit, tuple((c // unit, atom) for c, atom in x.terms))
 
 
@@ -211,7 +211,7 @@ class Facts:
 NO_FACTS = Facts()
 
 
-def facts(guards: Iterable[IntExpr], extents: Extents) -> Facts:
+def implied_facts(guards: Iterable[IntExpr], extents: Extents) -> Facts:
     """Return the bounds on digits that conditions imply.
 
     Sound: ``a < c`` bounds the digits of a together, by a multiple of what divides all of them, and makes those 0 whose
@@ -222,14 +222,14 @@ def facts(guards: Iterable[IntExpr], extents: Extents) -> Facts:
     for guard in guards:
         match guard:
             case IntBin(IntOp.LT, a, Int(most)):
-                x = linear(a, extents)
+                x = to_digits(a, extents)
                 if x is not None and x.terms:
                     rest = max(most - 1 - x.constant, 0)
                     rest -= rest % gcd(*(c for c, _ in x.terms))
                     bounds.append((x.terms, rest))
                     fixed |= {atom for c, atom in x.terms if c > rest and isinstance(atom, Digit)}
             case IntBin(IntOp.EQ, a, Int()) | IntBin(IntOp.EQ, Int(), a):
-                x = linear(a, extents)
+                x = to_digits(a, extents)
                 if x is not None and decodes(x):
                     fixed |= {atom for _, atom in x.terms if isinstance(atom, Digit)}
             case _:
@@ -268,7 +268,7 @@ def determined_variables(x: Linear, given: Facts = NO_FACTS) -> frozenset[str]:
         grown = False
         for atom in list(mixed):
             for side, other in ((atom.a, atom.b), (atom.b, atom.a)):
-                if _known(side, digits) and decodes(other):
+                if _is_known(side, digits) and decodes(other):
                     digits |= {inner for _, inner in other.terms if isinstance(inner, Digit)}
                     mixed += [inner for _, inner in other.terms if isinstance(inner, Xor)]
                     mixed.remove(atom)
@@ -276,27 +276,27 @@ def determined_variables(x: Linear, given: Facts = NO_FACTS) -> frozenset[str]:
                     break
     found: set[str] = set()
     for string in {digit.string for digit in digits}:
-        if _covered(string, 1, prod(extent for _, extent in string), digits):
+        if _is_covered(string, 1, prod(extent for _, extent in string), digits):
             found |= {name for name, _ in string}
         start = 1
         for name, extent in string:
-            if _covered(string, start, start * extent, digits):
+            if _is_covered(string, start, start * extent, digits):
                 found.add(name)
             start *= extent
     return frozenset(found)
 
 
-def _known(side: Linear, digits: set[Digit]) -> bool:
+def _is_known(side: Linear, digits: set[Digit]) -> bool:
     for _, atom in side.terms:
         match atom:
-            case Digit(string, div, mod) if _covered(string, div, div * mod, digits):
+            case Digit(string, div, mod) if _is_covered(string, div, div * mod, digits):
                 pass
             case _:
                 return False
     return True
 
 
-def _covered(string: tuple[tuple[str, int], ...], start: int, end: int, digits: set[Digit]) -> bool:
+def _is_covered(string: tuple[tuple[str, int], ...], start: int, end: int, digits: set[Digit]) -> bool:
     """Return whether the string's positions from ``start`` to ``end`` are known.
 
     Sound: a digit that ends at a place p says what the string is modulo p. That tells it modulo ``end`` only if ``end``
@@ -320,7 +320,7 @@ def _covered(string: tuple[tuple[str, int], ...], start: int, end: int, digits: 
     return True
 
 
-def separate(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
+def are_separate(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
     """Return whether two accesses are disjoint because their constants differ at positions that no atom reaches.
 
     Sound: see ``_constants_differ``. Where what lies below a place S is at most S - width in both, as their conditions
@@ -331,7 +331,10 @@ def separate(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: F
         return True
     for place in {c for c, _ in x.terms if c > 1}:
         (high, low), (above, below) = _halves(x, place), _halves(y, place)
-        if low.constant + _most(low, given) > place - width or below.constant + _most(below, other) > place - width:
+        if (
+            low.constant + _terms_bound(low, given) > place - width
+            or below.constant + _terms_bound(below, other) > place - width
+        ):
             continue
         if _constants_differ(high, above, 1) or _constants_differ(low, below, width):
             return True
@@ -345,7 +348,7 @@ def _halves(x: Linear, place: int) -> tuple[Linear, Linear]:
     return Linear(x.constant // place, high), Linear(x.constant % place, low)
 
 
-def _most(x: Linear, given: Facts) -> int:
+def _terms_bound(x: Linear, given: Facts) -> int:
     """Return a bound on the sum of the terms, computed as in ``decodes``."""
     below = [0]
     for position, (c, atom) in enumerate(x.terms):
@@ -381,7 +384,7 @@ def are_staggered(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, oth
     """
     beyond = x.largest + y.largest + width
     for c in {*(k for k, _ in (*x.terms, *y.terms)), beyond}:
-        low, high = _units(x, c, width, given), _units(y, c, width, other)
+        low, high = _low_divisor(x, c, width, given), _low_divisor(y, c, width, other)
         if low is None or high is None:
             continue
         unit = gcd(low, high) or c
@@ -390,7 +393,7 @@ def are_staggered(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, oth
     return False
 
 
-def _units(x: Linear, c: int, width: int, given: Facts) -> int | None:
+def _low_divisor(x: Linear, c: int, width: int, given: Facts) -> int | None:
     """Return the common divisor of the coefficients below c, 0 if there are none.
 
     None if another coefficient is no multiple of c, or if the terms below c and the width can reach c.

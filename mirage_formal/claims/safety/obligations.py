@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mirage_formal.claims.safety.arith import Query, to_smt2
-from mirage_formal.graph.verdict import NoTruth, Unknown
+from mirage_formal.graph.verdict import NoTruthValue, Unknown
 from mirage_formal.logic.session import SolverResult
 
 
@@ -128,14 +128,14 @@ class Discharged:
 
 
 @dataclass(frozen=True, slots=True)
-class Safe(NoTruth):
+class Safe(NoTruthValue):
     """Every obligation holds."""
 
     obligations: int
 
 
 @dataclass(frozen=True, slots=True)
-class Unsafe(NoTruth):
+class Unsafe(NoTruthValue):
     """An obligation does not hold: the first one, with the values at which it fails."""
 
     obligation: Obligation

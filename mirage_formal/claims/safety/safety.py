@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import assert_never
 
-from mirage_formal.claims.safety.access_disjointness import SECOND, extents, query_variables, remainder, unequal
-from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask
-from mirage_formal.claims.safety.assignment import assignments
-from mirage_formal.claims.safety.conflicts import conflicts, lives, writers
-from mirage_formal.claims.safety.mixed_radix import linear
+from mirage_formal.claims.safety.access_disjointness import SECOND, extents, not_equal, query_variables, remainder
+from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, solve
+from mirage_formal.claims.safety.assignment import assignment_obligations
+from mirage_formal.claims.safety.conflicts import conflict_obligations, liveness_obligations, writer_obligations
+from mirage_formal.claims.safety.mixed_radix import to_digits
 from mirage_formal.claims.safety.obligations import (
     Broken,
     Discharged,
@@ -35,15 +35,23 @@ from mirage_formal.claims.safety.obligations import (
     Unsafe,
 )
 from mirage_formal.graph.verdict import Unknown
-from mirage_formal.kernels.program.access import Access, Context, Listing, Mode, RegisterUse, Use, listing
+from mirage_formal.kernels.program.access import (
+    Access,
+    Context,
+    ExpressionUse,
+    Listing,
+    Mode,
+    RegisterUse,
+    list_accesses,
+)
 from mirage_formal.kernels.program.integers import (
+    are_contradictory,
     conjuncts,
-    contradictory,
     divisor,
     fold,
+    implied_bounds,
     intermediates,
     interval,
-    known,
     negate,
     variables,
 )
@@ -59,7 +67,7 @@ def obligations(program: Program) -> tuple[Obligation, ...]:
     those with a finding already are settled without a solver, by arguments named where they are made. A Program with
     faults of form has these alone, and is not safe.
     """
-    found = listing(program)
+    found = list_accesses(program)
     if found.faults or found.unruly:
         return tuple(
             Obligation(Kind.STRUCTURE, path, subject, what, None, Broken(Means.FORM, (), what))
@@ -68,14 +76,14 @@ def obligations(program: Program) -> tuple[Obligation, ...]:
     return (
         Obligation(Kind.STRUCTURE, "", program.name, "statements fit together", None, Held(Means.FORM)),
         *_expressions(program, found),
-        *(_register(program, use) for use in found.registers),
-        *(_within(program, access) for access in found.accesses),
-        *(_aligned(program, access) for access in found.accesses if _is_vector(access)),
-        *(_same_for_all(program, use) for use in found.uniform),
-        *conflicts(program, found),
-        *lives(program, found),
-        *assignments(program),
-        *writers(program, found),
+        *(_register_obligation(program, use) for use in found.registers),
+        *(_access_obligation(program, access) for access in found.accesses),
+        *(_alignment_obligation(program, access) for access in found.accesses if _is_vector(access)),
+        *(_uniformity_obligation(program, use) for use in found.uniform),
+        *conflict_obligations(program, found),
+        *liveness_obligations(program, found),
+        *assignment_obligations(program),
+        *writer_obligations(program, found),
     )
 
 
@@ -94,7 +102,7 @@ def _expressions(program: Program, found: Listing) -> Iterator[Obligation]:
             key = e, guards, use.context.loops
             if key not in seen and not _trivial(e):
                 seen.add(key)
-                yield _arithmetic(program, use, e, guards)
+                yield _arithmetic_obligation(program, use, e, guards)
 
 
 def _parts(e: IntExpr, guards: tuple[IntExpr, ...]) -> Iterator[tuple[IntExpr, tuple[IntExpr, ...]]]:
@@ -110,18 +118,18 @@ def _trivial(e: IntExpr) -> bool:
     return isinstance(e, Var) or (isinstance(e, Int) and 0 <= e.value <= INT_MAX)
 
 
-def _arithmetic(program: Program, use: Use, e: IntExpr, guards: tuple[IntExpr, ...]) -> Obligation:
+def _arithmetic_obligation(program: Program, use: ExpressionUse, e: IntExpr, guards: tuple[IntExpr, ...]) -> Obligation:
     """Return the obligation that an expression's intermediates lie within 0..2^31-1 and its divisors are not 0.
 
     Sound: every node of the expression is bounded by ``interval`` or asked about.
     """
     sizes = _sizes(program, use.context)
     ranges = {name: (0, extent - 1) for name, extent in sizes.items()}
-    facts = known(guards, ranges)
+    facts = implied_bounds(guards, ranges)
     parts = intermediates(e)
     divisors = tuple(p.b for p in parts if isinstance(p, IntBin) and p.op in (IntOp.DIV, IntOp.MOD))
     bounds = [interval(p, ranges, facts) for p in parts]
-    held = contradictory(facts) or (
+    held = are_contradictory(facts) or (
         all(low >= 0 and high <= INT_MAX for low, high in bounds)
         and all(interval(d, ranges, facts)[0] > 0 for d in divisors)
     )
@@ -134,15 +142,17 @@ def _arithmetic(program: Program, use: Use, e: IntExpr, guards: tuple[IntExpr, .
     return Obligation(Kind.ARITHMETIC, use.context.path, use.role, claim, query, finding)
 
 
-def _outside(program: Program, at: Context, index: IntExpr, used: int, size: int, stated: Obligation) -> Obligation:
+def _bounds_obligation(
+    program: Program, at: Context, index: IntExpr, used: int, size: int, stated: Obligation
+) -> Obligation:
     """Return the obligation that ``used`` elements from an index on lie within ``size``."""
     sizes = _sizes(program, at)
     ranges = {name: (0, extent - 1) for name, extent in sizes.items()}
-    facts = known(at.guards, ranges)
+    facts = implied_bounds(at.guards, ranges)
     low, high = interval(index, ranges, facts)
-    if high + used > size and (digits := linear(index, sizes)) is not None:
+    if high + used > size and (digits := to_digits(index, sizes)) is not None:
         high = min(high, digits.largest)  # closer for exclusive ors
-    held = contradictory(facts) or (low >= 0 and high + used <= size)
+    held = are_contradictory(facts) or (low >= 0 and high + used <= size)
     beyond = IntBin(IntOp.LT, Int(size - used), index)
     true = (*conjuncts(at.guards), beyond)
     names = variables(index).union(*map(variables, true))
@@ -150,24 +160,24 @@ def _outside(program: Program, at: Context, index: IntExpr, used: int, size: int
     return replace(stated, query=query, finding=Held(Means.INTERVAL) if held else None)
 
 
-def _register(program: Program, use: RegisterUse) -> Obligation:
+def _register_obligation(program: Program, use: RegisterUse) -> Obligation:
     claim = f"{use.used} of {use.count} registers, at a constant"
     stated = Obligation(Kind.BOUNDS, use.context.path, use.array, claim)
-    return _outside(program, use.context, use.index, use.used, use.count, stated)
+    return _bounds_obligation(program, use.context, use.index, use.used, use.count, stated)
 
 
-def _within(program: Program, access: Access) -> Obligation:
+def _access_obligation(program: Program, access: Access) -> Obligation:
     size, name = access.target.elements, access.target.name
     claim = f"a {access.mode} of {access.count} elements lies within {size}"
     stated = Obligation(Kind.BOUNDS, access.context.path, name, claim)
-    return _outside(program, access.context, access.index, access.count, size, stated)
+    return _bounds_obligation(program, access.context, access.index, access.count, size, stated)
 
 
 def _is_vector(access: Access) -> bool:
     return access.count > 1 or access.mode in (Mode.ASYNC, Mode.MATRIX)
 
 
-def _aligned(program: Program, access: Access) -> Obligation:
+def _alignment_obligation(program: Program, access: Access) -> Obligation:
     """Return the obligation that an access starts at a multiple of its size.
 
     Sound: shared memory starts at a multiple of 16 bytes, and a parameter at a multiple of its ``align``.
@@ -179,14 +189,14 @@ def _aligned(program: Program, access: Access) -> Obligation:
         return Obligation(Kind.ALIGNMENT, at.path, name, claim, None, Broken(Means.FORM, (), reason))
     address = access.address
     sizes = _sizes(program, at)
-    true = (*conjuncts(at.guards), unequal(remainder(address, size), Int(0)))
+    true = (*conjuncts(at.guards), not_equal(remainder(address, size), Int(0)))
     names = variables(address).union(*map(variables, true))
     query = Query(query_variables(names, sizes), true, show=(("index", access.index), ("address", address)))
     finding = Held(Means.INTERVAL) if divisor(address) % size == 0 else None
     return Obligation(Kind.ALIGNMENT, at.path, name, claim, query, finding)
 
 
-def _same_for_all(program: Program, use: Use) -> Obligation:
+def _uniformity_obligation(program: Program, use: ExpressionUse) -> Obligation:
     at, claim = use.context, "the condition is the same for all threads"
     sizes = _sizes(program, at)
     sizes["tid" + SECOND] = sizes["tid"]
@@ -194,7 +204,7 @@ def _same_for_all(program: Program, use: Use) -> Obligation:
     conditions = (use.expression, *at.guards)
     true = (
         *conjuncts((*at.guards, *(fold(guard, other) for guard in at.guards))),
-        unequal(negate(use.expression), negate(fold(use.expression, other))),
+        not_equal(negate(use.expression), negate(fold(use.expression, other))),
     )
     names = set().union(*map(variables, conditions), *map(variables, true))
     query = Query(query_variables(names, sizes), true)
@@ -206,7 +216,7 @@ def _same_for_all(program: Program, use: Use) -> Obligation:
 
 
 @dataclass(slots=True)
-class _Desk:
+class _SolverClient:
     """A client of the solvers that asks each query once."""
 
     timeout_ms: int
@@ -223,7 +233,7 @@ class _Desk:
         key = query.variables, query.true, query.broken, query.zero
         start = perf_counter()
         if key not in self.replies:
-            self.replies[key] = ask(query, self.timeout_ms, second=self.second)
+            self.replies[key] = solve(query, self.timeout_ms, second=self.second)
         reply = self.replies[key]
         finding = _finding(reply)
         if known is not None and isinstance(finding, Held):
@@ -259,7 +269,7 @@ def discharge_safety(
         recheck: Whether solvers are also asked about obligations that hold by bounds or digits; they must agree.
     """
     start = perf_counter()
-    desk = _Desk(timeout_ms, second, recheck)
+    desk = _SolverClient(timeout_ms, second, recheck)
     discharged = tuple(desk.settle(obligation) for obligation in obligations(program))
     return SafetyReport(program.name, _verdict(discharged), discharged, 1e3 * (perf_counter() - start))
 

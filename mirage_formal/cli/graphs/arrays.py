@@ -105,9 +105,9 @@ def _kernels(one: Subject) -> Optimized:
         from mirage_formal.run.result_cache.kernels import stored_kernels
 
         return Optimized.of(stored_kernels(one.kernels, arch_of(current_device())).executable)
-    from mirage_formal.run.kernel_build.compile_unsearched import optimized
+    from mirage_formal.run.kernel_build.compile_unsearched import make_callable
 
-    return optimized(one.graph)
+    return make_callable(one.graph)
 
 
 def write_arrays(path: Path, results: Sequence[Any]) -> None:

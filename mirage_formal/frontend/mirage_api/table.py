@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.frontend.arguments import fail
+from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.frontend.mirage_api.rows import SECTIONS, Offer
 
 _BY_NAME: Final = {row.name: row for section in SECTIONS for row in section.rows}
@@ -23,7 +23,7 @@ is the package of the engines.
 """
 
 
-def refusal(name: str, what: str = "") -> UnsupportedError:
+def refusal_error(name: str, what: str = "") -> UnsupportedError:
     """Return the error for the use of a name that is not offered.
 
     Args:
@@ -36,12 +36,12 @@ def refusal(name: str, what: str = "") -> UnsupportedError:
     row = _BY_NAME[name]
     text = what or f"expected a name that is offered here, got {name}: {row.difference}"
     hint = f"row {name} of docs/mirage_api.md, which {_COMMAND} prints"
-    error = fail(UnsupportedError, text, hint)
+    error = error_at_user_line(UnsupportedError, text, hint)
     assert isinstance(error, UnsupportedError)
     return error
 
 
-def missing(owner: str, name: str, here: str) -> Exception:
+def missing_attribute_error(owner: str, name: str, here: str) -> Exception:
     """Return the error for an attribute that an object has not.
 
     Args:
@@ -57,8 +57,10 @@ def missing(owner: str, name: str, here: str) -> Exception:
     if row is None or name.startswith("__"):
         return AttributeError(f"{here!r} has no attribute {name!r}")
     if row.offer is Offer.NO:
-        return refusal(full)
-    return refusal(full, f"expected a name that a {here} has, got {full}, which a graph has before it is searched")
+        return refusal_error(full)
+    return refusal_error(
+        full, f"expected a name that a {here} has, got {full}, which a graph has before it is searched"
+    )
 
 
 def document() -> str:

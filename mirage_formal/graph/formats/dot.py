@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, ThreadDefined, numbered
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, ThreadDefined, enumerate_results
 from mirage_formal.graph.types import DimMap, DTensor, Shape
 
 
@@ -27,11 +27,11 @@ def to_dot(graph: KernelGraph) -> str:
     made = {n: f"d{n}" for n in range(len(graph.inputs))}
     for n, item in enumerate(graph.inputs):
         lines.append(_node(made[n], f"{item.name}\n{item.tensor.dtype.value} {_dims(item.tensor.shape)}", "ellipse"))
-    for first, op in numbered(len(graph.inputs), graph.ops):
+    for first, op in enumerate_results(len(graph.inputs), graph.ops):
         if isinstance(op, GraphDefined):
             lines += _kernel(op, first, [types[n] for n in op.operands])
             for n, (operand, number) in enumerate(zip(op.operands, range(len(op.operands)), strict=True)):
-                lines.append(f"  {made[operand]} -> k{first}_s{n} [label={_quoted(_split(op.graph, number))}];")
+                lines.append(f"  {made[operand]} -> k{first}_s{n} [label={_quote(_split(op.graph, number))}];")
             made |= {first + n: f"k{first}_out{n}" for n in range(op.results)}
             continue
         name = f"d{first}"
@@ -51,11 +51,11 @@ def _kernel(op: GraphDefined, first: int, operands: Sequence[DTensor]) -> Iterat
     grid = "x".join(map(str, block.grid))
     about = f"grid {grid}, {block.threads} threads, loop {block.forloop_range}"
     yield f"  subgraph cluster_{first} {{"
-    yield f"    label={_quoted(about)};"
+    yield f"    label={_quote(about)};"
     made = {n: f"k{first}_s{n}" for n in range(len(block.inputs))}
     for n in range(len(block.inputs)):
         yield "  " + _node(made[n], f"tile {_dims(types[n].shape)}", "ellipse")
-    for number, inner in numbered(len(block.inputs), block.ops):
+    for number, inner in enumerate_results(len(block.inputs), block.ops):
         name = f"k{first}_s{number}"
         if isinstance(inner, ThreadDefined):
             what = " ".join(one.kind.value for one in inner.graph.ops)
@@ -87,10 +87,10 @@ def _dims(shape: Shape) -> str:
 
 
 def _node(name: str, label: str, shape: str = "") -> str:
-    return f"  {name} [label={_quoted(label)}{f', shape={shape}' if shape else ''}];"
+    return f"  {name} [label={_quote(label)}{f', shape={shape}' if shape else ''}];"
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Return a quoted string of Graphviz; names of inputs are identifiers, so nothing else needs escaping."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'

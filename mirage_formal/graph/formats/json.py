@@ -55,11 +55,11 @@ def from_value(value: object, where: str = "") -> KernelGraph:
     """
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         found = value.get("schema") if isinstance(value, dict) else type(value).__name__
-        raise FormatError(f"field $.schema: expected {SCHEMA!r}, got {_short(found)}", where=where, hint=_HINT)
+        raise FormatError(f"field $.schema: expected {SCHEMA!r}, got {_shorten(found)}", where=where, hint=_HINT)
     version = value.get("version")
     if version != VERSION or not isinstance(version, int) or isinstance(version, bool):
         hint = "write the graph again with this version of mirage_formal"
-        raise FormatError(f"field $.version: expected {VERSION}, got {_short(version)}", where=where, hint=hint)
+        raise FormatError(f"field $.version: expected {VERSION}, got {_shorten(version)}", where=where, hint=hint)
     try:
         return graph_of(msgspec.convert(value, GraphRecord))
     except msgspec.ValidationError as error:
@@ -120,6 +120,6 @@ def pretty(value: object, indent: int = 0) -> str:
     return "[\n" + ",\n".join(pad + pretty(item, indent + 1) for item in value) + "\n" + " " * indent + "]"
 
 
-def _short(value: object) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

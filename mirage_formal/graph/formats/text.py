@@ -23,7 +23,7 @@ from typing import Final, NoReturn, assert_never
 from mirage_formal.errors import FormatError, GraphError
 from mirage_formal.graph.check import block_types, kernel_types, thread_types
 from mirage_formal.graph.formats.json import MAX_BYTES, from_value
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined, numbered
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined, enumerate_results
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, RTensor, STensor, row_major
 from mirage_formal.graph.wire import SCHEMA, VERSION, ratio_text
@@ -56,7 +56,7 @@ def to_text(graph: KernelGraph) -> str:
         shape = _ints(item.tensor.shape)
         band = "" if item.band is None else f" band={_ints((item.band.lower, item.band.upper))}"
         lines.append(f"d{number} = input({item.name}) dtype={item.tensor.dtype.value} shape={shape}{strides}{band}")
-    for number, op in numbered(len(graph.inputs), graph.ops):
+    for number, op in enumerate_results(len(graph.inputs), graph.ops):
         match op:
             case Op():
                 lines.append(_comment(_op_text(op, number, "d"), types, number, op.results))
@@ -139,7 +139,7 @@ def _block_lines(op: GraphDefined, number: int, outer: tuple[DTensor, ...]) -> I
         source = op.operands[index : index + 1]
         line = f"  {_call('input', source, index, 1, 'ds')} imap={_ints(iterator.imap)} fmap={_dim(iterator.fmap)}"
         yield _comment(line, types, index, 1)
-    for first, item in numbered(len(block.inputs), block.ops):
+    for first, item in enumerate_results(len(block.inputs), block.ops):
         match item:
             case Op():
                 yield _comment("  " + _op_text(item, first, "s"), types, first, item.results)
@@ -158,7 +158,7 @@ def _thread_lines(op: ThreadDefined, number: int, outer: tuple[STensor, ...]) ->
     yield _comment(line, outer, number, op.results)
     for index in range(graph.inputs):
         yield f"    {_call('input', op.operands[index : index + 1], index, 1, 'sr')}"
-    for first, item in numbered(graph.inputs, graph.ops):
+    for first, item in enumerate_results(graph.inputs, graph.ops):
         yield _comment("    " + _op_text(item, first, "r"), types, first, item.results)
     yield from (f"    output(r{n})" for n in graph.outputs)
     yield "  }"

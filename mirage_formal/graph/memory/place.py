@@ -13,7 +13,7 @@ from math import gcd, prod
 from typing import Final, Protocol, TypeVar
 
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import same_dims
+from mirage_formal.graph.remainder_tiles.extents import equal_index_dims
 from mirage_formal.graph.types import Shape, row_major
 
 _T = TypeVar("_T")
@@ -110,7 +110,7 @@ class Move:
                 inner = next((i for i in reversed(range(len(self.given))) if self.given[i] > 1), None)
                 if inner is not None and prod(self.shape[dim + 1 :]) == 1:
                     return inner, gcd(run, self.given[inner])
-                return next(((old, run) for old, new in same_dims(self.given, self.shape) if new == dim), None)
+                return next(((old, run) for old, new in equal_index_dims(self.given, self.shape) if new == dim), None)
             case OpKind.REPEAT:
                 return None if dim == attrs.dim else (dim, run)
             case _ if dim != attrs.dim:

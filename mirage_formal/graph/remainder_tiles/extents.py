@@ -13,9 +13,9 @@ from fractions import Fraction
 from math import prod
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.split import Wrapping, split
+from mirage_formal.graph.remainder_tiles.split import Wrapping, split_pads_and_slices
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.types import DTensor, Shape, row_major
 
@@ -35,19 +35,19 @@ class Tails:
     padded: KernelGraph
 
 
-def tails(program: KernelGraph, candidate: KernelGraph) -> Tails | None:
+def decompose_remainder_tiles(program: KernelGraph, candidate: KernelGraph) -> Tails | None:
     """Decompose a candidate; return None if it has neither pads nor slices around it, or the program does not fit.
 
     Args:
         program: A well-formed program.
         candidate: A well-formed graph with its inputs.
     """
-    found = split(candidate)
+    found = split_pads_and_slices(candidate)
     if found is None or len(program.inputs) != len(candidate.inputs):
         return None
     wrapping, inner = found
     own = resize(program, [item.tensor.shape for item in inner.inputs])
-    if own is None or (ends := _ends(wrapping, len(inner.outputs))) is None:
+    if own is None or (ends := _output_of_result(wrapping, len(inner.outputs))) is None:
         return None
     own = replace(own, outputs=tuple(own.outputs[n] for n in ends))
     if _outputs(own) != _outputs(inner):
@@ -55,7 +55,7 @@ def tails(program: KernelGraph, candidate: KernelGraph) -> Tails | None:
     return Tails(own, inner, wrapping.around(program.inputs, own))
 
 
-def _ends(wrapping: Wrapping, count: int) -> list[int] | None:
+def _output_of_result(wrapping: Wrapping, count: int) -> list[int] | None:
     """Return for each result of the core an output of the whole that is this result, or a slice of it.
 
     Kernels may give their results in another order than the program has its outputs. None if a result is none of them.
@@ -89,13 +89,13 @@ def resize(program: KernelGraph, shapes: Sequence[Shape]) -> KernelGraph | None:
     inputs = tuple(with_shape(item, shape) for item, shape in zip(program.inputs, shapes, strict=True))
     before, types = kernel_types(program), [item.tensor for item in inputs]
     number, ops = list(range(len(inputs))), list[KernelOp]()
-    for first, op in numbered(len(inputs), program.ops):
+    for first, op in enumerate_results(len(inputs), program.ops):
         if not isinstance(op, Op):
             return None
         old, new = before[op.operands[0]].shape, types[number[op.operands[0]]].shape
         if op.kind is OpKind.RESHAPE:
             op = replace(op, attrs=replace(op.attrs, shape=reshape(old, new, before[first].shape)))
-        for step in _steps(op, old, new):
+        for step in _operators_at_extent(op, old, new):
             # An operand below 0 is a step of this operator, counted from the last one.
             given = tuple(len(types) + n if n < 0 else number[n] for n in step.operands)
             found = device_results(step.kind, step.attrs, tuple(types[n] for n in given))
@@ -107,7 +107,7 @@ def resize(program: KernelGraph, shapes: Sequence[Shape]) -> KernelGraph | None:
     return KernelGraph(inputs, tuple(ops), tuple(number[n] for n in program.outputs))
 
 
-def _steps(op: Op, old: Shape, new: Shape) -> list[Op]:
+def _operators_at_extent(op: Op, old: Shape, new: Shape) -> list[Op]:
     """Return an operator at another extent of its first operand, as one operator or several."""
     dim = op.attrs.dim
     if op.kind not in (OpKind.MEAN, OpKind.RMS_NORM) or dim is None or old[dim] == new[dim]:
@@ -126,12 +126,12 @@ def _steps(op: Op, old: Shape, new: Shape) -> list[Op]:
 def reshape(before: Shape, given: Shape, target: Shape) -> Shape:
     """Return the target of a reshape at other extents: dims that stay one dim have the new ones."""
     out = list(target)
-    for old, new in same_dims(before, target):
+    for old, new in equal_index_dims(before, target):
         out[new] = given[old]
     return tuple(out)
 
 
-def same_dims(before: Shape, target: Shape) -> list[tuple[int, int]]:
+def equal_index_dims(before: Shape, target: Shape) -> list[tuple[int, int]]:
     """Return pairs of dims of a tensor and of its reshape with the same index: the dims before have equal products."""
     found: list[tuple[int, int]] = []
     for old, extent in enumerate(before):
@@ -141,4 +141,4 @@ def same_dims(before: Shape, target: Shape) -> list[tuple[int, int]]:
     return found
 
 
-__all__ = ["Tails", "reshape", "resize", "same_dims", "tails", "with_shape"]
+__all__ = ["Tails", "decompose_remainder_tiles", "equal_index_dims", "reshape", "resize", "with_shape"]

@@ -12,10 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import pruned, renumber
-from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.edit import eliminate_dead_code, renumber
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import reshape, resize, same_dims, tails, with_shape
+from mirage_formal.graph.remainder_tiles.extents import (
+    decompose_remainder_tiles,
+    equal_index_dims,
+    reshape,
+    resize,
+    with_shape,
+)
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.types import DTensor, Shape, row_major
 
@@ -23,34 +29,35 @@ _MOVES = frozenset({OpKind.PAD, OpKind.SLICE, OpKind.TRANSPOSE, OpKind.RESHAPE, 
 _ELEMENTWISE = frozenset(kind for kind, spec in SPECS.items() if spec.elementwise)
 
 
-def match(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph]:
+def match_extents(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph]:
     """Return the program and the candidate at the extents to which the candidate pads inputs; unchanged without pads.
 
     Pads of inputs that both have then are inputs of both, under one name for one pad.
     """
-    found = tails(program, candidate)
-    longer = _longer(program, candidate) if found is None else (found.program, found.candidate)
+    found = decompose_remainder_tiles(program, candidate)
+    longer = _at_padded_extents(program, candidate) if found is None else (found.program, found.candidate)
     both = longer or (program, candidate)
-    here, there = (_pads(graph) for graph in both)
+    here, there = (_pads_of_inputs(graph) for graph in both)
     common = sorted(set(here.values()) & set(there.values()), key=repr)
     if not common:
         return both
-    named = (_named(both[0], here, common), _named(both[1], there, common))
+    named = (_pads_as_inputs(both[0], here, common), _pads_as_inputs(both[1], there, common))
     read = {n for graph in named for op in graph.ops for n in op.operands}.union(*(graph.outputs for graph in named))
     kept = [n for n in range(len(named[0].inputs)) if n in read]
-    return _only(named[0], kept), _only(named[1], kept)
+    return _select_inputs(named[0], kept), _select_inputs(named[1], kept)
 
 
-def readings(program: KernelGraph, candidate: KernelGraph) -> tuple[tuple[KernelGraph, KernelGraph], ...]:
-    """Return the pairs that certificates may be about: that of ``match``, and one without pads behind common pads.
+def certificate_pairs(program: KernelGraph, candidate: KernelGraph) -> tuple[tuple[KernelGraph, KernelGraph], ...]:
+    """Return the pairs that certificates may be about: that of ``match_extents``, and one without pads.
 
     The pads of a concatenation are common, and a kernel may read them at longer extents. A proof log is about the first
     pair in which every tensor is part of an output's expression.
 
-    Sound: see ``_longer``; it holds of every program and candidate that are equal where those that were given are.
+    Sound: see ``_at_padded_extents``; it holds of every program and candidate that are equal where those that were
+    given are.
     """
-    first = match(program, candidate)
-    further = _longer(*first)
+    first = match_extents(program, candidate)
+    further = _at_padded_extents(*first)
     return (first,) if further is None else (first, further)
 
 
@@ -64,7 +71,7 @@ _Dim = frozenset[tuple[int, int]] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _DerivedTensors:
     """Tensors that moves of elements and elementwise operators compute from a graph's inputs.
 
     Attributes:
@@ -80,7 +87,7 @@ class _Made:
     shapes: list[Shape]
 
 
-def _made(graph: KernelGraph, table: dict[_How, int], own: Collection[int] | None = None) -> _Made:
+def _derive_tensors(graph: KernelGraph, table: dict[_How, int], own: Collection[int] | None = None) -> _DerivedTensors:
     """Return the tensors computed from a graph's inputs, and those of them that are tails (pads at the end).
 
     Args:
@@ -93,8 +100,8 @@ def _made(graph: KernelGraph, table: dict[_How, int], own: Collection[int] | Non
     dims: dict[int, tuple[_Dim, ...]] = {
         n: tuple(frozenset({(n, dim)}) for dim in range(len(shape))) for n, shape in enumerate(shapes)
     }
-    found = _Made(how, dims, set(), shapes)
-    for first, op in numbered(len(shapes), graph.ops):
+    found = _DerivedTensors(how, dims, set(), shapes)
+    for first, op in enumerate_results(len(shapes), graph.ops):
         if not (isinstance(op, Op) and op.kind in _MOVES | _ELEMENTWISE and all(n in how for n in op.operands)):
             continue
         given = op.operands[0]
@@ -121,7 +128,7 @@ def _dims_of(op: Op, before: Sequence[Shape], after: Shape, dims: Sequence[tuple
     if op.kind is OpKind.TRANSPOSE and op.attrs.perm is not None:
         return tuple(given[n] for n in op.attrs.perm)
     if op.kind is OpKind.RESHAPE:
-        same = {new: old for old, new in same_dims(shape, after)}
+        same = {new: old for old, new in equal_index_dims(shape, after)}
         return tuple(given[same[n]] if n in same else None for n in range(len(after)))
     if op.kind in _MOVES:
         return tuple(at if shape[n] == after[n] else None for n, at in enumerate(given))
@@ -135,7 +142,7 @@ def _dims_of(op: Op, before: Sequence[Shape], after: Shape, dims: Sequence[tuple
     return tuple(found)
 
 
-def _longer(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph] | None:
+def _at_padded_extents(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, KernelGraph] | None:
     """Return program and candidate on inputs of the extents to which the candidate pads them or tensors made of them.
 
     The candidate then has no such pads. None where it has none, where an input is read at two extents, or where the
@@ -145,14 +152,14 @@ def _longer(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, 
     same types as before, and about the program's operators at these extents.
     """
     table: dict[_How, int] = {}
-    own, types = _made(program, table), kernel_types(candidate)
-    found = _made(candidate, table, set(own.how.values()))
+    own, types = _derive_tensors(program, table), kernel_types(candidate)
+    found = _derive_tensors(candidate, table, set(own.how.values()))
     longer = resize(program, found.shapes) if found.tails else None
     if longer is None:
         return None
     now = [with_shape(*pair) for pair in zip(candidate.inputs, found.shapes, strict=True)]
     inputs, tensors, number, ops = tuple(now), [item.tensor for item in now], list(range(len(now))), list[KernelOp]()
-    for first, op in numbered(len(inputs), candidate.ops):
+    for first, op in enumerate_results(len(inputs), candidate.ops):
         if first in found.tails:
             number.append(number[op.operands[0]])
             continue
@@ -170,13 +177,13 @@ def _longer(program: KernelGraph, candidate: KernelGraph) -> tuple[KernelGraph, 
         ops.append(renumber(op, number))
         number += range(len(tensors), len(tensors) + op.results)
         tensors += results
-    return longer, pruned(KernelGraph(inputs, tuple(ops), tuple(number[n] for n in candidate.outputs)))
+    return longer, eliminate_dead_code(KernelGraph(inputs, tuple(ops), tuple(number[n] for n in candidate.outputs)))
 
 
 # --- pads that both have ----------------------------------------------------------------------------------------------
 
 
-def _only(graph: KernelGraph, inputs: Sequence[int]) -> KernelGraph:
+def _select_inputs(graph: KernelGraph, inputs: Sequence[int]) -> KernelGraph:
     """Return the graph with some of its inputs; it reads no others."""
     count = len(graph.inputs)
     number = {n: i for i, n in enumerate((*inputs, *range(count, len(kernel_types(graph)))))}
@@ -188,11 +195,11 @@ def _only(graph: KernelGraph, inputs: Sequence[int]) -> KernelGraph:
 _Chain = tuple[str | OpKind | Attrs, ...]
 
 
-def _pads(graph: KernelGraph) -> dict[int, _Chain]:
+def _pads_of_inputs(graph: KernelGraph) -> dict[int, _Chain]:
     """Return the results of pads that are made from one input by pads and views."""
     made: dict[int, _Chain] = {number: (item.name,) for number, item in enumerate(graph.inputs)}
     found: dict[int, _Chain] = {}
-    for first, op in numbered(len(graph.inputs), graph.ops):
+    for first, op in enumerate_results(len(graph.inputs), graph.ops):
         if isinstance(op, Op) and op.kind in _MOVES and op.operands[0] in made:
             made[first] = (*made[op.operands[0]], op.kind, op.attrs)
             if op.kind is OpKind.PAD:
@@ -200,7 +207,7 @@ def _pads(graph: KernelGraph) -> dict[int, _Chain]:
     return found
 
 
-def _named(graph: KernelGraph, pads: Mapping[int, _Chain], common: Sequence[_Chain]) -> KernelGraph:
+def _pads_as_inputs(graph: KernelGraph, pads: Mapping[int, _Chain], common: Sequence[_Chain]) -> KernelGraph:
     """Return the graph with the common pads as additional inputs."""
     types, count, stem = kernel_types(graph), len(graph.inputs), "pad"
     while any(item.name.startswith(stem) for item in graph.inputs):
@@ -212,7 +219,7 @@ def _named(graph: KernelGraph, pads: Mapping[int, _Chain], common: Sequence[_Cha
     for n, one in pads.items():
         number[n] = place.get(one, number[n])
     ops = tuple(renumber(op, number) for op in graph.ops)
-    return pruned(KernelGraph((*graph.inputs, *added), ops, tuple(number[n] for n in graph.outputs)))
+    return eliminate_dead_code(KernelGraph((*graph.inputs, *added), ops, tuple(number[n] for n in graph.outputs)))
 
 
-__all__ = ["match", "readings"]
+__all__ = ["certificate_pairs", "match_extents"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, numbered
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import MOVES, OpKind
 from mirage_formal.graph.types import row_major
 
@@ -46,13 +46,15 @@ class Wrapping:
         last += range(count, count + len(self.back))
         ops = (
             *self.front,
-            *(_renumbered(op, number) for op in graph.ops),
-            *(_renumbered(op, last) for op in self.back),
+            *(_renumber(op, number) for op in graph.ops),
+            *(_renumber(op, last) for op in self.back),
         )
         return KernelGraph(inputs, ops, tuple(last[n] for n in self.outputs))
 
 
-def split(graph: KernelGraph, *, moves: bool = False, joins: bool = True) -> tuple[Wrapping, KernelGraph] | None:
+def split_pads_and_slices(
+    graph: KernelGraph, *, moves: bool = False, joins: bool = True
+) -> tuple[Wrapping, KernelGraph] | None:
     """Return the pads and slices around a graph, and the core between them; None if there are none.
 
     None as well if an input is read both padded and not, or under different pads, unless ``moves`` is set.
@@ -71,7 +73,7 @@ def split(graph: KernelGraph, *, moves: bool = False, joins: bool = True) -> tup
     if not any(isinstance(op, Op) and op.kind in ahead | after for op in graph.ops):
         return None
     count, types = len(graph.inputs), kernel_types(graph)
-    makers = dict(numbered(count, graph.ops))
+    makers = dict(enumerate_results(count, graph.ops))
     source = {n: n for n in range(count)}  # of inputs and padded ones
     for first, op in makers.items():
         if isinstance(op, Op) and op.kind in ahead and op.operands[0] in source:
@@ -97,10 +99,10 @@ def split(graph: KernelGraph, *, moves: bool = False, joins: bool = True) -> tup
     strides = {n: graph.inputs[n].strides if n < count else row_major(types[n].shape) for n in reads}
     inputs = [Input(f"x{i}" if moves else graph.inputs[i].name, types[n], strides[n]) for i, n in enumerate(reads)]
     front, back = sorted(n for n in source if n >= count), sorted(behind)
-    return between(graph, (front, reads), (ends, back), inputs)
+    return split_at(graph, (front, reads), (ends, back), inputs)
 
 
-def between(
+def split_at(
     graph: KernelGraph,
     front: tuple[Sequence[int], Sequence[int]],
     back: tuple[Sequence[int], Sequence[int]],
@@ -115,27 +117,27 @@ def between(
         inputs: For each tensor that the core reads, the core's input.
     """
     (ahead, reads), (ends, behind), count = front, back, len(graph.inputs)
-    makers = dict(numbered(count, graph.ops))
+    makers = dict(enumerate_results(count, graph.ops))
     before = {n: i for i, n in enumerate((*range(count), *ahead))}
     after = {n: i for i, n in enumerate((*ends, *behind))}
     wrapping = Wrapping(
-        tuple(op for n in ahead if isinstance(op := _renumbered(makers[n], before), Op)),
+        tuple(op for n in ahead if isinstance(op := _renumber(makers[n], before), Op)),
         tuple(before[n] for n in reads),
-        tuple(op for n in behind if isinstance(op := _renumbered(makers[n], after), Op)),
+        tuple(op for n in behind if isinstance(op := _renumber(makers[n], after), Op)),
         tuple(after[n] for n in graph.outputs),
     )
     number = {n: i for i, n in enumerate(reads)}
     ops: list[KernelOp] = []
     for first, op in makers.items():
         if first not in ahead and first not in behind:
-            ops.append(_renumbered(op, number))
+            ops.append(_renumber(op, number))
             for r in range(op.results):
                 number[first + r] = len(number)
     return wrapping, KernelGraph(tuple(inputs), tuple(ops), tuple(number[n] for n in ends))
 
 
-def _renumbered(op: _AnyOp, number: Mapping[int, int] | Sequence[int]) -> _AnyOp:
+def _renumber(op: _AnyOp, number: Mapping[int, int] | Sequence[int]) -> _AnyOp:
     return replace(op, operands=tuple(number[n] for n in op.operands))
 
 
-__all__ = ["Wrapping", "between", "split"]
+__all__ = ["Wrapping", "split_at", "split_pads_and_slices"]

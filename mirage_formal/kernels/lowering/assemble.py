@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from mirage_formal.kernels.lowering import copies, generic, products, reductions, registers, stores
-from mirage_formal.kernels.lowering.context import Context, when
+from mirage_formal.kernels.lowering.context import LoweringContext, make_conditional
 from mirage_formal.kernels.program.flat import results_of
 from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.plan import Plan
@@ -26,7 +26,7 @@ from mirage_formal.kernels.program.step import (
     BlockReduce,
     Computation,
     Fetch,
-    Generic,
+    GenericOperation,
     Initialize,
     Load,
     Map,
@@ -37,8 +37,8 @@ from mirage_formal.kernels.program.step import (
     Reduction,
     Rescale,
     RunningMaximum,
-    Save,
     Step,
+    StoreResult,
 )
 
 
@@ -61,30 +61,30 @@ Owned = list[tuple[tuple[Step, ...], Stmt]]
 
 def statements(plan: Plan) -> tuple[Owned, Owned]:
     """Return the statements of a plan's body, and those of its loop, in order."""
-    cx = Context(plan, plan.ops)
+    cx = LoweringContext(plan, plan.ops)
     body: Owned = [
-        ((), Registers(registers.name(number), tensor.placement.registers.count))
+        ((), Registers(registers.array_name(number), tensor.placement.registers.count))
         for number, tensor in enumerate(plan.tensors)
         if tensor.placement.registers is not None
     ]
-    body += _lowered(cx, plan.before)
+    body += _lower_steps(cx, plan.before)
     inside: Owned = []
     if plan.loop:
         variable = cx.ix.named("it", plan.forloop_range)
         cx.iteration = variable
-        inside = _lowered(cx, plan.loop)
+        inside = _lower_steps(cx, plan.loop)
         # Iterations that are skipped are a block's last ones, so that its loop only ends earlier, barriers included.
-        made = when(cx.needed(variable), [one for _, one in inside], uniform=True)
+        made = make_conditional(cx.needed(variable), [one for _, one in inside], uniform=True)
         body.append(((), For(variable.name, plan.forloop_range, made)))
         cx.iteration = ZERO
-    body += _lowered(cx, plan.after)
+    body += _lower_steps(cx, plan.after)
     return body, inside
 
 
-def _lowered(cx: Context, steps: Sequence[Step]) -> Owned:
+def _lower_steps(cx: LoweringContext, steps: Sequence[Step]) -> Owned:
     """Return the statements of some steps."""
     found: Owned = []
-    for group in products.together(steps):
+    for group in products.group_products(steps):
         if len(group) == 1:
             made = _step(cx, group[0])
         else:
@@ -93,16 +93,16 @@ def _lowered(cx: Context, steps: Sequence[Step]) -> Owned:
     return found
 
 
-def _products(cx: Context, steps: Sequence[Multiplication]) -> Iterable[Stmt]:
+def _products(cx: LoweringContext, steps: Sequence[Multiplication]) -> Iterable[Stmt]:
     """Return the statements of products that are computed together, then those that use each result."""
-    out = products.compute(cx, steps)
+    out = products.compute_products(cx, steps)
     for step in steps:
         if isinstance(step, MatrixMultiply):
-            out = (*out, *products.exchange(cx, step), *_mirrors(cx, results_of(step.op)))
+            out = (*out, *products.exchange_partial_sums(cx, step), *_mirror_results(cx, results_of(step.op)))
     return out
 
 
-def _step(cx: Context, step: Step) -> Iterable[Stmt]:
+def _step(cx: LoweringContext, step: Step) -> Iterable[Stmt]:
     match step:
         case Barrier() | WaitGroups() | Commit():
             return (step,)
@@ -111,31 +111,31 @@ def _step(cx: Context, step: Step) -> Iterable[Stmt]:
             return (*copies.prefetch(cx, cx.plan.ring, at), Commit())
         case Fetch():
             if step.asynchronous:
-                return copies.asynchronous(cx, step.tensor, cx.iteration)
-            return copies.elementwise(cx, step.tensor)
+                return copies.copy_asynchronously(cx, step.tensor, cx.iteration)
+            return copies.copy_elementwise(cx, step.tensor)
         case Load():
-            return (*registers.load(cx, step.tensor), *_mirrors(cx, (step.tensor,)))
-        case Save():
+            return (*registers.load(cx, step.tensor), *_mirror_results(cx, (step.tensor,)))
+        case StoreResult():
             return _save(cx, step)
         case _:
             return _operation(cx, step)
 
 
-def _save(cx: Context, step: Save) -> Iterable[Stmt]:
+def _save(cx: LoweringContext, step: StoreResult) -> Iterable[Stmt]:
     tile = cx.plan.savers[step.saver]
     if cx.tensor(tile.tensor).placement.registers is not None:
         return stores.save(cx, tile)
     return generic.save(cx, tile)
 
 
-def _operation(cx: Context, step: Computation) -> Iterable[Stmt]:
+def _operation(cx: LoweringContext, step: Computation) -> Iterable[Stmt]:
     results = results_of(step.op)
     match step:
-        case Generic():
-            return (*generic.compute(cx, step.op), *_paddings(cx, results))
+        case GenericOperation():
+            return (*generic.compute(cx, step.op), *_pad_results(cx, results))
         case Initialize():
             if cx.tensor(results[0]).placement.registers is None:
-                return (*generic.initialize(cx, step.op), *_paddings(cx, results))
+                return (*generic.initialize(cx, step.op), *_pad_results(cx, results))
             return reductions.initialize(cx, step.op)
         case Rescale():
             return reductions.rescale(cx, step.op)
@@ -150,24 +150,24 @@ def _operation(cx: Context, step: Computation) -> Iterable[Stmt]:
         case BlockReduce():
             out = reductions.block_reduce(cx, step)
         case RunningMaximum():
-            out = reductions.running(cx, step)
+            out = reductions.update_running_maximum(cx, step)
         case _:
             assert_never(step)
-    return (*out, *_mirrors(cx, results))
+    return (*out, *_mirror_results(cx, results))
 
 
-def _mirrors(cx: Context, numbers: Iterable[int]) -> tuple[Stmt, ...]:
+def _mirror_results(cx: LoweringContext, numbers: Iterable[int]) -> tuple[Stmt, ...]:
     """Return the copies to shared memory of results in registers that are read there as well."""
     out: list[Stmt] = []
     for number in numbers:
         placement = cx.tensor(number).placement
         if placement.registers is not None and placement.shared is not None:
             out += stores.mirror(cx, number)
-            out += _paddings(cx, (number,))
+            out += _pad_results(cx, (number,))
     return tuple(out)
 
 
-def _paddings(cx: Context, numbers: Iterable[int]) -> tuple[Stmt, ...]:
+def _pad_results(cx: LoweringContext, numbers: Iterable[int]) -> tuple[Stmt, ...]:
     """Return the stores of padding zeros around results that tensor cores read."""
     out: list[Stmt] = []
     for number in numbers:

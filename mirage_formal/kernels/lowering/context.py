@@ -19,7 +19,7 @@ from mirage_formal.kernels.program.flat import (
     Running,
     results_of,
 )
-from mirage_formal.kernels.program.index import Digits, Indices
+from mirage_formal.kernels.program.index import DigitBuilder, IndexBuilder
 from mirage_formal.kernels.program.integers import ONE, ZERO
 from mirage_formal.kernels.program.plan import Plan, PlanTensor, SharedPlacement, Tile
 from mirage_formal.kernels.program.program import (
@@ -47,13 +47,13 @@ BLOCK = ("bx", "by", "bz")
 TID = Var("tid")
 
 
-class Context:
+class LoweringContext:
     """The state of one lowering: the plan, fresh names, and the loop variable of the kernel's loop."""
 
     def __init__(self, plan: Plan, ops: Sequence[FlatOp]) -> None:
         self.plan = plan
         ranges = dict(zip(BLOCK, plan.grid, strict=True)) | {"tid": plan.threads}
-        self.ix = Indices(ranges)
+        self.ix = IndexBuilder(ranges)
         self.iteration: IntExpr = ZERO
         self.definitions = {n: op for op in ops for n in results_of(op)}
         self._fresh = 0
@@ -82,14 +82,14 @@ class Context:
         if place.path is not None:
             source = place.path.source
             at, _ = self._back(tile, coordinates, step)
-            return self.ix.add(self.ix.ravel(at, source.strides), Int(_first(source)))
+            return self.ix.add(self.ix.ravel(at, source.strides), Int(_first_offset(source)))
         starts = place.starts or (0,) * len(shape)
         out = [
             self.tile_base(tile, dim, shape[dim], strides[dim], step) for dim, start in enumerate(starts) if not start
         ]
         for dim, (start, coordinate, stride) in enumerate(zip(starts, coordinates, strides, strict=True)):
             out.append(self.ix.mul(self._wrapped(tile, dim, coordinate, step) if start else coordinate, stride))
-        return self.ix.add(*out, Int(_first(place)))
+        return self.ix.add(*out, Int(_first_offset(place)))
 
     def in_memory(self, tile: Tile, coordinates: Sequence[IntExpr], iteration: IntExpr | None = None) -> IntExpr:
         """Return the condition that an element of a block's tile lies in memory; the constant 1 if all elements do."""
@@ -118,7 +118,7 @@ class Context:
         """
         path, shape = self.plan.params[tile.param].place.path, self.tensor(tile.tensor).shape
         assert path is not None
-        digits = Digits(self.ix)
+        digits = DigitBuilder(self.ix)
         bases = (self.tile_base(tile, dim, extent, 1, iteration) for dim, extent in enumerate(shape))
         at, conditions = path.back([self.ix.add(*pair) for pair in zip(bases, coordinates, strict=True)], digits)
         source, given = path.source, path.given
@@ -222,7 +222,7 @@ class Context:
         op = self.definitions[number]
         match op:
             case Elementwise():
-                return apply(op, [self.element(n, self.broadcast(n, coordinates)) for n in op.operands])
+                return apply_elementwise(op, [self.element(n, self.broadcast(n, coordinates)) for n in op.operands])
             case Repeat():
                 return self.element(op.operand, self.broadcast(op.operand, coordinates))
             case _:
@@ -234,13 +234,13 @@ class Context:
         return tuple(ZERO if extent == 1 else c for extent, c in zip(shape, coordinates, strict=True))
 
 
-def _first(place: Place) -> int:
+def _first_offset(place: Place) -> int:
     """Return the offset of the first element in memory of a strided tensor."""
     starts = place.starts or (0,) * len(place.strides)
     return place.offset + sum(start * stride for start, stride in zip(starts, place.strides, strict=True))
 
 
-def apply(op: Elementwise, values: list[Value]) -> Value:
+def apply_elementwise(op: Elementwise, values: list[Value]) -> Value:
     """Return the value of an elementwise operator."""
     if op.constant is not None:
         values = [*values, Real(op.constant)]
@@ -259,7 +259,7 @@ def apply(op: Elementwise, values: list[Value]) -> Value:
             assert_never(op.fn)
 
 
-def joined(fn: BinaryFn, values: Sequence[Value]) -> Value:
+def combine(fn: BinaryFn, values: Sequence[Value]) -> Value:
     """Return the sum or maximum of at least one value, as a balanced tree to keep the latency low."""
     rest = list(values)
     while len(rest) > 1:
@@ -272,7 +272,7 @@ def joined(fn: BinaryFn, values: Sequence[Value]) -> Value:
 LOWEST = -3.4028234663852886e38
 
 
-def neutral(cx: Context, op: Reduce | Accumulate | Running) -> float:
+def neutral_element(cx: LoweringContext, op: Reduce | Accumulate | Running) -> float:
     """Return the identity element of a sum or maximum, at which it begins."""
     if isinstance(op, Running):
         return LOWEST
@@ -281,7 +281,7 @@ def neutral(cx: Context, op: Reduce | Accumulate | Running) -> float:
     return -inf
 
 
-def loop(variable: IntExpr, extent: int, body: Sequence[Stmt], *, unroll: bool = False) -> tuple[Stmt, ...]:
+def make_loop(variable: IntExpr, extent: int, body: Sequence[Stmt], *, unroll: bool = False) -> tuple[Stmt, ...]:
     """Return a loop, or its body if it has one iteration."""
     if not body:
         return ()
@@ -291,7 +291,7 @@ def loop(variable: IntExpr, extent: int, body: Sequence[Stmt], *, unroll: bool =
     return (For(variable.name, extent, tuple(body), unroll),)
 
 
-def when(condition: IntExpr, body: Sequence[Stmt], *, uniform: bool = False) -> tuple[Stmt, ...]:
+def make_conditional(condition: IntExpr, body: Sequence[Stmt], *, uniform: bool = False) -> tuple[Stmt, ...]:
     """Return a conditional, or its body if the condition is known to hold."""
     if condition == ONE or not body:
         return tuple(body)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mirage_formal.kernels.lowering.context import TID, Context, loop, when
+from mirage_formal.kernels.lowering.context import TID, LoweringContext, make_conditional, make_loop
 from mirage_formal.kernels.program.integers import ONE
 from mirage_formal.kernels.program.program import (
     CopyAsync,
@@ -26,7 +26,7 @@ _UNROLL = 32
 _IN_FLIGHT = 16
 
 
-def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ...]:
+def copy_asynchronously(cx: LoweringContext, number: int, iteration: IntExpr) -> tuple[Stmt, ...]:
     """Start the copies of an input's tile of one iteration; elements beyond the tile or the tensor become 0."""
     ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
     placement = tensor.placement.shared
@@ -35,7 +35,7 @@ def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ..
     _, size = param.copies(tensor.shape)
     width = size // tensor.dtype.bytes
     chunks = placement.cols // width
-    step, rounds, first, chunk, mine = _dealt(cx, placement.rows, chunks)
+    step, rounds, first, chunk, mine = _distribute_chunks(cx, placement.rows, chunks)
     second = ix.mul(chunk, width)
     row, col = (second, first) if placement.transposed else (first, second)
     inside = ix.both((ix.less(row, tensor.rows), ix.less(col, tensor.cols)))
@@ -49,10 +49,10 @@ def asynchronous(cx: Context, number: int, iteration: IntExpr) -> tuple[Stmt, ..
         inside,
         size,
     )
-    return loop(step, rounds, when(mine, (copy,)), unroll=rounds <= _UNROLL)
+    return make_loop(step, rounds, make_conditional(mine, (copy,)), unroll=rounds <= _UNROLL)
 
 
-def _dealt(cx: Context, rows: int, chunks: int) -> tuple[IntExpr, int, IntExpr, IntExpr, IntExpr]:
+def _distribute_chunks(cx: LoweringContext, rows: int, chunks: int) -> tuple[IntExpr, int, IntExpr, IntExpr, IntExpr]:
     """Return the assignment of chunks to threads: (loop variable, rounds, row, chunk, condition that it exists).
 
     Where few threads stay idle by it, every round takes whole rows. A thread then keeps its column, and its addresses
@@ -73,7 +73,7 @@ def _dealt(cx: Context, rows: int, chunks: int) -> tuple[IntExpr, int, IntExpr, 
     return step, rounds, ix.div(e, chunks), ix.mod(e, chunks), ix.less(e, total)
 
 
-def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
+def copy_elementwise(cx: LoweringContext, number: int) -> tuple[Stmt, ...]:
     """Copy an input's tile element by element, with zeros for padding.
 
     A thread loads several elements before it stores the first, so that it does not wait for memory after each. Loads
@@ -95,7 +95,7 @@ def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
         e = ix.add(TID, ix.mul(ix.add(ix.mul(group, count), u), cx.plan.threads))
         first, second = ix.div(e, placement.cols), ix.mod(e, placement.cols)
         row, col = (second, first) if placement.transposed else (first, second)
-        return loop(u, count, body(u, ix.less(e, total), row, col), unroll=True)
+        return make_loop(u, count, body(u, ix.less(e, total), row, col), unroll=True)
 
     def read(u: IntExpr, _mine: IntExpr, row: IntExpr, col: IntExpr) -> Sequence[Stmt]:
         index = cx.device_index(tile, cx.coordinates(tensor.shape, row, col))
@@ -106,12 +106,14 @@ def elementwise(cx: Context, number: int) -> tuple[Stmt, ...]:
         inside = ix.both((inside, cx.in_memory(tile, cx.coordinates(tensor.shape, row, col))))
         value: Value = Reg(array, u)
         value = value if inside == ONE else Select(inside, value, Real(0.0))
-        return when(mine, (SharedWrite(placement.buffer, cx.shared_index(placement, row, col), (value,)),))
+        return make_conditional(mine, (SharedWrite(placement.buffer, cx.shared_index(placement, row, col), (value,)),))
 
-    return (Registers(array, count), *loop(group, groups, (*each(read), *each(write))))
+    return (Registers(array, count), *make_loop(group, groups, (*each(read), *each(write))))
 
 
-def prefetch(cx: Context, numbers: tuple[int, ...], iteration: IntExpr) -> tuple[Stmt, ...]:
+def prefetch(cx: LoweringContext, numbers: tuple[int, ...], iteration: IntExpr) -> tuple[Stmt, ...]:
     """Start the copies of all pipelined inputs for one iteration, if there is such an iteration."""
-    body = [stmt for number in numbers for stmt in asynchronous(cx, number, iteration)]
-    return when(cx.ix.both((cx.ix.less(iteration, cx.plan.forloop_range), cx.needed(iteration))), body, uniform=True)
+    body = [stmt for number in numbers for stmt in copy_asynchronously(cx, number, iteration)]
+    return make_conditional(
+        cx.ix.both((cx.ix.less(iteration, cx.plan.forloop_range), cx.needed(iteration))), body, uniform=True
+    )

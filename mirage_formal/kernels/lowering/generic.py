@@ -10,7 +10,14 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from mirage_formal.graph.types import Shape
-from mirage_formal.kernels.lowering.context import TID, Context, apply, loop, neutral, when
+from mirage_formal.kernels.lowering.context import (
+    TID,
+    LoweringContext,
+    apply_elementwise,
+    make_conditional,
+    make_loop,
+    neutral_element,
+)
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
@@ -42,17 +49,19 @@ from mirage_formal.kernels.program.program import (
 )
 
 
-def over_elements(cx: Context, shape: Shape, body: Callable[[tuple[IntExpr, ...]], Sequence[Stmt]]) -> tuple[Stmt, ...]:
+def for_each_element(
+    cx: LoweringContext, shape: Shape, body: Callable[[tuple[IntExpr, ...]], Sequence[Stmt]]
+) -> tuple[Stmt, ...]:
     """Return ``body`` for every element, at its coordinates."""
     count = prod(shape)
     rounds = -(-count // cx.plan.threads)
     step = cx.iterator(rounds, "e")
     e = cx.ix.add(TID, cx.ix.mul(step, cx.plan.threads))
-    inner = when(cx.ix.less(e, count), body(cx.ix.unravel(e, shape)))
-    return loop(step, rounds, inner)
+    inner = make_conditional(cx.ix.less(e, count), body(cx.ix.unravel(e, shape)))
+    return make_loop(step, rounds, inner)
 
 
-def store(cx: Context, number: int, coordinates: Sequence[IntExpr], value: Value) -> Stmt:
+def store(cx: LoweringContext, number: int, coordinates: Sequence[IntExpr], value: Value) -> Stmt:
     """Write one element of a tensor in shared memory."""
     tensor = cx.tensor(number)
     assert tensor.placement.shared is not None
@@ -60,26 +69,26 @@ def store(cx: Context, number: int, coordinates: Sequence[IntExpr], value: Value
     return SharedWrite(tensor.placement.shared.buffer, cx.shared_index(tensor.placement.shared, row, col), (value,))
 
 
-def compute(cx: Context, op: FlatOp) -> tuple[Stmt, ...]:
+def compute(cx: LoweringContext, op: FlatOp) -> tuple[Stmt, ...]:
     """Return the statements of an operator in the generic way; for an accumulator, those of one iteration."""
     match op:
         case Elementwise():
-            return over_elements(cx, cx.tensor(op.result).shape, lambda at: (_map(cx, op, at),))
+            return for_each_element(cx, cx.tensor(op.result).shape, lambda at: (_map(cx, op, at),))
         case Repeat():
-            return over_elements(
+            return for_each_element(
                 cx, cx.tensor(op.result).shape, lambda at: (store(cx, op.result, at, _operand(cx, op.operand, at)),)
             )
         case Reduce():
-            return over_elements(
+            return for_each_element(
                 cx,
                 cx.tensor(op.result).shape,
-                lambda at: _folded(cx, op, at, lambda v: (store(cx, op.result, at, v),)),
+                lambda at: _reduce_element(cx, op, at, lambda v: (store(cx, op.result, at, v),)),
             )
         case Product():
-            return over_elements(
+            return for_each_element(
                 cx,
                 cx.tensor(op.result).shape,
-                lambda at: _product(cx, op, at, lambda v: (store(cx, op.result, at, v),)),
+                lambda at: _product_element(cx, op, at, lambda v: (store(cx, op.result, at, v),)),
             )
         case Concat():
             return _concat(cx, op)
@@ -88,30 +97,30 @@ def compute(cx: Context, op: FlatOp) -> tuple[Stmt, ...]:
         case LoopConcat():
             return _loop_concat(cx, op)
         case Running():
-            return _running(cx, op)
+            return _update_running_maximum(cx, op)
 
 
-def save(cx: Context, tile: Tile) -> tuple[Stmt, ...]:
+def save(cx: LoweringContext, tile: Tile) -> tuple[Stmt, ...]:
     """Write a result to device memory."""
     param = cx.plan.params[tile.param].name
 
     def body(at: tuple[IntExpr, ...]) -> tuple[Stmt, ...]:
         item = GlobalWrite(param, cx.device_index(tile, at, ZERO), (cx.element(tile.tensor, at),))
-        return when(cx.in_memory(tile, at, ZERO), (item,))
+        return make_conditional(cx.in_memory(tile, at, ZERO), (item,))
 
-    return over_elements(cx, cx.tensor(tile.tensor).shape, body)
+    return for_each_element(cx, cx.tensor(tile.tensor).shape, body)
 
 
-def _operand(cx: Context, number: int, at: Sequence[IntExpr]) -> Value:
+def _operand(cx: LoweringContext, number: int, at: Sequence[IntExpr]) -> Value:
     return cx.element(number, cx.broadcast(number, at))
 
 
-def _map(cx: Context, op: Elementwise, at: Sequence[IntExpr]) -> Stmt:
-    return store(cx, op.result, at, apply(op, [_operand(cx, n, at) for n in op.operands]))
+def _map(cx: LoweringContext, op: Elementwise, at: Sequence[IntExpr]) -> Stmt:
+    return store(cx, op.result, at, apply_elementwise(op, [_operand(cx, n, at) for n in op.operands]))
 
 
-def _folded(
-    cx: Context, op: Reduce, at: Sequence[IntExpr], use: Callable[[Value], tuple[Stmt, ...]]
+def _reduce_element(
+    cx: LoweringContext, op: Reduce, at: Sequence[IntExpr], use: Callable[[Value], tuple[Stmt, ...]]
 ) -> tuple[Stmt, ...]:
     """Reduce a tensor along one dim at ``at``, and pass the value to ``use``."""
     dim = op.dim
@@ -121,11 +130,15 @@ def _folded(
     position = cx.ix.add(at[dim], cx.ix.mul(index, op.kept))
     term = cx.element(op.operand, (*at[:dim], position, *at[dim + 1 :]))
     add = SetReg(array, ZERO, Combine(op.fn, Reg(array, ZERO), term))
-    return (Registers(array, 1, initial=neutral(cx, op)), *loop(index, count, (add,)), *use(Reg(array, ZERO)))
+    return (
+        Registers(array, 1, initial=neutral_element(cx, op)),
+        *make_loop(index, count, (add,)),
+        *use(Reg(array, ZERO)),
+    )
 
 
-def _product(
-    cx: Context, op: Product, at: Sequence[IntExpr], use: Callable[[Value], tuple[Stmt, ...]]
+def _product_element(
+    cx: LoweringContext, op: Product, at: Sequence[IntExpr], use: Callable[[Value], tuple[Stmt, ...]]
 ) -> tuple[Stmt, ...]:
     """Compute one element of a matrix product, and pass it to ``use``."""
     inner = cx.tensor(op.a).shape[-1]
@@ -134,33 +147,35 @@ def _product(
     a = cx.element(op.a, (*at[:-1], k))
     b = cx.element(op.b, (*at[:-2], k, at[-1]))
     add = SetReg(array, ZERO, Combine(BinaryFn.ADD, Reg(array, ZERO), Combine(BinaryFn.MUL, a, b)))
-    return (Registers(array, 1, initial=0.0), *loop(k, inner, (add,)), *use(Reg(array, ZERO)))
+    return (Registers(array, 1, initial=0.0), *make_loop(k, inner, (add,)), *use(Reg(array, ZERO)))
 
 
-def _shifted(cx: Context, at: Sequence[IntExpr], dim: int, by: IntExpr) -> tuple[IntExpr, ...]:
+def _shift_coordinates(cx: LoweringContext, at: Sequence[IntExpr], dim: int, by: IntExpr) -> tuple[IntExpr, ...]:
     return (*at[:dim], cx.ix.add(at[dim], by), *at[dim + 1 :])
 
 
-def _concat(cx: Context, op: Concat) -> tuple[Stmt, ...]:
+def _concat(cx: LoweringContext, op: Concat) -> tuple[Stmt, ...]:
     first = cx.tensor(op.a).shape
     shift = Int(first[op.dim])
     return (
-        *over_elements(cx, first, lambda at: (store(cx, op.result, at, cx.element(op.a, at)),)),
-        *over_elements(
+        *for_each_element(cx, first, lambda at: (store(cx, op.result, at, cx.element(op.a, at)),)),
+        *for_each_element(
             cx,
             cx.tensor(op.b).shape,
-            lambda at: (store(cx, op.result, _shifted(cx, at, op.dim, shift), cx.element(op.b, at)),),
+            lambda at: (store(cx, op.result, _shift_coordinates(cx, at, op.dim, shift), cx.element(op.b, at)),),
         ),
     )
 
 
-def initialize(cx: Context, op: Accumulate | Running) -> tuple[Stmt, ...]:
+def initialize(cx: LoweringContext, op: Accumulate | Running) -> tuple[Stmt, ...]:
     """Return the initial values of loop-carried tensors in shared memory."""
     number = op.largest if isinstance(op, Running) else op.result
-    return over_elements(cx, cx.tensor(number).shape, lambda at: (store(cx, number, at, Real(neutral(cx, op))),))
+    return for_each_element(
+        cx, cx.tensor(number).shape, lambda at: (store(cx, number, at, Real(neutral_element(cx, op))),)
+    )
 
 
-def _accumulate(cx: Context, op: Accumulate) -> tuple[Stmt, ...]:
+def _accumulate(cx: LoweringContext, op: Accumulate) -> tuple[Stmt, ...]:
     shape = cx.tensor(op.result).shape
 
     def added(at: tuple[IntExpr, ...], term: Value) -> tuple[Stmt, ...]:
@@ -171,22 +186,24 @@ def _accumulate(cx: Context, op: Accumulate) -> tuple[Stmt, ...]:
 
     maker = cx.definitions.get(op.operand)
     if isinstance(maker, Product) and cx.tensor(op.operand).placement.inline:
-        return over_elements(cx, shape, lambda at: _product(cx, maker, at, lambda v: added(at, v)))
+        return for_each_element(cx, shape, lambda at: _product_element(cx, maker, at, lambda v: added(at, v)))
     if op.dim is None:
-        return over_elements(cx, shape, lambda at: added(at, _operand(cx, op.operand, at)))
+        return for_each_element(cx, shape, lambda at: added(at, _operand(cx, op.operand, at)))
     along = Reduce(op.result, op.fn, op.operand, op.dim, op.kept)
-    return over_elements(cx, shape, lambda at: _folded(cx, along, at, lambda v: added(at, v)))
+    return for_each_element(cx, shape, lambda at: _reduce_element(cx, along, at, lambda v: added(at, v)))
 
 
-def _loop_concat(cx: Context, op: LoopConcat) -> tuple[Stmt, ...]:
+def _loop_concat(cx: LoweringContext, op: LoopConcat) -> tuple[Stmt, ...]:
     shape = cx.tensor(op.operand).shape
     by = cx.ix.mul(cx.iteration, shape[op.dim])
-    return over_elements(
-        cx, shape, lambda at: (store(cx, op.result, _shifted(cx, at, op.dim, by), cx.element(op.operand, at)),)
+    return for_each_element(
+        cx,
+        shape,
+        lambda at: (store(cx, op.result, _shift_coordinates(cx, at, op.dim, by), cx.element(op.operand, at)),),
     )
 
 
-def _running(cx: Context, op: Running) -> tuple[Stmt, ...]:
+def _update_running_maximum(cx: LoweringContext, op: Running) -> tuple[Stmt, ...]:
     shape = cx.tensor(op.largest).shape
     array = cx.fresh("max")
 
@@ -200,4 +217,4 @@ def _running(cx: Context, op: Running) -> tuple[Stmt, ...]:
             store(cx, op.largest, at, new),
         )
 
-    return over_elements(cx, shape, body)
+    return for_each_element(cx, shape, body)

@@ -13,9 +13,9 @@ from typing import Final
 from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.kernels.lowering.context import LOWEST, TID, joined, loop, when
+from mirage_formal.kernels.lowering.context import LOWEST, TID, combine, make_conditional, make_loop
 from mirage_formal.kernels.lowering.strided_regions import Operand
-from mirage_formal.kernels.program.index import Indices
+from mirage_formal.kernels.program.index import IndexBuilder
 from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.program import (
     Apply,
@@ -53,7 +53,9 @@ _REGISTERS: Final = 32
 _VECTOR_BYTES: Final = 16
 
 
-def fibres(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, params: tuple[Param, ...]) -> Program:
+def reduce_fibres(
+    name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, params: tuple[Param, ...]
+) -> Program:
     """Return the kernel of a reduction or norm.
 
     Args:
@@ -63,7 +65,7 @@ def fibres(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, pa
         result: The type of its row-major result.
         params: The operands and the result.
     """
-    writer = _Fibres(op, operands, result)
+    writer = _FibreWriter(op, operands, result)
     body = writer.body()
     warps = writer.threads // _WARP
     shared = tuple(
@@ -74,7 +76,7 @@ def fibres(name: str, op: Op, operands: tuple[Operand, ...], result: DTensor, pa
     return Program(name, params, shared, (writer.blocks, 1, 1), writer.threads, tuple(body))
 
 
-class _Fibres:
+class _FibreWriter:
     """A builder of statements over the elements of one fibre of the operand."""
 
     def __init__(self, op: Op, operands: tuple[Operand, ...], result: DTensor) -> None:
@@ -90,7 +92,7 @@ class _Fibres:
         self.threads = min(_MOST_THREADS, -(-vectors // (_VECTORS * _WARP)) * _WARP)
         self.rounds = -(-vectors // self.threads)
         self.each = min(self.rounds, _AT_ONCE, max(1, _REGISTERS // (self.width * len(operands))))
-        self.ix = Indices({"bx": self.blocks, "tid": self.threads})
+        self.ix = IndexBuilder({"bx": self.blocks, "tid": self.threads})
         self.at = self.ix.unravel(Var("bx"), outer) if shape else ()
         self.folds: list[str] = []
 
@@ -121,7 +123,7 @@ class _Fibres:
         if wide == 1:
             k = ZERO if self.width == 1 else self.ix.variable(self.width, "k")
             item = SetReg(array, self.ix.add(to, k), GlobalRead(param, self._place(number, self.ix.add(along, k))))
-            return loop(k, self.width, (item,), unroll=True)
+            return make_loop(k, self.width, (item,), unroll=True)
         return tuple(
             GlobalVector(
                 array, self.ix.add(to, Int(part)), param, self._place(number, self.ix.add(along, Int(part))), wide
@@ -141,15 +143,18 @@ class _Fibres:
             u = ZERO if self.each == 1 else ix.variable(self.each, "u")
             vector = ix.add(ix.mul(step, self.each * self.threads), ix.mul(u, self.threads), TID)
             inside = ix.less(vector, self.extent // self.width)
-            return loop(
-                u, self.each, when(inside, body(ix.mul(u, self.width), ix.mul(vector, self.width))), unroll=True
+            return make_loop(
+                u,
+                self.each,
+                make_conditional(inside, body(ix.mul(u, self.width), ix.mul(vector, self.width))),
+                unroll=True,
             )
 
         loads = over(
             lambda to, along: [s for n, a in zip(numbers, arrays, strict=True) for s in self._load(n, a, to, along)]
         )
         registers = [Registers(array, self.each * self.width) for array in arrays]
-        return loop(step, chunks, (*registers, *loads, *over(lambda to, along: use(arrays, to, along))))
+        return make_loop(step, chunks, (*registers, *loads, *over(lambda to, along: use(arrays, to, along))))
 
     def fold(self, array: str, fn: BinaryFn, of: Callable[[Value], Value], initial: float) -> list[Stmt]:
         """Set array[0] = fn over ``of(element)`` for all elements, the same in every thread."""
@@ -158,7 +163,7 @@ class _Fibres:
         def add(arrays: list[str], to: IntExpr, along: IntExpr) -> tuple[Stmt, ...]:
             k = ZERO if self.width == 1 else self.ix.variable(self.width, "k")
             term = of(Reg(arrays[0], self.ix.add(to, k)))
-            return loop(k, self.width, (SetReg(array, zero, Combine(fn, own, term)),), unroll=True)
+            return make_loop(k, self.width, (SetReg(array, zero, Combine(fn, own, term)),), unroll=True)
 
         self.folds.append(array)
         out: list[Stmt] = [Registers(array, 1, initial=initial), *self._each(f"x_{array}", (0,), add)]
@@ -166,10 +171,10 @@ class _Fibres:
         warps = self.threads // _WARP
         if warps > 1:
             first = self.ix.equal(self.ix.mod(TID, _WARP), 0)
-            out += when(first, (SharedWrite(f"s_{array}", self.ix.div(TID, _WARP), (own,)),))
+            out += make_conditional(first, (SharedWrite(f"s_{array}", self.ix.div(TID, _WARP), (own,)),))
             out += [
                 Barrier(),
-                SetReg(array, zero, joined(fn, [SharedRead(f"s_{array}", Int(w)) for w in range(warps)])),
+                SetReg(array, zero, combine(fn, [SharedRead(f"s_{array}", Int(w)) for w in range(warps)])),
             ]
         return out
 
@@ -197,7 +202,9 @@ class _Fibres:
 
     def store_one(self, value: Value) -> tuple[Stmt, ...]:
         """Write the single element of the result's fibre."""
-        return when(self.ix.equal(TID, 0), (GlobalWrite("Out", Var("bx") if self.blocks > 1 else ZERO, (value,)),))
+        return make_conditional(
+            self.ix.equal(TID, 0), (GlobalWrite("Out", Var("bx") if self.blocks > 1 else ZERO, (value,)),)
+        )
 
     # --- operators
 

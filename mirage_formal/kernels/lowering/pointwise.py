@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.kernels.lowering.context import TID, loop, when
+from mirage_formal.kernels.lowering.context import TID, make_conditional, make_loop
 from mirage_formal.kernels.lowering.smem_transpose import transpose_in_shared_memory
 from mirage_formal.kernels.lowering.strided_regions import (
     VECTOR_BYTES,
@@ -24,11 +24,11 @@ from mirage_formal.kernels.lowering.strided_regions import (
     Operation,
     Run,
     layout_of,
-    place,
+    locate,
     read,
-    widest,
+    vector_width,
 )
-from mirage_formal.kernels.program.index import Indices
+from mirage_formal.kernels.program.index import IndexBuilder
 from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.program import (
     GlobalWrite,
@@ -66,7 +66,7 @@ class Tensors(NamedTuple):
     params: tuple[Param, ...]
 
 
-def pointwise(name: str, operation: Operation, tensors: Tensors, target: Target, tile: int = 0) -> Program:
+def pointwise_program(name: str, operation: Operation, tensors: Tensors, target: Target, tile: int = 0) -> Program:
     """Return the kernel of an operator that moves or maps elements.
 
     Args:
@@ -119,7 +119,7 @@ class _Writer:
         self.each = next(n for n in (_IN_FLIGHT, 2, 1) if n <= max(1, wanted) and n * width <= _HELD)
         self.threads = min(_THREADS, -(-self.count // _WARP) * _WARP)
         self.blocks = -(-self.count // (self.threads * self.each))
-        self.ix = Indices({"bx": self.blocks, "tid": self.threads})
+        self.ix = IndexBuilder({"bx": self.blocks, "tid": self.threads})
 
     def program(self, name: str, params: tuple[Param, ...]) -> Program:
         """Return the kernel."""
@@ -133,9 +133,9 @@ class _Writer:
         ]
         u, _, inside, at = self._vector()
         loads = [stmt for box in boxes for stmt in self._load(box, u, at, lanes[box.slot])]
-        body += loop(u, self.each, when(inside, loads), unroll=True)
+        body += make_loop(u, self.each, make_conditional(inside, loads), unroll=True)
         u, first, inside, _ = self._vector()
-        body += loop(u, self.each, when(inside, tuple(self._store(u, first, lanes))), unroll=True)
+        body += make_loop(u, self.each, make_conditional(inside, tuple(self._store(u, first, lanes))), unroll=True)
         return Program(name, params, (), (self.blocks, 1, 1), self.threads, tuple(body))
 
     def _vector(self) -> tuple[IntExpr, IntExpr, IntExpr, tuple[IntExpr, ...]]:
@@ -147,11 +147,11 @@ class _Writer:
 
     def _load(self, box: Box, u: IntExpr, at: tuple[IntExpr, ...], lanes: int) -> tuple[Stmt, ...]:
         """Load the elements of an operand for one vector."""
-        condition, first = place(self.ix, self.layout, box, (*at, ZERO))
+        condition, first = locate(self.ix, self.layout, box, (*at, ZERO))
         most = VECTOR_BYTES // self.operands[box.operand][0].dtype.bytes
-        wide = widest(self.layout, box, len(box.strides) - 1, min(self.width, most))
+        wide = vector_width(self.layout, box, len(box.strides) - 1, min(self.width, most))
         run = Run(lanes, box.strides[-1], wide)
-        return when(condition, read(self.ix, box, self.ix.mul(u, lanes), first, run))
+        return make_conditional(condition, read(self.ix, box, self.ix.mul(u, lanes), first, run))
 
     def _store(self, u: IntExpr, first: IntExpr, lanes: dict[int, int]) -> Iterator[Stmt]:
         """Compute and write one vector of the result."""

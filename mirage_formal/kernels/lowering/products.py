@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.lowering.context import TID, Context, loop
-from mirage_formal.kernels.lowering.reductions import across
-from mirage_formal.kernels.lowering.registers import name
+from mirage_formal.kernels.lowering.context import TID, LoweringContext, make_loop
+from mirage_formal.kernels.lowering.reductions import combine_across_threads
+from mirage_formal.kernels.lowering.registers import array_name
 from mirage_formal.kernels.program.integers import ONE, ZERO
 from mirage_formal.kernels.program.plan import SharedPlacement
 from mirage_formal.kernels.program.program import (
@@ -44,24 +44,24 @@ from mirage_formal.kernels.program.program import (
     Stmt,
     Value,
 )
-from mirage_formal.kernels.program.register_layout import MMA, WARP, Fragment, tiles
+from mirage_formal.kernels.program.register_layout import MMA, WARP, Fragment, fragment_tiles
 from mirage_formal.kernels.program.step import MatrixMultiply, Multiplication, MultiplyAccumulate, Step
 
 #: Steps along the inner dim that are unrolled at once.
 _UNROLL = 4
 
 
-class _Product:
+class _ProductWriter:
     """One product: its operands, its warps, and the part of the result that a warp computes."""
 
-    def __init__(self, cx: Context, step: Multiplication) -> None:
+    def __init__(self, cx: LoweringContext, step: Multiplication) -> None:
         op, warps = step.op, step.warps
         self.cx, self.op, self.warps = cx, op, warps
         self.a, self.b = cx.tensor(op.a), cx.tensor(op.b)
-        self.high, self.wide = tiles(step.over)
+        self.high, self.wide = fragment_tiles(step.over)
         self.depth = self.a.shape[-1]
         self.steps = -(-self.depth // (MMA[2] * warps.inner))
-        self.into = name((step.into if isinstance(step, MultiplyAccumulate) else op).result)
+        self.into = array_name((step.into if isinstance(step, MultiplyAccumulate) else op).result)
         #: The operand from which tensor cores take 16 rows or columns at a time, and the one from which they take 8.
         self.operands = (op.b, op.a) if warps.transposed else (op.a, op.b)
         #: Whether operands are floats, and registers of a tile of the left one and of one of the right one.
@@ -80,7 +80,7 @@ class _Product:
         assert isinstance(fragments, Fragment) or not step.packed
         self.fragments = fragments if isinstance(fragments, Fragment) and step.packed else None
         #: Inner positions of one warp.
-        self.deep = MMA[2] * self.steps if self.fragments is None else MMA[1] * tiles(self.fragments)[1]
+        self.deep = MMA[2] * self.steps if self.fragments is None else MMA[1] * fragment_tiles(self.fragments)[1]
         self.first_inner = ix.mul(self.part(warps.rows * warps.cols, warps.inner), self.deep)
 
     def part(self, below: int, count: int) -> IntExpr:
@@ -90,7 +90,7 @@ class _Product:
         """Load all left tiles of a step of 16 along the inner dim; with ``half`` only 8 positions count."""
         m = self.cx.iterator(self.high, "m")
         body = self._packed(m, k, half=half) if self.fragments is not None else self._left(m, k)
-        return loop(m, self.high, body, unroll=True)
+        return make_loop(m, self.high, body, unroll=True)
 
     def multiply(self, tile: IntExpr, count: int) -> tuple[Stmt, ...]:
         cx = self.cx
@@ -100,7 +100,7 @@ class _Product:
             d = cx.ix.add(cx.ix.mul(m, 4 * self.wide), cx.ix.mul(tile, 4), Int(4 * i))
             a = cx.ix.mul(m, self.left)
             body.append(Mma(self.into, d, self.words_a, a, self.words_b, Int(self.right * i), self.a.dtype))
-        return loop(m, self.high, body, unroll=True)
+        return make_loop(m, self.high, body, unroll=True)
 
     def _inner(self, k: IntExpr) -> IntExpr:
         return self.cx.ix.add(self.first_inner, self.cx.ix.mul(k, MMA[2]))
@@ -132,9 +132,9 @@ class _Product:
 
     def _packed(self, m: IntExpr, k: IntExpr, *, half: bool) -> tuple[Stmt, ...]:
         """Pack a left tile from an earlier product's accumulators, rounded, with zeros beyond the depth."""
-        ix, array = self.cx.ix, name(self.op.a)
+        ix, array = self.cx.ix, array_name(self.op.a)
         assert self.fragments is not None
-        wide = tiles(self.fragments)[1]
+        wide = fragment_tiles(self.fragments)[1]
         first = ix.add(ix.mul(m, 4 * wide), ix.mul(k, 8))
         out: list[Stmt] = []
         if self.floats:
@@ -216,15 +216,15 @@ class _Product:
         return tuple(SetReg(array, ix.add(at, Int(e)), read) for e, read in enumerate(reads))
 
 
-class _Together:
+class _ProductGroup:
     """Products that are computed together, step by step along the inner dim; one or more."""
 
-    def __init__(self, products: Sequence[_Product]) -> None:
+    def __init__(self, products: Sequence[_ProductWriter]) -> None:
         self.first = products[0]
         self.cx = self.first.cx
         #: The products of each left operand, and of each right one.
-        self.lefts: dict[int, list[_Product]] = {}
-        self.rights: dict[int, list[_Product]] = {}
+        self.lefts: dict[int, list[_ProductWriter]] = {}
+        self.rights: dict[int, list[_ProductWriter]] = {}
         for product in products:
             left, right = product.operands
             self.lefts.setdefault(left, []).append(product)
@@ -243,12 +243,12 @@ class _Together:
             return (*body, *self._all_packed())
         if steps <= 2 * _UNROLL:
             k = cx.iterator(steps, "k")
-            return (*body, *loop(k, steps, self._step(k), unroll=True))
+            return (*body, *make_loop(k, steps, self._step(k), unroll=True))
         inner = next(n for n in (_UNROLL, 3, 2, 1) if steps % n == 0)
         outer = cx.iterator(steps // inner, "k")
         k = cx.iterator(inner, "k")
-        unrolled = loop(k, inner, self._step(cx.ix.add(cx.ix.mul(outer, inner), k)), unroll=True)
-        return (*body, *loop(outer, steps // inner, unrolled))
+        unrolled = make_loop(k, inner, self._step(cx.ix.add(cx.ix.mul(outer, inner), k)), unroll=True)
+        return (*body, *make_loop(outer, steps // inner, unrolled))
 
     def _all_packed(self) -> tuple[Stmt, ...]:
         """Return all steps for a left operand in registers: those within the depth, the others, and a half step."""
@@ -260,7 +260,7 @@ class _Together:
         for begin, count in ((0, within), (within, whole - within)):
             if count:
                 k = self.cx.iterator(count, "k")
-                out += loop(k, count, self._step(self.cx.ix.add(k, Int(begin))), unroll=True)
+                out += make_loop(k, count, self._step(self.cx.ix.add(k, Int(begin))), unroll=True)
         if half:
             out += self._step(Int(whole), half=True)
         return tuple(out)
@@ -273,26 +273,28 @@ class _Together:
             wide = same[0].wide
             if pairs := wide // 2:
                 n = cx.iterator(pairs, "n")
-                out += loop(n, pairs, self._tiles(same, cx.ix.mul(n, 2), k, 2, half=half), unroll=True)
+                out += make_loop(n, pairs, self._tiles(same, cx.ix.mul(n, 2), k, 2, half=half), unroll=True)
             if wide % 2:
                 out += self._tiles(same, Int(wide - 1), k, 1, half=half)
         return tuple(out)
 
     @staticmethod
-    def _tiles(same: Sequence[_Product], tile: IntExpr, k: IntExpr, count: int, *, half: bool) -> tuple[Stmt, ...]:
+    def _tiles(
+        same: Sequence[_ProductWriter], tile: IntExpr, k: IntExpr, count: int, *, half: bool
+    ) -> tuple[Stmt, ...]:
         """Return one or two tiles of a right operand, for all products that share it."""
         products = (one for product in same for one in product.multiply(tile, count))
         return (*same[0].load_right(tile, k, count, half=half), *products)
 
 
-def together(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
+def group_products(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
     """Yield the steps in order, each by itself except products that are computed together.
 
     Between such products lies no other step and no barrier of an exchange, and none reads the result of another.
     """
     held: list[Step] = []
     for step in steps:
-        if held and not _joins(held, step):
+        if held and not _can_join(held, step):
             yield tuple(held)
             held = []
         held.append(step)
@@ -300,7 +302,7 @@ def together(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
         yield tuple(held)
 
 
-def _joins(held: Sequence[Step], step: Step) -> bool:
+def _can_join(held: Sequence[Step], step: Step) -> bool:
     """Return whether a product shares an operand with the products held so far, and has the same warps."""
     own = [one for one in (*held, step) if isinstance(one, Multiplication) and not one.packed]
     if len(own) <= len(held) or any(one.warps != own[0].warps for one in own):
@@ -313,16 +315,18 @@ def _joins(held: Sequence[Step], step: Step) -> bool:
     return any(last.op.a == one.op.a or last.op.b == one.op.b for one in others)
 
 
-def compute(cx: Context, steps: Sequence[Multiplication]) -> tuple[Stmt, ...]:
-    """Return the statements of products on tensor cores grouped by ``together``; partial sums of warps stay partial."""
+def compute_products(cx: LoweringContext, steps: Sequence[Multiplication]) -> tuple[Stmt, ...]:
+    """Return the statements of products that ``group_products`` has grouped; partial sums of warps stay partial."""
     clear: list[Stmt] = []
     for step in steps:
         if isinstance(step, MatrixMultiply):
             k = cx.iterator(step.over.count, "u")
-            clear += loop(k, step.over.count, (SetReg(name(step.op.result), k, Real(0.0)),), unroll=True)
-    return (*clear, *_Together([_Product(cx, step) for step in steps]).statements())
+            clear += make_loop(k, step.over.count, (SetReg(array_name(step.op.result), k, Real(0.0)),), unroll=True)
+    return (*clear, *_ProductGroup([_ProductWriter(cx, step) for step in steps]).statements())
 
 
-def exchange(cx: Context, step: MatrixMultiply) -> tuple[Stmt, ...]:
+def exchange_partial_sums(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]:
     """Return the statements that add up the partial sums of warps."""
-    return across(cx, BinaryFn.ADD, name(step.op.result), step.over.count, step.digits, step.scratch)
+    return combine_across_threads(
+        cx, BinaryFn.ADD, array_name(step.op.result), step.over.count, step.digits, step.scratch
+    )

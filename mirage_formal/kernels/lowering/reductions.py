@@ -9,16 +9,23 @@ from operator import mul
 from typing import Final
 
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.lowering.context import TID, Context, joined, loop, neutral, when
+from mirage_formal.kernels.lowering.context import (
+    TID,
+    LoweringContext,
+    combine,
+    make_conditional,
+    make_loop,
+    neutral_element,
+)
 from mirage_formal.kernels.lowering.registers import (
     Vars,
+    array_name,
+    coordinate,
     digit_value,
-    held,
-    index,
-    name,
-    number_of,
-    over_runs,
-    place,
+    for_each_run,
+    register_index,
+    register_layout,
+    slot_number,
 )
 from mirage_formal.kernels.program.flat import Accumulate, Reduce, Running
 from mirage_formal.kernels.program.integers import ONE
@@ -42,63 +49,74 @@ from mirage_formal.kernels.program.program import (
     UnaryFn,
     Value,
 )
-from mirage_formal.kernels.program.register_layout import Axis, Digit, Distribution, by_warp, folds, sharing
+from mirage_formal.kernels.program.register_layout import (
+    Axis,
+    Digit,
+    Distribution,
+    is_reduced,
+    lanes_per_slot,
+    split_by_warp,
+)
 from mirage_formal.kernels.program.step import Accumulation, BlockReduce, Reduction, RunningMaximum
 
 #: Elements of the longest vector that a thread reads from a buffer of floats.
 _VECTOR: Final = 16 // DType.FLOAT32.bytes
 
 
-def axis_of(cx: Context, number: int, dim: int, over: Distribution) -> Axis:
+def axis_of(cx: LoweringContext, number: int, dim: int, over: Distribution) -> Axis:
     """Return the axis of a distribution that a dim of a tensor lies along."""
     if dim == len(cx.tensor(number).shape) - 1:
         return Axis.COL
     return Axis.PLANE if dim == over.plane else Axis.ROW
 
 
-def _fold(cx: Context, op: Reduce, over: Distribution, array: str) -> tuple[Stmt, ...]:
+def _fold_own_elements(cx: LoweringContext, op: Reduce, over: Distribution, array: str) -> tuple[Stmt, ...]:
     """Combine a thread's own elements into an array of the result's registers."""
     axis = axis_of(cx, op.operand, op.dim, over)
     extent = dict(zip(Axis, cx.tensor(op.operand).extents(over.plane), strict=True))[axis]
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
-        to = number_of(cx, over, at, lambda i: not folds(over.slots[i], axis, op.kept))
+        to = slot_number(cx, over, at, lambda i: not is_reduced(over.slots[i], axis, op.kept))
         value = values[0]
         if over.span(axis) > extent:  # neutral where it lies outside of the tensor
-            inside = cx.ix.less(place(cx, over, axis, at), extent)
-            value = value if inside == ONE else Select(inside, value, Real(neutral(cx, op)))
+            inside = cx.ix.less(coordinate(cx, over, axis, at), extent)
+            value = value if inside == ONE else Select(inside, value, Real(neutral_element(cx, op)))
         return (SetReg(array, to, Combine(op.fn, Reg(array, to), value)),)
 
-    return over_runs(cx, over, op.operand, (op.operand,), body)
+    return for_each_run(cx, over, op.operand, (op.operand,), body)
 
 
-def across(
-    cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str
+def combine_across_threads(
+    cx: LoweringContext, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str
 ) -> tuple[Stmt, ...]:
     """Combine an array over the threads that differ in some digits; all of them get the result.
 
     Digits inside a warp are shuffled; those above go through a buffer, once, with a barrier between write and read.
     """
     out: list[Stmt] = []
-    low, wide = by_warp(digits)
+    low, wide = split_by_warp(digits)
     for digit in low:
         mask = digit.div
         while mask < digit.div * digit.extent:
             at = cx.iterator(count, "u")
-            out += loop(at, count, (ShuffleReduce(array, at, fn, mask),), unroll=True)
+            out += make_loop(at, count, (ShuffleReduce(array, at, fn, mask),), unroll=True)
             mask *= 2
     if wide:
-        packed = sharing(digits) > 1
-        out += (_packed if packed else _spread)(cx, fn, array, count, digits if packed else wide, scratch)
+        packed = lanes_per_slot(digits) > 1
+        out += (_combine_packed if packed else _combine_spread)(
+            cx, fn, array, count, digits if packed else wide, scratch
+        )
     return tuple(out)
 
 
-def _packed(cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str) -> list[Stmt]:
+def _combine_packed(
+    cx: LoweringContext, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str
+) -> list[Stmt]:
     """Combine through shared memory: one lane writes for all that hold the same sum, whose parts are contiguous."""
-    low, wide = by_warp(digits)
-    parts, own = prod(digit.extent for digit in wide), cx.plan.threads // sharing(digits)
+    low, wide = split_by_warp(digits)
+    parts, own = prod(digit.extent for digit in wide), cx.plan.threads // lanes_per_slot(digits)
     values = cx.fresh("x")
-    base = cx.ix.mul(_without(cx, (*low, *wide)), parts)
+    base = cx.ix.mul(_remove_digits(cx, (*low, *wide)), parts)
     steps = running_products((digit.extent for digit in wide), mul, initial=1)
     warp = cx.ix.add(*(cx.ix.mul(digit_value(cx, digit), step) for digit, step in zip(wide, steps, strict=False)))
     k, j = cx.iterator(count, "u"), cx.iterator(count, "u")
@@ -109,16 +127,16 @@ def _packed(cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[
         SharedVector(values, Int(i), scratch, cx.ix.add(cx.ix.mul(j, own), base, Int(i)), width)
         for i in range(0, parts, width)
     )
-    total = SetReg(array, j, joined(fn, [Reg(values, Int(i)) for i in range(parts)]))
+    total = SetReg(array, j, combine(fn, [Reg(values, Int(i)) for i in range(parts)]))
     return [
-        *when(first, loop(k, count, (write,), unroll=True)),
+        *make_conditional(first, make_loop(k, count, (write,), unroll=True)),
         Barrier(),
         Registers(values, parts),
-        *loop(j, count, (*reads, total), unroll=True),
+        *make_loop(j, count, (*reads, total), unroll=True),
     ]
 
 
-def _without(cx: Context, digits: Sequence[Digit]) -> IntExpr:
+def _remove_digits(cx: LoweringContext, digits: Sequence[Digit]) -> IntExpr:
     """Return the thread number with some of its digits removed and the gaps closed."""
     found: IntExpr = TID
     for digit in sorted(digits, key=lambda one: -one.div):
@@ -127,7 +145,9 @@ def _without(cx: Context, digits: Sequence[Digit]) -> IntExpr:
     return found
 
 
-def _spread(cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str) -> list[Stmt]:
+def _combine_spread(
+    cx: LoweringContext, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str
+) -> list[Stmt]:
     """Combine through shared memory where each thread has a place of its own."""
     threads = cx.plan.threads
     k = cx.iterator(count, "u")
@@ -143,73 +163,79 @@ def _spread(cx: Context, fn: BinaryFn, array: str, count: int, digits: Sequence[
     j = cx.iterator(count, "u")
     total = [SharedRead(scratch, cx.ix.add(cx.ix.mul(j, threads), base, Int(offset))) for offset in offsets]
     return [
-        *loop(k, count, (write,), unroll=True),
+        *make_loop(k, count, (write,), unroll=True),
         Barrier(),
-        *loop(j, count, (SetReg(array, j, joined(fn, total)),), unroll=True),
+        *make_loop(j, count, (SetReg(array, j, combine(fn, total)),), unroll=True),
     ]
 
 
-def reduce(cx: Context, step: Reduction) -> tuple[Stmt, ...]:
+def reduce(cx: LoweringContext, step: Reduction) -> tuple[Stmt, ...]:
     """Return the statements of a reduction in registers."""
-    op, array = step.op, name(step.op.result)
-    clear = _cleared(cx, op)
-    own = _fold(cx, op, step.over, array)
-    return (*clear, *own, *across(cx, op.fn, array, held(cx, op.result).count, step.digits, step.scratch))
+    op, array = step.op, array_name(step.op.result)
+    clear = _clear(cx, op)
+    own = _fold_own_elements(cx, op, step.over, array)
+    return (
+        *clear,
+        *own,
+        *combine_across_threads(cx, op.fn, array, register_layout(cx, op.result).count, step.digits, step.scratch),
+    )
 
 
-def _cleared(cx: Context, op: Reduce | Accumulate | Running) -> tuple[Stmt, ...]:
+def _clear(cx: LoweringContext, op: Reduce | Accumulate | Running) -> tuple[Stmt, ...]:
     """Set all registers of a result to the neutral element."""
     number = op.largest if isinstance(op, Running) else op.result
-    count = held(cx, number).count
+    count = register_layout(cx, number).count
     k = cx.iterator(count, "u")
-    return loop(k, count, (SetReg(name(number), k, Real(neutral(cx, op))),), unroll=True)
+    return make_loop(k, count, (SetReg(array_name(number), k, Real(neutral_element(cx, op))),), unroll=True)
 
 
-def initialize(cx: Context, op: Accumulate | Running) -> tuple[Stmt, ...]:
+def initialize(cx: LoweringContext, op: Accumulate | Running) -> tuple[Stmt, ...]:
     """Return the initial values of loop-carried tensors in registers."""
-    return _cleared(cx, op)
+    return _clear(cx, op)
 
 
-def accumulate(cx: Context, step: Accumulation) -> tuple[Stmt, ...]:
+def accumulate(cx: LoweringContext, step: Accumulation) -> tuple[Stmt, ...]:
     """Return the update of an accumulator in registers by one iteration."""
-    op, over, array = step.op, step.over, name(step.op.result)
+    op, over, array = step.op, step.over, array_name(step.op.result)
     rescaled = rescale(cx, op) if op.factor is not None else ()
     if op.dim is not None:
         part = Reduce(op.result, op.fn, op.operand, op.dim, op.kept)
-        return (*rescaled, *_fold(cx, part, over, array))
+        return (*rescaled, *_fold_own_elements(cx, part, over, array))
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
-        k = index(cx, over, at)
+        k = register_index(cx, over, at)
         return (SetReg(array, k, Combine(op.fn, Reg(array, k), values[0])),)
 
-    return (*rescaled, *over_runs(cx, over, op.operand, (op.operand,), body))
+    return (*rescaled, *for_each_run(cx, over, op.operand, (op.operand,), body))
 
 
-def rescale(cx: Context, op: Accumulate) -> tuple[Stmt, ...]:
+def rescale(cx: LoweringContext, op: Accumulate) -> tuple[Stmt, ...]:
     """Multiply an accumulator in registers by its factor."""
     assert op.factor is not None
-    result, array = held(cx, op.result), name(op.result)
+    result, array = register_layout(cx, op.result), array_name(op.result)
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
-        k = index(cx, result, at)
+        k = register_index(cx, result, at)
         return (SetReg(array, k, Combine(BinaryFn.MUL, Reg(array, k), values[0])),)
 
-    return over_runs(cx, result, op.result, (op.factor,), body)
+    return for_each_run(cx, result, op.result, (op.factor,), body)
 
 
-def block_reduce(cx: Context, step: BlockReduce) -> tuple[Stmt, ...]:
+def block_reduce(cx: LoweringContext, step: BlockReduce) -> tuple[Stmt, ...]:
     """Combine the partial results of an accumulator."""
     op = step.op
-    return across(cx, op.fn, name(op.result), held(cx, op.result).count, step.digits, step.scratch)
+    return combine_across_threads(
+        cx, op.fn, array_name(op.result), register_layout(cx, op.result).count, step.digits, step.scratch
+    )
 
 
-def running(cx: Context, step: RunningMaximum) -> tuple[Stmt, ...]:
+def update_running_maximum(cx: LoweringContext, step: RunningMaximum) -> tuple[Stmt, ...]:
     """Return the update of a running maximum in registers by one iteration."""
     op, over = step.op, step.over
-    largest, factor = name(op.largest), name(op.rescale)
+    largest, factor = array_name(op.largest), array_name(op.rescale)
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
-        k = index(cx, over, at)
+        k = register_index(cx, over, at)
         before = Reg(largest, k)
         # The factor holds the maximum so far until it is turned into one.
         return (
@@ -218,4 +244,4 @@ def running(cx: Context, step: RunningMaximum) -> tuple[Stmt, ...]:
             SetReg(factor, k, Apply(UnaryFn.EXP, Combine(BinaryFn.SUB, Reg(factor, k), Reg(largest, k)))),
         )
 
-    return over_runs(cx, over, op.largest, (op.operand,), body)
+    return for_each_run(cx, over, op.largest, (op.operand,), body)

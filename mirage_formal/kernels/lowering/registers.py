@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from mirage_formal.kernels.lowering.context import TID, Context, apply, loop, when
+from mirage_formal.kernels.lowering.context import TID, LoweringContext, apply_elementwise, make_conditional, make_loop
 from mirage_formal.kernels.program.flat import Elementwise, Repeat, operands_of
 from mirage_formal.kernels.program.integers import ONE, ZERO
-from mirage_formal.kernels.program.plan import PlanParam, PlanTensor, reads
+from mirage_formal.kernels.program.plan import PlanParam, PlanTensor, register_axes
 from mirage_formal.kernels.program.program import (
     GlobalVector,
     Int,
@@ -22,41 +22,41 @@ from mirage_formal.kernels.program.program import (
     Stmt,
     Value,
 )
-from mirage_formal.kernels.program.register_layout import EVERY, Axis, Digit, Distribution, run_of
+from mirage_formal.kernels.program.register_layout import EVERY, Axis, Digit, Distribution, contiguous_run
 
 Vars = tuple[IntExpr, ...]
 
 
-def name(number: int) -> str:
+def array_name(number: int) -> str:
     """Return the register array of a tensor."""
     return f"t{number}"
 
 
-def held(cx: Context, number: int) -> Distribution:
+def register_layout(cx: LoweringContext, number: int) -> Distribution:
     """Return the distribution of a tensor in registers."""
     found = cx.tensor(number).placement.registers
     assert found is not None
     return found
 
 
-def digit_value(cx: Context, digit: Digit) -> IntExpr:
+def digit_value(cx: LoweringContext, digit: Digit) -> IntExpr:
     """Return a digit of the thread number."""
     return cx.ix.mod(cx.ix.div(TID, digit.div), digit.extent)
 
 
-def place(cx: Context, over: Distribution, axis: Axis, at: Vars) -> IntExpr:
+def coordinate(cx: LoweringContext, over: Distribution, axis: Axis, at: Vars) -> IntExpr:
     """Return the coordinate of a thread's element along an axis."""
     threads = [cx.ix.mul(digit_value(cx, d), d.stride) for d in over.digits if d.axis is axis]
     slots = [cx.ix.mul(v, s.stride) for s, v in zip(over.slots, at, strict=True) if s.axis is axis]
     return cx.ix.add(*threads, *slots)
 
 
-def index(cx: Context, over: Distribution, at: Vars, axes: frozenset[Axis] = EVERY) -> IntExpr:
+def register_index(cx: LoweringContext, over: Distribution, at: Vars, axes: frozenset[Axis] = EVERY) -> IntExpr:
     """Return the register of an element, in a tensor that has only some of the axes."""
-    return number_of(cx, over, at, lambda i: over.slots[i].axis in axes)
+    return slot_number(cx, over, at, lambda i: over.slots[i].axis in axes)
 
 
-def number_of(cx: Context, over: Distribution, at: Vars, keep: Callable[[int], bool]) -> IntExpr:
+def slot_number(cx: LoweringContext, over: Distribution, at: Vars, keep: Callable[[int], bool]) -> IntExpr:
     """Return the mixed-radix number of the slots that are kept."""
     terms: list[IntExpr] = []
     step = 1
@@ -67,28 +67,29 @@ def number_of(cx: Context, over: Distribution, at: Vars, keep: Callable[[int], b
     return cx.ix.add(*reversed(terms))
 
 
-def over_slots(
-    cx: Context, over: Distribution, body: Callable[[Vars], Sequence[Stmt]], *, inner: int = 0
+def for_each_slot(
+    cx: LoweringContext, over: Distribution, body: Callable[[Vars], Sequence[Stmt]], *, inner: int = 0
 ) -> tuple[Stmt, ...]:
     """Return ``body`` for every register, unrolled; with ``inner`` the last slots are left to the body, as zeros."""
     count = len(over.slots) - inner
     at = [cx.iterator(slot.extent, "u") for slot in over.slots[:count]]
     out = tuple(body((*at, *(ZERO for _ in range(inner)))))
     for variable, slot in reversed(list(zip(at, over.slots, strict=False))):
-        out = loop(variable, slot.extent, out, unroll=True)
+        out = make_loop(variable, slot.extent, out, unroll=True)
     return out
 
 
-def position(cx: Context, tensor: PlanTensor, over: Distribution, at: Vars) -> tuple[IntExpr, IntExpr]:
+def element_position(cx: LoweringContext, tensor: PlanTensor, over: Distribution, at: Vars) -> tuple[IntExpr, IntExpr]:
     """Return (row, col) of a thread's element in a tensor that may have extent 1; always inside the tensor."""
     extents = dict(zip(Axis, tensor.extents(over.plane), strict=True))
     plane, row, col = (
-        ZERO if extent == 1 else cx.ix.clamped(place(cx, over, axis, at), extent) for axis, extent in extents.items()
+        ZERO if extent == 1 else cx.ix.clamped(coordinate(cx, over, axis, at), extent)
+        for axis, extent in extents.items()
     )
-    return row_of(cx, tensor, over, plane, row), col
+    return matrix_row(cx, tensor, over, plane, row), col
 
 
-def row_of(cx: Context, tensor: PlanTensor, over: Distribution, plane: IntExpr, row: IntExpr) -> IntExpr:
+def matrix_row(cx: LoweringContext, tensor: PlanTensor, over: Distribution, plane: IntExpr, row: IntExpr) -> IntExpr:
     """Return the row, in the whole tensor as one matrix, of a row of one of its planes."""
     if over.plane is None:
         return row
@@ -100,9 +101,9 @@ def row_of(cx: Context, tensor: PlanTensor, over: Distribution, plane: IntExpr, 
 class Operands:
     """A reader of a computation's operands over a distribution, one run of columns or rows at a time."""
 
-    def __init__(self, cx: Context, over: Distribution, result: PlanTensor) -> None:
+    def __init__(self, cx: LoweringContext, over: Distribution, result: PlanTensor) -> None:
         self.cx, self.over, self.result = cx, over, result
-        self.axis, self.run = run_of(over)
+        self.axis, self.run = contiguous_run(over)
         self.loaded: dict[int, str] = {}
         self.statements: list[Stmt] = []
 
@@ -110,18 +111,18 @@ class Operands:
         """Return an element; ``prepare`` must have been called for its run."""
         cx, tensor = self.cx, self.cx.tensor(number)
         if tensor.placement.registers is not None:
-            axes = reads(tensor, self.result, self.over)
+            axes = register_axes(tensor, self.result, self.over)
             if axes is not None:
-                return Reg(name(number), index(cx, self.over, at, axes))
+                return Reg(array_name(number), register_index(cx, self.over, at, axes))
         if number in self.loaded:
             return Reg(self.loaded[number], at[-1])
         if tensor.placement.inline:
             op = cx.definitions[number]
             if isinstance(op, Elementwise):
-                return apply(op, [self.value(n, at) for n in op.operands])
+                return apply_elementwise(op, [self.value(n, at) for n in op.operands])
             assert isinstance(op, Repeat)
             return self.value(op.operand, at)
-        return read(cx, number, *position(cx, tensor, self.over, at))
+        return read(cx, number, *element_position(cx, tensor, self.over, at))
 
     def prepare(self, numbers: Sequence[int], at: Vars) -> list[Stmt]:
         """Return the vector loads of one run, for operands that allow them."""
@@ -136,7 +137,7 @@ class Operands:
         cx, tensor = self.cx, self.cx.tensor(number)
         if number in self.loaded:
             return
-        if tensor.placement.registers is not None and reads(tensor, self.result, self.over) is not None:
+        if tensor.placement.registers is not None and register_axes(tensor, self.result, self.over) is not None:
             return
         if tensor.placement.inline:
             op = cx.definitions[number]
@@ -146,7 +147,7 @@ class Operands:
         if extent_of(tensor, self.axis) != extent_of(self.result, self.axis):
             return
         array = cx.fresh("v")
-        place = position(cx, tensor, self.over, at)
+        place = element_position(cx, tensor, self.over, at)
         found = vector_load(cx, number, (array, ZERO), place, (self.axis, self.run))
         if found:
             out.append(Registers(array, self.run))
@@ -154,7 +155,7 @@ class Operands:
             self.loaded[number] = array
 
 
-def read(cx: Context, number: int, row: IntExpr, col: IntExpr) -> Value:
+def read(cx: LoweringContext, number: int, row: IntExpr, col: IntExpr) -> Value:
     """Return one element of a tensor in shared or device memory."""
     tensor = cx.tensor(number)
     if tensor.placement.shared is not None:
@@ -168,7 +169,7 @@ def extent_of(tensor: PlanTensor, axis: Axis) -> int:
     return tensor.cols if axis is Axis.COL else tensor.rows
 
 
-def vector_width(cx: Context, number: int, run: tuple[Axis, int]) -> int:
+def vector_width(cx: LoweringContext, number: int, run: tuple[Axis, int]) -> int:
     """Return the elements of one vector access to a run of a tensor in memory; 1 if no vector access fits."""
     tensor = cx.tensor(number)
     axis, length = run
@@ -202,7 +203,7 @@ def device_width(param: PlanParam, tensor: PlanTensor, run: tuple[Axis, int]) ->
 
 
 def vector_load(
-    cx: Context, number: int, to: tuple[str, IntExpr], at: tuple[IntExpr, IntExpr], run: tuple[Axis, int]
+    cx: LoweringContext, number: int, to: tuple[str, IntExpr], at: tuple[IntExpr, IntExpr], run: tuple[Axis, int]
 ) -> list[Stmt]:
     """Load a run of columns or rows into consecutive registers; return no statements if no vector access fits.
 
@@ -222,7 +223,7 @@ def vector_load(
     out: list[Stmt] = []
     for part in range(0, length, width):
         register = cx.ix.add(first, Int(part))
-        row, col = along(cx, axis, at, part)
+        row, col = advance(cx, axis, at, part)
         if tensor.placement.shared is not None:
             placement = tensor.placement.shared
             out.append(SharedVector(array, register, placement.buffer, cx.shared_index(placement, row, col), width))
@@ -233,18 +234,18 @@ def vector_load(
             inside = cx.in_memory(tile, place)
             if inside != ONE:
                 out += [SetReg(array, cx.ix.add(register, Int(i)), Real(0.0)) for i in range(width)]
-            out += when(inside, (load,))
+            out += make_conditional(inside, (load,))
     return out
 
 
-def along(cx: Context, axis: Axis, at: tuple[IntExpr, IntExpr], by: int) -> tuple[IntExpr, IntExpr]:
+def advance(cx: LoweringContext, axis: Axis, at: tuple[IntExpr, IntExpr], by: int) -> tuple[IntExpr, IntExpr]:
     """Return (row, col) moved by ``by`` elements along an axis."""
     row, col = at
     return (row, cx.ix.add(col, Int(by))) if axis is Axis.COL else (cx.ix.add(row, Int(by)), col)
 
 
-def over_runs(
-    cx: Context,
+def for_each_run(
+    cx: LoweringContext,
     over: Distribution,
     result: int,
     operands: Sequence[int],
@@ -260,35 +261,39 @@ def over_runs(
         last = cx.iterator(source.run, "u")
         full = (*at[:-1], last)
         inner = body([source.value(n, full) for n in operands], full)
-        return (*before, *loop(last, source.run, inner, unroll=True))
+        return (*before, *make_loop(last, source.run, inner, unroll=True))
 
-    return over_slots(cx, over, run, inner=1 if source.run > 1 else 0)
+    return for_each_slot(cx, over, run, inner=1 if source.run > 1 else 0)
 
 
-def load(cx: Context, number: int) -> tuple[Stmt, ...]:
+def load(cx: LoweringContext, number: int) -> tuple[Stmt, ...]:
     """Load a tensor from memory into its registers."""
     tensor = cx.tensor(number)
-    over = held(cx, number)
-    axis, run = run_of(over)
+    over = register_layout(cx, number)
+    axis, run = contiguous_run(over)
 
     def body(at: Vars) -> tuple[Stmt, ...]:
-        to = (name(number), index(cx, over, at))
-        found = vector_load(cx, number, to, position(cx, tensor, over, at), (axis, run))
+        to = (array_name(number), register_index(cx, over, at))
+        found = vector_load(cx, number, to, element_position(cx, tensor, over, at), (axis, run))
         if found:
             return tuple(found)
         last = cx.iterator(run, "u") if run > 1 else None
         full = at if last is None else (*at[:-1], last)
-        item = SetReg(name(number), index(cx, over, full), read(cx, number, *position(cx, tensor, over, full)))
-        return (item,) if last is None else loop(last, run, (item,), unroll=True)
+        item = SetReg(
+            array_name(number),
+            register_index(cx, over, full),
+            read(cx, number, *element_position(cx, tensor, over, full)),
+        )
+        return (item,) if last is None else make_loop(last, run, (item,), unroll=True)
 
-    return over_slots(cx, over, body, inner=1 if run > 1 else 0)
+    return for_each_slot(cx, over, body, inner=1 if run > 1 else 0)
 
 
-def elementwise(cx: Context, op: Elementwise | Repeat, over: Distribution) -> tuple[Stmt, ...]:
+def elementwise(cx: LoweringContext, op: Elementwise | Repeat, over: Distribution) -> tuple[Stmt, ...]:
     """Return the statements of an elementwise operator, or of a repetition."""
 
     def body(values: list[Value], at: Vars) -> tuple[Stmt, ...]:
-        value = apply(op, values) if isinstance(op, Elementwise) else values[0]
-        return (SetReg(name(op.result), index(cx, over, at), value),)
+        value = apply_elementwise(op, values) if isinstance(op, Elementwise) else values[0]
+        return (SetReg(array_name(op.result), register_index(cx, over, at), value),)
 
-    return over_runs(cx, over, op.result, operands_of(op), body)
+    return for_each_run(cx, over, op.result, operands_of(op), body)

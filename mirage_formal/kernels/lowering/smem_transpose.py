@@ -17,18 +17,18 @@ from math import prod
 from typing import Final
 
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.kernels.lowering.context import BLOCK, TID, loop, when
+from mirage_formal.kernels.lowering.context import BLOCK, TID, make_conditional, make_loop
 from mirage_formal.kernels.lowering.strided_regions import (
     VECTOR_BYTES,
     Box,
     Layout,
     Operation,
     Run,
-    place,
+    locate,
     read,
-    widest,
+    vector_width,
 )
-from mirage_formal.kernels.program.index import Digits, Indices
+from mirage_formal.kernels.program.index import DigitBuilder, IndexBuilder
 from mirage_formal.kernels.program.integers import ZERO
 from mirage_formal.kernels.program.program import (
     Barrier,
@@ -81,7 +81,7 @@ def transpose_in_shared_memory(
         params: The operands and the result.
         number: The number of the tile among those tried; 0 is the one with the best estimate.
     """
-    staged = _staged(layout)
+    staged = _transposed_slots(layout)
     found = next(islice(_tiles(layout, staged, target, params), number, None), None)
     return None if found is None else _Writer(operation, layout, *found, params, staged).program(name)
 
@@ -101,12 +101,12 @@ def _tiles(
     if not staged or prod(layout.shape) < _FEW:
         return
     size = min(param.dtype.bytes for param in params)
-    orders = [_order(boxes[0]) for boxes in staged]
+    orders = [_stride_order(boxes[0]) for boxes in staged]
     run = _longest_run(layout, orders, size, target.sms)
     bytes_ = sum(params[boxes[0].operand].dtype.bytes for boxes in staged)
     tried: set[Shape] = set()
     for along, across in _RUNS:
-        tile = _with_runs(layout.shape, orders, max(1, int(run * along)), max(1, int(run * across)))
+        tile = _tile_with_runs(layout.shape, orders, max(1, int(run * along)), max(1, int(run * across)))
         grid = _grid(layout.shape, tile, target.limits.grid[1])
         fits = prod(tile) * bytes_ <= _SHARED_BYTES
         fits = fits and all(n <= most for (n, _), most in zip(grid, target.limits.grid, strict=True))
@@ -120,17 +120,17 @@ def _tiles(
 # --- what lies across ------------------------------------------------------------------------------------------------
 
 
-def _order(box: Box) -> tuple[int, ...]:
+def _stride_order(box: Box) -> tuple[int, ...]:
     """Return the dims of the result along which an operand's elements differ, the smallest stride first."""
     return tuple(sorted((d for d, s in enumerate(box.strides) if s), key=lambda d: (box.strides[d], -d)))
 
 
-def _across(box: Box) -> bool:
+def _is_transposed(box: Box) -> bool:
     """Return whether an operand is transposed: its smallest stride is not along the last dim of the result."""
-    return box.strides[-1] > 1 and _order(box)[0] != len(box.strides) - 1
+    return box.strides[-1] > 1 and _stride_order(box)[0] != len(box.strides) - 1
 
 
-def _staged(layout: Layout) -> list[tuple[Box, ...]]:
+def _transposed_slots(layout: Layout) -> list[tuple[Box, ...]]:
     """Return the boxes of each slot that goes through shared memory: all are transposed in the same order."""
     slots: dict[int, list[Box]] = {}
     for box in layout.boxes:
@@ -138,7 +138,7 @@ def _staged(layout: Layout) -> list[tuple[Box, ...]]:
     return [
         tuple(boxes)
         for boxes in slots.values()
-        if layout.shape and all(_across(box) and _order(box) == _order(boxes[0]) for box in boxes)
+        if layout.shape and all(_is_transposed(box) and _stride_order(box) == _stride_order(boxes[0]) for box in boxes)
     ]
 
 
@@ -146,7 +146,7 @@ def _longest_run(layout: Layout, orders: Sequence[Sequence[int]], size: int, sms
     """Return the longest run, a sector at least, that leaves a block for every other multiprocessor."""
     run = SECTOR // size
     for _ in range(16):
-        more = _with_runs(layout.shape, orders, 2 * run, 2 * run)
+        more = _tile_with_runs(layout.shape, orders, 2 * run, 2 * run)
         blocks = prod(-(-n // m) for n, m in zip(layout.shape, more, strict=True))
         if prod(more) * size > _TILE_BYTES or 2 * blocks < sms:
             break
@@ -154,7 +154,7 @@ def _longest_run(layout: Layout, orders: Sequence[Sequence[int]], size: int, sms
     return run
 
 
-def _with_runs(shape: Shape, orders: Sequence[Sequence[int]], along: int, across: int) -> Shape:
+def _tile_with_runs(shape: Shape, orders: Sequence[Sequence[int]], along: int, across: int) -> Shape:
     """Return a tile with runs of ``along`` elements along the result, and ``across`` along each order of its dims.
 
     Extents are powers of two, so that indices in a tile are cheap and the threads of a block divide its vectors.
@@ -224,7 +224,7 @@ def _conflicts(words: Iterable[int]) -> int:
     return max(map(len, banks.values()), default=0)
 
 
-def _arranged(tile: Shape, order: Sequence[int], width: int, out: int, size: int) -> tuple[int, int, int]:
+def _choose_pitch(tile: Shape, order: Sequence[int], width: int, out: int, size: int) -> tuple[int, int, int]:
     """Return (pitch, gap, grain) with the fewest bank conflicts of a warp's stores and loads, then the least memory.
 
     Args:
@@ -281,7 +281,7 @@ class _Writer:
         self.stages = list(self._stages(staged))
         least = min(prod(tile) // width for width in (self.out, *(stage.width for stage in self.stages)))
         self.threads = min(_MOST_THREADS, max(_WARP, least // _IN_FLIGHT))
-        self.ix = Indices({"tid": self.threads, **{axis: n for axis, (n, _) in zip(BLOCK, grid, strict=True)}})
+        self.ix = IndexBuilder({"tid": self.threads, **{axis: n for axis, (n, _) in zip(BLOCK, grid, strict=True)}})
         self.first = self._tile_start()
 
     def _width(self, staged: list[tuple[Box, ...]]) -> int:
@@ -298,12 +298,12 @@ class _Writer:
         tile, offset = self.tile, 0
         for number, boxes in enumerate(staged):
             dtype: DType = self.params[boxes[0].operand].dtype
-            order = tuple(d for d in (*self._still(boxes[0]), *reversed(_order(boxes[0]))) if tile[d] > 1)
+            order = tuple(d for d in (*self._still(boxes[0]), *reversed(_stride_order(boxes[0]))) if tile[d] > 1)
             near = order[-1]
-            width = min(widest(self.layout, box, near, VECTOR_BYTES // dtype.bytes) for box in boxes)
+            width = min(vector_width(self.layout, box, near, VECTOR_BYTES // dtype.bytes) for box in boxes)
             while tile[near] % width:
                 width //= 2
-            pitch, gap, grain = _arranged(tile, order, width, self.out, dtype.bytes)
+            pitch, gap, grain = _choose_pitch(tile, order, width, self.out, dtype.bytes)
             rows = prod(tile) // tile[-1]
             elements = rows * pitch + rows // width * gap
             buffer = SharedBuffer(f"tile{number}", dtype, elements, offset)
@@ -341,7 +341,7 @@ class _Writer:
         shared = tuple(stage.buffer for stage in self.stages)
         return Program(name, self.params, shared, grid, self.threads, (*body, Barrier(), *self._store(lanes)))
 
-    def _dealt(self, width: int, order: Sequence[int]) -> Shape:
+    def _vectors_per_dim(self, width: int, order: Sequence[int]) -> Shape:
         """Return the number of vectors of a tile along each dim in this order, the last innermost.
 
         A dim that lies wholly in the tile, and that one thread traverses, counts only its real elements: a condition on
@@ -356,7 +356,7 @@ class _Writer:
 
     def _each(self, width: int, order: Sequence[int]) -> int:
         """Return the vectors of a thread."""
-        return -(-prod(self._dealt(width, order)) // self.threads)
+        return -(-prod(self._vectors_per_dim(width, order)) // self.threads)
 
     def _vectors(self, width: int, order: Sequence[int]) -> tuple[IntExpr, IntExpr, tuple[IntExpr, ...]]:
         """Return (number of a thread's vector, condition that it exists, its coordinates in the tile).
@@ -365,12 +365,12 @@ class _Writer:
             width: Elements of a vector.
             order: The tile's dims; vectors lie along the last.
         """
-        ix, each, shape = self.ix, self._each(width, order), self._dealt(width, order)
+        ix, each, shape = self.ix, self._each(width, order), self._vectors_per_dim(width, order)
         u = ZERO if each == 1 else ix.variable(each, "u")
         number = ix.add(ix.mul(u, self.threads), TID)
         inside = ix.less(number, prod(shape))
         at: list[IntExpr] = [ZERO] * len(self.tile)
-        for d, coordinate in zip(order, Digits(ix).unravel(number, shape), strict=True):
+        for d, coordinate in zip(order, DigitBuilder(ix).unravel(number, shape), strict=True):
             at[d] = ix.mul(coordinate, width) if d == order[-1] else coordinate
         return u, inside, tuple(at)
 
@@ -388,10 +388,12 @@ class _Writer:
         there, inside = self._placed(at)
         found: list[Stmt] = []
         for box in stage.boxes:
-            condition, first = place(ix, self.layout, box, there)
+            condition, first = locate(ix, self.layout, box, there)
             run = Run(stage.width, box.strides[near], stage.width)
-            found += when(condition, read(ix, box, ix.mul(u, stage.width), first, run))
-        return loop(u, self._each(stage.width, stage.order), when(ix.both((vector, inside)), found), unroll=True)
+            found += make_conditional(condition, read(ix, box, ix.mul(u, stage.width), first, run))
+        return make_loop(
+            u, self._each(stage.width, stage.order), make_conditional(ix.both((vector, inside)), found), unroll=True
+        )
 
     def _along(self, lanes: dict[int, int]) -> Iterator[Stmt]:
         """Load the operands that are contiguous along the result, or repeated."""
@@ -403,10 +405,12 @@ class _Writer:
         found: list[Stmt] = []
         for box in self.direct:
             n = lanes[box.slot]
-            wide = min(n, widest(self.layout, box, last, VECTOR_BYTES // self.params[box.operand].dtype.bytes))
-            condition, first = place(ix, self.layout, box, there)
-            found += when(condition, read(ix, box, ix.mul(u, n), first, Run(n, box.strides[last], wide)))
-        yield from loop(u, self._each(self.out, self.order), when(ix.both((vector, inside)), found), unroll=True)
+            wide = min(n, vector_width(self.layout, box, last, VECTOR_BYTES // self.params[box.operand].dtype.bytes))
+            condition, first = locate(ix, self.layout, box, there)
+            found += make_conditional(condition, read(ix, box, ix.mul(u, n), first, Run(n, box.strides[last], wide)))
+        yield from make_loop(
+            u, self._each(self.out, self.order), make_conditional(ix.both((vector, inside)), found), unroll=True
+        )
 
     def _put(self, stage: _Stage) -> tuple[Stmt, ...]:
         """Write a thread's share of a transposed operand to shared memory, element by element."""
@@ -415,8 +419,10 @@ class _Writer:
         k = ZERO if stage.width == 1 else ix.variable(stage.width, "k")
         at = (*at[:near], ix.add(at[near], k), *at[near + 1 :])
         value = Reg(f"v{stage.slot}", ix.add(ix.mul(u, stage.width), k))
-        items = loop(k, stage.width, (SharedWrite(stage.buffer.name, self._shared(stage, at), (value,)),), unroll=True)
-        return loop(u, self._each(stage.width, stage.order), when(vector, items), unroll=True)
+        items = make_loop(
+            k, stage.width, (SharedWrite(stage.buffer.name, self._shared(stage, at), (value,)),), unroll=True
+        )
+        return make_loop(u, self._each(stage.width, stage.order), make_conditional(vector, items), unroll=True)
 
     def _shared(self, stage: _Stage, at: Sequence[IntExpr]) -> IntExpr:
         """Return the position of a tile element in its buffer."""
@@ -446,7 +452,9 @@ class _Writer:
                 found.append(SharedVector(f"s{slot}", Int(k), buffer, ix.add(start, Int(k)), grain))
         values = tuple(self.operation([given[slot][k] for slot in sorted(given)]) for k in range(self.out))
         found.append(GlobalWrite("Out", ix.ravel(there, self.layout.steps), values))
-        yield from loop(u, self._each(self.out, self.order), when(ix.both((vector, inside)), found), unroll=True)
+        yield from make_loop(
+            u, self._each(self.out, self.order), make_conditional(ix.both((vector, inside)), found), unroll=True
+        )
 
 
 __all__ = ["transpose_in_shared_memory"]

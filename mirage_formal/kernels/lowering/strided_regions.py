@@ -13,8 +13,8 @@ from typing import NamedTuple
 from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, MOVES, OpKind
 from mirage_formal.graph.types import DTensor, Shape, row_major
-from mirage_formal.kernels.lowering.context import LOWEST, loop
-from mirage_formal.kernels.program.index import Indices
+from mirage_formal.kernels.lowering.context import LOWEST, make_loop
+from mirage_formal.kernels.program.index import IndexBuilder
 from mirage_formal.kernels.program.integers import ONE, ZERO, negate
 from mirage_formal.kernels.program.program import (
     Apply,
@@ -153,7 +153,7 @@ def layout_of(op: Op, operands: tuple[Operand, ...], result: DTensor) -> Layout:
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def place(ix: Indices, layout: Layout, box: Box, at: tuple[IntExpr, ...]) -> tuple[IntExpr, IntExpr]:
+def locate(ix: IndexBuilder, layout: Layout, box: Box, at: tuple[IntExpr, ...]) -> tuple[IntExpr, IntExpr]:
     """Return (condition that a box holds an element of the result, position of the element in the operand).
 
     Args:
@@ -171,7 +171,7 @@ def place(ix: Indices, layout: Layout, box: Box, at: tuple[IntExpr, ...]) -> tup
     return condition, ix.add(ix.ravel(at, box.strides), Int(box.offset))
 
 
-def widest(layout: Layout, box: Box, dim: int, most: int) -> int:
+def vector_width(layout: Layout, box: Box, dim: int, most: int) -> int:
     """Return the elements of one load of an operand along a dim of the result: a power of two, at most ``most``.
 
     The width divides all other strides of the box, its offset, its bounds, and the extent of the dim.
@@ -199,7 +199,7 @@ class Run(NamedTuple):
     wide: int
 
 
-def read(ix: Indices, box: Box, to: IntExpr, first: IntExpr, run: Run) -> tuple[Stmt, ...]:
+def read(ix: IndexBuilder, box: Box, to: IntExpr, first: IntExpr, run: Run) -> tuple[Stmt, ...]:
     """Load elements of an operand into the registers of its slot.
 
     Args:
@@ -215,7 +215,7 @@ def read(ix: Indices, box: Box, to: IntExpr, first: IntExpr, run: Run) -> tuple[
         return tuple(GlobalVector(array, ix.add(to, Int(k)), param, ix.add(first, Int(k)), run.wide) for k in parts)
     k = ZERO if run.lanes == 1 else ix.variable(run.lanes, "k")
     item = SetReg(array, ix.add(to, k), GlobalRead(param, ix.add(first, ix.mul(k, run.step))))
-    return loop(k, run.lanes, (item,), unroll=True)
+    return make_loop(k, run.lanes, (item,), unroll=True)
 
 
 class Operation(NamedTuple):
@@ -234,10 +234,10 @@ class Operation(NamedTuple):
         """Return an element of the result, from those of the operands."""
         if self.finite:
             given = [given[0], Combine(BinaryFn.MAX, given[1], Real(LOWEST))]
-        return _mapped(self.op, given)
+        return _apply_operator(self.op, given)
 
 
-def _mapped(op: Op, given: Sequence[Value]) -> Value:
+def _apply_operator(op: Op, given: Sequence[Value]) -> Value:
     kind, attrs = op.kind, op.attrs
     if attrs.value is not None:
         given = [*given, Real(float(attrs.value))]

@@ -10,7 +10,7 @@ from mirage_formal.logic.terms import Add, Const, Expr, Mul, Sum, Unary
 _MINUS_ONE = Const(Fraction(-1))
 
 
-def normalize(term: Hashable) -> bool:
+def is_log_softmax(term: Hashable) -> bool:
     """Return whether a term has the form s - log sum exp(s) of a log-softmax.
 
     The form s - (m + log sum exp(s - m)) counts as well, for any m. No element is above 0, for each is a term of its
@@ -28,27 +28,27 @@ def normalize(term: Hashable) -> bool:
     """
     match term:
         case Add(scores, Mul(factor, below)) if factor is _MINUS_ONE:
-            return any(total == Unary("exp", part) for total, part in _totals(scores, below))
+            return any(total == Unary("exp", part) for total, part in _log_arguments(scores, below))
     return False
 
 
-def _totals(scores: Expr, below: Expr) -> Iterator[tuple[Expr, Expr]]:
+def _log_arguments(scores: Expr, below: Expr) -> Iterator[tuple[Expr, Expr]]:
     """Yield each summed term under a subtracted logarithm, with the scores whose exponentials it should be."""
     match below:
         case Unary("log", total):
-            yield _summed(total), scores
+            yield _sum_body(total), scores
         case Add(left, right):
             for logarithm, rest in ((left, right), (right, left)):
                 match logarithm:
                     case Unary("log", total):
-                        yield _summed(total), Add(scores, Mul(_MINUS_ONE, rest))
+                        yield _sum_body(total), Add(scores, Mul(_MINUS_ONE, rest))
 
 
-def _summed(total: Expr) -> Expr:
+def _sum_body(total: Expr) -> Expr:
     """Return the body of nested sums; a term that is no sum is returned unchanged."""
     while isinstance(total, Sum):
         total = total.body
     return total
 
 
-__all__ = ["normalize"]
+__all__ = ["is_log_softmax"]

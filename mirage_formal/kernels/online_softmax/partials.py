@@ -1,8 +1,8 @@
 """Rewrites that prepare a graph for its stable form, without a change of its results.
 
 Partial sums of the keys of one row must be weighted before they are summed, one weight per part. Block graphs have no
-reshape, so the parts must lie along a dim of their own. ``move`` makes blocks write them there, and rewrites the kernel
-that reads them. ``hoist`` moves an exponential into the kernels that read it.
+reshape, so the parts must lie along a dim of their own. ``move_parts`` makes blocks write them there, and rewrites the
+kernel that reads them. ``hoist_exponential`` moves an exponential into the kernels that read it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from mirage_formal.graph.graph import (
     KernelGraph,
     Op,
     OutputSaver,
-    numbered,
+    enumerate_results,
 )
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, STensor
-from mirage_formal.kernels.online_softmax.shapes import Stop
+from mirage_formal.kernels.online_softmax.shapes import NoStableForm
 
 # --- exponentials that leave a kernel --------------------------------------------------------------------------------
 
 
-def hoist(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
+def hoist_exponential(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
     """Return the graph with an exponential computed in the kernels that read it; unused operators keep their places.
 
     Args:
@@ -41,11 +41,11 @@ def hoist(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
     Raises:
         Stop: The exponential is not a result of the kernel, or no reader can compute it.
     """
-    items = list(numbered(len(graph.inputs), graph.ops))
+    items = list(enumerate_results(len(graph.inputs), graph.ops))
     first, op = items[kernel]
     made = op.graph.ops[number] if isinstance(op, GraphDefined) else op
     if not isinstance(made, Op) or made.kind is not OpKind.EXP:
-        raise Stop("what is selected of an exponential leaves its kernel and is summed in another")
+        raise NoStableForm("what is selected of an exponential leaves its kernel and is summed in another")
     if isinstance(op, Op):
         results, source = {first}, op.operands[0]
     else:
@@ -53,7 +53,7 @@ def hoist(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
         results = {first + r for r, saver in enumerate(op.graph.outputs) if saver.operand == tensor}
         (source,) = op.graph.ops[number].operands
     if not results:
-        raise Stop("an exponential is worked on before it leaves its kernel and is summed in another")
+        raise NoStableForm("an exponential is worked on before it leaves its kernel and is summed in another")
     readers = [k for k, (_, reader) in enumerate(items) if set(reader.operands) & results]
     ops = list(graph.ops)
     if isinstance(op, GraphDefined):
@@ -66,7 +66,7 @@ def hoist(graph: KernelGraph, kernel: int, number: int) -> KernelGraph:
             # Whoever is no block graph reads it from a kernel operator.
             return _with_kernel_exp(replace(graph, ops=tuple(ops)), kernel, sorted(results))
     if not any(isinstance(graph.ops[k], GraphDefined) for k in readers):
-        raise Stop("an exponential cannot be formed nearer to its sum")
+        raise NoStableForm("an exponential cannot be formed nearer to its sum")
     for k in readers:
         reader = ops[k]
         if isinstance(reader, GraphDefined):
@@ -104,13 +104,13 @@ def _with_exp(op: GraphDefined, iterators: Sequence[int]) -> GraphDefined:
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
-    """The layout of partial results before and after ``move``.
+class _PartLayout:
+    """The layout of partial results before and after ``move_parts``.
 
     Attributes:
         old: The dim along which parts were concatenated.
         tile: The extent of one part along it.
-        new: The dim along which they lie after ``move``, as its least significant digit.
+        new: The dim along which they lie after ``move_parts``, as its least significant digit.
     """
 
     old: int
@@ -118,7 +118,7 @@ class _Parts:
     new: int
 
 
-def move(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> KernelGraph:
+def move_parts(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> KernelGraph:
     """Return the graph with the partial results that a kernel reads laid out along a dim of their own.
 
     Args:
@@ -131,7 +131,7 @@ def move(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> KernelGrap
         Stop: There is no such dim, or an operator of the kernel has no counterpart in the other layout.
     """
     types = kernel_types(graph)
-    items = list(numbered(len(graph.inputs), graph.ops))
+    items = list(enumerate_results(len(graph.inputs), graph.ops))
     reader = graph.ops[kernel]
     assert isinstance(reader, GraphDefined)
     tensor = reader.operands[iterator]
@@ -139,11 +139,11 @@ def move(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> KernelGrap
         ((k, n, item) for k, (n, item) in enumerate(items) if n <= tensor < n + item.results), (-1, 0, None)
     )
     if not isinstance(op, GraphDefined):
-        raise Stop("expected partial results of a graph-defined kernel")
+        raise NoStableForm("expected partial results of a graph-defined kernel")
     mine = set(range(first, first + op.results))
     if set(graph.outputs) & mine:
-        raise Stop("partial results are results of the program")
-    made, parts = _written(op, types, tensor - first, dim)
+        raise NoStableForm("partial results are results of the program")
+    made, parts = _relocate_parts(op, types, tensor - first, dim)
     known = {number: parts[number - first] for number in mine}
     ops = list(graph.ops)
     ops[maker] = made
@@ -151,45 +151,47 @@ def move(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> KernelGrap
         if not set(other.operands) & mine:
             continue
         if isinstance(other, Op):
-            raise Stop("partial results in which several elements form one part are read by a kernel operator")
-        ops[k] = _Reader(other, types, known, _axes_before(made)).made()
+            raise NoStableForm("partial results in which several elements form one part are read by a kernel operator")
+        ops[k] = _ReaderRewriter(other, types, known, _preceding_blocks(made)).made()
     return replace(graph, ops=tuple(ops))
 
 
-def _axes_before(op: GraphDefined) -> int:
+def _preceding_blocks(op: GraphDefined) -> int:
     """Return the number of blocks along the first two grid axes that split the same dim as the last axis."""
     omap = op.graph.outputs[0].omap
     return prod(extent for extent, dim in zip(op.graph.grid[:2], omap[:2], strict=True) if dim == omap[2])
 
 
-def _written(op: GraphDefined, types: Sequence[DTensor], result: int, dim: int) -> tuple[GraphDefined, list[_Parts]]:
+def _relocate_parts(
+    op: GraphDefined, types: Sequence[DTensor], result: int, dim: int
+) -> tuple[GraphDefined, list[_PartLayout]]:
     """Return the kernel that writes its parts along a dim of their own by the last grid axis, and their layouts."""
     block = op.graph
     tiles = block_types(block, tuple(types[n] for n in op.operands))
     shapes = [tiles[saver.operand].shape for saver in block.outputs]
     joined = [a for a in range(3) if block.grid[a] > 1 and block.outputs[result].omap[a] == dim]
     if len(joined) != 1:
-        raise Stop("parts are joined by several grid axes, or by none")
+        raise NoStableForm("parts are joined by several grid axes, or by none")
     (axis,) = joined
     free = [n for n in range(len(shapes[0])) if all(n < len(s) and s[n] == 1 for s in shapes)]
     free = [n for n in free if all(saver.omap[axis] != n for saver in block.outputs)]
     if not free:
-        raise Stop("no dim is free for the parts")
+        raise NoStableForm("no dim is free for the parts")
     order = [a for a in range(3) if a != axis] + [axis]
     for dims in (*(i.imap for i in block.inputs), *(s.omap for s in block.outputs)):
         if dims[axis] is not None and dims.count(dims[axis]) > 1:
-            raise Stop("the grid axis of the parts shares a dim with another")
+            raise NoStableForm("the grid axis of the parts shares a dim with another")
 
     def mapped(dims: DimMap, last: int | None) -> DimMap:
         x, y = (dims[a] for a in order[:2])
         return (x, y, last)
 
     grid: Dim3 = (block.grid[order[0]], block.grid[order[1]], block.grid[axis])
-    parts: list[_Parts] = []
+    parts: list[_PartLayout] = []
     for saver, shape in zip(block.outputs, shapes, strict=True):
         old = saver.omap[axis]
         assert old is not None
-        parts.append(_Parts(old, shape[old], free[0]))
+        parts.append(_PartLayout(old, shape[old], free[0]))
     changed = replace(
         block,
         grid=grid,
@@ -199,10 +201,10 @@ def _written(op: GraphDefined, types: Sequence[DTensor], result: int, dim: int) 
     return replace(op, graph=changed), parts
 
 
-class _Reader:
+class _ReaderRewriter:
     """A rewriter of a kernel that reads parts."""
 
-    def __init__(self, op: GraphDefined, types: Sequence[DTensor], parts: dict[int, _Parts], before: int) -> None:
+    def __init__(self, op: GraphDefined, types: Sequence[DTensor], parts: dict[int, _PartLayout], before: int) -> None:
         self._op = op
         self._types = types
         self._parts = parts
@@ -220,20 +222,20 @@ class _Reader:
             self._iterator(i, p, axis, n) for i, p, n in zip(block.inputs, found, self._op.operands, strict=True)
         )
         tiles = block_types(block, tuple(self._types[n] for n in self._op.operands))
-        values: list[tuple[int, _Parts | None]] = list(enumerate(found))
-        for number, item in numbered(len(block.inputs), block.ops):
+        values: list[tuple[int, _PartLayout | None]] = list(enumerate(found))
+        for number, item in enumerate_results(len(block.inputs), block.ops):
             assert isinstance(item, Op)
             values.append(self._apply(item, [values[n] for n in item.operands], block, tiles[number]))
         if any(values[saver.operand][1] is not None for saver in block.outputs):
-            raise Stop("parts leave the kernel that reads them")
+            raise NoStableForm("parts leave the kernel that reads them")
         savers = tuple(
-            OutputSaver(values[s.operand][0], _at(s.omap, axis, new if axis is not None else None))
+            OutputSaver(values[s.operand][0], _replace_axis(s.omap, axis, new if axis is not None else None))
             for s in block.outputs
         )
         changed = replace(block, grid=grid, inputs=inputs, ops=tuple(self._ops), outputs=savers)
         return replace(self._op, graph=changed)
 
-    def _grid(self, parts: Sequence[_Parts | None], new: int) -> tuple[Dim3, int | None]:
+    def _grid(self, parts: Sequence[_PartLayout | None], new: int) -> tuple[Dim3, int | None]:
         """Return the grid, and the axis that runs over the digits before the parts; None if there are none."""
         block = self._op.graph
         if self._before == 1:
@@ -241,33 +243,35 @@ class _Reader:
         maps = [i.imap for i, p in zip(block.inputs, parts, strict=True) if p is not None]
         split = [a for a in range(3) if block.grid[a] > 1 and all(m[a] == new for m in maps)]
         if len(split) > 1 or any(m[a] == new for m in maps for a in range(3) if block.grid[a] > 1 and a not in split):
-            raise Stop("several grid axes split the dim that the parts shall have")
+            raise NoStableForm("several grid axes split the dim that the parts shall have")
         axis = split[0] if split else next((a for a in range(3) if block.grid[a] == 1), None)
         if axis is None:
-            raise Stop("no grid axis is free to tell rows apart")
+            raise NoStableForm("no grid axis is free to tell rows apart")
         if split and (
             self._before % block.grid[axis]
             or any(m[axis] != new for m in (*(i.imap for i in block.inputs), *(s.omap for s in block.outputs)))
         ):
-            raise Stop("a grid axis splits other dims as well")
+            raise NoStableForm("a grid axis splits other dims as well")
         sizes = list(block.grid)
         sizes[axis] = self._before
         return (sizes[0], sizes[1], sizes[2]), axis
 
-    def _iterator(self, iterator: InputIterator, parts: _Parts | None, axis: int | None, tensor: int) -> InputIterator:
+    def _iterator(
+        self, iterator: InputIterator, parts: _PartLayout | None, axis: int | None, tensor: int
+    ) -> InputIterator:
         if parts is None:
             if axis is None or self._op.graph.grid[axis] > 1:
                 return iterator
             new = next(iter(self._parts.values())).new
             wide = new < len(self._types[tensor].shape) and self._types[tensor].shape[new] > 1
-            return InputIterator(_at(iterator.imap, axis, new if wide else None), iterator.fmap)
+            return InputIterator(_replace_axis(iterator.imap, axis, new if wide else None), iterator.fmap)
         grid = self._op.graph.grid
         if any(dim == parts.old for dim, extent in zip(iterator.imap, grid, strict=True) if extent > 1):
-            raise Stop("a grid axis splits the parts of a sum")
+            raise NoStableForm("a grid axis splits the parts of a sum")
         if iterator.fmap == parts.new:
-            raise Stop("the loop splits the dim that the parts shall have")
+            raise NoStableForm("the loop splits the dim that the parts shall have")
         fmap = parts.new if iterator.fmap == parts.old else iterator.fmap
-        return InputIterator(_at(iterator.imap, axis, parts.new), fmap)
+        return InputIterator(_replace_axis(iterator.imap, axis, parts.new), fmap)
 
     def _emit(self, kind: OpKind, *operands: int, attrs: Attrs = NO_ATTRS) -> int:
         op = Op(kind, operands, attrs)
@@ -278,31 +282,31 @@ class _Reader:
     def _apply(
         self,
         op: Op,
-        operands: list[tuple[int, _Parts | None]],
+        operands: list[tuple[int, _PartLayout | None]],
         block: BlockGraph,
         result: STensor,
-    ) -> tuple[int, _Parts | None]:
+    ) -> tuple[int, _PartLayout | None]:
         parts = [p for _, p in operands if p is not None]
         numbers = tuple(n for n, _ in operands)
         if op.results != 1:
-            raise Stop(f"{op.kind.value} of partial results")
+            raise NoStableForm(f"{op.kind.value} of partial results")
         if not parts:
             return self._emit(op.kind, *numbers, attrs=op.attrs), None
         if any(p != parts[0] for p in parts):
-            raise Stop("partial results of different layouts meet")
+            raise NoStableForm("partial results of different layouts meet")
         part, last = parts[0], len(result.shape) - 1
         if SPECS[op.kind].elementwise or op.kind is OpKind.ACCUM_SUM:
             if len(parts) != len(operands):
-                raise Stop("partial results meet what is none")
+                raise NoStableForm("partial results meet what is none")
             return self._emit(op.kind, *numbers, attrs=op.attrs), part
         along = last if op.attrs.dim is None else op.attrs.dim
         if along == part.new:
-            raise Stop("a sum along the dim that the parts shall have")
+            raise NoStableForm("a sum along the dim that the parts shall have")
         if op.kind in (OpKind.SUM, OpKind.ACCUM_SUM_LAST) and along != part.old:
             return self._emit(op.kind, *numbers, attrs=op.attrs), part
         return self._sum(op.kind, numbers[0], part, block.reduction_dimx), None
 
-    def _sum(self, kind: OpKind, number: int, part: _Parts, dimx: int) -> int:
+    def _sum(self, kind: OpKind, number: int, part: _PartLayout, dimx: int) -> int:
         """Emit a sum over all parts."""
         folded = self._emit(OpKind.SUM, number, attrs=Attrs(dim=part.new))
         match kind:
@@ -315,10 +319,10 @@ class _Reader:
             case OpKind.ACCUM_SUM_TO_DIMX if dimx == part.tile:
                 return self._emit(OpKind.ACCUM_SUM, folded)
             case _:
-                raise Stop(f"{kind.value} of partial results")
+                raise NoStableForm(f"{kind.value} of partial results")
 
 
-def _at(dims: DimMap, axis: int | None, dim: int | None) -> DimMap:
+def _replace_axis(dims: DimMap, axis: int | None, dim: int | None) -> DimMap:
     """Return the dim map with another dim for one axis."""
     x, y, z = (dim if a == axis else d for a, d in enumerate(dims))
     return (x, y, z)

@@ -37,12 +37,12 @@ class Together:
         return self._first[number]
 
 
-def makers(graph: KernelGraph) -> list[int]:
+def producers(graph: KernelGraph) -> list[int]:
     """Return the number of the operator that produces each tensor of a graph; -1 for inputs."""
     return [-1] * len(graph.inputs) + [k for k, op in enumerate(graph.ops) for _ in range(op.results)]
 
 
-def runs(graph: KernelGraph, together: Together, changed: Iterable[int]) -> tuple[Run, ...]:
+def group_operators(graph: KernelGraph, together: Together, changed: Iterable[int]) -> tuple[Run, ...]:
     """Return all operators of a graph as groups in topological order.
 
     Sets that depend on one another, directly or through other operators, are merged.
@@ -54,7 +54,7 @@ def runs(graph: KernelGraph, together: Together, changed: Iterable[int]) -> tupl
         together: Sets of its operators; this function merges them further.
         changed: The operators that change; so do their sets.
     """
-    made, marked = makers(graph), set(changed)
+    made, marked = producers(graph), set(changed)
     while True:
         sets: dict[int, list[int]] = {}
         for n in range(len(graph.ops)):
@@ -70,7 +70,7 @@ def runs(graph: KernelGraph, together: Together, changed: Iterable[int]) -> tupl
             del left[first]
         if not left:
             break
-        together.join(_cycle({first: needs[first].intersection(left) for first in left}))
+        together.join(_find_cycle({first: needs[first].intersection(left) for first in left}))
     found: list[Run] = []
     for first in order:
         run = Run(tuple(sets[first]), not marked.isdisjoint(sets[first]))
@@ -80,7 +80,7 @@ def runs(graph: KernelGraph, together: Together, changed: Iterable[int]) -> tupl
     return tuple(found)
 
 
-def _cycle(needs: dict[int, set[int]]) -> Sequence[int]:
+def _find_cycle(needs: dict[int, set[int]]) -> Sequence[int]:
     """Return a cycle of the dependence graph, in order; every given set depends on another."""
     path = [next(iter(needs))]
     while (after := min(needs[path[-1]])) not in path:
@@ -88,4 +88,4 @@ def _cycle(needs: dict[int, set[int]]) -> Sequence[int]:
     return path[path.index(after) :]
 
 
-__all__ = ["Run", "Together", "makers", "runs"]
+__all__ = ["Run", "Together", "group_operators", "producers"]

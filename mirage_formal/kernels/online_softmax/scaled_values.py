@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import KernelOp, Op
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.rules import device_results, shared_results
 from mirage_formal.graph.types import DTensor, DType, STensor, broadcast
-from mirage_formal.kernels.online_softmax.shapes import Stop, regroup
+from mirage_formal.kernels.online_softmax.shapes import NoStableForm, reshape_shift
 
 #: The loop, as a member of the dims that a maximum is taken over.
 LOOP: Final = -1
@@ -96,7 +96,7 @@ _T = TypeVar("_T", STensor, DTensor)
 
 
 @dataclass(frozen=True, slots=True)
-class _Plain:
+class _PlainExponential:
     """An exponential without a shift, or a masked selection of it.
 
     Attributes:
@@ -111,7 +111,7 @@ class _Plain:
 
 
 @dataclass(slots=True)
-class Level(Generic[_T]):
+class GraphBuilder(Generic[_T]):
     """A builder of a new kernel or block graph; an operator that it already holds is not added again.
 
     Attributes:
@@ -139,7 +139,7 @@ class Level(Generic[_T]):
     ops: list[KernelOp] = field(default_factory=list)
     known: dict[Op, int] = field(default_factory=dict)
     incomplete: set[Origin] = field(default_factory=set)
-    plain: dict[int, _Plain] = field(default_factory=dict)
+    plain: dict[int, _PlainExponential] = field(default_factory=dict)
     exponents: dict[int, Hashable] = field(default_factory=dict)
     unshifted: dict[int, Value] = field(default_factory=dict)
     values: dict[int, Value] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class Level(Generic[_T]):
         if op not in self.known:
             results = self.rule(kind, attrs, tuple(self.types[n] for n in operands))
             if isinstance(results, str):
-                raise Stop(f"{kind.value}: {results}")
+                raise NoStableForm(f"{kind.value}: {results}")
             self.known[op] = len(self.types)
             self.makers[len(self.types)] = op
             self.ops.append(op)
@@ -182,7 +182,7 @@ class Level(Generic[_T]):
             return
         for origin in sorted(value.raw):
             if value.lost:
-                raise Stop(
+                raise NoStableForm(
                     "dims are rearranged, or elements selected in another way, between an exponential and its sum"
                 )
             raise Need(origin, dim)
@@ -221,7 +221,7 @@ class Level(Generic[_T]):
         weight = self.emit(OpKind.EXP, self.emit(OpKind.SUB, exponent, top))
         if number is not None:
             if broadcast(self.shape(number), self.shape(weight)) != self.shape(number):
-                raise Stop("a partial result and its shift are laid out differently")
+                raise NoStableForm("a partial result and its shift are laid out differently")
             weight = self.emit(OpKind.MUL, number, self.cast(weight, self.types[number].dtype))
         found = replace(
             shift,
@@ -300,7 +300,7 @@ class Level(Generic[_T]):
     def _exponential(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> Value:
         """Return an exponential without a shift."""
         found, wide = self._emitted(op, operands)
-        self.plain[found] = _Plain(operands[0].number, key)
+        self.plain[found] = _PlainExponential(operands[0].number, key)
         self.keys[origin] = self.exponents[found] = key
         return Value(found, raw=frozenset({origin}), moving=operands[0].moving, wide=wide)
 
@@ -363,8 +363,8 @@ class Level(Generic[_T]):
             return Value(number, raw=value.raw, moving=moving, lost=lost, wide=wide)
         key = self.exponents[number] = self.keys[origin] = ("selected", mask, exponent)
         if value.number in self.plain:
-            inner: _Plain = self.plain[value.number]
-            self.plain[number] = _Plain(inner.scores, key, (chooses.number, *inner.masks))
+            inner: _PlainExponential = self.plain[value.number]
+            self.plain[number] = _PlainExponential(inner.scores, key, (chooses.number, *inner.masks))
         return Value(number, raw=frozenset({origin}), moving=moving, wide=wide)
 
     def _shifted(self, number: int, masks: tuple[int, ...], shift: Shift) -> Value:
@@ -501,7 +501,7 @@ class Level(Generic[_T]):
                 return replace(first.shift, tensor=self.emit(kind, first.shift.tensor, attrs=op.attrs))
             case OpKind.RESHAPE if first.shift is not None:
                 assert op.attrs.shape is not None
-                shape = regroup(self.shape(first.number), self.shape(first.shift.tensor), op.attrs.shape)
+                shape = reshape_shift(self.shape(first.number), self.shape(first.shift.tensor), op.attrs.shape)
                 return replace(first.shift, tensor=self.emit(kind, first.shift.tensor, attrs=Attrs(shape=shape)))
             case OpKind.SQUARE if first.shift is not None:
                 return self._squared(first.shift)
@@ -527,14 +527,14 @@ class Level(Generic[_T]):
     def _only(self, op: Op, shifts: list[Shift | None]) -> Shift | None:
         found = [shift for shift in shifts if shift is not None]
         if len(found) > 1:
-            raise Stop(f"{op.kind.value} of two sums of exponentials")
+            raise NoStableForm(f"{op.kind.value} of two sums of exponentials")
         return found[0] if found else None
 
     def _quotient(self, above: Shift | None, below: Shift | None) -> Shift | None:
         if below is None:
             return above
         if above is None or above.key != below.key:
-            raise Stop("a quotient whose parts are not sums of the same exponentials")
+            raise NoStableForm("a quotient whose parts are not sums of the same exponentials")
         return None
 
     def _common(self, op: Op, shifts: list[Shift | None]) -> Shift | None:
@@ -542,7 +542,7 @@ class Level(Generic[_T]):
             return None
         if op.kind in (OpKind.ADD, OpKind.SUB, OpKind.SELECT) and shifts[0] == shifts[1]:
             return shifts[0]
-        raise Stop(f"{op.kind.value} of a sum of exponentials")
+        raise NoStableForm(f"{op.kind.value} of a sum of exponentials")
 
     def _accumulated(self, op: Op, operands: tuple[Value, ...]) -> Value:
         """Return the result of an accumulator."""
@@ -551,7 +551,7 @@ class Level(Generic[_T]):
         summing = kind in _LAST or kind in (OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_TO_DIMX)
         if not summing:
             if any(v.shift is not None for v in operands):
-                raise Stop(f"{kind.value} of a sum of exponentials")
+                raise NoStableForm(f"{kind.value} of a sum of exponentials")
             raw = value.raw if kind is OpKind.ACCUM_CONCAT else frozenset()
             return Value(self.emit(kind, *before, attrs=op.attrs), raw=raw)
         if kind is not OpKind.ACCUM_SUM:
@@ -589,15 +589,15 @@ class Level(Generic[_T]):
                 return self.emit(_RESCALED[kind], number, factor)
 
 
-def kernel_level(maxima: Maxima) -> Level[DTensor]:
+def kernel_builder(maxima: Maxima) -> GraphBuilder[DTensor]:
     """Return a builder of an empty kernel graph."""
-    return Level(device_results, None, maxima)
+    return GraphBuilder(device_results, None, maxima)
 
 
-def block_level(context: BlockContext, maxima: Maxima, tiles: list[STensor]) -> Level[STensor]:
+def block_builder(context: BlockContext, maxima: Maxima, tiles: list[STensor]) -> GraphBuilder[STensor]:
     """Return a builder of a block graph that holds only the tiles of its input iterators."""
 
     def rule(kind: OpKind, attrs: Attrs, types: tuple[STensor, ...]) -> tuple[STensor, ...] | str:
         return shared_results(kind, attrs, types, context)
 
-    return Level(rule, context, maxima, list(tiles))
+    return GraphBuilder(rule, context, maxima, list(tiles))

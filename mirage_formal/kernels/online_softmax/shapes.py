@@ -7,11 +7,11 @@ from math import prod
 from mirage_formal.graph.types import Shape
 
 
-class Stop(Exception):
+class NoStableForm(Exception):
     """This rewriting finds no stable form; the text gives the reason."""
 
 
-def regroup(whole: Shape, part: Shape, target: Shape) -> Shape:
+def reshape_shift(whole: Shape, part: Shape, target: Shape) -> Shape:
     """Return the shape of a shift when its value is reshaped.
 
     Along dims that are merged or split together, a shift must differ only between runs of consecutive elements.
@@ -40,12 +40,12 @@ def regroup(whole: Shape, part: Shape, target: Shape) -> Shape:
         constant = False
         for extent, kept in zip(whole[i:j], part[i:j], strict=True):
             if constant and kept != 1:
-                raise Stop("a reshape that mixes dims of a sum of exponentials")
+                raise NoStableForm("a reshape that mixes dims of a sum of exponentials")
             constant = constant or kept != extent
         for extent in target[len(found) : k]:
             kept = extent if runs % extent == 0 else runs
             if extent % kept:
-                raise Stop("a reshape that mixes dims of a sum of exponentials")
+                raise NoStableForm("a reshape that mixes dims of a sum of exponentials")
             found.append(kept)
             runs //= kept
         i = j

@@ -19,7 +19,7 @@ from typing import Final
 from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import block_outputs, faults, kernel_types
-from mirage_formal.graph.edit import inline_blocks, pruned
+from mirage_formal.graph.edit import eliminate_dead_code, inline_blocks
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -33,20 +33,20 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.rules import iterator_type
 from mirage_formal.graph.types import DimMap, DType, Shape, STensor
-from mirage_formal.kernels.online_softmax.normalization import normalize
-from mirage_formal.kernels.online_softmax.partials import hoist, move
-from mirage_formal.kernels.online_softmax.rewrite_groups import Run, Together, makers, runs
+from mirage_formal.kernels.online_softmax.normalization import is_log_softmax
+from mirage_formal.kernels.online_softmax.partials import hoist_exponential, move_parts
+from mirage_formal.kernels.online_softmax.rewrite_groups import Run, Together, group_operators, producers
 from mirage_formal.kernels.online_softmax.scaled_values import (
-    Level,
+    GraphBuilder,
     Maxima,
     Need,
     Origin,
     Shift,
     Value,
-    block_level,
-    kernel_level,
+    block_builder,
+    kernel_builder,
 )
-from mirage_formal.kernels.online_softmax.shapes import Stop
+from mirage_formal.kernels.online_softmax.shapes import NoStableForm
 
 _ROUNDS: Final = 200
 _MAXIMA: Final = (OpKind.MAX, OpKind.RUNNING_MAX)
@@ -79,7 +79,7 @@ class Stabilized:
         return any(run.changed for run in self.runs)
 
 
-class _Hoist(Exception):
+class _HoistRequest(Exception):
     """A request to compute an exponential in the kernels that read it."""
 
     def __init__(self, origin: Origin) -> None:
@@ -87,7 +87,7 @@ class _Hoist(Exception):
         self.origin = origin
 
 
-class _Move(Exception):
+class _MoveRequest(Exception):
     """A request to lay partial results along another dim: the kernel that reads them, its iterator, the present dim."""
 
     def __init__(self, kernel: int, iterator: int, dim: int) -> None:
@@ -98,12 +98,12 @@ class _Move(Exception):
 
 
 def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
-    """Return the graph with running maxima under every summed exponential; see ``stabilized``."""
-    found = stabilized(graph)
+    """Return the graph with running maxima under every summed exponential; see ``stabilize_with_groups``."""
+    found = stabilize_with_groups(graph)
     return found if isinstance(found, NotStable) else found.graph
 
 
-def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
+def stabilize_with_groups(graph: KernelGraph) -> Stabilized | NotStable:
     """Return the graph with running maxima under every summed exponential, and the operators that change.
 
     Sound: nothing rests on this rewriting; its result is well-formed, and the caller has it proved equal to the graph,
@@ -125,16 +125,16 @@ def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
     sources, together = list(range(len(graph.ops))), Together(len(graph.ops))
     terms, settled, rounds = _terms(work), 0, 0
     while rounds < _ROUNDS:
-        walk = _Walk(work, maxima, terms)
+        walk = _Traversal(work, maxima, terms)
         try:
-            found = pruned(walk.run())
+            found = eliminate_dead_code(walk.run())
         except Need as need:
             if need.dim in maxima.get(need.origin, frozenset()):
                 return NotStable("a maximum over the dim that is summed does not make the sum stable")
             maxima[need.origin] = maxima.get(need.origin, frozenset()) | {need.dim}
-        except (_Hoist, _Move) as change:
-            kernel = _maker(work, change)
-            other = _changed(work, change)
+        except (_HoistRequest, _MoveRequest) as change:
+            kernel = _changed_kernel(work, change)
+            other = _apply_request(work, change)
             if isinstance(other, NotStable):
                 return other
             together.join(sources[k] for k in _with_readers(work, kernel))
@@ -143,33 +143,33 @@ def stabilized(graph: KernelGraph) -> Stabilized | NotStable:
             # What was settled before stays as it was found; the rest lies otherwise now.
             work, terms = other, _terms(other)
             maxima = {origin: dims for origin, dims in maxima.items() if origin[1] < walk.settled}
-        except Stop as reason:
+        except NoStableForm as reason:
             return NotStable(str(reason))
         else:
             for kernels in walk.shared():
                 together.join(sources[k] for k in kernels)
-            form = _finished(found, before) if maxima or walk.cancelled else graph
+            form = _restore_thread_graphs(found, before) if maxima or walk.cancelled else graph
             changed = {sources[kernel] for kernel in (*walk.cancelled, *(kernel for _, kernel, _ in maxima))}
-            return form if isinstance(form, NotStable) else Stabilized(form, runs(graph, together, changed))
+            return form if isinstance(form, NotStable) else Stabilized(form, group_operators(graph, together, changed))
         rounds = 0 if walk.settled > settled else rounds + 1
         settled = max(settled, walk.settled)
     return NotStable(f"expected a stable form of each part within {_ROUNDS} rounds")
 
 
-def _maker(graph: KernelGraph, change: _Hoist | _Move) -> int:
+def _changed_kernel(graph: KernelGraph, change: _HoistRequest | _MoveRequest) -> int:
     """Return the kernel operator whose results change."""
-    if isinstance(change, _Hoist):
+    if isinstance(change, _HoistRequest):
         return change.origin[1]
-    return makers(graph)[graph.ops[change.kernel].operands[change.iterator]]
+    return producers(graph)[graph.ops[change.kernel].operands[change.iterator]]
 
 
 def _with_readers(graph: KernelGraph, kernel: int) -> list[int]:
     """Return a kernel operator and all operators that read a result of it."""
-    made = makers(graph)
+    made = producers(graph)
     return [kernel, *(k for k, op in enumerate(graph.ops) if any(made[n] == kernel for n in op.operands))]
 
 
-def _finished(found: KernelGraph, before: dict[BlockGraph, BlockGraph]) -> KernelGraph | NotStable:
+def _restore_thread_graphs(found: KernelGraph, before: dict[BlockGraph, BlockGraph]) -> KernelGraph | NotStable:
     """Return the new graph, with the thread graphs of unchanged kernels restored."""
     wrong = faults(found)
     if wrong:
@@ -178,13 +178,13 @@ def _finished(found: KernelGraph, before: dict[BlockGraph, BlockGraph]) -> Kerne
     return replace(found, ops=tuple(ops))
 
 
-def _changed(graph: KernelGraph, change: _Hoist | _Move) -> KernelGraph | NotStable:
+def _apply_request(graph: KernelGraph, change: _HoistRequest | _MoveRequest) -> KernelGraph | NotStable:
     """Return an equivalent graph that meets a request of the traversal."""
     try:
-        if isinstance(change, _Hoist):
-            return hoist(graph, change.origin[1], change.origin[2])
-        return move(graph, change.kernel, change.iterator, change.dim)
-    except Stop as reason:
+        if isinstance(change, _HoistRequest):
+            return hoist_exponential(graph, change.origin[1], change.origin[2])
+        return move_parts(graph, change.kernel, change.iterator, change.dim)
+    except NoStableForm as reason:
         return NotStable(str(reason))
 
 
@@ -201,14 +201,14 @@ def _terms(graph: KernelGraph) -> _Terms:
     return trace.tensors, dict(trace.blocks)
 
 
-class _Walk:
+class _Traversal:
     """One traversal of a graph, with the maxima known so far to be needed."""
 
     def __init__(self, graph: KernelGraph, maxima: Maxima, terms: _Terms) -> None:
         self._graph = graph
         self._maxima = maxima
         self._tensors, self._blocks = terms
-        self._level = kernel_level(maxima)
+        self._level = kernel_builder(maxima)
         self._values: list[Value] = []
         #: The number of leading operators after which no later one reads a tensor with a shift or plain exponentials.
         self.settled = 0
@@ -240,15 +240,15 @@ class _Walk:
                 self.settled = index + 1
         for number in graph.outputs:
             if self._values[number].shift is not None:
-                raise Stop("a sum of exponentials is a result of the program, not divided by another")
+                raise NoStableForm("a sum of exponentials is a result of the program, not divided by another")
         if level.incomplete:
-            raise Stop("a running maximum over the loop alone needs a dim of extent 1")
+            raise NoStableForm("a running maximum over the loop alone needs a dim of extent 1")
         outputs = tuple(self._values[n].number for n in graph.outputs)
         return KernelGraph(graph.inputs, tuple(level.ops), outputs)
 
     def shared(self) -> list[list[int]]:
         """Return, after the traversal, sets of an operator that writes a multiple of exp(shift) and its readers."""
-        made = makers(self._graph)
+        made = producers(self._graph)
         shifted = {made[n] for n, value in enumerate(self._values) if value.shift is not None}
         return [_with_readers(self._graph, kernel) for kernel in sorted(shifted)]
 
@@ -261,12 +261,14 @@ class _Walk:
             found = self._level.apply(op, operands, ("exp", index, -1), key)
         except Need as need:
             if self._crosses(need):
-                raise _Hoist(need.origin) from None
+                raise _HoistRequest(need.origin) from None
             raise
-        bounded = _bounded(len(self._graph.inputs), self._graph.ops, op) or (op.kind is OpKind.EXP and normalize(key))
+        bounded = _is_bounded_exponential(len(self._graph.inputs), self._graph.ops, op) or (
+            op.kind is OpKind.EXP and is_log_softmax(key)
+        )
         if op.kind in _REARRANGED:
             found = (self._renamed(found[0], ("out", index, 0)),)
-        return list(_plainly(found) if bounded else found)
+        return list(_mark_summable(found) if bounded else found)
 
     def _crosses(self, need: Need) -> bool:
         """Return whether a sum goes across the blocks that compute an exponential."""
@@ -307,9 +309,9 @@ class _Walk:
         for number, iterator in reads:
             tile = iterator_type(block.grid, block.forloop_range, iterator, self._level.types[number])
             if isinstance(tile, str):
-                raise Stop(tile)
+                raise NoStableForm(tile)
             tiles.append(tile)
-        level = block_level(block.context, self._maxima, tiles)
+        level = block_builder(block.context, self._maxima, tiles)
         moving = [iterator.fmap is not None and block.forloop_range > 1 for _, iterator in reads]
         values: list[Value] = []
         for position, source in enumerate(sources):
@@ -339,24 +341,24 @@ class _Walk:
             if dim is None or rest[dim] == 1:
                 return None
             if rest[dim] % extent:
-                raise _Move(index, position, dim)
+                raise _MoveRequest(index, position, dim)
             rest[dim] //= extent
             return dim
 
         x, y, z = (cut(dim, extent) for dim, extent in zip(iterator.imap, block.grid, strict=True))
         return InputIterator((x, y, z), cut(iterator.fmap, block.forloop_range))
 
-    def _loaded(self, position: int, source: Value, shift: Shift, moving: bool, level: Level[STensor]) -> Value:
+    def _loaded(self, position: int, source: Value, shift: Shift, moving: bool, level: GraphBuilder[STensor]) -> Value:
         """Return the tile of an input iterator as a value whose shift is the tile of another iterator."""
         if shift.origin not in self._maxima:
             return Value(position, shift, source.raw, moving, source.lost)
         for dim, (whole, part) in enumerate(zip(level.shape(position), level.shape(shift.tensor), strict=True)):
             if part not in (1, whole):
-                raise _Move(shift.origin[1], position, dim)
+                raise _MoveRequest(shift.origin[1], position, dim)
         return level.rebased(position, shift, moving)
 
     def _inner(
-        self, index: int, number: int, op: Op, values: list[Value], level: Level[STensor], block: BlockGraph
+        self, index: int, number: int, op: Op, values: list[Value], level: GraphBuilder[STensor], block: BlockGraph
     ) -> tuple[Value, ...]:
         """Return the results of a block operator."""
         operands = tuple(values[n] for n in op.operands)
@@ -366,17 +368,19 @@ class _Walk:
             found = level.apply(op, operands, ("exp", index, number), key)
         except Need as need:
             if need.origin[0] == "exp" and need.origin[1] != index:
-                raise _Hoist(need.origin) from None
+                raise _HoistRequest(need.origin) from None
             raise
-        bounded = _bounded(len(block.inputs), block.ops, op) or (op.kind is OpKind.EXP and normalize(key))
-        return _plainly(found) if bounded else found
+        bounded = _is_bounded_exponential(len(block.inputs), block.ops, op) or (
+            op.kind is OpKind.EXP and is_log_softmax(key)
+        )
+        return _mark_summable(found) if bounded else found
 
     def _saved(
         self,
         index: int,
         op: GraphDefined,
         values: list[Value],
-        level: Level[STensor],
+        level: GraphBuilder[STensor],
         reads: list[tuple[int, InputIterator]],
     ) -> list[Value]:
         """Return the device tensors of a graph-defined kernel, those of shifts last."""
@@ -405,19 +409,19 @@ class _Walk:
                 continue
             result = places[level.cast(value.shift.tensor, DType.FLOAT32), saver.omap]
             # Values share the maxima of a shift unless it lies otherwise than they do.
-            alike = _alike(outer.shape(first + r), outer.shape(first + result))
+            alike = _broadcasts(outer.shape(first + r), outer.shape(first + result))
             origin = ("out", index, result if alike else r)
             shift = Shift(first + result, origin, value.shift.key)
             results.append(self._renamed(Value(first + r, shift, value.raw, lost=value.lost), origin))
         return results
 
 
-def _alike(whole: Shape, part: Shape) -> bool:
+def _broadcasts(whole: Shape, part: Shape) -> bool:
     """Return whether a shift broadcasts to its value, element by element."""
     return all(kept in (1, extent) for extent, kept in zip(whole, part, strict=True))
 
 
-def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
+def _is_bounded_exponential(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
     """Return whether an operator yields exponentials of differences from their maximum, which are at most 1.
 
     The same holds for a masked selection, if the maximum is over the scores selected by the same masks.
@@ -426,7 +430,7 @@ def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
     """
     if op.kind not in (OpKind.EXP, OpKind.SELECT):
         return False
-    made = {first + r: (item, r) for first, item in _counted(inputs, ops) for r in range(item.results)}
+    made = {first + r: (item, r) for first, item in _number_results(inputs, ops) for r in range(item.results)}
 
     def maker(number: int, *kinds: OpKind) -> Op | None:
         """Return the operator of one of these kinds whose first result this is; None if there is none."""
@@ -466,16 +470,16 @@ def _bounded(inputs: int, ops: Sequence[KernelOp | BlockOp], op: Op) -> bool:
     return False
 
 
-def _counted(inputs: int, ops: Sequence[KernelOp | BlockOp]) -> Iterator[tuple[int, KernelOp | BlockOp]]:
+def _number_results(inputs: int, ops: Sequence[KernelOp | BlockOp]) -> Iterator[tuple[int, KernelOp | BlockOp]]:
     number = inputs
     for op in ops:
         yield number, op
         number += op.results
 
 
-def _plainly(values: tuple[Value, ...]) -> tuple[Value, ...]:
+def _mark_summable(values: tuple[Value, ...]) -> tuple[Value, ...]:
     """Return the values marked as safe to sum without a maximum."""
     return tuple(replace(value, raw=frozenset()) for value in values)
 
 
-__all__ = ["NotStable", "Stabilized", "stabilize", "stabilized"]
+__all__ = ["NotStable", "Stabilized", "stabilize", "stabilize_with_groups"]

@@ -50,7 +50,7 @@ Overlap = Callable[[str, str], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class SynchronizedSteps:
     """Steps with barriers.
 
     Attributes:
@@ -75,7 +75,9 @@ def depth_order(ops: Sequence[FlatOp]) -> tuple[FlatOp, ...]:
     return tuple(op for _, op in sorted(zip(levels, ops, strict=True), key=lambda pair: pair[0]))
 
 
-def synchronise(before: Sequence[Item], loop: Sequence[Item], after: Sequence[Item], overlap: Overlap) -> Schedule:
+def synchronise(
+    before: Sequence[Item], loop: Sequence[Item], after: Sequence[Item], overlap: Overlap
+) -> SynchronizedSteps:
     """Return the steps with the barriers that they need, each as late as possible.
 
     On a straight line placing each barrier as late as possible gives the fewest. Around the loop the accesses at its
@@ -95,13 +97,13 @@ def synchronise(before: Sequence[Item], loop: Sequence[Item], after: Sequence[It
         if found == kept and sync.state <= entry:
             break
         kept, entry = found, start | sync.state
-    second = _with(loop, kept)
+    second = _insert_barriers(loop, kept)
     # A loop runs at least once, so what was open before it counts only as far as the loop leaves it open.
     last = sync.line(after, sync.state if loop else start)
-    return Schedule(_with(before, first), second, _with(after, last))
+    return SynchronizedSteps(_insert_barriers(before, first), second, _insert_barriers(after, last))
 
 
-def _with(items: Sequence[Item], barriers: set[int]) -> tuple[Step, ...]:
+def _insert_barriers(items: Sequence[Item], barriers: set[int]) -> tuple[Step, ...]:
     out: list[Step] = []
     for position, item in enumerate(items):
         if position in barriers:

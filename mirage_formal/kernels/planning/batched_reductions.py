@@ -13,7 +13,7 @@ from typing import Final
 from mirage_formal.kernels.planning.products import Products
 from mirage_formal.kernels.program.flat import Accumulate, FlatOp, Reduce
 from mirage_formal.kernels.program.plan import PlanTensor
-from mirage_formal.kernels.program.register_layout import Axis, Distribution, replicas, stacked
+from mirage_formal.kernels.program.register_layout import Axis, Distribution, batched_layout, replicated_digits
 
 #: Elements of a batch in one thread beyond which more threads pay.
 ENOUGH: Final = 64
@@ -24,7 +24,7 @@ _PASSING: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class Batch:
     """The largest batch of matrices of a kernel.
 
     Attributes:
@@ -54,22 +54,22 @@ class Stack:
         mine = tensor.extents(self.plane)
         if any(n not in (1, extent) for n, extent in zip(mine[:2], self.extents, strict=False)):
             return None
-        cols = None if mine[2] in (1, self.extents[2]) else (mine[2], run(mine[2], self.width))
-        over = stacked(threads, self.plane, self.extents, self.width, ENOUGH, cols)
-        if max(over.count, stacked(threads, self.plane, self.extents, self.width, ENOUGH).count) > self.most:
+        cols = None if mine[2] in (1, self.extents[2]) else (mine[2], run_length(mine[2], self.width))
+        over = batched_layout(threads, self.plane, self.extents, self.width, ENOUGH, cols)
+        if max(over.count, batched_layout(threads, self.plane, self.extents, self.width, ENOUGH).count) > self.most:
             return None
-        if mine[2] > self.extents[2] and replicas(over):
+        if mine[2] > self.extents[2] and replicated_digits(over):
             return None
         axes = zip(Axis, mine, (*self.extents[:2], mine[2] if cols else self.extents[2]), strict=True)
         return over.only(frozenset(axis for axis, n, extent in axes if n == extent))
 
 
-def run(cols: int, most: int) -> int:
+def run_length(cols: int, most: int) -> int:
     """Return the longest run length (8, 4, 2 or 1, at most ``most``) that divides a contiguous extent."""
     return next(w for w in (8, 4, 2, 1) if w <= most and cols % w == 0)
 
 
-def stack_of(products: Products, width: int) -> Stack | None:
+def largest_batch(products: Products, width: int) -> Batch | None:
     """Return the largest batch that is reduced over its batch dim; None if there is none or products determine layouts.
 
     Args:
@@ -78,11 +78,11 @@ def stack_of(products: Products, width: int) -> Stack | None:
     """
     if products.eligible:
         return None
-    found = [stack for op in products.flat.ops if (stack := _reduced(op, products, width)) is not None]
+    found = [stack for op in products.flat.ops if (stack := _reduced_batch(op, products, width)) is not None]
     return max(found, key=lambda stack: prod(stack.extents), default=None)
 
 
-def _reduced(op: FlatOp, products: Products, width: int) -> Stack | None:
+def _reduced_batch(op: FlatOp, products: Products, width: int) -> Batch | None:
     """Return the batch that an operator reduces to one plane; None if it does not."""
     if not isinstance(op, Reduce | Accumulate) or op.dim is None or op.kept > 1:
         return None
@@ -92,4 +92,4 @@ def _reduced(op: FlatOp, products: Products, width: int) -> Stack | None:
         return None
     again = any(t.shape == shape and len(products.readers.get(n, ())) > 1 for n, t in enumerate(tensors))
     extents = tensors[op.operand].extents(op.dim)
-    return Stack(op.dim, extents, run(extents[2], width), _HELD if again else _PASSING)
+    return Batch(op.dim, extents, run_length(extents[2], width), _HELD if again else _PASSING)

@@ -26,18 +26,18 @@ def minimise(costs: Sequence[Sequence[int]], pairs: Pairs, work: int = LAYOUT_WO
         The option of each item, and whether the choice is proved optimal. If the work limit was reached, it is the best
         choice found.
     """
-    search = _Search(costs, pairs, work)
+    search = _BranchAndBound(costs, pairs, work)
     search.run()
     return tuple(search.best), search.left >= 0
 
 
-def total(costs: Sequence[Sequence[int]], pairs: Pairs, chosen: Sequence[int]) -> int:
+def total_cost(costs: Sequence[Sequence[int]], pairs: Pairs, chosen: Sequence[int]) -> int:
     """Return the total cost of a choice."""
     own = sum(row[option] for row, option in zip(costs, chosen, strict=True))
     return own + sum(table[chosen[i]][chosen[j]] for (i, j), table in pairs.items())
 
 
-class _Search:
+class _BranchAndBound:
     """Branch and bound: depth-first search, items in their order.
 
     Sound: every branch that is cut off costs at least as much as the best choice: the bound is the cost of its first
@@ -45,9 +45,9 @@ class _Search:
     """
 
     def __init__(self, costs: Sequence[Sequence[int]], pairs: Pairs, work: int) -> None:
-        self.best = _descent(costs, pairs)
+        self.best = _local_optimum(costs, pairs)
         self.left = work
-        self._least = total(costs, pairs, self.best)
+        self._least = total_cost(costs, pairs, self.best)
         self._count = len(costs)
         # For each item and each later one, the table of their pairs; either order may be given.
         self._tables: dict[tuple[int, int], list[list[int]]] = {}
@@ -82,7 +82,7 @@ class _Search:
         return row if table is None else [a + b for a, b in zip(row, table[option], strict=True)]
 
 
-def _descent(costs: Sequence[Sequence[int]], pairs: Pairs) -> list[int]:
+def _local_optimum(costs: Sequence[Sequence[int]], pairs: Pairs) -> list[int]:
     """Return a local optimum: the cheapest options by themselves, changed one at a time while that helps."""
     best = [min(range(len(row)), key=row.__getitem__) for row in costs]
     improved = True
@@ -91,9 +91,9 @@ def _descent(costs: Sequence[Sequence[int]], pairs: Pairs) -> list[int]:
         for item, row in enumerate(costs):
             for option in range(len(row)):
                 other = [*best[:item], option, *best[item + 1 :]]
-                if total(costs, pairs, other) < total(costs, pairs, best):
+                if total_cost(costs, pairs, other) < total_cost(costs, pairs, best):
                     best, improved = other, True
     return best
 
 
-__all__ = ["minimise", "total"]
+__all__ = ["minimise", "total_cost"]

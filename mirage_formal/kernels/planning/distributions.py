@@ -6,22 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from mirage_formal.kernels.planning.batched_reductions import Stack, run
+from mirage_formal.kernels.planning.batched_reductions import Batch, run_length
 from mirage_formal.kernels.planning.products import Products
 from mirage_formal.kernels.program.flat import Accumulate, Elementwise, Reduce
-from mirage_formal.kernels.program.plan import PlanTensor, reads
+from mirage_formal.kernels.program.plan import PlanTensor, register_axes
 from mirage_formal.kernels.program.register_layout import (
     Axis,
     Distribution,
     Fragment,
-    fragment,
-    transposed_vector,
-    vector,
+    fragment_layout,
+    transposed_vector_layout,
+    vector_layout,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Distributions:
+class LayoutChooser:
     """The register layouts (distributions) of the tensors of one kernel.
 
     Attributes:
@@ -35,7 +35,7 @@ class Distributions:
     products: Products
     tensors: Sequence[PlanTensor]
     threads: int
-    stack: Stack | None = None
+    stack: Batch | None = None
     turned: frozenset[int] = frozenset()
 
     @property
@@ -68,7 +68,7 @@ class Distributions:
     def fragment(self, product: int) -> Fragment:
         """Return the distribution of a product's accumulators."""
         tensor = self.tensors[product]
-        return fragment(self.threads, self.products.warps[product], tensor.rows, tensor.cols)
+        return fragment_layout(self.threads, self.products.warps[product], tensor.rows, tensor.cols)
 
     def fresh(self, number: int) -> Distribution:
         """Return a distribution for a tensor whose layout no product determines."""
@@ -77,13 +77,13 @@ class Distributions:
         tensor = self.tensors[number]
         kept = self._kept(number, set())
         if kept is None and self._in_columns(number):
-            width = run(tensor.rows, self.products.run)
-            return transposed_vector(
+            width = run_length(tensor.rows, self.products.run)
+            return transposed_vector_layout(
                 self.threads, tensor.rows, tensor.cols, width, wide=self._reduced(number, Axis.COL, set())
             )
         down = self._apart or (kept is None and self._reduced(number, Axis.ROW, set()))
         width = self._width(number, kept)
-        return vector(self.threads, tensor.rows, tensor.cols, width, kept=kept, wide=down)
+        return vector_layout(self.threads, tensor.rows, tensor.cols, width, kept=kept, wide=down)
 
     def beside(self, number: int, operands: Sequence[int]) -> Distribution:
         """Return a distribution for a result that has no operand of its extents in registers.
@@ -93,11 +93,15 @@ class Distributions:
         """
         fresh = self.fresh(number)
         result = self.tensors[number]
-        wide = vector(self.threads, result.rows, result.cols, self._width(number), wide=True)
+        wide = vector_layout(self.threads, result.rows, result.cols, self._width(number), wide=True)
         for n in operands:
             tensor = self.tensors[n]
             left = tensor.placement.registers is not None and tensor.rows == 1 < result.rows
-            if left and reads(tensor, result, fresh) is None and reads(tensor, result, wide) is not None:
+            if (
+                left
+                and register_axes(tensor, result, fresh) is None
+                and register_axes(tensor, result, wide) is not None
+            ):
                 return wide
         return fresh
 
@@ -120,7 +124,7 @@ class Distributions:
 
     def _width(self, number: int, kept: int | None = None) -> int:
         """Return the length of a run of columns of a tensor; it divides the columns that a reduction keeps."""
-        return run(gcd(self.tensors[number].cols, kept or 0), self.products.run)
+        return run_length(gcd(self.tensors[number].cols, kept or 0), self.products.run)
 
     def _reduced(self, number: int, axis: Axis, seen: set[int]) -> bool:
         """Return whether a later reduction runs over rows, or over columns."""

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Final
 
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.edit import inline_blocks, needed
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, numbered
+from mirage_formal.graph.edit import inline_blocks, needed_items
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, SPECS, Family, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, broadcast
 from mirage_formal.kernels.program.flat import (
@@ -41,7 +41,7 @@ _ROUND: Final = {DType.FLOAT16: UnaryFn.ROUND_HALF, DType.BFLOAT16: UnaryFn.ROUN
 
 
 @dataclass(frozen=True, slots=True)
-class Flat:
+class FlatGraph:
     """A flattened block graph.
 
     Attributes:
@@ -60,7 +60,7 @@ class Flat:
     makers: tuple[int, ...]
 
 
-def expand(op: GraphDefined, operands: tuple[DTensor, ...], maxima: Set[int] = NO_MAXIMA) -> Flat:
+def flatten(op: GraphDefined, operands: tuple[DTensor, ...], maxima: Set[int] = NO_MAXIMA) -> FlatGraph:
     """Return the primitive operators of a graph-defined kernel, without dead operators.
 
     With a single iteration everything happens before the loop: accumulators are then identities or reductions.
@@ -88,8 +88,8 @@ def expand(op: GraphDefined, operands: tuple[DTensor, ...], maxima: Set[int] = N
         values += work.operator(item, args, types[number].shape)
         number += item.results
     outputs = tuple(values[saver.operand] for saver in block.outputs)
-    work.ops = _finite(_joined(work, outputs), maxima)
-    return _pruned(work, outputs, len(block.inputs))
+    work.ops = _mark_finite(_fuse_reductions(work, outputs), maxima)
+    return _prune(work, outputs, len(block.inputs))
 
 
 @dataclass(slots=True)
@@ -294,7 +294,7 @@ class _Expansion:
         return self.map(BinaryFn.ADD, out, args[2]) if len(args) > 2 else out
 
 
-def _joined(work: _Expansion, outputs: tuple[int, ...]) -> list[FlatOp]:
+def _fuse_reductions(work: _Expansion, outputs: tuple[int, ...]) -> list[FlatOp]:
     """Fuse reductions with adjacent accumulators of the same kind.
 
     The sum of the iterations' sums is one sum, in any order. So a thread may keep its own part of it until the loop is
@@ -309,19 +309,19 @@ def _joined(work: _Expansion, outputs: tuple[int, ...]) -> list[FlatOp]:
     for op in work.ops:
         maker = out[made[op.operand]] if isinstance(op, Accumulate | Reduce) and op.operand in made else None
         if maker is not None and readers[op.operand] == 1:  # type: ignore[union-attr]
-            if isinstance(op, Accumulate) and isinstance(maker, Reduce) and _partial(work, op, maker):
+            if isinstance(op, Accumulate) and isinstance(maker, Reduce) and _can_finish_after_loop(work, op, maker):
                 op = replace(op, operand=maker.operand, dim=maker.dim, kept=maker.kept)
-            elif isinstance(op, Reduce) and isinstance(maker, Accumulate) and _movable(work, op, maker):
+            elif isinstance(op, Reduce) and isinstance(maker, Accumulate) and _can_move_into_loop(work, op, maker):
                 op = replace(maker, result=op.result, dim=op.dim, kept=op.kept)
         made.update(dict.fromkeys(results_of(op), len(out)))
         out.append(op)
     return out
 
 
-def _finite(ops: Sequence[FlatOp], maxima: Set[int]) -> list[FlatOp]:
+def _mark_finite(ops: Sequence[FlatOp], maxima: Set[int]) -> list[FlatOp]:
     """Mark subtractions of maxima from exponents as ``finite``, so that a maximum never counts as -inf."""
     exponents = {op.operands[0] for op in ops if isinstance(op, Elementwise) and op.fn is UnaryFn.EXP}
-    tops = _maxima(ops, maxima)
+    tops = _find_maxima(ops, maxima)
 
     def changed(op: FlatOp) -> FlatOp:
         match op:
@@ -333,7 +333,7 @@ def _finite(ops: Sequence[FlatOp], maxima: Set[int]) -> list[FlatOp]:
     return [changed(op) for op in ops]
 
 
-def _maxima(ops: Iterable[FlatOp], known: Set[int]) -> set[int]:
+def _find_maxima(ops: Iterable[FlatOp], known: Set[int]) -> set[int]:
     """Return the tensors that are maxima along a dim, or casts, repeats and concatenations of maxima.
 
     Running maxima are left out: they are finite anyway.
@@ -371,15 +371,15 @@ def maxima_of(graph: KernelGraph) -> frozenset[int]:
     """
     types = kernel_types(graph)
     found: set[int] = set()
-    for number, op in numbered(len(graph.inputs), graph.ops):
+    for number, op in enumerate_results(len(graph.inputs), graph.ops):
         if isinstance(op, Op):
             moved = SPECS[op.kind].family is Family.MOVE or op.kind is OpKind.CAST
             if op.kind is OpKind.MAX or (moved and found.issuperset(op.operands)):
                 found.add(number)
             continue
         given = {position for position, operand in enumerate(op.operands) if operand in found}
-        flat = expand(op, tuple(types[operand] for operand in op.operands))
-        tops = _maxima(flat.ops, given)
+        flat = flatten(op, tuple(types[operand] for operand in op.operands))
+        tops = _find_maxima(flat.ops, given)
         found |= {number + position for position, output in enumerate(flat.outputs) if output in tops}
     return frozenset(found)
 
@@ -398,33 +398,33 @@ def subtracts_maximum(graph: KernelGraph, op: Op, result: int) -> bool:
     return any(isinstance(other, Op) and other.kind is OpKind.EXP for other in readers)
 
 
-def _partial(work: _Expansion, op: Accumulate, maker: Reduce) -> bool:
+def _can_finish_after_loop(work: _Expansion, op: Accumulate, maker: Reduce) -> bool:
     """Return whether a reduction in the loop may be finished after it; loop-invariant ones are done before the loop."""
     return op.dim is None and op.fn is maker.fn and work.tensors[maker.result].phase is Phase.LOOP
 
 
-def _movable(work: _Expansion, op: Reduce, maker: Accumulate) -> bool:
+def _can_move_into_loop(work: _Expansion, op: Reduce, maker: Accumulate) -> bool:
     """Return whether a reduction after the loop may be done inside it."""
     if maker.dim is not None or op.fn is not maker.fn:
         return False
     return maker.factor is None or work.tensors[maker.factor].shape[op.dim] == 1
 
 
-def _pruned(work: _Expansion, outputs: tuple[int, ...], inputs: int) -> Flat:
+def _prune(work: _Expansion, outputs: tuple[int, ...], inputs: int) -> FlatGraph:
     """Return the flattened block graph without dead operators, with tensors renumbered."""
-    kept = needed([(op, results_of(op), operands_of(op)) for op in work.ops], outputs)
+    kept = needed_items([(op, results_of(op), operands_of(op)) for op in work.ops], outputs)
     numbers = sorted({*range(inputs), *(n for op in kept for n in results_of(op))})
     new = {old: position for position, old in enumerate(numbers)}
-    return Flat(
+    return FlatGraph(
         tuple(work.tensors[n] for n in numbers),
-        tuple(_renumbered(op, new) for op in kept),
+        tuple(_renumber(op, new) for op in kept),
         tuple(new[n] for n in outputs),
         work.block.forloop_range,
         tuple(work.makers[n] for n in numbers),
     )
 
 
-def _renumbered(op: FlatOp, new: dict[int, int]) -> FlatOp:
+def _renumber(op: FlatOp, new: dict[int, int]) -> FlatOp:
     """Return the operator with other tensor numbers."""
     match op:
         case Elementwise():

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.kernels.planning.expand import Flat
+from mirage_formal.kernels.planning.expand import FlatGraph
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
@@ -31,12 +31,12 @@ _ROUNDS: Final = (UnaryFn.ROUND_HALF, UnaryFn.ROUND_BFLOAT)
 
 
 @dataclass(frozen=True, slots=True)
-class _Fixed:
+class _Invariant:
     """A loop-invariant value: the same in every iteration."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Along:
+class _Concatenation:
     """A concatenation of the values of an iteration's pieces along a dim.
 
     Attributes:
@@ -52,31 +52,31 @@ class _Along:
 
 
 @dataclass(frozen=True, slots=True)
-class _Joined:
-    """The sum or maximum over the pieces of an iteration; ``weight`` as in ``_Along``."""
+class _PieceReduction:
+    """The sum or maximum over the pieces of an iteration; ``weight`` as in ``_Concatenation``."""
 
     fn: BinaryFn
     weight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Largest:
+class _RunningMaximum:
     """A running maximum, with its rescaling factor."""
 
     rescale: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Rescale:
+class _RescalingFactor:
     """The rescaling factor of a running maximum."""
 
 
-_State = _Fixed | _Along | _Joined | _Largest | _Rescale
-_FIXED: Final = _Fixed()
-_SUM: Final = _Joined(BinaryFn.ADD)
+_State = _Invariant | _Concatenation | _PieceReduction | _RunningMaximum | _RescalingFactor
+_FIXED: Final = _Invariant()
+_SUM: Final = _PieceReduction(BinaryFn.ADD)
 
 
-def may_cut(flat: Flat, finer: Flat, loops: Sequence[int | None]) -> bool:
+def can_split_iterations(flat: FlatGraph, finer: FlatGraph, loops: Sequence[int | None]) -> bool:
     """Return whether every iteration of a kernel may be cut into several, along the dims that its loop splits.
 
     Sound: both are the same operators, with the same constants, on tiles of other extents. Each tensor of the loop is
@@ -101,7 +101,7 @@ def may_cut(flat: Flat, finer: Flat, loops: Sequence[int | None]) -> bool:
         dim = loops[number]
         if dim is not None and tensor.shape[dim] % count:
             return False
-        states[number] = _FIXED if dim is None else _Along(dim)
+        states[number] = _FIXED if dim is None else _Concatenation(dim)
     rules = _Rules(flat, finer, states)
     return all(rules.follow(op) for op in flat.ops) and not any(
         flat.tensors[n].phase is Phase.LOOP for n in flat.outputs
@@ -109,7 +109,7 @@ def may_cut(flat: Flat, finer: Flat, loops: Sequence[int | None]) -> bool:
 
 
 class _Rules:
-    def __init__(self, flat: Flat, finer: Flat, states: dict[int, _State]) -> None:
+    def __init__(self, flat: FlatGraph, finer: FlatGraph, states: dict[int, _State]) -> None:
         self.flat, self.finer, self.states = flat, finer, states
         self.count = finer.iterations // flat.iterations
 
@@ -122,8 +122,8 @@ class _Rules:
         if isinstance(op, Accumulate | LoopConcat):
             return self._accumulated(op)
         if isinstance(op, Running):
-            self.states[op.largest], self.states[op.rescale] = _Largest(op.rescale), _Rescale()
-            return self.states.get(op.operand) == _Joined(BinaryFn.MAX)
+            self.states[op.largest], self.states[op.rescale] = _RunningMaximum(op.rescale), _RescalingFactor()
+            return self.states.get(op.operand) == _PieceReduction(BinaryFn.MAX)
         if self.flat.tensors[op.result].phase is Phase.AFTER:
             return all(self.flat.tensors[n].phase is not Phase.LOOP for n in operands_of(op))
         state = self._result(op)
@@ -150,7 +150,7 @@ class _Rules:
         """Return the state of the result of an operator that moves elements along one dim only."""
         found = {self.states[n] for n in operands}
         state = found.pop()
-        other = isinstance(state, _Along) and state.dim != dim and state.weight is None
+        other = isinstance(state, _Concatenation) and state.dim != dim and state.weight is None
         return state if not found and (state == _FIXED or other) else None
 
     def _mapped(self, op: Elementwise) -> _State | None:
@@ -159,7 +159,7 @@ class _Rules:
         states = [self.states[n] for n in op.operands]
         if all(state == _FIXED for state in states):
             return _FIXED
-        along = [state for state in states if isinstance(state, _Along)]
+        along = [state for state in states if isinstance(state, _Concatenation)]
         if not along:
             return self._linear(op, states)
         dims = {state.dim for state in along}
@@ -167,7 +167,7 @@ class _Rules:
             return None
         dim = dims.pop()
         if any(
-            not isinstance(state, _Along) and self.flat.tensors[n].shape[dim] != 1
+            not isinstance(state, _Concatenation) and self.flat.tensors[n].shape[dim] != 1
             for n, state in zip(op.operands, states, strict=True)
         ):
             return None
@@ -179,14 +179,14 @@ class _Rules:
         cut = [dim for dim, (extent, piece) in enumerate(pairs) if extent != piece]
         if len(cut) > 1:
             return None
-        return _Along(cut[0]) if cut else _FIXED
+        return _Concatenation(cut[0]) if cut else _FIXED
 
     def _linear(self, op: Elementwise, states: Sequence[_State]) -> _State | None:
         """Return the state of a linear function of sums over pieces: a multiple, sum or difference."""
         first, rest = states[0], states[1:]
         if op.fn is MapFn.SELECT:  # of a sum or 0
             first, rest = states[1], [states[0]] if op.constant == 0.0 else states
-        if not isinstance(first, _Joined) or first.fn is not BinaryFn.ADD:
+        if not isinstance(first, _PieceReduction) or first.fn is not BinaryFn.ADD:
             return None
         if op.fn in (BinaryFn.MUL, BinaryFn.DIV, BinaryFn.DIV_NO_NAN, MapFn.SELECT):
             return first if all(state == _FIXED for state in rest) else None
@@ -197,9 +197,9 @@ class _Rules:
         state = self.states[operand]
         if state == _FIXED or dim is None:
             return state
-        if isinstance(state, _Joined):
+        if isinstance(state, _PieceReduction):
             return state if state.fn is fn and state.weight is None else None
-        if not isinstance(state, _Along) or state.shifted:
+        if not isinstance(state, _Concatenation) or state.shifted:
             return None
         if dim != state.dim:  # other positions may be relative to another maximum
             return state if state.weight is None else None
@@ -208,7 +208,7 @@ class _Rules:
         # Positions equal modulo ``kept`` are joined: the same ones, if pieces are multiples of it.
         pieces = self.flat.tensors[operand].shape[dim] // self.count
         whole = pieces % kept == 0 and (kept == 1 or pieces > kept)
-        return _Joined(fn, state.weight) if whole else None
+        return _PieceReduction(fn, state.weight) if whole else None
 
     def _product(self, op: Product) -> _State | None:
         a, b = self.states[op.a], self.states[op.b]
@@ -216,43 +216,43 @@ class _Rules:
         row, col = rank - 2, rank - 1
         if a == _FIXED == b:
             return _FIXED
-        if isinstance(a, _Along) and isinstance(b, _Along) and (a.dim, b.dim) == (col, row):
+        if isinstance(a, _Concatenation) and isinstance(b, _Concatenation) and (a.dim, b.dim) == (col, row):
             if a.shifted or b.shifted or (a.weight is not None and b.weight is not None):
                 return None
-            return _Joined(BinaryFn.ADD, b.weight if a.weight is None else a.weight)
+            return _PieceReduction(BinaryFn.ADD, b.weight if a.weight is None else a.weight)
         if (a, b) in ((_SUM, _FIXED), (_FIXED, _SUM)):
             return _SUM
-        if (a, b) in ((_Along(row), _FIXED), (_FIXED, _Along(col))):
-            return _Along(row if b == _FIXED else col)
+        if (a, b) in ((_Concatenation(row), _FIXED), (_FIXED, _Concatenation(col))):
+            return _Concatenation(row if b == _FIXED else col)
         return None
 
     def _accumulated(self, op: Accumulate | LoopConcat) -> bool:
         state = self.states[op.operand]
         if isinstance(op, LoopConcat):
-            return state == _Along(op.dim)
-        if isinstance(state, _Largest):
+            return state == _Concatenation(op.dim)
+        if isinstance(state, _RunningMaximum):
             return (op.fn, op.dim, op.factor) == (BinaryFn.MAX, None, None)
         joined = self._reduced(op.operand, op.fn, op.dim, op.kept)
-        return joined == _Joined(op.fn, op.factor)
+        return joined == _PieceReduction(op.fn, op.factor)
 
 
 def _pointwise(op: Elementwise, states: Sequence[_State], dim: int) -> _State | None:
     """Return the state of an elementwise function of concatenations along a dim and of loop-invariant values."""
-    along = [state for state in states if isinstance(state, _Along)]
+    along = [state for state in states if isinstance(state, _Concatenation)]
     weights = [state for state in along if state.weight is not None]
-    others = [state for state in states if not isinstance(state, _Along)]
+    others = [state for state in states if not isinstance(state, _Concatenation)]
     if not weights:
         if all(state == _FIXED for state in others):
-            return _Along(dim)
+            return _Concatenation(dim)
         first, second = states[0], states[-1]
-        if op.fn is BinaryFn.SUB and isinstance(second, _Largest) and isinstance(first, _Along):
-            return _Along(dim, second.rescale, shifted=True)
+        if op.fn is BinaryFn.SUB and isinstance(second, _RunningMaximum) and isinstance(first, _Concatenation):
+            return _Concatenation(dim, second.rescale, shifted=True)
         return None
     if len(weights) > 1 or any(other != _FIXED for other in others):
         return None
     (weighted,) = weights
     if weighted.shifted:
-        return _Along(dim, weighted.weight) if op.fn is UnaryFn.EXP else None
+        return _Concatenation(dim, weighted.weight) if op.fn is UnaryFn.EXP else None
     # A multiple of f * exp(-m) is one, and so is 0 in its place; rounding it is part of the arithmetic.
     quotient = op.fn in (BinaryFn.DIV, BinaryFn.DIV_NO_NAN) and states[0] == weighted
     selected = op.fn is MapFn.SELECT and op.constant == 0.0 and states[1] == weighted
@@ -260,4 +260,4 @@ def _pointwise(op: Elementwise, states: Sequence[_State], dim: int) -> _State | 
     return weighted if multiple or op.fn in _ROUNDS else None
 
 
-__all__ = ["may_cut"]
+__all__ = ["can_split_iterations"]

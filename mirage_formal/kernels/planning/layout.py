@@ -15,7 +15,7 @@ from math import gcd, prod
 from typing import Final
 
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.planning.binary_quadratic import minimise, total
+from mirage_formal.kernels.planning.binary_quadratic import minimise, total_cost
 from mirage_formal.kernels.program.plan import SharedPlacement
 from mirage_formal.kernels.program.register_layout import FLOAT32_STEPS, MMA, WARP, Warps, mma_tiles
 
@@ -66,7 +66,7 @@ def tiles_of(shape: ProductShape, warps: Warps) -> tuple[int, int, int]:
     return *mma_tiles(warps, shape.rows, shape.cols), -(-shape.inner // (MMA[2] * warps.inner))
 
 
-def pads_less(shape: ProductShape) -> bool:
+def needs_less_padding_transposed(shape: ProductShape) -> bool:
     """Return whether a product needs less padding if it is computed transposed: few rows of many columns."""
     own, other = (prod(_padded(shape, transposed)) for transposed in (False, True))
     return other < own
@@ -91,7 +91,7 @@ def warp_options(shape: ProductShape, count: int, *, transposed: bool = False) -
     """
     out = []
     uneven = shape.source >= 0 and shape.inner % MMA[2] != 0
-    other = transposed and pads_less(shape)
+    other = transposed and needs_less_padding_transposed(shape)
     for rows in _divisors(count):
         for cols in _divisors(count // rows):
             warps = Warps(rows, cols, count // rows // cols, other)
@@ -100,7 +100,7 @@ def warp_options(shape: ProductShape, count: int, *, transposed: bool = False) -
     return tuple(out)
 
 
-def depth(inner: int, warps: Warps, *, packed: bool) -> int:
+def inner_extent(inner: int, warps: Warps, *, packed: bool) -> int:
     """Return the extent of inner positions that the warps of a product read of an operand in shared memory.
 
     Args:
@@ -117,7 +117,7 @@ def _divisors(n: int) -> tuple[int, ...]:
     return tuple(d for d in range(1, n + 1) if n % d == 0)
 
 
-def packs(source: ProductShape, a: Warps, product: ProductShape, b: Warps) -> bool:
+def can_pack(source: ProductShape, a: Warps, product: ProductShape, b: Warps) -> bool:
     """Return whether the accumulators of a product are, thread by thread, the left fragments of another product.
 
     A ragged inner extent fills neither the last tiles nor, if a warp has an odd number of them, its last step;
@@ -182,13 +182,13 @@ def best_warps(
         most = 1
     if most == 1:
         chosen, _ = minimise(costs, pairs)
-        return [_picked(options, chosen)]
+        return [_pick(options, chosen)]
     numbers = (range(len(row)) for row in options)
-    ranked = nsmallest(most, product(*numbers), key=lambda chosen: (total(costs, pairs, chosen), chosen))
-    return [_picked(options, chosen) for chosen in ranked]
+    ranked = nsmallest(most, product(*numbers), key=lambda chosen: (total_cost(costs, pairs, chosen), chosen))
+    return [_pick(options, chosen) for chosen in ranked]
 
 
-def _picked(options: Sequence[Sequence[Warps]], chosen: Sequence[int]) -> tuple[Warps, ...]:
+def _pick(options: Sequence[Sequence[Warps]], chosen: Sequence[int]) -> tuple[Warps, ...]:
     return tuple(row[option] for row, option in zip(options, chosen, strict=True))
 
 
@@ -215,28 +215,28 @@ def _arrangements(
                 shape.beside,
                 j,
                 [
-                    [0 if _side_by_side(other, p, q) else more for q, more in zip(options[j], alone, strict=True)]
+                    [0 if _shares_fragments(other, p, q) else more for q, more in zip(options[j], alone, strict=True)]
                     for p in options[shape.beside]
                 ],
             )
         if shape.source >= 0:
             source = shapes[shape.source]
             trip = _round_trip(source, shape.iterations)
-            rows = [[0 if packs(source, a, shape, b) else trip for b in options[j]] for a in options[shape.source]]
+            rows = [[0 if can_pack(source, a, shape, b) else trip for b in options[j]] for a in options[shape.source]]
             add(shape.source, j, rows)
         for i in shape.mates:
             trip = _round_trip(shape, 1)
-            rows = [[0 if _same_place(shapes[i], a, shape, b) else trip for b in options[j]] for a in options[i]]
+            rows = [[0 if _has_same_layout(shapes[i], a, shape, b) else trip for b in options[j]] for a in options[i]]
             add(i, j, rows)
     return options, costs, pairs
 
 
-def _side_by_side(other: ProductShape, p: Warps, q: Warps) -> bool:
+def _shares_fragments(other: ProductShape, p: Warps, q: Warps) -> bool:
     """Return whether a product reuses fragments of another one: no exchange of partial sums lies between the two."""
     return p == q and (other.deferred or p.inner == 1)
 
 
-def _same_place(a: ProductShape, p: Warps, b: ProductShape, q: Warps) -> bool:
+def _has_same_layout(a: ProductShape, p: Warps, b: ProductShape, q: Warps) -> bool:
     return (p.rows, p.cols, p.transposed, a.rows, a.cols) == (q.rows, q.cols, q.transposed, b.rows, b.cols)
 
 
@@ -251,7 +251,7 @@ _VECTOR: Final = 16  # bytes of the widest copy
 _BANKS: Final = 128  # bytes in all 32 banks
 
 
-def conflicts(placement: SharedPlacement, *, size: int = DType.FLOAT16.bytes, across: bool = False) -> int:
+def bank_conflicts(placement: SharedPlacement, *, size: int = DType.FLOAT16.bytes, across: bool = False) -> int:
     """Return the extra wavefronts of a warp's fragment read: rows that share banks with another row.
 
     For 16-bit elements a read is 8 rows of 8 elements: one ldmatrix matrix, in either direction. For 32-bit elements it
@@ -295,33 +295,33 @@ def choose_swizzle(
         size: Bytes of an element.
         across: Whether the inner dim of the product lies across the rows, as stored.
     """
-    padded = whole_vectors(cols, size)
+    padded = pad_to_vectors(cols, size)
     chunks, banks = padded // _CHUNK, _BANKS // size // _CHUNK
     options = [SharedPlacement(buffer, rows, padded, padded, transposed=transposed)]
     power = gcd(chunks, banks)
     if power > 1 and padded % _CHUNK == 0:
-        shift = (banks // power).bit_length() - 1 + _skips(size, across=across)
+        shift = (banks // power).bit_length() - 1 + _reads_alternate_rows(size, across=across)
         options.append(SharedPlacement(buffer, rows, padded, padded, shift, power - 1, transposed))
-    pitch = padded + _odd(padded, size, across=across)
+    pitch = padded + _row_padding(padded, size, across=across)
     options.append(SharedPlacement(buffer, rows, padded, pitch, transposed=transposed))
     return min(
         options,
-        key=lambda o: 1000 * conflicts(o, size=size, across=across) + o.elements // 64 + (_CHUNK if o.mask else 0),
+        key=lambda o: 1000 * bank_conflicts(o, size=size, across=across) + o.elements // 64 + (_CHUNK if o.mask else 0),
     )
 
 
-def whole_vectors(cols: int, size: int) -> int:
+def pad_to_vectors(cols: int, size: int) -> int:
     """Return a number of columns padded to whole vectors of 16 bytes, for elements of ``size`` bytes."""
     width = _VECTOR // size
     return -(-cols // width) * width
 
 
-def _skips(size: int, *, across: bool) -> bool:
+def _reads_alternate_rows(size: int, *, across: bool) -> bool:
     """Return whether a warp reads every other row at once."""
     return across and size > DType.FLOAT16.bytes
 
 
-def _odd(cols: int, size: int, *, across: bool) -> int:
+def _row_padding(cols: int, size: int, *, across: bool) -> int:
     """Return the padding of rows that avoids bank conflicts of vector reads."""
     if size == DType.FLOAT16.bytes:
         return _CHUNK
@@ -329,7 +329,7 @@ def _odd(cols: int, size: int, *, across: bool) -> int:
     return (half - cols) % _CHUNK if across else (_CHUNK - cols) % (2 * _CHUNK)
 
 
-def unswizzle(
+def padded_placement(
     buffer: str, rows: int, cols: int, *, size: int = DType.FLOAT16.bytes, across: bool = False
 ) -> SharedPlacement:
     """Return the placement of a matrix of fragments without swizzle, in rows whose pitch avoids bank conflicts.
@@ -339,16 +339,16 @@ def unswizzle(
     if size == DType.FLOAT16.bytes:
         chunks = -(-cols // _CHUNK)
         return SharedPlacement(buffer, rows, chunks * _CHUNK, (chunks | 1) * _CHUNK)
-    padded = whole_vectors(cols, size)
-    return SharedPlacement(buffer, rows, padded, padded + _odd(padded, size, across=across))
+    padded = pad_to_vectors(cols, size)
+    return SharedPlacement(buffer, rows, padded, padded + _row_padding(padded, size, across=across))
 
 
-def plain(buffer: str, rows: int, cols: int) -> SharedPlacement:
+def plain_placement(buffer: str, rows: int, cols: int) -> SharedPlacement:
     """Return the placement of a matrix in shared memory without padding or swizzle, in row-major order."""
     return SharedPlacement(buffer, rows, cols, cols)
 
 
-def accumulators(shapes: Sequence[ProductShape], chosen: Sequence[Warps]) -> int:
+def accumulator_registers(shapes: Sequence[ProductShape], chosen: Sequence[Warps]) -> int:
     """Return the registers of one thread that hold results of products.
 
     For float32, the TF32 parts of operands take as many again.

@@ -16,7 +16,7 @@ _NODES: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class BufferRequest:
     """A buffer that is live in steps first..last, both included."""
 
     name: str
@@ -26,7 +26,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class Allocation:
     """A shared-memory allocation.
 
     Attributes:
@@ -42,7 +42,7 @@ class Memory:
     optimal: bool
 
 
-def allocate(requests: Sequence[Request]) -> Memory:
+def allocate(requests: Sequence[BufferRequest]) -> Allocation:
     """Return offsets for all buffers such that buffers that are live at once do not overlap.
 
     Every allocation can be compacted until each buffer lies at 0 or directly on another one. Placing buffers by
@@ -56,15 +56,15 @@ def allocate(requests: Sequence[Request]) -> Memory:
     exact = max((sum(r.bytes for r in items if r.first <= t <= r.last) for t in {r.first for r in items}), default=0)
     offsets = MappingProxyType({items[i].name: offset for i, offset in sorted(search.best.items())})
     ends = [offsets[r.name] + r.bytes for r in items]
-    return Memory(offsets, max(ends, default=0), exact, search.height == bound or search.nodes < _NODES)
+    return Allocation(offsets, max(ends, default=0), exact, search.height == bound or search.nodes < _NODES)
 
 
-def _size(request: Request) -> int:
+def _size(request: BufferRequest) -> int:
     return -(-request.bytes // ALIGN) * ALIGN
 
 
 class _Search:
-    def __init__(self, items: Sequence[Request], bound: int) -> None:
+    def __init__(self, items: Sequence[BufferRequest], bound: int) -> None:
         self.items, self.bound = items, bound
         self.meets = [[a.first <= b.last and b.first <= a.last for b in items] for a in items]
         self.best: dict[int, int] = {}

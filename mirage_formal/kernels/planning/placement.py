@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.planning.batched_reductions import stack_of
-from mirage_formal.kernels.planning.distributions import Distributions
-from mirage_formal.kernels.planning.expand import Flat
-from mirage_formal.kernels.planning.layout import choose_swizzle, plain, unswizzle, whole_vectors
+from mirage_formal.kernels.planning.batched_reductions import largest_batch
+from mirage_formal.kernels.planning.distributions import LayoutChooser
+from mirage_formal.kernels.planning.expand import FlatGraph
+from mirage_formal.kernels.planning.layout import choose_swizzle, pad_to_vectors, padded_placement, plain_placement
 from mirage_formal.kernels.planning.products import Products, pad_operand
 from mirage_formal.kernels.program.flat import (
     Accumulate,
@@ -30,11 +30,19 @@ from mirage_formal.kernels.program.flat import (
     operands_of,
     results_of,
 )
-from mirage_formal.kernels.program.plan import Phase, Placement, PlanTensor, Schedule, SharedPlacement, reads
-from mirage_formal.kernels.program.register_layout import Axis, Digit, Distribution, Fragment, Warps, fold, run_of
+from mirage_formal.kernels.program.plan import Phase, Placement, PlanTensor, Schedule, SharedPlacement, register_axes
+from mirage_formal.kernels.program.register_layout import (
+    Axis,
+    Digit,
+    Distribution,
+    Fragment,
+    Warps,
+    contiguous_run,
+    reduce_layout,
+)
 from mirage_formal.kernels.program.step import (
     Accumulation,
-    Generic,
+    GenericOperation,
     Map,
     MatrixMultiply,
     MultiplyAccumulate,
@@ -76,7 +84,7 @@ class Placements:
         brought: The inputs that are loaded into registers.
     """
 
-    flat: Flat
+    flat: FlatGraph
     schedule: Schedule
     tensors: list[PlanTensor]
     computes: dict[int, Operation] = field(default_factory=dict)
@@ -100,7 +108,7 @@ class Placements:
         )
 
 
-def choose(products: Products, sources: Sequence[Source], schedule: Schedule) -> Placements:
+def choose_placements(products: Products, sources: Sequence[Source], schedule: Schedule) -> Placements:
     """Return the placements of all tensors and the steps of all operators.
 
     Args:
@@ -127,9 +135,9 @@ class _Chooser:
         self.placements = Placements(self.flat, schedule, list(self.flat.tensors))
         self.makers, self.readers = products.makers, products.readers
         self.chosen = products
-        stack = stack_of(products, products.run)
+        stack = largest_batch(products, products.run)
         turned = frozenset(n for n, source in enumerate(sources) if source.transposed)
-        self.over = Distributions(products, self.placements.tensors, schedule.threads, stack, turned)
+        self.over = LayoutChooser(products, self.placements.tensors, schedule.threads, stack, turned)
         #: Tensors that are read in shared memory; those from which products read fragments there.
         self.spilled: set[int] = set()
         self.matrices: set[int] = set()
@@ -183,10 +191,10 @@ class _Chooser:
     def _place(self, number: int, over: Distribution) -> None:
         self.tensors[number] = self.tensors[number].at(Placement(registers=over))
 
-    def _held(self, number: int) -> Distribution | None:
+    def _register_layout(self, number: int) -> Distribution | None:
         return self.tensors[number].placement.registers
 
-    def _need(self, number: int, result: int, over: Distribution) -> None:
+    def _require(self, number: int, result: int, over: Distribution) -> None:
         """Record that an operand is read over a distribution: in shared memory if its registers do not match.
 
         Args:
@@ -197,17 +205,17 @@ class _Chooser:
         tensor = self.tensors[number]
         op = self.makers.get(number)
         if isinstance(op, Repeat) and tensor.placement.inline:
-            self._need(op.operand, result, over)
-        elif tensor.placement.registers is not None and reads(tensor, self.tensors[result], over) is None:
+            self._require(op.operand, result, over)
+        elif tensor.placement.registers is not None and register_axes(tensor, self.tensors[result], over) is None:
             self.spilled.add(number)
 
     def _map(self, op: Elementwise | Repeat) -> bool:
         operands = operands_of(op)
-        over = self._map_over(op.result, operands)
+        over = self._map_layout(op.result, operands)
         if not all(self._fits(n, op.result, over) for n in operands):
             return False
         for n in operands:
-            self._need(n, op.result, over)
+            self._require(n, op.result, over)
         self._place(op.result, over)
         self.placements.computes[op.result] = Map(op, over)
         return True
@@ -217,14 +225,15 @@ class _Chooser:
         mine, whole = (self.tensors[n].extents(over.plane) for n in (number, result))
         return all(n in (1, extent) for n, extent in zip(mine, whole, strict=True))
 
-    def _map_over(self, result: int, operands: Sequence[int]) -> Distribution:
+    def _map_layout(self, result: int, operands: Sequence[int]) -> Distribution:
         if (stacked := self.over.stacked(result)) is not None:
             return stacked
         rows, cols = self.tensors[result].rows, self.tensors[result].cols
         held = [
             found
             for n in operands
-            if (found := self._held(n)) is not None and (self.tensors[n].rows, self.tensors[n].cols) == (rows, cols)
+            if (found := self._register_layout(n)) is not None
+            and (self.tensors[n].rows, self.tensors[n].cols) == (rows, cols)
         ]
         fragments = [over for over in held if isinstance(over, Fragment)]
         if fragments:
@@ -233,9 +242,9 @@ class _Chooser:
 
     def _fold(self, number: int, dim: int, kept: int) -> tuple[Distribution, Distribution, tuple[Digit, ...]] | None:
         """Return (layout of the operand, layout of the result, digits to add over) of a reduction; None if none."""
-        for over in (self._held(number), self.over.hint(number, set()), self.over.fresh(number)):
+        for over in (self._register_layout(number), self.over.hint(number, set()), self.over.fresh(number)):
             axis = None if over is None else self.over.fold_axis(number, dim, over)
-            if over is not None and axis is not None and (found := fold(over, axis, kept)) is not None:
+            if over is not None and axis is not None and (found := reduce_layout(over, axis, kept)) is not None:
                 return over, *found
         return None
 
@@ -244,14 +253,14 @@ class _Chooser:
         if found is None:
             return False
         over, result, digits = found
-        self._need(op.operand, op.operand, over)
+        self._require(op.operand, op.operand, over)
         self._place(op.result, result)
         self.placements.computes[op.result] = Reduction(op, over, digits)
         return True
 
     def _product(self, op: Product) -> bool:
         warps, over = self.warps[op.result], self.over.fragment(op.result)
-        held = self._held(op.a)
+        held = self._register_layout(op.a)
         packed = op.result in self.chosen.packed and held is not None and held == self._source(op)
         if not packed:
             self.matrices.add(op.a)
@@ -273,7 +282,7 @@ class _Chooser:
         if isinstance(maker, Product) and maker.result in self.warps and self.accumulator_of(maker) is op:
             fragment = self.over.fragment(maker.result)
             if op.factor is not None:
-                self._need(op.factor, op.result, fragment)
+                self._require(op.factor, op.result, fragment)
             self._place(op.result, fragment)
             self.placements.computes[op.result] = self.placements.computes[maker.result]
             return True
@@ -281,7 +290,7 @@ class _Chooser:
             return False  # the generic way adds such products as it computes them
         digits: tuple[Digit, ...] = ()
         if op.dim is None:
-            over = self._held(op.operand) or self.over.hint(op.result, set()) or self.over.fresh(op.operand)
+            over = self._register_layout(op.operand) or self.over.hint(op.result, set()) or self.over.fresh(op.operand)
             result = over
         else:
             found = self._fold(op.operand, op.dim, op.kept)
@@ -291,15 +300,15 @@ class _Chooser:
         if op.factor is not None:
             if not self._fits(op.factor, op.result, result):
                 return False
-            self._need(op.factor, op.result, result)
-        self._need(op.operand, op.operand, over)
+            self._require(op.factor, op.result, result)
+        self._require(op.operand, op.operand, over)
         self._place(op.result, result)
         self.placements.computes[op.result] = Accumulation(op, over, digits)
         return True
 
     def _running(self, op: Running) -> bool:
-        over = self._held(op.operand) or self.over.fresh(op.operand)
-        self._need(op.operand, op.operand, over)
+        over = self._register_layout(op.operand) or self.over.fresh(op.operand)
+        self._require(op.operand, op.operand, over)
         for result in results_of(op):
             self._place(result, over)
         self.placements.computes[op.largest] = RunningMaximum(op, over)
@@ -312,13 +321,13 @@ class _Chooser:
         for result in results_of(op):
             if not self._inline(op, result):
                 self.spilled.add(result)
-                self.placements.computes[results_of(op)[0]] = Generic(op)
+                self.placements.computes[results_of(op)[0]] = GenericOperation(op)
 
     def _readable(self, number: int) -> None:
         op = self.makers.get(number)
         if op is None:
             return
-        if self._held(number) is not None:
+        if self._register_layout(number) is not None:
             self.spilled.add(number)
         elif number not in self.spilled:
             for n in operands_of(op):
@@ -365,14 +374,14 @@ class _Chooser:
         tensor = self.tensors[number]
         readers = self.readers.get(number, [])
         overs = {
-            None if isinstance(compute, Generic) else compute.over
+            None if isinstance(compute, GenericOperation) else compute.over
             for op in readers
             if (compute := self.placements.computes.get(results_of(op)[0])) is not None
         }
         over = next(iter(overs)) if len(overs) == 1 else None
         if self.registers and not self.readers.get(number) and number in self.flat.outputs:
             over = self.over.fresh(number)  # a copy
-        fits = over is not None and reads(tensor.at(Placement(registers=over)), tensor, over)
+        fits = over is not None and register_axes(tensor.at(Placement(registers=over)), tensor, over)
         several = over is not None and (tensor.cols > 1 or over.plane is not None)
         several = several and not any(isinstance(op, Repeat) for op in readers)  # its elements are others' as well
         if over is not None and fits and several and over.span(Axis.COL) >= tensor.cols:
@@ -391,7 +400,7 @@ class _Chooser:
             elif matrix:
                 placement, dtype = self._matrix(number), tensor.dtype
             else:
-                placement = plain(f"s{number}", tensor.rows, tensor.cols)
+                placement = plain_placement(f"s{number}", tensor.rows, tensor.cols)
                 dtype = DType.FLOAT32 if tensor.dtype.floating else DType.BOOL
             self.placements.shared_dtype[number] = dtype
             self.tensors[number] = tensor.at(Placement(tensor.placement.device, placement, tensor.placement.registers))
@@ -401,14 +410,14 @@ class _Chooser:
 
         If threads hold runs of its rows, and no padding is needed, it is stored transposed.
         """
-        tensor, over = self.tensors[number], self._held(number)
+        tensor, over = self.tensors[number], self._register_layout(number)
         rows, cols = pad_operand(number, tensor, self.readers[number], self.placements.computes)
         whole, size = rows == tensor.rows and cols == tensor.cols, tensor.dtype.bytes
-        if whole and rows % _VECTOR == 0 and over is not None and run_of(over)[0] is Axis.ROW:
+        if whole and rows % _VECTOR == 0 and over is not None and contiguous_run(over)[0] is Axis.ROW:
             across = self._across(number, transposed=True)
             return choose_swizzle(f"s{number}", cols, rows, transposed=True, size=size, across=across)
         # Elements and the zeros beside them are told apart by columns, which a swizzle would mix.
-        place = choose_swizzle if whole and cols % _VECTOR == 0 else unswizzle
+        place = choose_swizzle if whole and cols % _VECTOR == 0 else padded_placement
         return place(f"s{number}", rows, cols, size=size, across=self._across(number, transposed=False))
 
     def _across(self, number: int, *, transposed: bool) -> bool:
@@ -428,7 +437,7 @@ class _Chooser:
             # Rows of an odd number of vectors: what the lanes of a fragment read is then in banks of its own.
             return SharedPlacement(name, rows, cols, (-(-cols // _WIDEST) | 1) * _WIDEST, transposed=transposed)
         if not matrix and (source.chunk < _WIDEST or tensor.dtype is DType.FLOAT32):
-            cols = whole_vectors(cols, size) if source.chunk == _WIDEST else cols
+            cols = pad_to_vectors(cols, size) if source.chunk == _WIDEST else cols
             return SharedPlacement(name, rows, cols, cols, transposed=transposed)
         across = matrix and self._across(number, transposed=transposed)
         return choose_swizzle(name, rows, cols, transposed=transposed, size=size, across=across)

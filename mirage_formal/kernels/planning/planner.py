@@ -10,27 +10,27 @@ from typing import Final
 
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.check import block_outputs, kernel_types
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
-from mirage_formal.graph.views import Place, places
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results
+from mirage_formal.graph.views import Place, storage_locations
 from mirage_formal.kernels.planning.barriers import synchronise
-from mirage_formal.kernels.planning.expand import Flat, expand, maxima_of
-from mirage_formal.kernels.planning.k_loop_splitting import may_cut
-from mirage_formal.kernels.planning.memory import Memory, allocate
-from mirage_formal.kernels.planning.placement import Placements, Source, choose
+from mirage_formal.kernels.planning.expand import FlatGraph, flatten, maxima_of
+from mirage_formal.kernels.planning.k_loop_splitting import can_split_iterations
+from mirage_formal.kernels.planning.memory import Allocation, allocate
+from mirage_formal.kernels.planning.placement import Placements, Source, choose_placements
 from mirage_formal.kernels.planning.products import Products, products_of
 from mirage_formal.kernels.planning.schedules import (
     FEWEST_STAGES,
     LINE,
     STAGES,
-    check,
-    cuts,
+    base_schedules,
+    check_schedule,
+    iteration_splits,
     most_stages,
-    room,
+    shared_budget,
     variants,
-    ways,
 )
 from mirage_formal.kernels.planning.steps import Steps
-from mirage_formal.kernels.program.empty_tiles import skippable
+from mirage_formal.kernels.program.empty_tiles import skippable_mask
 from mirage_formal.kernels.program.plan import Plan, PlanParam, Schedule, Tile
 from mirage_formal.kernels.program.program import SharedBuffer
 from mirage_formal.kernels.target import Target
@@ -68,17 +68,17 @@ def make_plan(
     op = graph.ops[op_index]
     if not isinstance(op, GraphDefined):
         raise GraphError(f"expected a graph-defined kernel, got {op.kind}", where=f"op {op_index}")
-    kernel = _Kernel(graph, op_index, op, places(graph) if known is None else known, target)
+    kernel = _Kernel(graph, op_index, op, storage_locations(graph) if known is None else known, target)
     if schedule is not None:
-        loop = _Loop(kernel, 1).cut(schedule.cut)
+        loop = _SplitKernel(kernel, 1).cut(schedule.cut)
         if loop is None:
             what = f"iterations that may be cut into {schedule.cut}"
             raise UnsupportedError(f"expected {what}", where="schedule", hint="take a schedule with cut = 1")
-        check(schedule, loop.products, target)
+        check_schedule(schedule, loop.products, target)
         made = loop.attempt(loop.choose(schedule), schedule.stages)
         best = made if made.memory.bytes <= kernel.most else None
     else:
-        best = _chosen(kernel, generic=generic)
+        best = _choose_plan(kernel, generic=generic)
     if best is None:
         text = f"expected tensors of a block that fit in {kernel.most} bytes of shared memory"
         raise UnsupportedError(text, where=f"op {op_index}", hint="choose smaller tiles")
@@ -105,9 +105,9 @@ def schedules(
     first = make_plan(graph, op_index, target, known=known).schedule
     op = graph.ops[op_index]
     assert isinstance(op, GraphDefined)
-    kernel = _Kernel(graph, op_index, op, places(graph) if known is None else known, target)
-    whole = _Loop(kernel, 1)
-    known_counts = (1, *cuts(op.graph))
+    kernel = _Kernel(graph, op_index, op, storage_locations(graph) if known is None else known, target)
+    whole = _SplitKernel(kernel, 1)
+    known_counts = (1, *iteration_splits(op.graph))
     counts = [n for n in (first.cut, 2 * first.cut, first.cut // 2) if n in known_counts]
     loops = [loop for count in counts if (loop := whole.cut(count)) is not None and (loop.count == 1 or loop.lines)]
     depths = [row for loop in loops for row in loop.depths(replace(first, cut=loop.count), target)]
@@ -118,13 +118,13 @@ def schedules(
             yield found
 
 
-def _chosen(kernel: _Kernel, *, generic: bool) -> _Attempt | None:
+def _choose_plan(kernel: _Kernel, *, generic: bool) -> _Attempt | None:
     """Return the first schedule that fits; iterations are cut if none does, or if its pipeline runs dry."""
-    whole = _Loop(kernel, 1)
+    whole = _SplitKernel(kernel, 1)
     first = whole.fitting(generic=generic)
     if generic or (first is not None and first.good):
         return first
-    for count in cuts(kernel.op.graph):
+    for count in iteration_splits(kernel.op.graph):
         loop = whole.cut(count)
         found = None if loop is None else loop.fitting(generic=False)
         if found is not None and found.good and found.loop.lines:
@@ -153,14 +153,14 @@ class _Kernel:
         """Return the band mask whose empty tiles end a block's loop, as in ``Plan.skips``."""
         inputs = self.graph.inputs
         bands = [inputs[n].band if n < len(inputs) else None for n in self.op.operands]
-        number = skippable(self.op.graph, bands)
+        number = skippable_mask(self.op.graph, bands)
         band = None if number is None else bands[number]
         return None if number is None or band is None or band.upper is None else (number, band.upper)
 
     @property
     def share(self) -> int:
         """Return the bytes of shared memory that a block should take at most, so that enough blocks are resident."""
-        return room(self.op.graph.blocks, self.target)
+        return shared_budget(self.op.graph.blocks, self.target)
 
     def resident(self, attempt: _Attempt) -> int:
         """Return the blocks for which one multiprocessor has shared memory."""
@@ -168,7 +168,7 @@ class _Kernel:
         return limits.shared_bytes_per_sm // (attempt.memory.bytes + limits.shared_reserved_per_block)
 
 
-class _Loop:
+class _SplitKernel:
     """A kernel in which each iteration is split into ``count`` iterations."""
 
     def __init__(self, kernel: _Kernel, count: int) -> None:
@@ -178,7 +178,7 @@ class _Loop:
         types = kernel_types(kernel.graph)
         tops = maxima_of(kernel.graph)
         maxima = frozenset(position for position, n in enumerate(self.op.operands) if n in tops)
-        self.flat = expand(self.op, tuple(types[n] for n in self.op.operands), maxima)
+        self.flat = flatten(self.op, tuple(types[n] for n in self.op.operands), maxima)
         self.params, self.inputs, self.savers = _interface(
             kernel.graph, kernel.position, self.op, self.flat, kernel.known
         )
@@ -186,15 +186,15 @@ class _Loop:
             Source(*self.params[tile.param].copies(self.flat.tensors[tile.tensor].shape)) for tile in self.inputs
         )
 
-    def cut(self, count: int) -> _Loop | None:
+    def cut(self, count: int) -> _SplitKernel | None:
         """Return the kernel with each iteration split into this many; None if that is not valid."""
         if count == 1:
             return self
         try:
-            finer = _Loop(self.kernel, count)
+            finer = _SplitKernel(self.kernel, count)
         except GraphError:  # there are no such tiles
             return None
-        return finer if may_cut(self.flat, finer.flat, [tile.loop for tile in self.inputs]) else None
+        return finer if can_split_iterations(self.flat, finer.flat, [tile.loop for tile in self.inputs]) else None
 
     @property
     def lines(self) -> bool:
@@ -217,7 +217,7 @@ class _Loop:
 
     def choose(self, schedule: Schedule) -> Placements:
         """Return the placements of all tensors."""
-        return choose(self.products, self.sources, schedule)
+        return choose_placements(self.products, self.sources, schedule)
 
     def depths(self, first: Schedule, target: Target) -> Iterator[list[Schedule]]:
         """Yield, for each variant of a schedule, the schedules with different stages that fit, the deepest first."""
@@ -238,7 +238,7 @@ class _Loop:
 
     def fitting(self, *, generic: bool) -> _Attempt | None:
         """Return the plan of the first schedule that fits; None if none fits."""
-        for way in ways(self.op.graph, self.products, generic=generic):
+        for way in base_schedules(self.op.graph, self.products, generic=generic):
             found = self._staged(self.choose(replace(way, cut=self.count)))
             if found is not None:
                 return found
@@ -247,7 +247,7 @@ class _Loop:
     def attempt(self, placements: Placements, stages: int) -> _Attempt:
         """Return the kernel planned with this many stages."""
         steps = Steps(placements.flat, placements, stages)
-        return _Attempt(self, placements, steps, _placed(steps, self.kernel.share))
+        return _Attempt(self, placements, steps, _allocate_buffers(steps, self.kernel.share))
 
     def _staged(self, placements: Placements) -> _Attempt | None:
         """Return the deepest pipeline that fits and leaves room for the resident blocks of one multiprocessor.
@@ -268,7 +268,7 @@ class _Loop:
 
 
 def _interface(
-    graph: KernelGraph, op_index: int, op: GraphDefined, flat: Flat, known: Sequence[Place]
+    graph: KernelGraph, op_index: int, op: GraphDefined, flat: FlatGraph, known: Sequence[Place]
 ) -> tuple[tuple[PlanParam, ...], tuple[Tile, ...], tuple[Tile, ...]]:
     """Return the kernel's parameters, and the tiles of them that a block reads and writes."""
     types = kernel_types(graph)
@@ -277,7 +277,7 @@ def _interface(
         source = graph.inputs[number] if number < len(graph.inputs) else None
         name = f"in{position}_{source.name}" if source is not None else f"in{position}_d{number}"
         params.append(PlanParam(name, types[number].shape, types[number].dtype, False, known[number]))
-    first = [number for number, _ in numbered(len(graph.inputs), graph.ops)][op_index]
+    first = [number for number, _ in enumerate_results(len(graph.inputs), graph.ops)][op_index]
     for position, tensor in enumerate(block_outputs(op.graph, tuple(types[n] for n in op.operands))):
         number = first + position
         params.append(PlanParam(f"out{position}_d{number}", tensor.shape, tensor.dtype, True, known[number]))
@@ -292,10 +292,10 @@ def _interface(
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    loop: _Loop
+    loop: _SplitKernel
     placements: Placements
     steps: Steps
-    memory: Memory
+    memory: Allocation
 
     @property
     def good(self) -> bool:
@@ -344,7 +344,7 @@ class _Attempt:
         )
 
 
-def _placed(steps: Steps, most: int) -> Memory:
+def _allocate_buffers(steps: Steps, most: int) -> Allocation:
     """Return an allocation that saves barriers where memory is left over: buffers that share no bytes need none.
 
     Args:

@@ -9,11 +9,11 @@ from typing import Final
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.planning.expand import Flat
+from mirage_formal.kernels.planning.expand import FlatGraph
 from mirage_formal.kernels.planning.layout import (
     ProductShape,
-    depth,
-    packs,
+    can_pack,
+    inner_extent,
 )
 from mirage_formal.kernels.program.flat import (
     Accumulate,
@@ -45,7 +45,7 @@ class Products:
         packed: Results of products whose left operand comes from registers.
     """
 
-    flat: Flat
+    flat: FlatGraph
     inputs: int
     readers: Mapping[int, Sequence[FlatOp]]
     makers: Mapping[int, FlatOp]
@@ -65,7 +65,7 @@ class Products:
     @property
     def eligible(self) -> list[Product]:
         """Return the products that tensor cores can compute."""
-        return [op for op in self.flat.ops if isinstance(op, Product) and self._eligible(op)]
+        return [op for op in self.flat.ops if isinstance(op, Product) and self._is_eligible(op)]
 
     def share(self, chosen: Sequence[Warps]) -> None:
         """Assign warps, one ``Warps`` for each eligible product.
@@ -81,7 +81,7 @@ class Products:
         self.packed = {
             op.result
             for op, shape, warps in zip(ops, shapes, chosen, strict=True)
-            if shape.source >= 0 and packs(shapes[shape.source], chosen[shape.source], shape, warps)
+            if shape.source >= 0 and can_pack(shapes[shape.source], chosen[shape.source], shape, warps)
         }
 
     @property
@@ -91,7 +91,7 @@ class Products:
         numbers = {op.result: position for position, op in enumerate(ops)}
         return [self.shape(op, numbers, ops[:at]) for at, op in enumerate(ops)]
 
-    def _eligible(self, op: Product) -> bool:
+    def _is_eligible(self, op: Product) -> bool:
         """Return whether tensor cores can compute a product: its operands have one element type.
 
         Extents are padded with zeros to whole steps and tiles, in shared memory or when registers are packed.
@@ -168,7 +168,7 @@ class Products:
         )
 
 
-def products_of(flat: Flat, inputs: int) -> Products:
+def products_of(flat: FlatGraph, inputs: int) -> Products:
     """Return the products of a kernel, without warps.
 
     Args:
@@ -203,7 +203,7 @@ def pad_operand(
             if isinstance(compute, Multiplication):
                 warps, packed = compute.warps, compute.packed
             if op.a == number and not packed:
-                cols = max(cols, depth(tensor.cols, warps, packed=False))
+                cols = max(cols, inner_extent(tensor.cols, warps, packed=False))
             if op.b == number:
-                rows = max(rows, depth(tensor.rows, warps, packed=packed))
+                rows = max(rows, inner_extent(tensor.rows, warps, packed=packed))
     return rows, cols

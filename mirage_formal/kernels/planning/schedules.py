@@ -8,14 +8,14 @@ from typing import Final
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import BlockGraph
-from mirage_formal.kernels.planning.batched_reductions import ENOUGH, stack_of
+from mirage_formal.kernels.planning.batched_reductions import ENOUGH, largest_batch
 from mirage_formal.kernels.planning.layout import (
     MAX_ACCUMULATORS,
     ProductShape,
-    accumulators,
+    accumulator_registers,
     best_warps,
     choose_warps,
-    pads_less,
+    needs_less_padding_transposed,
     warp_options,
 )
 from mirage_formal.kernels.planning.products import Products
@@ -50,7 +50,7 @@ _MOST_CUT: Final = 64
 _MOST_RESIDENT: Final = 4
 
 
-def ways(block: BlockGraph, products: Products, *, generic: bool) -> Iterator[Schedule]:
+def base_schedules(block: BlockGraph, products: Products, *, generic: bool) -> Iterator[Schedule]:
     """Yield schedules with one stage: operators in registers first, and inputs copied to shared memory.
 
     Args:
@@ -62,18 +62,18 @@ def ways(block: BlockGraph, products: Products, *, generic: bool) -> Iterator[Sc
     power = asked & (asked - 1) == 0
     asked = asked if power and WARP <= asked <= _MOST_THREADS else _THREADS
     if not generic:
-        threads, warps = _shared(products, asked)
+        threads, warps = _threads_and_warps(products, asked)
         for resident in (True, False):
             yield Schedule(threads, 1, warps, resident=resident)
     for resident in (True, False):
         yield Schedule(asked, 1, registers=False, resident=resident)
 
 
-def _shared(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
+def _threads_and_warps(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
     """Return threads and warps; more threads where one thread would hold too many accumulators."""
     shapes = products.shapes
     if not shapes:
-        stack = stack_of(products, products.run)
+        stack = largest_batch(products, products.run)
         work = max(prod(tensor.shape) for tensor in products.flat.tensors) // products.run
         # A thread adds up several planes by itself; lanes would have to exchange what they hold.
         enough = work if stack is None else prod(stack.extents) // ENOUGH
@@ -82,7 +82,7 @@ def _shared(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
         return threads, ()
     for count in sorted({threads, *(n for n in _MORE_THREADS if n > threads)}):
         chosen = choose_warps(shapes, count // WARP)
-        if accumulators(shapes, chosen) <= MAX_ACCUMULATORS + _SLACK:
+        if accumulator_registers(shapes, chosen) <= MAX_ACCUMULATORS + _SLACK:
             break
     return count, chosen
 
@@ -106,7 +106,7 @@ def variants(products: Products, first: Schedule, target: Target) -> Iterator[Sc
     counts = sorted((n for n in _COUNTS if n <= most), key=lambda n: abs(n.bit_length() - first.threads.bit_length()))
     for threads in counts:
         for warps in _arrangements(shapes, threads // WARP):
-            if accumulators(shapes, warps) <= MAX_ACCUMULATORS + _SLACK:
+            if accumulator_registers(shapes, warps) <= MAX_ACCUMULATORS + _SLACK:
                 for resident in (first.resident, not first.resident):
                     yield Schedule(threads, 1, warps, resident=resident, cut=first.cut)
 
@@ -116,12 +116,12 @@ def _arrangements(shapes: Sequence[ProductShape], count: int) -> list[tuple[Warp
     if not shapes:
         return [()]
     found = best_warps(shapes, count, _ARRANGEMENTS)
-    if any(map(pads_less, shapes)):
+    if any(map(needs_less_padding_transposed, shapes)):
         found[1:1] = best_warps(shapes, count, 1, transposed=True)
     return found
 
 
-def check(schedule: Schedule, products: Products, target: Target) -> None:
+def check_schedule(schedule: Schedule, products: Products, target: Target) -> None:
     """Reject a schedule that does not fit a kernel.
 
     Raises:
@@ -159,7 +159,7 @@ def most_stages(tile_bytes: int, iterations: int) -> int:
     return min(MOST_STAGES, iterations, 1 + max(1, -(-_ENOUGH_BYTES // tile_bytes))) if tile_bytes else 1
 
 
-def cuts(block: BlockGraph) -> Iterator[int]:
+def iteration_splits(block: BlockGraph) -> Iterator[int]:
     """Yield the numbers of pieces into which each iteration is worth splitting, for a deeper pipeline.
 
     Not every number may be valid for the kernel.
@@ -171,7 +171,7 @@ def cuts(block: BlockGraph) -> Iterator[int]:
         yield from _CUTS
 
 
-def room(blocks: int, target: Target) -> int:
+def shared_budget(blocks: int, target: Target) -> int:
     """Return the bytes of shared memory per block at which one multiprocessor holds its blocks of the grid at once.
 
     At most ``_MOST_RESIDENT`` blocks are provided for.
@@ -185,4 +185,15 @@ def room(blocks: int, target: Target) -> int:
     return min(limits.shared_bytes_per_sm // resident - limits.shared_reserved_per_block, limits.shared_bytes_per_block)
 
 
-__all__ = ["FEWEST_STAGES", "LINE", "MOST_STAGES", "STAGES", "check", "cuts", "most_stages", "room", "variants", "ways"]
+__all__ = [
+    "FEWEST_STAGES",
+    "LINE",
+    "MOST_STAGES",
+    "STAGES",
+    "base_schedules",
+    "check_schedule",
+    "iteration_splits",
+    "most_stages",
+    "shared_budget",
+    "variants",
+]

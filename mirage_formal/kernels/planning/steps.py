@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.planning.barriers import Access, Item, depth_order
-from mirage_formal.kernels.planning.expand import Flat
-from mirage_formal.kernels.planning.memory import Request
+from mirage_formal.kernels.planning.expand import FlatGraph
+from mirage_formal.kernels.planning.memory import BufferRequest
 from mirage_formal.kernels.planning.placement import Placements
 from mirage_formal.kernels.program.flat import (
     Accumulate,
@@ -20,15 +20,15 @@ from mirage_formal.kernels.program.flat import (
     operands_of,
     results_of,
 )
-from mirage_formal.kernels.program.plan import Phase, reads
+from mirage_formal.kernels.program.plan import Phase, register_axes
 from mirage_formal.kernels.program.program import Barrier, Commit, WaitGroups
-from mirage_formal.kernels.program.register_layout import Digit, Distribution, by_warp, sharing
+from mirage_formal.kernels.program.register_layout import Digit, Distribution, lanes_per_slot, split_by_warp
 from mirage_formal.kernels.program.step import (
     Accumulation,
     BlockReduce,
     Computation,
     Fetch,
-    Generic,
+    GenericOperation,
     Initialize,
     Load,
     Map,
@@ -39,14 +39,14 @@ from mirage_formal.kernels.program.step import (
     Reduction,
     Rescale,
     RunningMaximum,
-    Save,
+    StoreResult,
 )
 
 
 class Steps:
     """The steps of a kernel with their shared-memory accesses, and the buffers with their live ranges."""
 
-    def __init__(self, flat: Flat, placements: Placements, stages: int) -> None:
+    def __init__(self, flat: FlatGraph, placements: Placements, stages: int) -> None:
         self.flat, self.placements, self.stages = flat, placements, stages
         self.tensors = list(placements.tensors)
         self.makers = {n: op for op in flat.ops for n in results_of(op)}
@@ -83,7 +83,7 @@ class Steps:
         """
         tensor = self.tensors[number]
         held = tensor.placement.registers is not None
-        if held and over is not None and reads(tensor, self.tensors[result], over) is not None:
+        if held and over is not None and register_axes(tensor, self.tensors[result], over) is not None:
             return []
         if tensor.placement.shared is not None:
             owner = tensor.shape if op is not None and self._flat_owner(op, number) else None
@@ -98,19 +98,19 @@ class Steps:
             return False
         if isinstance(op, Accumulate) and op.dim is not None and number == op.operand:
             return False
-        through = self._through(op)
+        through = self._transitive_operands(op)
         if any(self.tensors[n].placement.inline and isinstance(self.makers.get(n), Product) for n in through):
             return False  # an element of a product is of whole rows and columns, of square matrices as well
         same = self.tensors[number].shape == self.tensors[results_of(op)[0]].shape
         return same and all(self.tensors[n].shape == self.tensors[number].shape for n in through)
 
-    def _through(self, op: FlatOp) -> list[int]:
+    def _transitive_operands(self, op: FlatOp) -> list[int]:
         """Return the operands of an operator, and those of the inline operators that compute them."""
         out: list[int] = []
         for n in operands_of(op):
             out.append(n)
             if self.tensors[n].placement.inline and n in self.makers:
-                out += self._through(self.makers[n])
+                out += self._transitive_operands(self.makers[n])
         return out
 
     def _write(self, number: int, owner: object = None) -> list[Access]:
@@ -123,7 +123,7 @@ class Steps:
         match step:
             case Accumulation() | MultiplyAccumulate() | Rescale():
                 return Item(step, (tuple(read),))
-            case Generic() | Initialize():
+            case GenericOperation() | Initialize():
                 return Item(step, ((*read, *self._owned(step.op)),))
             case _:
                 wrote = [a for result in results_of(step.op) for a in self._write(result)]
@@ -148,7 +148,7 @@ class Steps:
     def _operands(self, step: Computation) -> list[Access]:
         """Return the accesses to the operands of a step."""
         match step:
-            case Generic(op):
+            case GenericOperation(op):
                 return [a for n in operands_of(op) for a in self._read(n, results_of(op)[0], None, op)]
             case Map(op, over):
                 return [a for n in operands_of(op) for a in self._read(n, op.result, over)]
@@ -161,7 +161,9 @@ class Steps:
             case Rescale(op):
                 return self._factor(op)
             case MatrixMultiply() | MultiplyAccumulate():
-                return [a for n in ((step.op.b,) if step.packed else (step.op.a, step.op.b)) for a in self._forced(n)]
+                return [
+                    a for n in ((step.op.b,) if step.packed else (step.op.a, step.op.b)) for a in self._shared_read(n)
+                ]
             case Initialize() | BlockReduce():
                 return []
 
@@ -169,7 +171,7 @@ class Steps:
         over = self.tensors[op.result].placement.registers
         return [] if op.factor is None else self._read(op.factor, op.result, over)
 
-    def _forced(self, number: int) -> list[Access]:
+    def _shared_read(self, number: int) -> list[Access]:
         placement = self.tensors[number].placement.shared
         assert placement is not None
         return [Access(placement.buffer, write=False)]
@@ -190,8 +192,8 @@ class Steps:
             over = self.tensors[number].placement.registers
             found = [] if over is not None else self._read(number, number, None)
             phase = Phase.AFTER if self.flat.iterations > 1 else Phase.BEFORE
-            self._place(phase).append(Item(Save(saver), (tuple(found),)))
-        self._arrivals()
+            self._place(phase).append(Item(StoreResult(saver), (tuple(found),)))
+        self._add_waits()
 
     def _copies(self) -> None:
         """Add the copies of inputs: loop-invariant ones before the loop, then the first pipeline stages."""
@@ -216,7 +218,7 @@ class Steps:
         if not self.ring and any(isinstance(i.step, Fetch) and i.step.asynchronous for i in self.loop):
             self.loop += [Item(Commit()), Item(WaitGroups(0)), Item(Barrier())]
 
-    def _arrivals(self) -> None:
+    def _add_waits(self) -> None:
         """Add waits for loop-invariant tiles: before their first reader, or at the latest before the loop."""
         fixed = {
             a.buffer
@@ -260,16 +262,16 @@ class Steps:
 
     def _scratch(self, number: int, digits: Sequence[Digit]) -> str:
         """Return the buffer through which warps exchange partial results; an empty name if they exchange none."""
-        if not by_warp(digits)[1]:
+        if not split_by_warp(digits)[1]:
             return ""
         found = self.tensors[number].placement.registers
         assert found is not None
-        self.buffers[f"x{number}"] = (DType.FLOAT32, found.count * self.placements.threads // sharing(digits))
+        self.buffers[f"x{number}"] = (DType.FLOAT32, found.count * self.placements.threads // lanes_per_slot(digits))
         return f"x{number}"
 
     # --- lives
 
-    def lives(self, *, loose: bool) -> tuple[Request, ...]:
+    def lives(self, *, loose: bool) -> tuple[BufferRequest, ...]:
         """Return the live range of every buffer, in step numbers; loop-carried buffers are live in the whole loop.
 
         With ``loose``, a buffer is live in the whole of each phase that uses it.
@@ -294,6 +296,6 @@ class Steps:
                 first = next(low for low, high in edges if low <= first <= high)
                 last = next(high for low, high in edges if low <= last <= high)
             dtype, elements = self.buffers[name]
-            out.append(Request(name, elements * dtype.bytes, first, last))
+            out.append(BufferRequest(name, elements * dtype.bytes, first, last))
         self.buffers = {name: item for name, item in self.buffers.items() if name in uses}
         return tuple(out)

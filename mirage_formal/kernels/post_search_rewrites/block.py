@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Final
 
 from mirage_formal.errors import MirageError
-from mirage_formal.graph.edit import needed, renumber
-from mirage_formal.graph.graph import BlockGraph, BlockOp, InputIterator, Op, OutputSaver, numbered
+from mirage_formal.graph.edit import needed_items, renumber
+from mirage_formal.graph.graph import BlockGraph, BlockOp, InputIterator, Op, OutputSaver, enumerate_results
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.rules import iterator_type, shared_results
 from mirage_formal.graph.types import Dim3, DTensor, DType, Shape, STensor
@@ -83,9 +83,9 @@ class Block:
         count = len(self._like.inputs)
         items = [
             ((first, op), range(first, first + op.results), op.operands)
-            for first, op in numbered(count, tuple(self._ops))
+            for first, op in enumerate_results(count, tuple(self._ops))
         ]
-        kept = needed(items, (number,))
+        kept = needed_items(items, (number,))
         read = sorted({number, *(n for _, op in kept for n in op.operands)} & set(range(count)))
         place = {n: i for i, n in enumerate(read)}
         ops: list[Op] = []
@@ -104,7 +104,7 @@ class Block:
         return replace(self._like, ops=tuple(self._ops), outputs=tuple(outputs))
 
 
-def apart(ops: Sequence[BlockOp], dim: int) -> bool:
+def is_independent_along(ops: Sequence[BlockOp], dim: int) -> bool:
     """Return whether each result at one index of a dim depends only on operands at the same index of that dim.
 
     The operators contain no thread graphs.
@@ -120,7 +120,7 @@ def apart(ops: Sequence[BlockOp], dim: int) -> bool:
     return True
 
 
-def grows(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> bool:
+def can_merge_blocks(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> bool:
     """Return whether the same kernel on fewer blocks along a grid axis, with larger tiles, computes the same.
 
     This holds if three conditions hold. The axis splits one dim of each tensor that depends on it. No operator mixes
@@ -137,13 +137,13 @@ def grows(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> bool:
     for op in block.ops:
         assert isinstance(op, Op)
         try:
-            along += [_along(op, along, shapes)] * op.results
+            along += [_merged_dim(op, along, shapes)] * op.results
         except NoForm:
             return False
     return all(along[saver.operand] == saver.omap[axis] is not None for saver in block.outputs)
 
 
-def _along(op: Op, along: Sequence[int | None], shapes: Sequence[Shape]) -> int | None:
+def _merged_dim(op: Op, along: Sequence[int | None], shapes: Sequence[Shape]) -> int | None:
     """Return the dim of an operator's results that grows with the tiles of its operands; None if no dim grows.
 
     Raises:
@@ -171,4 +171,4 @@ def _along(op: Op, along: Sequence[int | None], shapes: Sequence[Shape]) -> int 
     return dim
 
 
-__all__ = ["Block", "NoForm", "apart", "grows"]
+__all__ = ["Block", "NoForm", "can_merge_blocks", "is_independent_along"]

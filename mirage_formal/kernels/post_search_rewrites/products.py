@@ -33,7 +33,7 @@ _MOST_RESULTS: Final = 1 << 15
 _THREADS: Final = 128
 
 
-def tile(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
+def tile_product(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
     """Return a graph that computes a predefined product by a generated kernel, with the best tiles by estimate.
 
     Views may come before the kernel: operands get a batch of one where the loop is to be split.
@@ -70,8 +70,8 @@ def tile(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
         views = [Op(OpKind.RESHAPE, (operands[1],), Attrs(shape=a.shape))]
         operands, b = (operands[0], len(graph.inputs)), a
     found: list[tuple[float, int, BlockGraph]] = []
-    for block in _dots(a, parts) if dot else _blocks(a, b, parts):
-        dealt = _dealt(block, parts, len(a.shape))
+    for block in _dot_block_graphs(a, parts) if dot else _product_block_graphs(a, b, parts):
+        dealt = _partial_sum_kernel(block, parts, len(a.shape))
         cost, _ = block_cost(dealt, (a, b), target)
         if cost.us < CANNOT_LAUNCH_US:
             found.append((round(cost.us, 3), -min(dealt.blocks, target.sms), block))
@@ -81,15 +81,15 @@ def tile(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
     return KernelGraph(graph.inputs, (*views, GraphDefined(operands, best)), (len(graph.inputs) + len(views),))
 
 
-def _blocks(a: DTensor, b: DTensor, parts: int) -> Iterator[BlockGraph]:
+def _product_block_graphs(a: DTensor, b: DTensor, parts: int) -> Iterator[BlockGraph]:
     """Yield block graphs of the product for all tile extents tried; ``parts`` divides the number of iterations."""
     rank = len(a.shape)
     rows, inner, cols = *a.shape[-2:], b.shape[-1]
     batches = prod(a.shape[:-2])
     batch = next((d for d, extent in enumerate(a.shape[:-2]) if extent > 1), None)
-    for high in _extents(rows, _ROWS):
-        for wide in _extents(cols, _COLUMNS):
-            for deep in _extents(inner, _INNER):
+    for high in _tile_extents(rows, _ROWS):
+        for wide in _tile_extents(cols, _COLUMNS):
+            for deep in _tile_extents(inner, _INNER):
                 loop, loaded = inner // deep, (high + wide) * deep * a.dtype.bytes
                 short = loaded < _LEAST_BYTES and deep < min(inner, _INNER[-1])
                 if loop % parts or short or loaded > _MOST_BYTES or high * wide > _MOST_RESULTS:
@@ -110,22 +110,22 @@ def _blocks(a: DTensor, b: DTensor, parts: int) -> Iterator[BlockGraph]:
                     forloop_range=loop,
                     reduction_dimx=1,
                     inputs=(
-                        InputIterator(_map(axes, 1), rank - 1),
-                        InputIterator(_map(axes, 2), rank - 2),
+                        InputIterator(_dim_map(axes, 1), rank - 1),
+                        InputIterator(_dim_map(axes, 2), rank - 2),
                     ),
                     ops=(Op(OpKind.MATMUL, (0, 1)), Op(OpKind.ACCUM_SUM, (2,))),
-                    outputs=(OutputSaver(3, _map(axes, 3)),),
+                    outputs=(OutputSaver(3, _dim_map(axes, 3)),),
                 )
 
 
-def _dots(a: DTensor, parts: int) -> Iterator[BlockGraph]:
+def _dot_block_graphs(a: DTensor, parts: int) -> Iterator[BlockGraph]:
     """Yield block graphs of dot products along the last dim, where ``parts`` divides the number of iterations.
 
     The two operands have equal shapes.
     """
     rank, inner, batches = len(a.shape), a.shape[-1], prod(a.shape[:-2])
     batch = next((d for d, extent in enumerate(a.shape[:-2]) if extent > 1), None)
-    for deep in _extents(inner, _INNER):
+    for deep in _tile_extents(inner, _INNER):
         loop = inner // deep
         if loop % parts:
             continue
@@ -141,13 +141,13 @@ def _dots(a: DTensor, parts: int) -> Iterator[BlockGraph]:
         )
 
 
-def _map(axes: Sequence[tuple[int, int | None, int | None, int | None]], tensor: int) -> DimMap:
+def _dim_map(axes: Sequence[tuple[int, int | None, int | None, int | None]], tensor: int) -> DimMap:
     """Return the imap or omap of a tensor: the dim that each grid axis splits, None where the axis has extent 1."""
     x, y, z = (axis[tensor] if axis[0] > 1 else None for axis in axes)
     return x, y, z
 
 
-def _extents(whole: int, tried: Sequence[int]) -> Iterator[int]:
+def _tile_extents(whole: int, tried: Sequence[int]) -> Iterator[int]:
     """Yield tile extents along a dim: those tried that divide it, and the whole dim if it is not larger than these."""
     found = [n for n in tried if n < whole and whole % n == 0]
     yield from found
@@ -155,7 +155,7 @@ def _extents(whole: int, tried: Sequence[int]) -> Iterator[int]:
         yield whole
 
 
-def _dealt(block: BlockGraph, parts: int, rank: int) -> BlockGraph:
+def _partial_sum_kernel(block: BlockGraph, parts: int, rank: int) -> BlockGraph:
     """Return a block graph that stands for the first split-K kernel in estimates: it writes float32 partial sums."""
     if parts == 1:
         return block
@@ -173,4 +173,4 @@ def _dealt(block: BlockGraph, parts: int, rank: int) -> BlockGraph:
     )
 
 
-__all__ = ["tile"]
+__all__ = ["tile_product"]

@@ -21,7 +21,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
 from mirage_formal.graph.ops import SPECS, Family
 from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.kernels.cost import block_cost
-from mirage_formal.kernels.post_search_rewrites.block import NoForm, apart, grows
+from mirage_formal.kernels.post_search_rewrites.block import NoForm, can_merge_blocks, is_independent_along
 from mirage_formal.kernels.target import Target
 
 _T = TypeVar("_T")
@@ -57,7 +57,7 @@ def retile(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: T
     if any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
         raise NoForm("tiles of products are other candidates of a search")
     found: list[tuple[float, int, BlockGraph]] = []
-    for made in _grids(block, operands, factor, larger=larger):
+    for made in _scaled_grids(block, operands, factor, larger=larger):
         try:
             block_outputs(made, tuple(operands))
             shapes = [tile.shape for tile in block_types(made, tuple(operands))]
@@ -71,7 +71,7 @@ def retile(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: T
     return min(found, key=lambda one: one[:2])[2]
 
 
-def otherwise(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: Target) -> BlockGraph:
+def retile_product(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: Target) -> BlockGraph:
     """Return the kernel with products on another grid: the ``rank``-th best of all others by estimate.
 
     For each grid only the best loop with as long or longer steps is kept. The kernel's own grid counts once for each
@@ -95,7 +95,7 @@ def otherwise(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: 
     if not any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
         raise NoForm("a kernel without products has fewer or more blocks")
     best: dict[tuple[tuple[int, int, int], int], tuple[float, int, BlockGraph]] = {}
-    for made in _cut(block, operands, target):
+    for made in _product_grids(block, operands, target):
         try:
             block_outputs(made, tuple(operands))
             cost, _ = block_cost(made, operands, target)
@@ -112,12 +112,12 @@ def otherwise(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: 
     return others[rank - 1]
 
 
-def _cut(block: BlockGraph, operands: Sequence[DTensor], target: Target) -> Iterator[BlockGraph]:
+def _product_grids(block: BlockGraph, operands: Sequence[DTensor], target: Target) -> Iterator[BlockGraph]:
     """Yield the block graph on each grid whose extents divide the dims that they cut, with each loop step length."""
     shapes = [tile.shape for tile in block_types(block, tuple(operands))]
     extents: list[tuple[int, ...]] = []
     for axis, extent in enumerate(block.grid):
-        if extent == 1 or not grows(block, axis, shapes):
+        if extent == 1 or not can_merge_blocks(block, axis, shapes):
             extents.append((extent,))
             continue
         maps = [(shapes[i], iterator.imap) for i, iterator in enumerate(block.inputs)]
@@ -135,12 +135,12 @@ def _cut(block: BlockGraph, operands: Sequence[DTensor], target: Target) -> Iter
                 yield replace(block, grid=(x, y, z), forloop_range=block.forloop_range // longer)
 
 
-def _grids(block: BlockGraph, operands: Sequence[DTensor], factor: int, *, larger: bool) -> Iterator[BlockGraph]:
+def _scaled_grids(block: BlockGraph, operands: Sequence[DTensor], factor: int, *, larger: bool) -> Iterator[BlockGraph]:
     """Yield the block graph with a factor distributed over its grid axes in every way."""
     shapes = [tile.shape for tile in block_types(block, tuple(operands))]
     if not larger:
         yield from _with_another_axis(block, shapes, factor)
-    free = [extent > 1 and grows(block, axis, shapes) for axis, extent in enumerate(block.grid)]
+    free = [extent > 1 and can_merge_blocks(block, axis, shapes) for axis, extent in enumerate(block.grid)]
     shares = [1 << n for n in range(factor.bit_length())]
     for each in product(*(shares if may else [1] for may in free)):
         if prod(each) != factor:
@@ -158,25 +158,25 @@ def _with_another_axis(block: BlockGraph, shapes: Sequence[Shape], factor: int) 
     if axis is None:
         return
     for dim in range(len(shapes[0])):
-        if any(dim >= len(shape) for shape in shapes) or not apart(block.ops, dim):
+        if any(dim >= len(shape) for shape in shapes) or not is_independent_along(block.ops, dim):
             continue
         extents = {shape[dim] for shape in shapes} - {1}
         if len(extents) != 1 or extents.pop() % factor or any(shapes[s.operand][dim] == 1 for s in block.outputs):
             continue
         yield replace(
             block,
-            grid=_put(block.grid, axis, factor),
+            grid=_replace_axis(block.grid, axis, factor),
             inputs=tuple(
-                replace(one, imap=_put(one.imap, axis, dim if shapes[i][dim] > 1 else None))
+                replace(one, imap=_replace_axis(one.imap, axis, dim if shapes[i][dim] > 1 else None))
                 for i, one in enumerate(block.inputs)
             ),
-            outputs=tuple(replace(one, omap=_put(one.omap, axis, dim)) for one in block.outputs),
+            outputs=tuple(replace(one, omap=_replace_axis(one.omap, axis, dim)) for one in block.outputs),
         )
 
 
-def _put(axes: tuple[_T, _T, _T], axis: int, value: _T) -> tuple[_T, _T, _T]:
+def _replace_axis(axes: tuple[_T, _T, _T], axis: int, value: _T) -> tuple[_T, _T, _T]:
     x, y, z = (value if at == axis else old for at, old in enumerate(axes))
     return x, y, z
 
 
-__all__ = ["otherwise", "retile"]
+__all__ = ["retile", "retile_product"]

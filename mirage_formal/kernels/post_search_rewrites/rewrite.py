@@ -7,15 +7,15 @@ from enum import Enum
 from typing import Final
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import pruned
+from mirage_formal.graph.edit import eliminate_dead_code
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.post_search_rewrites.block import NoForm
-from mirage_formal.kernels.post_search_rewrites.products import tile
-from mirage_formal.kernels.post_search_rewrites.retile import otherwise, retile
+from mirage_formal.kernels.post_search_rewrites.products import tile_product
+from mirage_formal.kernels.post_search_rewrites.retile import retile, retile_product
 from mirage_formal.kernels.post_search_rewrites.scale_hoisting import hoist_scales
-from mirage_formal.kernels.post_search_rewrites.split_k import split
+from mirage_formal.kernels.post_search_rewrites.split_k import split_loop
 from mirage_formal.kernels.target import Target
 
 #: The slack that accepts any estimate.
@@ -92,7 +92,7 @@ CHANGES: Final = (
 )
 
 
-def rewritten(graph: KernelGraph, change: Change, target: Target, slack: float) -> KernelGraph:
+def apply_rewrite(graph: KernelGraph, change: Change, target: Target, slack: float) -> KernelGraph:
     """Return a graph of one kernel with a change applied; the graph itself where the change does not apply.
 
     Sound: nothing rests on this; whoever uses its result has it proved equal to the graph.
@@ -105,21 +105,21 @@ def rewritten(graph: KernelGraph, change: Change, target: Target, slack: float) 
             predefined product made a kernel.
     """
     if change.products:
-        return _product(graph, change.parts, target, slack)
+        return _rewrite_product(graph, change.parts, target, slack)
     if not isinstance(graph.ops[-1], GraphDefined):
         return graph
     changed = graph
     try:
         if change.grids:
-            return _retiled(graph, change, target, slack)
+            return _retile_kernel(graph, change, target, slack)
         if change.factors is not Factors.NONE:
             changed = hoist_scales(graph, target if change.factors is Factors.ALL else None)
-        return changed if change.parts == 1 else _split(changed, change.parts, target, slack)
+        return changed if change.parts == 1 else _split_kernel(changed, change.parts, target, slack)
     except NoForm:
         return graph
 
 
-def _product(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph:
+def _rewrite_product(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph:
     """Return the graph with a generated kernel for its predefined product, or two kernels where the loop is split.
 
     Where no form exists, or its estimate is too slow, return the graph itself.
@@ -127,8 +127,8 @@ def _product(graph: KernelGraph, parts: int, target: Target, slack: float) -> Ke
     if len(graph.ops) > 1:
         return graph
     try:
-        made = tile(graph, parts, target)
-        made = made if parts == 1 else _split(made, parts, target, ANY)
+        made = tile_product(graph, parts, target)
+        made = made if parts == 1 else _split_kernel(made, parts, target, ANY)
     except NoForm:
         return graph
     shape, found = (kernel_types(one)[one.outputs[0]].shape for one in (graph, made))
@@ -138,7 +138,7 @@ def _product(graph: KernelGraph, parts: int, target: Target, slack: float) -> Ke
     return made if estimate(made, target).us <= slack * estimate(graph, target).us else graph
 
 
-def _retiled(graph: KernelGraph, change: Change, target: Target, slack: float) -> KernelGraph:
+def _retile_kernel(graph: KernelGraph, change: Change, target: Target, slack: float) -> KernelGraph:
     """Return the graph with its last kernel on another grid.
 
     Raises:
@@ -149,7 +149,7 @@ def _retiled(graph: KernelGraph, change: Change, target: Target, slack: float) -
     types = kernel_types(graph)
     operands = [types[n] for n in op.operands]
     if change.tiles:
-        block = otherwise(op, operands, change.tiles, target)
+        block = retile_product(op, operands, change.tiles, target)
     else:
         block = retile(op, operands, max(change.fewer, change.more), target, larger=change.fewer > 1)
     made = replace(graph, ops=(*before, replace(op, graph=block)))
@@ -158,7 +158,7 @@ def _retiled(graph: KernelGraph, change: Change, target: Target, slack: float) -
     return made
 
 
-def _split(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph:
+def _split_kernel(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph:
     """Return the graph with its last kernel split into two along its loop (split-K).
 
     Raises:
@@ -167,7 +167,7 @@ def _split(graph: KernelGraph, parts: int, target: Target, slack: float) -> Kern
     *before, op = graph.ops
     assert isinstance(op, GraphDefined)
     types = kernel_types(graph)
-    found = split(op, [types[n] for n in op.operands], parts, target)
+    found = split_loop(op, [types[n] for n in op.operands], parts, target)
     if found.us > slack * estimate(graph, target).kernels[-1].us:
         raise NoForm("more blocks along the loop are not estimated to pay")
     first = len(types) - op.results
@@ -175,7 +175,7 @@ def _split(graph: KernelGraph, parts: int, target: Target, slack: float) -> Kern
     given = tuple(op.operands[i] for i in found.loads)
     read = tuple(op.operands[i] for i in found.reads)
     ops = (*before, GraphDefined(given, found.first), GraphDefined((*handed, *read), found.second))
-    return pruned(KernelGraph(graph.inputs, ops, tuple(number + len(handed) for number in graph.outputs)))
+    return eliminate_dead_code(KernelGraph(graph.inputs, ops, tuple(number + len(handed) for number in graph.outputs)))
 
 
-__all__ = ["ANY", "CHANGES", "PARTS", "Change", "Factors", "rewritten"]
+__all__ = ["ANY", "CHANGES", "PARTS", "Change", "Factors", "apply_rewrite"]

@@ -18,17 +18,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import inline_blocks, pruned
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, numbered
+from mirage_formal.graph.edit import eliminate_dead_code, inline_blocks
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DType, broadcast
 from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm
-from mirage_formal.kernels.post_search_rewrites.transposed_factors import Exchanged, exchange_factors
+from mirage_formal.kernels.post_search_rewrites.transposed_factors import Exchanged, transpose_factor
 from mirage_formal.kernels.target import Target
 
 
 @dataclass(frozen=True, slots=True)
-class _Value:
+class _FactoredValue:
     """A value: the product of a tensor and factors that broadcast to it.
 
     Attributes:
@@ -44,7 +44,7 @@ class _Value:
     moving: bool = False
 
 
-class _More(Exception):
+class _IteratorRequest(Exception):
     """A request to start again with one more input iterator, which reads a factor with its last dims exchanged."""
 
     def __init__(self, wanted: Exchanged) -> None:
@@ -69,12 +69,12 @@ def hoist_scales(graph: KernelGraph, target: Target | None = None) -> KernelGrap
     wanted: list[Exchanged] = []
     while True:
         try:
-            return _Factors(graph, op, tuple(wanted), target).made()
-        except _More as more:
+            return _FactorHoisting(graph, op, tuple(wanted), target).made()
+        except _IteratorRequest as more:
             wanted.append(more.wanted)
 
 
-class _Factors:
+class _FactorHoisting:
     def __init__(
         self, graph: KernelGraph, op: GraphDefined, wanted: tuple[Exchanged, ...], target: Target | None
     ) -> None:
@@ -106,10 +106,10 @@ class _Factors:
         """
         block = self._block
         values = [
-            _Value(i, moving=iterator.fmap is not None or block.forloop_range == 1)
+            _FactoredValue(i, moving=iterator.fmap is not None or block.forloop_range == 1)
             for i, iterator in enumerate(block.inputs)
         ]
-        for number, item in numbered(len(block.inputs), block.ops):
+        for number, item in enumerate_results(len(block.inputs), block.ops):
             assert isinstance(item, Op)
             values += self._results(number, item, tuple(values[n] for n in item.operands))
         savers = [replace(saver, operand=self._plain(values[saver.operand])) for saver in block.outputs]
@@ -118,9 +118,9 @@ class _Factors:
         op = GraphDefined(self._operands, self._new.made(savers))
         more = sum(one.results for one in self._before.ops)
         outputs = tuple(number + more for number in self._graph.outputs)
-        return pruned(KernelGraph(self._graph.inputs, (*self._before.ops, op), outputs))
+        return eliminate_dead_code(KernelGraph(self._graph.inputs, (*self._before.ops, op), outputs))
 
-    def _results(self, number: int, item: Op, given: tuple[_Value, ...]) -> tuple[_Value, ...]:
+    def _results(self, number: int, item: Op, given: tuple[_FactoredValue, ...]) -> tuple[_FactoredValue, ...]:
         moving = any(value.moving for value in given) and not SPECS[item.kind].accumulator
         match item.kind:
             case OpKind.RMS_NORM:
@@ -130,22 +130,22 @@ class _Factors:
             case OpKind.SCALE if item.attrs.factor:  # 0 times a factor that is infinite would be NaN
                 (x,) = given
                 scaled = self._new.again(item, (x.number,))
-                return (_Value(scaled, x.factors, moving=moving),)
+                return (_FactoredValue(scaled, x.factors, moving=moving),)
             case OpKind.MATMUL:
                 return (self._product(number, item, given, moving),)
             case _:
                 made = self._new.again(item, [self._plain(value) for value in given])
-                return tuple(_Value(made + r, moving=moving) for r in range(item.results))
+                return tuple(_FactoredValue(made + r, moving=moving) for r in range(item.results))
 
-    def _behind(self, given: tuple[_Value, ...]) -> bool:
+    def _behind(self, given: tuple[_FactoredValue, ...]) -> bool:
         """Return whether all operands lie after the loop, where a product is computed once only."""
         return all(self._new.types[value.number].after_loop for value in given) and self._block.forloop_range > 1
 
-    def _masks(self, given: tuple[_Value, ...]) -> bool:
+    def _masks(self, given: tuple[_FactoredValue, ...]) -> bool:
         """Return whether any operand is a boolean mask; a product of masks is their conjunction."""
         return not all(self._new.types[value.number].dtype.floating for value in given)
 
-    def _norm(self, item: Op, given: tuple[_Value, ...], moving: bool) -> _Value:
+    def _norm(self, item: Op, given: tuple[_FactoredValue, ...], moving: bool) -> _FactoredValue:
         """Return x / sqrt(mean(x^2) + eps) * w as a value with factors."""
         assert item.attrs.dim is not None
         block = self._new
@@ -161,9 +161,9 @@ class _Factors:
                 base = block.emit(OpKind.MUL, base, weight)
             else:
                 factors.append(weight)
-        return _Value(base, tuple(factors), (item, (x, *weights)), moving)
+        return _FactoredValue(base, tuple(factors), (item, (x, *weights)), moving)
 
-    def _arithmetic(self, item: Op, given: tuple[_Value, ...], moving: bool) -> _Value:
+    def _arithmetic(self, item: Op, given: tuple[_FactoredValue, ...], moving: bool) -> _FactoredValue:
         """Return an elementwise product or quotient; the smaller operand becomes a factor if it broadcasts."""
         block = self._new
         left, right = given
@@ -171,14 +171,14 @@ class _Factors:
         if item.kind is OpKind.MUL and a != b and broadcast(a, b) == b:
             left, right, a, b = right, left, b, a
         if a == b or broadcast(a, b) != a:
-            return _Value(block.again(item, [self._plain(value) for value in given]), moving=moving)
+            return _FactoredValue(block.again(item, [self._plain(value) for value in given]), moving=moving)
         factor = self._plain(right)
         if item.kind is OpKind.DIV:
             factor = block.emit(OpKind.RECIPROCAL, factor)
         source = (item, tuple(self._plain(value) for value in given)) if not left.factors else None
-        return _Value(left.number, (*left.factors, factor), source, moving)
+        return _FactoredValue(left.number, (*left.factors, factor), source, moving)
 
-    def _product(self, number: int, item: Op, given: tuple[_Value, ...], moving: bool) -> _Value:
+    def _product(self, number: int, item: Op, given: tuple[_FactoredValue, ...], moving: bool) -> _FactoredValue:
         """Return the matrix product of two values, with their factors moved behind it or to the other operand."""
         block = self._new
         rank = len(block.shape(given[0].number))
@@ -196,9 +196,9 @@ class _Factors:
             numbers.append(self._times(found, places[1 - position][1]))
         left = tuple(factor for behind, _ in places for factor in behind)
         self._moved |= any(behind or across for behind, across in places)
-        return _Value(block.again(item, numbers), left, moving=moving)
+        return _FactoredValue(block.again(item, numbers), left, moving=moving)
 
-    def _places(self, value: _Value, summed: int, number: int) -> tuple[list[int], list[int]]:
+    def _places(self, value: _FactoredValue, summed: int, number: int) -> tuple[list[int], list[int]]:
         """Return the factors of an operand that move behind its product, and those that move to the other operand."""
         behind: list[int] = []
         across: list[int] = []
@@ -223,11 +223,11 @@ class _Factors:
         if len(read) != 1 or read[0] >= len(self._block.inputs):
             return None
         tensor = types[self._operands[read[0]]]
-        found = exchange_factors(self._block, read[0], ops, tensor.shape, summed)
+        found = transpose_factor(self._block, read[0], ops, tensor.shape, summed)
         if found is None:
             return None
         if found not in self._wanted:
-            raise _More(found)
+            raise _IteratorRequest(found)
         return len(self._block.inputs) + self._wanted.index(found)
 
     def _times(self, number: int, factors: list[int]) -> int:
@@ -249,7 +249,7 @@ class _Factors:
         """
         return any(SPECS[reader.kind].accumulator for reader in self._readers.get(number, []))
 
-    def _plain(self, value: _Value) -> int:
+    def _plain(self, value: _FactoredValue) -> int:
         """Return the value as one tensor, with its factors multiplied in."""
         if not value.factors:
             return value.number

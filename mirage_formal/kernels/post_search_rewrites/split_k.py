@@ -21,11 +21,19 @@ from typing import Final
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import block_outputs, block_types
 from mirage_formal.graph.edit import inline_blocks
-from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, InputIterator, Op, OutputSaver, numbered
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    BlockOp,
+    GraphDefined,
+    InputIterator,
+    Op,
+    OutputSaver,
+    enumerate_results,
+)
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
 from mirage_formal.kernels.cost import block_cost
-from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm, apart, grows
+from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm, can_merge_blocks, is_independent_along
 from mirage_formal.kernels.target import Target
 
 #: The accumulator that combines the parts of each accumulator.
@@ -70,7 +78,7 @@ class Split:
     reads: tuple[int, ...]
 
 
-def split(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Target) -> Split:
+def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Target) -> Split:
     """Return the kernel with its loop split over ``parts`` times as many blocks, on the tiles with the best estimate.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
@@ -92,12 +100,12 @@ def split(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Tar
     best: Split | None = None
     reason = "there are blocks enough without the loop's"
     shapes = [tile.shape for tile in block_types(block, tuple(operands))]
-    for scale in product(*(_scales(block, axis, shapes) for axis in range(3))):
-        larger = _larger(block, scale)
+    for scale in product(*(_tile_scales(block, axis, shapes) for axis in range(3))):
+        larger = _enlarge_tiles(block, scale)
         if larger.blocks * parts > _MOST_BLOCKS * target.sms:
             continue
         try:
-            found = _Split(larger, operands, parts, target).made()
+            found = _Splitter(larger, operands, parts, target).made()
         except (NoForm, GraphError) as error:
             reason = error.what
             continue
@@ -108,28 +116,30 @@ def split(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Tar
     return best
 
 
-def _scales(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> tuple[int, ...]:
+def _tile_scales(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> tuple[int, ...]:
     """Return the factors by which tiles may become larger along a grid axis."""
     extent = block.grid[axis]
-    if extent == 1 or not grows(block, axis, shapes):
+    if extent == 1 or not can_merge_blocks(block, axis, shapes):
         return (1,)
     return tuple(scale for scale in _LARGER if extent % scale == 0)
 
 
-def _larger(block: BlockGraph, scale: Sequence[int]) -> BlockGraph:
+def _enlarge_tiles(block: BlockGraph, scale: Sequence[int]) -> BlockGraph:
     """Return the block graph with larger tiles, hence fewer blocks along each grid axis."""
     x, y, z = (extent // factor for extent, factor in zip(block.grid, scale, strict=True))
     return replace(block, grid=(x, y, z))
 
 
-class _Split:
+class _Splitter:
     def __init__(self, block: BlockGraph, operands: Sequence[DTensor], parts: int, target: Target) -> None:
         self._block = block
         self._operands = tuple(operands)
         self._parts = parts
         self._target = target
         self._tiles = block_types(block, self._operands)
-        carried = {n: item.operands[0] for n, item in numbered(len(block.inputs), block.ops) if self._carries(item)}
+        carried = {
+            n: item.operands[0] for n, item in enumerate_results(len(block.inputs), block.ops) if self._carries(item)
+        }
         #: For each tensor after the loop that is a loop-invariant input, the input's position.
         self._carried = carried
         others = {n for item in block.ops if not self._carries(item) for n in item.operands}
@@ -187,7 +197,7 @@ class _Split:
         kept: list[tuple[int, Op]] = []
         savers: list[OutputSaver] = []
         accumulated = 0
-        for number, item in numbered(len(block.inputs), block.ops):
+        for number, item in enumerate_results(len(block.inputs), block.ops):
             assert isinstance(item, Op)
             values += [-1] * item.results
             if number in self._carried:
@@ -253,7 +263,7 @@ class _Split:
         values = {number: new.emit(OpKind.ACCUM_MAX, read[i]) for number, i in self._carried.items()}
         for position, (number, accumulator) in enumerate(kept):
             values[number] = self._whole(new, position, accumulator, together)
-        for number, item in numbered(len(block.inputs), block.ops):
+        for number, item in enumerate_results(len(block.inputs), block.ops):
             assert isinstance(item, Op)
             if number in values or not self._tiles[number].after_loop:
                 continue
@@ -297,18 +307,18 @@ class _Split:
             extents = {shape[dim] for shape in shapes if dim < len(shape)} - {1}
             if (
                 len(extents) != 1
-                or not apart(block.ops, dim)
+                or not is_independent_along(block.ops, dim)
                 or any(shapes[s.operand][dim] == 1 for s in block.outputs)
             ):
                 continue
             (extent,) = extents
             count = 2
             while extent % count == 0 and extent // count >= _SMALLEST:
-                yield _cut(block, shapes, dim, count)
+                yield _split_dim(block, shapes, dim, count)
                 count *= 2
 
 
-def _cut(block: BlockGraph, shapes: Sequence[Shape], dim: int, count: int) -> BlockGraph:
+def _split_dim(block: BlockGraph, shapes: Sequence[Shape], dim: int, count: int) -> BlockGraph:
     """Return the block graph with its third grid axis splitting a dim."""
 
     def mapped(dims: DimMap, operand: int) -> DimMap:
@@ -322,4 +332,4 @@ def _cut(block: BlockGraph, shapes: Sequence[Shape], dim: int, count: int) -> Bl
     )
 
 
-__all__ = ["Split", "split"]
+__all__ = ["Split", "split_loop"]

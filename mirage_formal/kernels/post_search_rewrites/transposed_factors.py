@@ -14,7 +14,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, K
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType, Shape
 from mirage_formal.kernels.cost import block_cost
-from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm, apart
+from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm, is_independent_along
 from mirage_formal.kernels.target import Target
 
 #: Tile extents along the dim of a factor, for the kernel that computes it.
@@ -82,7 +82,7 @@ class Exchanged:
         """Return the kernel that computes the factor from the whole tensor, on the tiles with the best estimate."""
         found: list[tuple[float, int, BlockGraph]] = []
         extent = tensor.shape[self.dim]
-        tiles = [tile for tile in _TILES if extent % tile == 0] if apart(self.ops, self.dim) else []
+        tiles = [tile for tile in _TILES if extent % tile == 0] if is_independent_along(self.ops, self.dim) else []
         for tile in tiles or [extent]:
             axes = [(d, tensor.shape[d]) for d in self.split if d != self.dim and tensor.shape[d] > 1]
             axes += [(self.dim, extent // tile)] if tile < extent else []
@@ -92,12 +92,12 @@ class Exchanged:
             axes = [*sorted(axes, key=lambda axis: -axis[1]), *[(-1, 1)] * (3 - len(axes))]
             (_, x), (_, y), (_, z) = axes
             dims = [None if d < 0 else d for d, _ in axes]
-            made = self._tiled((x, y, z), (dims[0], dims[1], dims[2]), tensor, like)
+            made = self._block_graph((x, y, z), (dims[0], dims[1], dims[2]), tensor, like)
             cost, _ = block_cost(made, [tensor], target)
             found.append((round(cost.us, 3), -min(made.blocks, target.sms), made))
         return min(found, key=lambda one: one[:2])[2]
 
-    def _tiled(self, grid: tuple[int, int, int], dims: DimMap, tensor: DTensor, like: BlockGraph) -> BlockGraph:
+    def _block_graph(self, grid: tuple[int, int, int], dims: DimMap, tensor: DTensor, like: BlockGraph) -> BlockGraph:
         new = Block(like, grid, 1, [InputIterator(dims, None)], [tensor])
         values = [0]
         for op in self.ops:
@@ -107,7 +107,7 @@ class Exchanged:
         return new.made([OutputSaver(total, dims)])
 
 
-def exchange_factors(block: BlockGraph, iterator: int, ops: Sequence[Op], shape: Shape, dim: int) -> Exchanged | None:
+def transpose_factor(block: BlockGraph, iterator: int, ops: Sequence[Op], shape: Shape, dim: int) -> Exchanged | None:
     """Return a factor with its last dims exchanged; None if it cannot be computed from the whole tensor.
 
     Args:
@@ -123,9 +123,9 @@ def exchange_factors(block: BlockGraph, iterator: int, ops: Sequence[Op], shape:
     cut = {d for d, extent in zip(mine.imap, block.grid, strict=True) if d is not None and extent > 1}
     if mine.fmap is not None and block.forloop_range > 1:
         cut.add(mine.fmap)
-    if partner in cut or not all(apart(ops, d) for d in cut) or (not ops and shape[partner] > 1):
+    if partner in cut or not all(is_independent_along(ops, d) for d in cut) or (not ops and shape[partner] > 1):
         return None
     return Exchanged(iterator, tuple(ops), dim, partner, tuple(sorted(cut)))
 
 
-__all__ = ["Exchanged", "exchange_factors"]
+__all__ = ["Exchanged", "transpose_factor"]

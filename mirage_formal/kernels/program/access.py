@@ -9,7 +9,7 @@ from enum import Enum, StrEnum
 from typing import assert_never
 
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program.integers import add, fold, less, negate, times, variables
+from mirage_formal.kernels.program.integers import add, fold, less_than, multiply, negate, variables
 from mirage_formal.kernels.program.program import (
     Apply,
     Barrier,
@@ -116,11 +116,11 @@ class Access:
     def address(self) -> IntExpr:
         """Return the first byte: within shared memory, or within the parameter."""
         offset = self.target.offset if isinstance(self.target, SharedBuffer) else 0
-        return add(times(self.index, self.target.dtype.bytes), Int(offset))
+        return add(multiply(self.index, self.target.dtype.bytes), Int(offset))
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class ExpressionUse:
     """An integer expression that a statement evaluates; its arithmetic must stay in range."""
 
     context: Context
@@ -198,14 +198,14 @@ class Listing:
 
     faults: list[tuple[str, str, str]] = field(default_factory=list)
     unruly: list[tuple[str, str, str]] = field(default_factory=list)
-    uses: list[Use] = field(default_factory=list)
+    uses: list[ExpressionUse] = field(default_factory=list)
     registers: list[RegisterUse] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
-    uniform: list[Use] = field(default_factory=list)
+    uniform: list[ExpressionUse] = field(default_factory=list)
     tree: tuple[Node, ...] = ()
 
 
-def listing(program: Program) -> Listing:
+def list_accesses(program: Program) -> Listing:
     """Return the listing of a Program's accesses and faults of form, for its safety proof and for the printer.
 
     Sound: every statement and every value in it is visited; what a statement's description in
@@ -300,7 +300,7 @@ class _Walker:
     def branch(self, stmt: If, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Node:
         self.use(at, "condition", stmt.condition)
         if stmt.uniform:
-            self.found.uniform.append(Use(at, "condition", stmt.condition))
+            self.found.uniform.append(ExpressionUse(at, "condition", stmt.condition))
         inside = replace(at.under(stmt.condition), path=f"{at.path}:if", divergent=at.divergent or not stmt.uniform)
         return Branch(at.path, stmt.condition, self.body(stmt.body, inside, scope))
 
@@ -332,7 +332,7 @@ class _Walker:
                 self.collective(at, "LoadMatrix", warp=True)
                 if count not in (1, 2, 4):
                     self.fault(at, name, f"expected 1, 2 or 4 matrices, got {count}")
-                lanes = less(IntBin(IntOp.MOD, Var("tid"), Int(WARP)), Int(8 * count))
+                lanes = less_than(IntBin(IntOp.MOD, Var("tid"), Int(WARP)), Int(8 * count))
                 self.use(at, f"index of {name}", index)
                 self.access(at.under(lanes), Mode.MATRIX, name, index, 8, shared=True)
                 self.register(at, scope, words, to, count, Content.WORDS)
@@ -411,7 +411,7 @@ class _Walker:
         unknown = variables(e) - {*self.coordinates} - {name for name, _ in at.loops}
         for name in sorted(unknown):
             self.fault(at, name, f"expected a variable of an enclosing loop in the {role}")
-        self.found.uses.append(Use(at, role, e))
+        self.found.uses.append(ExpressionUse(at, role, e))
 
     def register(
         self, at: Context, scope: Mapping[str, tuple[int, Content]], name: str, e: IntExpr, used: int, holds: Content

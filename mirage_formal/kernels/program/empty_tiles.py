@@ -43,15 +43,15 @@ _RESCALED_SUMS: Final = frozenset({OpKind.ACCUM_RESCALED_SUM, OpKind.ACCUM_RESCA
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _UnchangedMaximum:
     """A running maximum that an iteration leaves unchanged."""
 
 
 #: A tensor in an iteration with an empty tile: one number everywhere, an unchanged running maximum, or unknown.
-_Empty = Fraction | _Kept | None
+_Empty = Fraction | _UnchangedMaximum | None
 
 
-def skippable(block: BlockGraph, bands: Sequence[Band | None]) -> int | None:
+def skippable_mask(block: BlockGraph, bands: Sequence[Band | None]) -> int | None:
     """Return the input iterator of a band mask whose empty tiles leave every accumulator as it is; None if none.
 
     Only bands without a lower bound count, whose empty tiles are the last ones of a block's loop.
@@ -87,7 +87,7 @@ def _apply(op: BlockOp, values: list[_Empty]) -> bool:
     elif op.kind in _RESCALED_SUMS:
         good = given[0] == 0 and given[1] == 1
     elif op.kind is OpKind.ACCUM_MAX:
-        good = isinstance(given[0], _Kept) or (given[0] is not None and given[0] <= LOWEST)
+        good = isinstance(given[0], _UnchangedMaximum) or (given[0] is not None and given[0] <= LOWEST)
     elif op.kind is OpKind.ACCUM_CONCAT or op.kind is OpKind.ACCUM_RMS_LAST:
         good = False
     else:
@@ -104,7 +104,7 @@ def _results(op: Op, given: Sequence[_Empty]) -> list[_Empty]:
         return [op.attrs.value if len(given) == 2 else given[2]]
     if op.kind is OpKind.RUNNING_MAX:
         stays = bool(numbers) and numbers[0] <= LOWEST
-        return [_Kept(), Fraction(1)] if stays else [None, None]
+        return [_UnchangedMaximum(), Fraction(1)] if stays else [None, None]
     if op.kind in _PRODUCTS and 0 in numbers:
         return [Fraction(0)]
     if op.kind in _ZEROS and whole and not any(numbers):
@@ -114,15 +114,15 @@ def _results(op: Op, given: Sequence[_Empty]) -> list[_Empty]:
     return [None] * op.results
 
 
-def share(block: BlockGraph, bands: Sequence[Band | None], shapes: Sequence[Shape]) -> float:
+def executed_share(block: BlockGraph, bands: Sequence[Band | None], shapes: Sequence[Shape]) -> float:
     """Return the share of all iterations of all blocks that are not skipped.
 
     Args:
         block: A well-formed block graph.
-        bands: As for ``skippable``.
+        bands: As for ``skippable_mask``.
         shapes: Shapes of the tensors that the input iterators read.
     """
-    number = skippable(block, bands)
+    number = skippable_mask(block, bands)
     if number is None:
         return 1.0
     iterator, band, shape = block.inputs[number], bands[number], shapes[number]
@@ -143,4 +143,4 @@ def share(block: BlockGraph, bands: Sequence[Band | None], shapes: Sequence[Shap
     return 1.0 - empty / prod(extents[axis] for axis in axes)
 
 
-__all__ = ["LOWEST", "share", "skippable"]
+__all__ = ["LOWEST", "executed_share", "skippable_mask"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import gcd, prod
 
-from mirage_formal.kernels.program.integers import ONE, ZERO, binary, times
+from mirage_formal.kernels.program.integers import ONE, ZERO, make_binary, multiply
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 
 
-class Indices:
+class IndexBuilder:
     """A builder of integer expressions over variables of known ranges 0 .. extent-1."""
 
     def __init__(self, ranges: dict[str, int]) -> None:
@@ -78,8 +78,8 @@ class Indices:
     def mul(self, e: IntExpr, factor: int) -> IntExpr:
         """Return e * factor."""
         if isinstance(e, IntBin) and e.op is IntOp.MUL and isinstance(e.b, Int):
-            return times(e.a, e.b.value * factor)
-        return times(e, factor)
+            return multiply(e.a, e.b.value * factor)
+        return multiply(e, factor)
 
     def split(self, e: IntExpr, n: int) -> tuple[IntExpr, IntExpr] | None:
         """Return (q, r) with e = q * n + r and r < n, if the form of e shows them; else None."""
@@ -117,13 +117,13 @@ class Indices:
 
     def sub(self, a: IntExpr, b: IntExpr) -> IntExpr:
         """Return a - b, which must not be negative."""
-        return binary(IntOp.SUB, a, b)
+        return make_binary(IntOp.SUB, a, b)
 
     def xor(self, a: IntExpr, b: IntExpr) -> IntExpr:
         """Return a ^ b."""
         if ZERO in (a, b):
             return b if a == ZERO else a
-        return binary(IntOp.XOR, a, b)
+        return make_binary(IntOp.XOR, a, b)
 
     def less(self, e: IntExpr, n: int) -> IntExpr:
         """Return the condition e < n; a constant where it is known."""
@@ -176,17 +176,17 @@ class Indices:
         return self.add(*(self.mul(c, s) for c, s in zip(coordinates, strides, strict=True)))
 
 
-class Digits:
+class DigitBuilder:
     """A builder of expressions for mixed-radix digits, which layout compositions split and recombine several times.
 
-    Quotients and remainders of sums are simplified from the form of their terms, which ``Indices`` leaves to the
+    Quotients and remainders of sums are simplified from the form of their terms, which ``IndexBuilder`` leaves to the
     kernel's compiler.
 
     Args:
         ix: Builds the expressions.
     """
 
-    def __init__(self, ix: Indices) -> None:
+    def __init__(self, ix: IndexBuilder) -> None:
         self._ix = ix
 
     def number(self, value: int) -> IntExpr:

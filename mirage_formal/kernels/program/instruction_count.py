@@ -11,7 +11,7 @@ from mirage_formal.kernels.program.program import For, GlobalVector, If, Mma, Pr
 _MMA: Final = 64
 
 
-def amount(program: Program) -> float:
+def count_statements(program: Program) -> float:
     """Return the statements that all threads of a launch execute; vector statements count once per element."""
     return float(prod(program.grid) * program.threads * _body(program.body))
 
@@ -33,4 +33,4 @@ def _body(body: tuple[Stmt, ...]) -> int:
     return total
 
 
-__all__ = ["amount"]
+__all__ = ["count_statements"]

@@ -26,10 +26,10 @@ def evaluate(e: IntExpr, values: Mapping[str, int]) -> int | None:
             if op is IntOp.AND and x == 0:
                 return 0
             y = evaluate(b, values)
-            return None if x is None or y is None else operate(op, x, y)
+            return None if x is None or y is None else apply_operator(op, x, y)
 
 
-def operate(op: IntOp, x: int, y: int) -> int | None:
+def apply_operator(op: IntOp, x: int, y: int) -> int | None:
     """Return ``x op y`` for integers; None where it is undefined."""
     match op:
         case IntOp.ADD:
@@ -52,11 +52,11 @@ def operate(op: IntOp, x: int, y: int) -> int | None:
             return int(x != 0 and y != 0)
 
 
-def binary(op: IntOp, a: IntExpr, b: IntExpr) -> IntExpr:
+def make_binary(op: IntOp, a: IntExpr, b: IntExpr) -> IntExpr:
     """Return ``a op b``, folded if both are constants, and without neutral elements."""
     match op, a, b:
         case _, Int(x), Int(y):
-            value = operate(op, x, y)
+            value = apply_operator(op, x, y)
             return IntBin(op, a, b) if value is None else Int(value)
         case (IntOp.ADD | IntOp.SUB, _, Int(0)) | (IntOp.MUL | IntOp.DIV, _, Int(1)):
             return a
@@ -69,22 +69,22 @@ def binary(op: IntOp, a: IntExpr, b: IntExpr) -> IntExpr:
 
 def add(a: IntExpr, b: IntExpr) -> IntExpr:
     """Return the sum of two expressions."""
-    return binary(IntOp.ADD, a, b)
+    return make_binary(IntOp.ADD, a, b)
 
 
-def times(a: IntExpr, factor: int) -> IntExpr:
+def multiply(a: IntExpr, factor: int) -> IntExpr:
     """Return an expression times a constant."""
-    return binary(IntOp.MUL, a, Int(factor))
+    return make_binary(IntOp.MUL, a, Int(factor))
 
 
-def less(a: IntExpr, b: IntExpr) -> IntExpr:
+def less_than(a: IntExpr, b: IntExpr) -> IntExpr:
     """Return an expression that is 1 where ``a < b``, else 0."""
-    return binary(IntOp.LT, a, b)
+    return make_binary(IntOp.LT, a, b)
 
 
 def negate(a: IntExpr) -> IntExpr:
     """Return an expression that is 1 where ``a`` is 0, else 0."""
-    return binary(IntOp.EQ, a, ZERO)
+    return make_binary(IntOp.EQ, a, ZERO)
 
 
 def fold(e: IntExpr, values: Mapping[str, IntExpr]) -> IntExpr:
@@ -95,7 +95,7 @@ def fold(e: IntExpr, values: Mapping[str, IntExpr]) -> IntExpr:
         case Var(name):
             return values.get(name, e)
         case IntBin(op, a, b):
-            return binary(op, fold(a, values), fold(b, values))
+            return make_binary(op, fold(a, values), fold(b, values))
 
 
 def variables(e: IntExpr) -> frozenset[str]:
@@ -147,8 +147,8 @@ def divisor(e: IntExpr) -> int:
 def interval(e: IntExpr, ranges: Mapping[str, Range], known: Mapping[IntExpr, Range] | None = None) -> Range:
     """Return bounds of an expression's value.
 
-    Sound: every value that the expression takes for variables in ``ranges`` and subexpressions in ``known`` lies
-    within, as long as no operand of ``/``, ``%`` or ``^`` is negative (arithmetic obligations say so). Proofs of
+    Sound: every value that the expression takes for variables in ``ranges`` and subexpressions in ``implied_bounds``
+    lies within, as long as no operand of ``/``, ``%`` or ``^`` is negative (arithmetic obligations say so). Proofs of
     safety rest on it, so it may become closer but never assumes that an expression is well-formed; ``Indices.most``
     does, and what it says shows in the text of kernels.
 
@@ -163,7 +163,7 @@ def interval(e: IntExpr, ranges: Mapping[str, Range], known: Mapping[IntExpr, Ra
         case Var(name):
             found = ranges[name]
         case IntBin(op, a, b):
-            found = operated(op, interval(a, ranges, known), interval(b, ranges, known))
+            found = operator_bounds(op, interval(a, ranges, known), interval(b, ranges, known))
     if known:
         extra = known.get(e)
         if extra is not None:
@@ -171,7 +171,7 @@ def interval(e: IntExpr, ranges: Mapping[str, Range], known: Mapping[IntExpr, Ra
     return found
 
 
-def operated(op: IntOp, a: Range, b: Range) -> Range:
+def operator_bounds(op: IntOp, a: Range, b: Range) -> Range:
     """Return bounds of ``a op b``; see ``interval``."""
     match op:
         case IntOp.ADD:
@@ -219,7 +219,7 @@ def conjuncts(guards: Iterable[IntExpr]) -> tuple[IntExpr, ...]:
     return tuple(found)
 
 
-def known(guards: Iterable[IntExpr], ranges: Mapping[str, Range]) -> dict[IntExpr, Range]:
+def implied_bounds(guards: Iterable[IntExpr], ranges: Mapping[str, Range]) -> dict[IntExpr, Range]:
     """Return bounds of subexpressions that follow from conditions being nonzero.
 
     Sound: each is read off one condition: ``a < b`` bounds a by the largest b and b by the least a, ``a == b`` each by
@@ -249,6 +249,6 @@ def known(guards: Iterable[IntExpr], ranges: Mapping[str, Range]) -> dict[IntExp
     return found
 
 
-def contradictory(bounds: Mapping[IntExpr, Range]) -> bool:
+def are_contradictory(bounds: Mapping[IntExpr, Range]) -> bool:
     """Return whether some bounds are empty, so that the conditions that imply them never hold."""
     return any(low > high for low, high in bounds.values())

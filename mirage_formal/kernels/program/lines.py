@@ -30,7 +30,7 @@ class Lines:
 About = tuple[tuple[str, ...], str] | None
 
 
-def joined(about: Iterable[About], first: int) -> tuple[Lines, ...]:
+def merge_lines(about: Iterable[About], first: int) -> tuple[Lines, ...]:
     """Merge consecutive lines with the same annotation.
 
     Args:
@@ -54,7 +54,7 @@ def node_names(block: BlockGraph, makers: Sequence[int]) -> tuple[str, ...]:
 
     Args:
         block: The block graph.
-        makers: For each tensor the position of its operator, as in ``planning.expand.Flat``.
+        makers: For each tensor the position of its operator, as in ``planning.expand.FlatGraph``.
     """
     names: list[str] = []
     for number, item in enumerate(block.ops):
@@ -63,4 +63,4 @@ def node_names(block: BlockGraph, makers: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"it{n}" if maker < 0 else names[maker] for n, maker in enumerate(makers))
 
 
-__all__ = ["About", "Lines", "joined", "node_names"]
+__all__ = ["About", "Lines", "merge_lines", "node_names"]

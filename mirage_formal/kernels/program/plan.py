@@ -120,7 +120,7 @@ class PlanTensor:
 _SUBSETS: Final = tuple(frozenset(axes) for n in (3, 2, 1, 0) for axes in combinations(Axis, n))
 
 
-def reads(operand: PlanTensor, result: PlanTensor, over: Distribution) -> frozenset[Axis] | None:
+def register_axes(operand: PlanTensor, result: PlanTensor, over: Distribution) -> frozenset[Axis] | None:
     """Return the axes along which a computation over a distribution reads an operand in its own registers.
 
     Args:

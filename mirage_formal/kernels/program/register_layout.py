@@ -8,7 +8,7 @@ from enum import StrEnum
 from math import prod
 from typing import Final
 
-#: The number of warps that contribute to a sum from which on one lane of each writes for all; see ``sharing``.
+#: The number of warps that contribute to a sum from which on one lane of each writes for all; see ``lanes_per_slot``.
 _MANY_WARPS: Final = 8
 WARP: Final = 32
 #: Rows, columns and inner extent of one product on the tensor cores.
@@ -120,7 +120,7 @@ class Warps:
 # --- how they are made -----------------------------------------------------------------------------------------------
 
 
-def fragment(threads: int, warps: Warps, rows: int, cols: int) -> Fragment:
+def fragment_layout(threads: int, warps: Warps, rows: int, cols: int) -> Fragment:
     """Return the distribution of a product's accumulators [rows, cols] over a grid of warps, padded to whole tiles.
 
     Warp w has row part w % warps.rows and column part w / warps.rows % warps.cols; the remaining digits are the inner
@@ -153,12 +153,12 @@ def inner_digits(warps: Warps) -> tuple[Digit, ...]:
     return (Digit(WARP * warps.rows * warps.cols, warps.inner, Axis.COL, 0),) if warps.inner > 1 else ()
 
 
-def tiles(over: Fragment) -> tuple[int, int]:
+def fragment_tiles(over: Fragment) -> tuple[int, int]:
     """Return the tiles of 16 and of 8 of one warp in the accumulators of a product (see ``mma_tiles``)."""
     return over.slots[0].extent, over.slots[1].extent
 
 
-def vector(
+def vector_layout(
     threads: int, rows: int, cols: int, width: int, *, kept: int | None = None, wide: bool = False
 ) -> Distribution:
     """Return the distribution of a matrix in runs of ``width`` columns.
@@ -202,8 +202,8 @@ def vector(
     return Distribution(threads, tuple(digits), tuple(slot for slot in slots if slot.extent > 1))
 
 
-def transposed_vector(threads: int, rows: int, cols: int, width: int, *, wide: bool = False) -> Distribution:
-    """Return the layout of a matrix with contiguous rows, in runs of ``width`` rows: ``vector`` with axes swapped.
+def transposed_vector_layout(threads: int, rows: int, cols: int, width: int, *, wide: bool = False) -> Distribution:
+    """Return the layout of a matrix with contiguous rows: ``vector_layout`` with axes swapped, in runs of rows.
 
     Args:
         threads: Threads of the block.
@@ -212,13 +212,13 @@ def transposed_vector(threads: int, rows: int, cols: int, width: int, *, wide: b
         width: Rows of a run, a power of two.
         wide: Whether columns will be reduced.
     """
-    over = vector(threads, cols, rows, width, wide=wide)
+    over = vector_layout(threads, cols, rows, width, wide=wide)
     other = {Axis.ROW: Axis.COL, Axis.COL: Axis.ROW}
     digits = tuple(Digit(d.div, d.extent, other[d.axis], d.stride) for d in over.digits)
     return Distribution(threads, digits, tuple(Slot(other[s.axis], s.extent, s.stride) for s in over.slots))
 
 
-def stacked(
+def batched_layout(
     threads: int,
     plane: int,
     extents: tuple[int, int, int],
@@ -289,7 +289,7 @@ def _ceil_power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def fold(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tuple[Digit, ...]] | None:
+def reduce_layout(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tuple[Digit, ...]] | None:
     """Return the distribution that remains when one axis is summed over positions equal modulo ``kept``.
 
     Returns:
@@ -316,12 +316,12 @@ def fold(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tuple
     return kind(over.threads, tuple(digits), tuple(slots), plane), tuple(gone)
 
 
-def folds(slot: Slot, axis: Axis, kept: int) -> bool:
-    """Return whether a reduction covers a slot (see ``fold``)."""
+def is_reduced(slot: Slot, axis: Axis, kept: int) -> bool:
+    """Return whether a reduction covers a slot (see ``reduce_layout``)."""
     return slot.axis is axis and not (slot.stride * slot.extent <= kept and kept > 1)
 
 
-def run_of(over: Distribution) -> tuple[Axis, int]:
+def contiguous_run(over: Distribution) -> tuple[Axis, int]:
     """Return the axis along which a thread's elements are contiguous, and the run length; columns and 1 if none."""
     last = over.slots[-1] if over.slots else None
     rows = last is not None and last.axis is Axis.ROW and over.plane is None
@@ -330,7 +330,7 @@ def run_of(over: Distribution) -> tuple[Axis, int]:
     return last.axis, last.extent
 
 
-def replicas(over: Distribution) -> tuple[tuple[int, int], ...]:
+def replicated_digits(over: Distribution) -> tuple[tuple[int, int], ...]:
     """Return (div, extent) of the digits of the thread number in which threads hold the same elements."""
     out: list[tuple[int, int]] = []
     place = 1
@@ -343,7 +343,7 @@ def replicas(over: Distribution) -> tuple[tuple[int, int], ...]:
     return tuple(out)
 
 
-def by_warp(digits: Sequence[Digit]) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
+def split_by_warp(digits: Sequence[Digit]) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
     """Split digits at the warp size: those inside a warp (lanes), and those that number warps."""
     low: list[Digit] = []
     high: list[Digit] = []
@@ -357,7 +357,7 @@ def by_warp(digits: Sequence[Digit]) -> tuple[tuple[Digit, ...], tuple[Digit, ..
     return tuple(low), tuple(high)
 
 
-def sharing(digits: Sequence[Digit]) -> int:
+def lanes_per_slot(digits: Sequence[Digit]) -> int:
     """Return the number of lanes that share one place in the buffer through which warps combine sums over some digits.
 
     All lanes that differ in these digits alone hold the same sum. One of them writes it if two conditions hold: many
@@ -365,5 +365,5 @@ def sharing(digits: Sequence[Digit]) -> int:
     Otherwise each thread has a place of its own: the turn of one lane takes longer than reading a few parts one by one
     (benchmarks on an H200: 2 to 4 % of a kernel's time gained by 8 and 16 warps, 5 % of another's loop lost by 4).
     """
-    low, wide = (prod(digit.extent for digit in part) for part in by_warp(digits))
+    low, wide = (prod(digit.extent for digit in part) for part in split_by_warp(digits))
     return low if _MANY_WARPS <= wide <= low else 1

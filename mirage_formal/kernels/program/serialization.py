@@ -44,19 +44,19 @@ _REFERS: Final = {
 _KINDS: Final = {entry: kind for kinds in TABLES.values() for kind, entry in kinds.items()}
 
 
-def programs_text(programs: Sequence[ir.Program]) -> bytes:
+def encode_programs(programs: Sequence[ir.Program]) -> bytes:
     """Return the text of programs.json.
 
     Raises:
         FormatError: A Program is beyond the bounds of the reader.
     """
-    text = _written(programs)
-    if programs_of(text) != tuple(programs):
+    text = _encode(programs)
+    if decode_programs(text) != tuple(programs):
         raise FormatError("expected Programs that read as they were written", where=PROGRAMS_FILE)
     return text
 
 
-def programs_of(text: bytes, where: str = PROGRAMS_FILE) -> tuple[ir.Program, ...]:
+def decode_programs(text: bytes, where: str = PROGRAMS_FILE) -> tuple[ir.Program, ...]:
     """Return the Programs in a text of programs.json.
 
     This does not check that a Program is meaningful: see claims.safety.safety.
@@ -74,7 +74,7 @@ def programs_of(text: bytes, where: str = PROGRAMS_FILE) -> tuple[ir.Program, ..
         program, size = _read(entry, f"{where}: $.programs[{number}]", left)
         left -= size
         found.append(program)
-    if _written(found) != text:
+    if _encode(found) != text:
         what = "expected the one text that these Programs are written as, got another that says the same"
         raise FormatError(what, where=where, hint="no key twice, no entry twice or unused, no white space")
     return tuple(found)
@@ -83,7 +83,7 @@ def programs_of(text: bytes, where: str = PROGRAMS_FILE) -> tuple[ir.Program, ..
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def _written(programs: Sequence[ir.Program]) -> bytes:
+def _encode(programs: Sequence[ir.Program]) -> bytes:
     return line(ProgramsRecord(programs=tuple(map(_entry, programs))))
 
 
@@ -158,13 +158,13 @@ def _read(entry: ProgramEntry, where: str, most: int) -> tuple[ir.Program, int]:
                     raise FormatError(f"expected an earlier entry of {other}, got {ref}", where=place)
             depth[table].append(1 + max((depth[other][ref] for other, ref in used), default=0))
             size[table].append(1 + sum(size[other][ref] for other, ref in used))
-            _bounded(depth[table][-1], size[table][-1], most, place)
-            made[table].append(_made(item, made))
+            _check_bounds(depth[table][-1], size[table][-1], most, place)
+            made[table].append(_build_entry(item, made))
     for ref in entry.body:
         if ref >= len(made["statements"]):
             raise FormatError(f"expected an entry of statements, got {ref}", where=f"{where}.body")
     whole = 1 + sum(size["statements"][ref] for ref in entry.body)
-    _bounded(0, whole, most, f"{where}.body")
+    _check_bounds(0, whole, most, f"{where}.body")
     program = ir.Program(
         entry.name,
         tuple(ir.Param(p.name, DType(p.dtype), p.elements, p.written, p.align, p.given) for p in entry.params),
@@ -186,13 +186,13 @@ def _references(item: Record) -> Iterator[tuple[str, int]]:
             yield from ((table, ref) for ref in (value if isinstance(value, tuple) else (value,)))
 
 
-def _bounded(depth: int, size: int, most: int, where: str) -> None:
+def _check_bounds(depth: int, size: int, most: int, where: str) -> None:
     if depth > MAX_DEPTH or size > most:
         what = f"expected at most {MAX_SIZE} nodes in all, of depth {MAX_DEPTH}, got more"
         raise FormatError(what, where=where)
 
 
-def _made(item: Record, made: Mapping[str, list[Any]]) -> object:
+def _build_entry(item: Record, made: Mapping[str, list[Any]]) -> object:
     kind = _KINDS[type(item)]
     given: dict[str, object] = {}
     for field in fields(kind):
@@ -201,9 +201,9 @@ def _made(item: Record, made: Mapping[str, list[Any]]) -> object:
             table = made[_REFERS[annotation]]
             given[field.name] = tuple(table[ref] for ref in value) if isinstance(value, tuple) else table[value]
         else:
-            given[field.name] = _ENUMS.get(annotation, _same)(value)
+            given[field.name] = _ENUMS.get(annotation, _identity)(value)
     return kind(**given)
 
 
-def _same(value: object) -> object:
+def _identity(value: object) -> object:
     return value

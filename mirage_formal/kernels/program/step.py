@@ -18,7 +18,7 @@ from mirage_formal.kernels.program.register_layout import Digit, Distribution, F
 
 
 @dataclass(frozen=True, slots=True)
-class Generic:
+class GenericOperation:
     """An operator computed in the generic way; for an accumulator, its update by one iteration."""
 
     op: FlatOp
@@ -109,7 +109,7 @@ class RunningMaximum:
 
 
 #: The step that computes an operator; for a loop-carried operator, the step of one iteration.
-Operation = Generic | Map | Reduction | MatrixMultiply | MultiplyAccumulate | Accumulation | RunningMaximum
+Operation = GenericOperation | Map | Reduction | MatrixMultiply | MultiplyAccumulate | Accumulation | RunningMaximum
 
 
 # --- what is carried through the loop --------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Save:
+class StoreResult:
     """A store of a result to device memory; ``saver`` numbers the block graph's output savers."""
 
     saver: int
@@ -179,4 +179,4 @@ class Prefetch:
 #: All steps that belong to an operator.
 Computation = Operation | Initialize | Rescale | BlockReduce
 #: Barriers, and the groups of asynchronous copies, are a Program's own statements.
-Step = Computation | Fetch | Load | Save | Prefetch | Barrier | WaitGroups | Commit
+Step = Computation | Fetch | Load | StoreResult | Prefetch | Barrier | WaitGroups | Commit

@@ -48,7 +48,7 @@ class Index:
         return f"({self.text})" if self.sum else self.text
 
 
-def number(value: int) -> Index:
+def integer_constant(value: int) -> Index:
     """Return a constant."""
     return Index(str(value), value, sum=value < 0, bound=value + 1)
 
@@ -59,14 +59,14 @@ class Text:
 
     def number(self, value: int) -> Index:
         """Implement ``Arithmetic.number``."""
-        return number(value)
+        return integer_constant(value)
 
     def add(self, *terms: Index) -> Index:
         """Implement ``Arithmetic.add``."""
         constant = sum(term.value for term in terms if term.value is not None)
         rest = [term for term in terms if term.value is None]
         if not rest:
-            return number(constant)
+            return integer_constant(constant)
         bounds = [term.bound for term in rest]
         known = None if None in bounds else sum(b - 1 for b in bounds if b is not None) + constant + 1
         text = " + ".join(term.text for term in rest)
@@ -78,9 +78,9 @@ class Text:
     def mul(self, e: Index, n: int) -> Index:
         """Return e * n."""
         if e.value is not None:
-            return number(e.value * n)
+            return integer_constant(e.value * n)
         if n == 0:
-            return number(0)
+            return integer_constant(0)
         bound = None if e.bound is None else (e.bound - 1) * n + 1
         if n == 1:
             return e
@@ -90,26 +90,26 @@ class Text:
     def div(self, e: Index, n: int) -> Index:
         """Return e // n."""
         if e.value is not None:
-            return number(e.value // n)
+            return integer_constant(e.value // n)
         if e.bound is not None and e.bound <= n:
-            return number(0)
+            return integer_constant(0)
         bound = None if e.bound is None else (e.bound - 1) // n + 1
-        return e if n == 1 else Index(f"({_inner(e)} // {n})", block=e.block, bound=bound)
+        return e if n == 1 else Index(f"({_parenthesise(e)} // {n})", block=e.block, bound=bound)
 
     def mod(self, e: Index, n: int) -> Index:
         """Implement ``Arithmetic.mod``."""
         if e.value is not None:
-            return number(e.value % n)
+            return integer_constant(e.value % n)
         if e.bound is not None and e.bound <= n:
             return e
-        return Index(f"({_inner(e)} % {n})", block=e.block, bound=n)
+        return Index(f"({_parenthesise(e)} % {n})", block=e.block, bound=n)
 
     def less(self, e: Index, n: int) -> Index:
         """Implement ``Arithmetic.less``."""
         if e.value is not None:
-            return number(int(e.value < n))
+            return integer_constant(int(e.value < n))
         if e.bound is not None and e.bound <= n:
-            return number(1)
+            return integer_constant(1)
         return Index(f"({e.text} < {n})", block=e.block)
 
     def ravel(self, coordinates: Iterable[Index], strides: Iterable[int]) -> Index:
@@ -121,7 +121,7 @@ class Text:
         return tuple(self.mod(self.div(e, step), extent) for step, extent in zip(row_major(shape), shape, strict=True))
 
 
-def _inner(e: Index) -> str:
+def _parenthesise(e: Index) -> str:
     return f"({e.text})" if e.sum or " * " in e.text else e.text
 
 
@@ -162,7 +162,7 @@ class Address:
     mask: tuple[Index, ...]
 
 
-def address(tile: Tile, ranges: Sequence[Index | None], graph: BlockGraph) -> Address:
+def tile_address(tile: Tile, ranges: Sequence[Index | None], graph: BlockGraph) -> Address:
     """Return the address of the elements of a block's tile.
 
     Args:
@@ -170,31 +170,33 @@ def address(tile: Tile, ranges: Sequence[Index | None], graph: BlockGraph) -> Ad
         ranges: For each dim the indices of its elements in the tile; None if there is one.
         graph: The block graph.
     """
-    starts = [_start(tile, dim, graph) for dim in range(len(tile.shape))]
-    within = [number(0) if one is None else one for one in ranges]
+    starts = [_tile_start(tile, dim, graph) for dim in range(len(tile.shape))]
+    within = [integer_constant(0) if one is None else one for one in ranges]
     over = [TEXT.less(one, extent) for one, extent in zip(within, tile.shape, strict=True) if one.value is None]
     place = tile.place
     # Padded lanes may exceed the bounds of the tiles: these lanes are masked.
-    at = [TEXT.add(start, _bounded(one, extent)) for start, one, extent in zip(starts, within, tile.shape, strict=True)]
+    at = [
+        TEXT.add(start, _with_bound(one, extent)) for start, one, extent in zip(starts, within, tile.shape, strict=True)
+    ]
     if place.path is None:
-        mask = _inside(at, place, tile.tensor.shape)
-        start = TEXT.add(TEXT.ravel(starts, place.strides), number(place.offset))
+        mask = _memory_conditions(at, place, tile.tensor.shape)
+        start = TEXT.add(TEXT.ravel(starts, place.strides), integer_constant(place.offset))
         offset = TEXT.ravel(within, place.strides)
     else:
         at, mask = place.path.back(at, TEXT)
         source = place.path.source
-        mask += _inside(at, source, place.path.given)
-        start, offset = number(source.offset), TEXT.ravel(at, source.strides)
+        mask += _memory_conditions(at, source, place.path.given)
+        start, offset = integer_constant(source.offset), TEXT.ravel(at, source.strides)
         if not offset.block:
-            start, offset = TEXT.add(start, offset), number(0)
+            start, offset = TEXT.add(start, offset), integer_constant(0)
     return Address(start, offset, tuple(one for one in (*over, *mask) if one.value != 1))
 
 
-def _bounded(one: Index, extent: int) -> Index:
+def _with_bound(one: Index, extent: int) -> Index:
     return one if one.value is not None else Index(one.text, None, one.sum, one.block, extent)
 
 
-def _inside(at: Sequence[Index], place: Place, shape: Shape) -> list[Index]:
+def _memory_conditions(at: Sequence[Index], place: Place, shape: Shape) -> list[Index]:
     """Return the conditions that indices refer to elements in memory."""
     starts, ends = place.starts or (0,) * len(shape), place.extents or shape
     found = [TEXT.less(one, end) for one, end, extent in zip(at, ends, shape, strict=True) if end < extent]
@@ -202,11 +204,11 @@ def _inside(at: Sequence[Index], place: Place, shape: Shape) -> list[Index]:
         if start > 0 and one.value is None:
             found.append(Index(f"({one.text} >= {start})", block=one.block))
         elif start > 0:
-            found.append(number(int(one.value is not None and one.value >= start)))
+            found.append(integer_constant(int(one.value is not None and one.value >= start)))
     return found
 
 
-def _start(tile: Tile, dim: int, graph: BlockGraph) -> Index:
+def _tile_start(tile: Tile, dim: int, graph: BlockGraph) -> Index:
     """Return the first index of a block's tile along a dim: the block's slab first, the loop's chunk inside it."""
     parts = [(PIDS[axis], graph.grid[axis]) for axis in range(3) if tile.imap[axis] == dim and graph.grid[axis] > 1]
     if tile.fmap == dim and graph.forloop_range > 1:

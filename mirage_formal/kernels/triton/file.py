@@ -10,13 +10,13 @@ from typing import Final
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program.lines import Lines, joined
+from mirage_formal.kernels.program.lines import Lines, merge_lines
 from mirage_formal.kernels.target import Target
 from mirage_formal.kernels.triton.functions import HELPERS as OWN_HELPERS
-from mirage_formal.kernels.triton.host import TORCH, Host, host, input_names
+from mirage_formal.kernels.triton.host import TORCH, Host, host_calls, input_names
 from mirage_formal.kernels.triton.kernel import Function
 from mirage_formal.kernels.triton.options import OWN, LaunchOptions
-from mirage_formal.kernels.triton.reference import HELPERS, reference
+from mirage_formal.kernels.triton.reference import HELPERS, torch_reference
 
 _BFLOAT: Final = """#: What is multiplied: Triton's interpreter would take the bits of bfloat16 for numbers.
 BFLOAT16 = tl.constexpr(tl.float32 if INTERPRETED else tl.bfloat16)
@@ -135,8 +135,8 @@ def triton_file(
     Raises:
         UnsupportedError: A kernel has no function of Triton; names it.
     """
-    made = host(graph, target, options)
-    known = reference(program, input_names(program.inputs))
+    made = host_calls(graph, target, options)
+    known = torch_reference(program, input_names(program.inputs))
     functions = [one.text for one in made.functions]
     head = [
         f'"""{title or "A tensor program as functions of Triton."}\n\nRun it to check it: on a GPU, or anywhere with '
@@ -144,7 +144,7 @@ def triton_file(
         "import torch\nimport triton\n" + ("import triton.language as tl\n" if functions else ""),
         "INTERPRETED = bool(triton.knobs.runtime.interpret)",
         _inputs(program.inputs),
-        f"TOLERANCE = {_TOLERANCES[_least(graph)]!r}",
+        f"TOLERANCE = {_TOLERANCES[_least_precise(graph)]!r}",
     ]
     if any("BFLOAT16)" in text for text in functions):
         head.append(_BFLOAT.rstrip("\n"))
@@ -186,10 +186,10 @@ def _lines(made: Host, functions: Sequence[int], run: int) -> tuple[Lines, ...]:
         for piece in one.pieces:
             nodes = tuple(f"op{operator}.{node}" for node in piece.nodes) or (f"op{operator}",)
             found.append(Lines(piece.first + start - 1, piece.last + start - 1, nodes, piece.does))
-    return (*found, *joined(made.about, run + _HEAD + len(made.names)))
+    return (*found, *merge_lines(made.about, run + _HEAD + len(made.names)))
 
 
-def _least(graph: KernelGraph) -> DType:
+def _least_precise(graph: KernelGraph) -> DType:
     """Return the least precise floating element type of the graph's tensors."""
     dtypes = {tensor.dtype for tensor in kernel_types(graph) if tensor.dtype.floating}
     return max(dtypes, key=lambda dtype: _TOLERANCES[dtype])
@@ -197,12 +197,13 @@ def _least(graph: KernelGraph) -> DType:
 
 def _inputs(inputs: Sequence[Input]) -> str:
     rows = [
-        f"    ({item.tensor.shape}, {item.strides}, {TORCH[item.tensor.dtype]}),  # {_said(item)}" for item in inputs
+        f"    ({item.tensor.shape}, {item.strides}, {TORCH[item.tensor.dtype]}),  # {_printable_name(item)}"
+        for item in inputs
     ]
     return "#: Shape, strides in elements and element type of each input.\nINPUTS = (\n" + "\n".join(rows) + "\n)"
 
 
-def _said(item: Input) -> str:
+def _printable_name(item: Input) -> str:
     return "".join(c if c.isprintable() else "?" for c in item.name)[:60]
 
 

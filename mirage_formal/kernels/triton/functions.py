@@ -90,7 +90,7 @@ def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool 
     """
     match fn:
         case BinaryFn.SUB if finite:
-            return f"{operands[0]} - {apply_function(BinaryFn.MAX, operands[1], real(LOWEST))}"
+            return f"{operands[0]} - {apply_function(BinaryFn.MAX, operands[1], float_literal(LOWEST))}"
         case UnaryFn():
             return _UNARY[fn].format(*operands)
         case BinaryFn():
@@ -104,7 +104,7 @@ def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool 
             assert_never(fn)
 
 
-def real(value: float) -> str:
+def float_literal(value: float) -> str:
     """Return a constant as text."""
     if value in (float("inf"), float("-inf")):
         return f'float("{value}")'

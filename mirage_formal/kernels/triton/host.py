@@ -14,17 +14,17 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op, numbered
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.memory.place import Place
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.graph.views import launched_operators, places
+from mirage_formal.graph.views import launched_operators, storage_locations
 from mirage_formal.kernels.planning.expand import maxima_of, subtracts_maximum
 from mirage_formal.kernels.predefined import block_forms
 from mirage_formal.kernels.program.lines import About
 from mirage_formal.kernels.target import Target
-from mirage_formal.kernels.triton.functions import LOWEST, real
-from mirage_formal.kernels.triton.kernel import Function, function
+from mirage_formal.kernels.triton.functions import LOWEST, float_literal
+from mirage_formal.kernels.triton.kernel import Function, triton_function
 from mirage_formal.kernels.triton.options import OWN, LaunchOptions
 from mirage_formal.kernels.triton.writer import Operand
 from mirage_formal.semantics.functions import FUNCTION_SPECS
@@ -71,7 +71,7 @@ class Host:
     results: tuple[str, ...]
 
 
-def host(graph: KernelGraph, target: Target, options: LaunchOptions = OWN) -> Host:
+def host_calls(graph: KernelGraph, target: Target, options: LaunchOptions = OWN) -> Host:
     """Return the calls and functions of a well-formed µGraph.
 
     Raises:
@@ -108,7 +108,7 @@ class _Calls:
         graph, needed = self.graph, set(launched_operators(self.graph))
         given = input_names(graph.inputs)
         self.names = dict(enumerate(given))
-        for self.position, (first, op) in enumerate(numbered(len(graph.inputs), graph.ops)):
+        for self.position, (first, op) in enumerate(enumerate_results(len(graph.inputs), graph.ops)):
             if self.position not in needed:
                 continue
             if isinstance(op, GraphDefined):
@@ -136,7 +136,7 @@ class _Calls:
         return kernel_types(self.graph)[number].shape
 
     def _place(self, number: int) -> Place:
-        return places(self.graph)[number]
+        return storage_locations(self.graph)[number]
 
     def _operand(self, number: int) -> Operand:
         place = self._place(number)
@@ -174,7 +174,7 @@ class _Calls:
         reads = [self._operand(number) for number in op.operands]
         writes = [self._operand(number) for number in range(first, first + op.results)]
         tops = {place for place, number in enumerate(op.operands) if number in maxima_of(self.graph)}
-        made = function(name, op, reads, writes, maxima=tops)
+        made = triton_function(name, op, reads, writes, maxima=tops)
         self._launch(made, {one.name: one.name for one in (*reads, *writes)})
 
     def _launch(self, made: Function, arguments: dict[str, str]) -> None:
@@ -197,7 +197,7 @@ class _Calls:
                 f"t{first} = ({x}.float() - {top}.float().clamp_min({LOWEST!r})).to({dtype})", "computes by torch"
             )
             return
-        text = called(op, operands, [self._shape(number) for number in op.operands], self._dtype(first))
+        text = torch_call(op, operands, [self._shape(number) for number in op.operands], self._dtype(first))
         self._line(f"t{first} = {text}", "computes by torch")
 
     def _dtype(self, number: int) -> DType:
@@ -221,7 +221,7 @@ class _Calls:
             Operand(one.name, tensor, place, one.span)
             for one, tensor, place in zip(given, kernel_types(form.graph), form.known, strict=True)
         ]
-        made = function(
+        made = triton_function(
             f"kernel{position}", kernel, lying[:-1], lying[-1:], f"{op.kind.value} along dim {op.attrs.dim}"
         )
         # Its block graph is none of the µGraph's: the operator as a whole is what its lines compute.
@@ -230,14 +230,14 @@ class _Calls:
         return True
 
 
-def called(op: Op, operands: Sequence[str], shapes: Sequence[Shape], dtype: DType) -> str:
+def torch_call(op: Op, operands: Sequence[str], shapes: Sequence[Shape], dtype: DType) -> str:
     """Return a predefined operator as a call of torch, whose result is row-major."""
     attrs, x = op.attrs, operands[0]
     dim = attrs.dim or 0
     if op.kind in _CALLS:
         return _row_major(_CALLS[op.kind].format(*operands), op.kind)
     if SPECS[op.kind].family in (Family.SELECTION, Family.COMPARISON) or op.kind in (OpKind.SCALE, OpKind.SHIFT):
-        return f"{_with_number(op, operands)}.contiguous()"
+        return f"{_call_with_constant(op, operands)}.contiguous()"
     match op.kind:
         case OpKind.CAST:
             return f"{x}.to({TORCH[dtype]}, memory_format=torch.contiguous_format, copy=True)"
@@ -267,23 +267,23 @@ def called(op: Op, operands: Sequence[str], shapes: Sequence[Shape], dtype: DTyp
             raise AssertionError(op.kind)
 
 
-def _with_number(op: Op, operands: Sequence[str]) -> str:
+def _call_with_constant(op: Op, operands: Sequence[str]) -> str:
     """Return the call of an elementwise operator that may have a number in place of an operand."""
     attrs, x = op.attrs, operands[0]
     match op.kind:
         case OpKind.SELECT:
-            last = operands[2] if attrs.value is None else real(float(attrs.value))
+            last = operands[2] if attrs.value is None else float_literal(float(attrs.value))
             return f"torch.where({x}, {operands[1]}, {last})"
         case OpKind.EQ | OpKind.LT | OpKind.LE | OpKind.GT | OpKind.GE:
             if attrs.value is None:
                 return f"({x} {_COMPARISONS[op.kind]} {operands[1]})"
             # The number is one of float32, as in kernels, and not rounded to the element type.
-            return f"({x}.float() {_COMPARISONS[op.kind]} {real(float(attrs.value))})"
+            return f"({x}.float() {_COMPARISONS[op.kind]} {float_literal(float(attrs.value))})"
         case OpKind.SCALE:
             assert attrs.factor is not None
-            return f"({x} * {real(float(attrs.factor))})" if attrs.factor else f"torch.zeros_like({x})"
+            return f"({x} * {float_literal(float(attrs.factor))})" if attrs.factor else f"torch.zeros_like({x})"
         case OpKind.SHIFT:
-            return f"({x} + {real(float(attrs.shift or 0))})"
+            return f"({x} + {float_literal(float(attrs.shift or 0))})"
         case _:
             raise AssertionError(op.kind)
 
@@ -304,4 +304,4 @@ def _norm(op: Op, operands: Sequence[str], dtype: DType) -> str:
     return f"({text}).to({TORCH[dtype]}).contiguous()"
 
 
-__all__ = ["TORCH", "Host", "called", "host", "input_names"]
+__all__ = ["TORCH", "Host", "host_calls", "input_names", "torch_call"]

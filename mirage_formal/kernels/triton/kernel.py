@@ -15,7 +15,7 @@ from typing import Final
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.planning.expand import NO_MAXIMA, expand
+from mirage_formal.kernels.planning.expand import NO_MAXIMA, flatten
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
@@ -30,13 +30,13 @@ from mirage_formal.kernels.program.flat import (
     operands_of,
     results_of,
 )
-from mirage_formal.kernels.program.lines import Lines, joined, node_names
+from mirage_formal.kernels.program.lines import Lines, merge_lines, node_names
 from mirage_formal.kernels.program.plan import Phase
 from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 from mirage_formal.kernels.triton.address import PIDS, STEP, Tile
-from mirage_formal.kernels.triton.functions import LOWEST, NEEDED, STRICT, ZERO_AT_ZERO, apply_function, real
-from mirage_formal.kernels.triton.padding import on_tensor_cores, padding, power
-from mirage_formal.kernels.triton.writer import NEUTRAL, Operand, Writer, names
+from mirage_formal.kernels.triton.functions import LOWEST, NEEDED, STRICT, ZERO_AT_ZERO, apply_function, float_literal
+from mirage_formal.kernels.triton.padding import next_power_of_two, on_tensor_cores, pad_tensors
+from mirage_formal.kernels.triton.writer import NEUTRAL, Operand, Writer, contains_name
 
 #: Descriptions of lines.
 _STARTS: Final = "starts at the neutral element"
@@ -81,7 +81,7 @@ class Function:
     pieces: tuple[Lines, ...]
 
 
-def function(
+def triton_function(
     name: str,
     op: GraphDefined,
     reads: Sequence[Operand],
@@ -105,9 +105,9 @@ def function(
     graph = op.graph
     if any(extent > most for extent, most in zip(graph.grid, _GRID, strict=True)):
         raise UnsupportedError(f"expected a grid of at most {_GRID}, got {graph.grid}", where="triton")
-    flat = expand(op, tuple(one.tensor for one in reads), maxima)
+    flat = flatten(op, tuple(one.tensor for one in reads), maxima)
     nodes = node_names(graph, flat.makers)
-    return _Kernel(name, graph, flat, padding(flat), tuple(reads), tuple(writes), about, nodes).function()
+    return _Kernel(name, graph, flat, pad_tensors(flat), tuple(reads), tuple(writes), about, nodes).function()
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ class _Kernel(Writer):
             self._begin((number,), "reads")
             self._load(number, tile, operand)
         for op in self.flat.ops:
-            self._begin(self._computed(op), "computes")
+            self._begin(self._computed_tensors(op), "computes")
             self._operator(op)
         stores = zip(self.graph.outputs, self.flat.outputs, self.writes, strict=True)
         for position, (saver, number, operand) in enumerate(stores):
@@ -147,11 +147,13 @@ class _Kernel(Writer):
         text = "\n".join(body)
         long = ".to(tl.int64)" if self.wide else ""
         head = [f'"""{self.about}"""'] if self.about else []
-        head += [f"{pid} = tl.program_id({axis}){long}" for axis, pid in enumerate(PIDS) if names(text, pid)]
+        head += [f"{pid} = tl.program_id({axis}){long}" for axis, pid in enumerate(PIDS) if contains_name(text, pid)]
         head += [
-            f"r{extent} = tl.arange(0, {extent}){long}" for extent in sorted(self.ranges) if names(text, f"r{extent}")
+            f"r{extent} = tl.arange(0, {extent}){long}"
+            for extent in sorted(self.ranges)
+            if contains_name(text, f"r{extent}")
         ]
-        head += ["one = tl.full((), 1, tl.int64)"] if names(text, "lap") else []
+        head += ["one = tl.full((), 1, tl.int64)"] if contains_name(text, "lap") else []
         lines = ["@triton.jit", f"def {self.name}({', '.join(pointers)}):", *(f"    {line}" for line in head + body)]
         largest = max(prod(self.pad.block(number)) for number in range(len(self.flat.tensors)))
         if largest > _MOST:
@@ -160,13 +162,13 @@ class _Kernel(Writer):
         stages = 1 if not self.staged else max(1, min(4, _STAGED // self.staged))
         helpers = frozenset(self.helpers)
         text, known = "\n".join(lines) + "\n", tuple(types.values())
-        pieces = joined(about, len(lines) - len(body) + 1)
+        pieces = merge_lines(about, len(lines) - len(body) + 1)
         piped = bool(self.staged)
         return Function(self.name, text, pointers, known, self.graph.grid, warps, stages, helpers, piped, pieces)
 
     # --- operators
 
-    def _computed(self, op: FlatOp) -> Iterator[int]:
+    def _computed_tensors(self, op: FlatOp) -> Iterator[int]:
         """Yield the tensors computed at an operator: its result, then concatenations that only its terms read."""
         makers = {number: one for one in self.flat.ops for number in results_of(one)}
         yield results_of(op)[0]
@@ -186,7 +188,7 @@ class _Kernel(Writer):
                 text = self._reduced(self._value(op.operand), op, zero=op.operand in self.zeros)
                 self._define("sum" if op.fn is BinaryFn.ADD else "max", op.result, text, zero=zero)
             case Product():
-                if not self._fused(op):
+                if not self._is_fused(op):
                     self._define("dot", op.result, self._product(op, ""))
             case Concat():
                 if not self._dissolved(op):
@@ -209,7 +211,7 @@ class _Kernel(Writer):
             return
         operands = [self._value(number) for number in op.operands]
         if op.constant is not None:
-            operands.append(real(op.constant))
+            operands.append(float_literal(op.constant))
         if isinstance(op.fn, UnaryFn) and op.fn in NEEDED:
             self.helpers.add(NEEDED[op.fn])
         text = apply_function(op.fn, *operands, finite=op.finite)
@@ -251,7 +253,7 @@ class _Kernel(Writer):
             return f"_largest({text}, {axis})"
         if kept == 1:
             return f"tl.sum({text}, {axis}, keep_dims=True)"
-        if power(kept) != kept:
+        if next_power_of_two(kept) != kept:
             what = f"expected a reduction to a power of two of elements, got {kept}"
             raise UnsupportedError(what, where="triton", hint="CUDA C++ has it")
         split = [*block[:axis], block[axis] // kept, kept, *block[axis + 1 :]]
@@ -259,7 +261,7 @@ class _Kernel(Writer):
 
     # --- products
 
-    def _fused(self, op: Product) -> bool:
+    def _is_fused(self, op: Product) -> bool:
         """Return whether a product is added to an accumulator, and to nothing else."""
         readers = self.readers.get(op.result, [])
         if op.result in self.flat.outputs or len(readers) != 1:
@@ -272,7 +274,7 @@ class _Kernel(Writer):
     def _product(self, op: Product, into: str) -> str:
         """Return the sum of a product's terms, added to ``into`` if that is given."""
         dots = [pair for pair in self.pad.terms[op.result] if on_tensor_cores(self.flat, *pair)]
-        others = [self._outer(pair) for pair in self.pad.terms[op.result] if pair not in dots]
+        others = [self._elementwise_product(pair) for pair in self.pad.terms[op.result] if pair not in dots]
         shape = list(self.pad.block(op.result))
         for pair in dots:
             wide = self.flat.tensors[pair[0]].dtype is DType.FLOAT32
@@ -295,7 +297,7 @@ class _Kernel(Writer):
             text = f"tl.where({inside}, {text}, 0.0)"
         return text if len(block) == 2 else f"tl.reshape({text}, {list(block[-2:])})"
 
-    def _outer(self, pair: tuple[int, int]) -> str:
+    def _elementwise_product(self, pair: tuple[int, int]) -> str:
         """Return a product of a row, of a column or of two vectors: elementwise, and summed."""
         (a, b), (left, right) = pair, (self._value(pair[0]), self._value(pair[1]))
         rank = len(self.flat.tensors[a].shape)
@@ -318,19 +320,19 @@ class _Kernel(Writer):
         axis, block = self.pad.axis(op.result, op.dim), list(self.pad.block(op.result))
         at = self._along(block[axis], axis, len(block))
         first, second = (self.flat.tensors[number].shape[op.dim] for number in (op.a, op.b))
-        one = self._gathered(self._value(op.a), f"tl.minimum({at}, {first - 1})", axis, block)
+        one = self._gather(self._value(op.a), f"tl.minimum({at}, {first - 1})", axis, block)
         behind = f"tl.minimum(tl.maximum({at} - {first}, 0), {second - 1})"
-        other = self._gathered(self._value(op.b), behind, axis, block)
+        other = self._gather(self._value(op.b), behind, axis, block)
         return f"tl.where({at} < {first}, {one}, {other})"
 
-    def _gathered(self, text: str, at: str, axis: int, block: Sequence[int]) -> str:
+    def _gather(self, text: str, at: str, axis: int, block: Sequence[int]) -> str:
         return f"tl.gather({text}, tl.broadcast_to({at}, {list(block)}).to(tl.int32), {axis})"
 
     def _loop_concat(self, op: LoopConcat) -> None:
         """Concatenate the iterations' tensors: keep them in a block with an axis for the iterations."""
         name = f"parts_{op.result}"
         axis, block = self.pad.axis(op.operand, op.dim), list(self.pad.block(op.operand))
-        count, chunk = power(self.flat.iterations), self.flat.tensors[op.operand].shape[op.dim]
+        count, chunk = next_power_of_two(self.flat.iterations), self.flat.tensors[op.operand].shape[op.dim]
         state = [*block[:axis], count, *block[axis:]]
         self._emit(Phase.BEFORE, f"{name} = tl.zeros({state}, tl.float32)", _STARTS)
         here = f"{self._along(count, axis, len(state))} == {STEP}"
@@ -343,7 +345,7 @@ class _Kernel(Writer):
             at, whole = self._along(wanted[axis], axis, len(wanted)), chunk * self.flat.iterations
             at = at if whole == wanted[axis] else f"tl.minimum({at}, {whole - 1})"
             at = at if chunk == block[axis] else f"{at} // {chunk} * {block[axis]} + {at} % {chunk}"
-            text = self._gathered(text, at, axis, wanted)
+            text = self._gather(text, at, axis, wanted)
         self._define("concat", op.result, text)
 
     # --- what the loop carries
@@ -357,7 +359,7 @@ class _Kernel(Writer):
         self._emit(Phase.BEFORE, f"{name} = tl.full({block}, {NEUTRAL[op.fn]}, tl.float32)", _STARTS)
         product = next((one for one in self.flat.ops if isinstance(one, Product) and one.result == op.operand), None)
         so_far = name if op.factor is None else f"{name} * {self._value(op.factor)}"
-        fused = product is not None and self._fused(product)
+        fused = product is not None and self._is_fused(product)
         if product is not None and fused:
             # The padding of a product may be NaN: a row of zeros times an infinity.
             text, zero = self._product(product, so_far), False
@@ -368,7 +370,7 @@ class _Kernel(Writer):
             text = apply_function(op.fn, so_far, given)
         own = self.owner
         if product is not None and fused:
-            self._begin((*self._computed(product), op.result), "")
+            self._begin((*self._computed_tensors(product), op.result), "")
         self._emit(Phase.LOOP, f"{name} = {text}", f"computes and {_ADDS}" if fused else _ADDS)
         self.owner = own
         self.values[op.result] = name

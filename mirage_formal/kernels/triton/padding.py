@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from mirage_formal.graph.types import Shape
-from mirage_formal.kernels.planning.expand import Flat
+from mirage_formal.kernels.planning.expand import FlatGraph
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
@@ -57,15 +57,15 @@ class Padding:
         return self.axes[tensor].index(dim)
 
 
-def padding(flat: Flat) -> Padding:
+def pad_tensors(flat: FlatGraph) -> Padding:
     """Return the blocks of a flattened block graph's tensors."""
     terms = {op.result: _terms(op.a, op.b, flat) for op in flat.ops if isinstance(op, Product)}
-    classes: _Classes[tuple[int, int]] = _Classes()
-    together: _Classes[int] = _Classes()
+    classes: _DisjointSets[tuple[int, int]] = _DisjointSets()
+    together: _DisjointSets[int] = _DisjointSets()
     dots: list[tuple[int, int]] = []
     products: set[int] = set()
     for op in flat.ops:
-        for one, other in _alike(op, flat):
+        for one, other in _aligned_dims(op, flat):
             classes.join(one, other)
         numbers = (*operands_of(op), *results_of(op))
         for number in numbers[1:]:
@@ -80,7 +80,7 @@ def padding(flat: Flat) -> Padding:
     least = {classes.root(dim) for dim in dots}
     extents = tuple(
         tuple(
-            max(power(extent), LEAST if classes.root((number, dim)) in least else 1)
+            max(next_power_of_two(extent), LEAST if classes.root((number, dim)) in least else 1)
             for dim, extent in enumerate(tensor.shape)
         )
         for number, tensor in enumerate(flat.tensors)
@@ -88,18 +88,18 @@ def padding(flat: Flat) -> Padding:
     return Padding(_axes(flat, together, products), extents, terms)
 
 
-def power(extent: int) -> int:
+def next_power_of_two(extent: int) -> int:
     """Return the least power of two that is not less than an extent."""
     return 1 << (extent - 1).bit_length()
 
 
-def on_tensor_cores(flat: Flat, a: int, b: int) -> bool:
+def on_tensor_cores(flat: FlatGraph, a: int, b: int) -> bool:
     """Return whether a product is a tl.dot; one of a row, a column or two vectors sums elementwise products."""
     (*_, rows, inner), columns = flat.tensors[a].shape, flat.tensors[b].shape[-1]
     return min(rows, inner, columns) > 1
 
 
-class _Classes(Generic[_T]):
+class _DisjointSets(Generic[_T]):
     """Disjoint sets (union-find)."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class _Classes(Generic[_T]):
         self._above[self.root(one)] = self.root(other)
 
 
-def _terms(a: int, b: int, flat: Flat) -> tuple[tuple[int, int], ...]:
+def _terms(a: int, b: int, flat: FlatGraph) -> tuple[tuple[int, int], ...]:
     """Return the terms of (a b) (c; d) = a c + b d, where both operands are concatenations cut at one place."""
     makers = {op.result: op for op in flat.ops if isinstance(op, Concat)}
     left, right = makers.get(a), makers.get(b)
@@ -126,7 +126,7 @@ def _terms(a: int, b: int, flat: Flat) -> tuple[tuple[int, int], ...]:
     return (*_terms(left.a, right.a, flat), *_terms(left.b, right.b, flat))
 
 
-def _alike(op: FlatOp, flat: Flat) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+def _aligned_dims(op: FlatOp, flat: FlatGraph) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
     """Yield pairs of dims of an operator's tensors that index the same elements."""
     match op:
         case Elementwise():
@@ -154,7 +154,7 @@ def _alike(op: FlatOp, flat: Flat) -> Iterator[tuple[tuple[int, int], tuple[int,
                 yield (one, dim), (other, dim)
 
 
-def _axes(flat: Flat, together: _Classes[int], products: set[int]) -> tuple[tuple[int, ...], ...]:
+def _axes(flat: FlatGraph, together: _DisjointSets[int], products: set[int]) -> tuple[tuple[int, ...], ...]:
     kept: dict[int, set[int]] = {}
     for number, tensor in enumerate(flat.tensors):
         found = kept.setdefault(together.root(number), set())

@@ -10,8 +10,8 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.kernels.triton.functions import real
-from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, Untiled
+from mirage_formal.kernels.triton.functions import float_literal
+from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, UntiledDomain
 from mirage_formal.semantics.functions import FUNCTION_SPECS
 from mirage_formal.semantics.interpreter import evaluate
 
@@ -71,9 +71,9 @@ class Reference:
     helpers: tuple[str, ...]
 
 
-def reference(program: KernelGraph, names: Sequence[str]) -> Reference:
+def torch_reference(program: KernelGraph, names: Sequence[str]) -> Reference:
     """Return the statements that compute a program's outputs from inputs of these names."""
-    domain = _Torch()
+    domain = _TorchDomain()
     results = evaluate(program, list(names), domain)
     live, kept = set(results), list[str]()
     for made, text, read in reversed(domain.lines):
@@ -86,7 +86,7 @@ def reference(program: KernelGraph, names: Sequence[str]) -> Reference:
 
 
 @dataclass(slots=True)
-class _Torch(Untiled[str]):
+class _TorchDomain(UntiledDomain[str]):
     """An abstract domain of torch tensor names; each operator adds a line."""
 
     #: Names that a line defines, its right side, and names that it reads.
@@ -114,11 +114,11 @@ class _Torch(Untiled[str]):
 
     def scale(self, a: str, factor: Fraction) -> str:
         """Implement ``Domain.scale``."""
-        return self.line(f"{{0}} * {real(float(factor))}" if factor else "torch.zeros_like({0})", a)
+        return self.line(f"{{0}} * {float_literal(float(factor))}" if factor else "torch.zeros_like({0})", a)
 
     def offset(self, a: str, constant: Fraction) -> str:
         """Implement ``Domain.offset``."""
-        return self.line(f"{{0}} + {real(float(constant))}", a)
+        return self.line(f"{{0}} + {float_literal(float(constant))}", a)
 
     def sum(self, a: str, axis: int, extent: int, kept: int) -> str:
         """Implement ``Domain.sum``."""

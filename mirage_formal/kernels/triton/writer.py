@@ -10,12 +10,12 @@ from typing import Final
 from mirage_formal.graph.graph import BlockGraph
 from mirage_formal.graph.memory.place import Place
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.kernels.planning.expand import Flat
+from mirage_formal.kernels.planning.expand import FlatGraph
 from mirage_formal.kernels.program.flat import Concat, FlatOp, Product
 from mirage_formal.kernels.program.lines import About
 from mirage_formal.kernels.program.plan import Phase
 from mirage_formal.kernels.program.program import BinaryFn
-from mirage_formal.kernels.triton.address import WIDE, Address, Index, Tile, address
+from mirage_formal.kernels.triton.address import WIDE, Address, Index, Tile, tile_address
 from mirage_formal.kernels.triton.padding import Padding, on_tensor_cores
 
 TYPES: Final = {DType.FLOAT16: "tl.float16", DType.BFLOAT16: "tl.bfloat16", DType.FLOAT32: "tl.float32"}
@@ -50,7 +50,7 @@ class Writer:
 
     name: str
     graph: BlockGraph
-    flat: Flat
+    flat: FlatGraph
     pad: Padding
     reads: tuple[Operand, ...]
     writes: tuple[Operand, ...]
@@ -83,8 +83,8 @@ class Writer:
         tensor = self.flat.tensors[number]
         uses = self.readers.get(number, [])
         stored = number in self.flat.outputs
-        dotted = any(isinstance(op, Product) and self._on_cores(op) for op in uses) or self._in_terms(number)
-        plain = stored or any(not (isinstance(op, Product) and self._on_cores(op)) for op in uses)
+        dotted = any(isinstance(op, Product) and self._uses_tensor_cores(op) for op in uses) or self._in_terms(number)
+        plain = stored or any(not (isinstance(op, Product) and self._uses_tensor_cores(op)) for op in uses)
         plain = plain and not (not stored and all(isinstance(op, Concat) and self._dissolved(op) for op in uses))
         self.zeros.add(number)
         name = f"{operand.name}_{number}"
@@ -101,7 +101,7 @@ class Writer:
             self.values[number] = own
 
     def _load_from(self, name: str, number: int, tile: Tile, operand: Operand, policy: str, suffix: str) -> None:
-        at = address(tile, self._ranges(number), self.graph)
+        at = tile_address(tile, self._ranges(number), self.graph)
         mask = _mask(at)
         zero = "0.0" if operand.tensor.dtype.floating else "0"
         more = [f"mask={mask}", f"other={zero}"] if mask else []
@@ -109,7 +109,7 @@ class Writer:
         self._call(self._phase(number), f"{name} = tl.load", [self._pointer(number, at, operand), *more], suffix)
 
     def _store(self, number: int, tile: Tile, operand: Operand) -> None:
-        at = address(tile, self._ranges(number), self.graph)
+        at = tile_address(tile, self._ranges(number), self.graph)
         mask = _mask(at)
         value = self._value(number)
         if not operand.tensor.dtype.floating:
@@ -214,7 +214,7 @@ class Writer:
 
     # --- products and concatenations
 
-    def _on_cores(self, op: Product) -> bool:
+    def _uses_tensor_cores(self, op: Product) -> bool:
         return on_tensor_cores(self.flat, *self.pad.terms[op.result][0])
 
     def _in_terms(self, number: int) -> bool:
@@ -234,7 +234,7 @@ class Writer:
         return op.result not in self.flat.outputs and products and all(self._dissolved(one) for one in above)
 
 
-def names(text: str, name: str) -> bool:
+def contains_name(text: str, name: str) -> bool:
     """Return whether a name occurs in a text."""
     return any(name == word for word in "".join(c if c.isalnum() or c == "_" else " " for c in text).split())
 

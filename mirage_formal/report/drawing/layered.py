@@ -165,11 +165,11 @@ class _Drawing:
             near = self.above if sweep % 2 == 0 else self.below
             for row in rows:
                 wanted = [_mean([x[other] for other in near[node]], x[node]) for node in row]
-                for node, at in zip(row, self._spread(row, wanted), strict=True):
+                for node, at in zip(row, self._place_row(row, wanted), strict=True):
                     x[node] = at
         return x
 
-    def _spread(self, row: Sequence[int], wanted: Sequence[float]) -> list[float]:
+    def _place_row(self, row: Sequence[int], wanted: Sequence[float]) -> list[float]:
         """Return the positions nearest to the wanted ones, in order and with gaps; touching nodes move as one block."""
         offsets = [0.0]
         for a, b in pairwise(row):

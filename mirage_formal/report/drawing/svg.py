@@ -16,7 +16,7 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.drawing.layered import Layout, Size, assign_layers
 from mirage_formal.report.views.levels import Edge, Level, Node, levels
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 _LINE: Final = 15.0
 _PAD: Final = 8.0
@@ -86,7 +86,7 @@ def level_svg(level: Level, title: str, *, opened: bool = False) -> str:
 
 def _document(made: Picture, title: str, style: str) -> str:
     width, height = made.size
-    named = escape(plain(title, 200))
+    named = escape(escape_line(title, 200))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="mu" role="img" aria-label="{named}" '
         f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}">{style}{made.text}</svg>'
@@ -96,7 +96,7 @@ def _document(made: Picture, title: str, style: str) -> str:
 @lru_cache(maxsize=1 << 12)  # candidates of one program have many kernels in common
 def _picture(level: Level, opened: bool) -> Picture:
     inside = {n: _picture(node.inner, opened) for n, node in enumerate(level.nodes) if opened and node.inner}
-    room = {} if opened else _room(level)
+    room = {} if opened else _label_widths(level)
     sizes = tuple(_size(node, inside.get(n), room.get(node.id, 0.0)) for n, node in enumerate(level.nodes))
     numbers = {node.id: n for n, node in enumerate(level.nodes)}
     layout = assign_layers(sizes, tuple((numbers[edge.source], numbers[edge.target]) for edge in level.edges))
@@ -105,10 +105,10 @@ def _picture(level: Level, opened: bool) -> Picture:
         parts.append(_node(node, layout.nodes[n], sizes[n], inside.get(n)))
     labels = [] if opened else [_edge_labels(edge, layout.edges[n]) for n, edge in enumerate(level.edges)]
     about = _data("level", level.kind) + _data("attributes", json.dumps(level.attributes))
-    return Picture(f"<g{about}>{''.join(parts)}{''.join(labels)}</g>", _roomy(layout, level))
+    return Picture(f"<g{about}>{''.join(parts)}{''.join(labels)}</g>", _size_with_labels(layout, level))
 
 
-def _room(level: Level) -> dict[str, float]:
+def _label_widths(level: Level) -> dict[str, float]:
     """Return the width of each node at which the labels of its edges fit side by side."""
     room: dict[str, list[float]] = {}
     for edge in level.edges:
@@ -121,7 +121,7 @@ def _room(level: Level) -> dict[str, float]:
     return out
 
 
-def _roomy(layout: Layout, level: Level) -> Size:
+def _size_with_labels(layout: Layout, level: Level) -> Size:
     """Return the size of a drawing with room for edge labels at the right."""
     right = layout.size[0]
     for edge, points in zip(level.edges, layout.edges, strict=True):
@@ -132,14 +132,14 @@ def _roomy(layout: Layout, level: Level) -> Size:
 
 def _lines(node: Node) -> list[tuple[str, str]]:
     """Return the lines of text in a node, each with its CSS class."""
-    label = plain(node.label, _LONGEST)
+    label = escape_line(node.label, _LONGEST)
     out = [("h", label)]
     if node.kind == "kernel":
         given = dict(node.attributes)
         out.append(("f", f"grid {given['grid'][1:-1].replace(',', '×')}  loop {given['forloop_range']}"))
     elif node.kind in ("op", "view"):
         shown = " ".join(f"{name}={value}" for name, value in node.attributes)
-        out += [("m", plain(shown, _LONGEST))] if shown else []
+        out += [("m", escape_line(shown, _LONGEST))] if shown else []
     if node.kind == "kernel" and len(node.results) > 1:
         return out + [("f", f"{one.name} {one.shape}") for one in node.results[:4]]
     return out + [("f", one.shape) for one in node.results[:4]]
@@ -163,7 +163,7 @@ def _node(node: Node, corner: tuple[float, float], size: Size, inside: Picture |
         data += _data("shape", node.results[0].shape) + _data("dtype", node.results[0].dtype)
     round_ = 14 if node.kind in ("input", "output", "iterator", "saver") else 5
     parts = [f'<g class="n n-{node.kind}"{data} transform="translate({x:.1f},{y:.1f})">']
-    parts.append(f"<title>{escape(_told(node))}</title>")
+    parts.append(f"<title>{escape(_describe_node(node))}</title>")
     parts.append(f'<rect width="{width:.1f}" height="{height:.1f}" rx="{round_}"/>')
     if inside is None:
         for at, (kind, text) in enumerate(_lines(node)):
@@ -180,11 +180,11 @@ def _node(node: Node, corner: tuple[float, float], size: Size, inside: Picture |
     return "".join(parts)
 
 
-def _told(node: Node) -> str:
+def _describe_node(node: Node) -> str:
     """Return the description of a node, for hover and screen readers."""
-    head = [plain(node.label, 200)]
+    head = [escape_line(node.label, 200)]
     head += [f"{one.name}: {one.dtype} {one.shape}, {one.bytes} bytes, {one.about}" for one in node.results]
-    head += [f"abstract expression: {plain(one.expression, 300)}" for one in node.results if one.expression]
+    head += [f"abstract expression: {escape_line(one.expression, 300)}" for one in node.results if one.expression]
     return "\n".join([*head, *node.words])
 
 
@@ -222,4 +222,4 @@ def _path(points: tuple[tuple[float, float], ...]) -> str:
 
 
 def _data(name: str, value: str) -> str:
-    return f' data-{name}="{escape(plain(value, 4000))}"'
+    return f' data-{name}="{escape(escape_line(value, 4000))}"'

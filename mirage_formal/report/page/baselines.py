@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from mirage_formal.report.model import Peers
-from mirage_formal.report.page.markup import Markup, element, joined, table
+from mirage_formal.report.model import Baselines
+from mirage_formal.report.page.markup import Markup, element, join_contents, table
 
 
-def peers_section(found: Peers | None) -> Markup | None:
+def peers_section(found: Baselines | None) -> Markup | None:
     """Return a table of baselines with the ratio of their times to the candidate's; above 1 the candidate is faster."""
     if found is None:
         return None
     rows = [(name, time, ratio, why or "-") for name, time, ratio, why in peer_rows(found)]
     heads = ("beside", "µs", "its time over the candidate's", "why there is none")
-    return joined(
+    return join_contents(
         [
             element("h4", None, "Beside other implementations"),
-            element("p", None, measured_by(found)),
+            element("p", None, describe_measurement(found)),
             table("Times of the same measurement; above 1 the candidate is faster", heads, rows),
         ]
     )
 
 
-def measured_by(found: Peers) -> str:
+def describe_measurement(found: Baselines) -> str:
     """Return sentences that say what was measured, on which device and by which command."""
     ours = "was not timed" if found.ours is None else f"took {found.ours:.2f} µs"
     on = f" on {found.device}" if found.device else ""
@@ -29,7 +29,7 @@ def measured_by(found: Peers) -> str:
     return f"The candidate {ours}{on}, as a record beside the run says (not checked). {how}."
 
 
-def peer_rows(found: Peers) -> list[tuple[str, str, str, str]]:
+def peer_rows(found: Baselines) -> list[tuple[str, str, str, str]]:
     """Return name, microseconds, ratio, and reason for a missing time, of each baseline."""
     out = []
     for one in found.timed:
@@ -39,4 +39,4 @@ def peer_rows(found: Peers) -> list[tuple[str, str, str, str]]:
     return out
 
 
-__all__ = ["measured_by", "peer_rows", "peers_section"]
+__all__ = ["describe_measurement", "peer_rows", "peers_section"]

@@ -7,13 +7,13 @@ import zlib
 from collections.abc import Sequence
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.display import count
-from mirage_formal.report.model import Basis, Candidate, Report, Special
+from mirage_formal.report.display import count_noun
+from mirage_formal.report.model import Basis, Candidate, Report, SpecialValues
 from mirage_formal.report.page.baselines import peers_section
 from mirage_formal.report.page.charts import Dot, figure, linear, scatter
 from mirage_formal.report.page.code import code_section, triton_section
 from mirage_formal.report.page.graphs import graph_section
-from mirage_formal.report.page.markup import Markup, details, element, joined, table
+from mirage_formal.report.page.markup import Markup, details, element, join_contents, table
 from mirage_formal.report.page.proofs import conditions, proof_section
 
 _HEAD = (
@@ -31,19 +31,19 @@ def badge(basis: Basis, *, short: bool = False) -> Markup:
 
 def candidates_table(report: Report) -> Markup:
     """Return the table of all candidates; the page's script makes it sortable and filterable."""
-    heads = joined(element("th", {"scope": "col", "data-sort": kind}, name) for name, kind in _HEAD)
-    rows = joined(_row(one) for one in report.candidates)
+    heads = join_contents(element("th", {"scope": "col", "data-sort": kind}, name) for name, kind in _HEAD)
+    rows = join_contents(_row(one) for one in report.candidates)
     made = element(
         "table",
         {"id": "candidates-table", "class": "sortable"},
-        element("caption", None, f"{count(len(report.candidates), 'candidate')} of {report.name}, best first"),
+        element("caption", None, f"{count_noun(len(report.candidates), 'candidate')} of {report.name}, best first"),
         element(
             "thead", None, element("tr", None, heads, element("th", {"scope": "col", "class": "js-only"}, "compare"))
         ),
         element("tbody", None, rows),
     )
     region: dict[str, object] = {"class": "wide", "tabindex": "0", "role": "group", "aria-label": "candidates"}
-    return joined([element("div", {"id": "filters", "class": "js-only"}, None), element("div", region, made)])
+    return join_contents([element("div", {"id": "filters", "class": "js-only"}, None), element("div", region, made)])
 
 
 def _row(one: Candidate) -> Markup:
@@ -134,7 +134,7 @@ def candidate_section(one: Candidate, program: KernelGraph | None) -> Markup:
 
 def _facts(one: Candidate) -> Markup:
     facts: list[tuple[str, Markup | str]] = [
-        ("verdict", joined([f"{one.verdict} ", badge(one.basis)])),
+        ("verdict", join_contents([f"{one.verdict} ", badge(one.basis)])),
         ("kernels", str(one.kernels) if one.kernels else "not recorded here"),
         ("estimate", f"{one.estimated_us:.2f} µs" if one.estimated_us else "not recorded here"),
         ("directory", one.directory),
@@ -153,10 +153,10 @@ def _facts(one: Candidate) -> Markup:
         facts.append(("special values", special_values(one.special)))
     made = [element("div", None, element("dt", None, name), element("dd", None, value)) for name, value in facts]
     notes = [element("p", None, f"{remark[:1].upper()}{remark[1:]}.") for remark in one.remarks]
-    return joined([element("dl", {"class": "facts"}, *made), *notes])
+    return join_contents([element("dl", {"class": "facts"}, *made), *notes])
 
 
-def special_values(found: Special) -> str:
+def special_values(found: SpecialValues) -> str:
     """Return a sentence on how a candidate compared at NaN, infinities, zeros and large numbers in inputs."""
     said = (
         f"as the program at {found.elements:,} elements of {found.draws} draws, of which {found.undefined:,} have none"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Final
 
-from mirage_formal.report.page.markup import Markup, element, joined
+from mirage_formal.report.page.markup import Markup, element, join_contents
 
 _WIDTH: Final = 620.0
 _HEIGHT: Final = 320.0
@@ -99,7 +99,7 @@ def scatter(
         about = {"cx": f"{px:.1f}", "cy": f"{py:.1f}", "r": "5.5" if dot.strong else "4", "class": kind}
         about |= {"data-candidate": dot.mark} if dot.mark else {}
         parts.append(element("circle", about, element("title", None, dot.words)))
-    return _svg(title, joined(parts), _HEIGHT)
+    return _svg(title, join_contents(parts), _HEIGHT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def bars(title: str, rows: Sequence[tuple[str, Sequence[Bar]]], unit: str) -> Ma
             parts.append(element("rect", box, element("title", None, bar.words)))
     end = {"class": "axis", "x": f"{_WIDTH - _RIGHT:.0f}", "y": f"{bottom + 30:.1f}", "text-anchor": "end"}
     parts.append(element("text", end, unit))
-    return _svg(title, joined(parts), bottom + 38)
+    return _svg(title, join_contents(parts), bottom + 38)
 
 
 def curves(title: str, x: Axis, y: Axis, lines: Sequence[tuple[str, Sequence[tuple[float, float, str]]]]) -> Markup:
@@ -154,7 +154,7 @@ def curves(title: str, x: Axis, y: Axis, lines: Sequence[tuple[str, Sequence[tup
         px, py, _ = placed[-1]
         where = {"class": "axis", "x": f"{px:.1f}", "y": f"{max(py - 8, _TOP):.1f}", "text-anchor": "end"}
         parts.append(element("text", where, name))
-    return _svg(title, joined(parts), _HEIGHT)
+    return _svg(title, join_contents(parts), _HEIGHT)
 
 
 def _place(x: Axis, y: Axis, px: float, py: float) -> tuple[float, float]:
@@ -177,7 +177,7 @@ def _frame(x: Axis, y: Axis) -> Markup:
         parts.append(element("text", about, _tick(value)))
     across = {"class": "axis", "x": (right + _LEFT) / 2, "y": _HEIGHT - 8, "text-anchor": "middle"}
     up = {"class": "axis", "transform": f"translate(14,{bottom / 2:.0f}) rotate(-90)", "text-anchor": "middle"}
-    return joined([*parts, element("text", across, x.title), element("text", up, y.title)])
+    return join_contents([*parts, element("text", across, x.title), element("text", up, y.title)])
 
 
 def _svg(title: str, inside: Markup, height: float) -> Markup:

@@ -11,8 +11,8 @@ from typing import Final
 
 from mirage_formal.report.model import Code, Kernel, Lines, TritonText
 from mirage_formal.report.page.graphs import graph_section
-from mirage_formal.report.page.markup import Markup, details, element, joined, table
-from mirage_formal.terminal import plain
+from mirage_formal.report.page.markup import Markup, details, element, join_contents, table
+from mirage_formal.terminal import escape_line
 
 _TOKEN: Final = re.compile(
     r"(?P<c>//[^\n]*|/\*.*?\*/)|(?P<s>\"(?:[^\"\\\n]|\\.)*\")|(?P<p>^[ \t]*\#[^\n]*)"
@@ -45,7 +45,7 @@ def highlight(source: str, token: re.Pattern[str] = _TOKEN) -> Markup:
         source: The text.
         token: Pattern of tokens; CUDA C++ if left out.
     """
-    text = "\n".join(plain(line, 2000) for line in source.split("\n")[:_LINES])
+    text = "\n".join(escape_line(line, 2000) for line in source.split("\n")[:_LINES])
     out, at = [], 0
     for found in token.finditer(text):
         out.append(escape(text[at : found.start()]))
@@ -56,7 +56,9 @@ def highlight(source: str, token: re.Pattern[str] = _TOKEN) -> Markup:
     return Markup("".join([*out, escape(text[at:])]))
 
 
-def numbered(source: str, token: re.Pattern[str] = _TOKEN, marks: Mapping[int, tuple[str, Markup]] = _NONE) -> Markup:
+def number_lines(
+    source: str, token: re.Pattern[str] = _TOKEN, marks: Mapping[int, tuple[str, Markup]] = _NONE
+) -> Markup:
     """Return highlighted code with line numbers; see ``highlight``.
 
     Args:
@@ -84,7 +86,9 @@ def code_section(code: Code | None) -> Markup:
     if code.form is not None:
         drawn = graph_section(code.form, "form", {})
         notes.append(details("The µGraph of that form", drawn, attributes={"class": "source"}))
-    return joined([*notes, _launches(code), *(_source(name, text, code) for name, text in code.sources), _safety(code)])
+    return join_contents(
+        [*notes, _launches(code), *(_source(name, text, code) for name, text in code.sources), _safety(code)]
+    )
 
 
 def triton_section(found: TritonText | None, code: Code | None) -> Markup | None:
@@ -107,8 +111,8 @@ def triton_section(found: TritonText | None, code: Code | None) -> Markup | None
                                 "lists it.")]  # fmt: skip
     if found.form is not None:
         notes.append(element("p", None, "It computes another form of this candidate, without overflow."))
-    text = numbered(found.text, _PYTHON, _marks(found.lines, drawn))
-    shown_lines = _by_lines(found.name, found.lines, drawn)
+    text = number_lines(found.text, _PYTHON, _margin_notes(found.lines, drawn))
+    shown_lines = _lines_table(found.name, found.lines, drawn)
     return details(title, *notes, form, text, shown_lines, attributes={"class": "source"})
 
 
@@ -134,24 +138,24 @@ def _launches(code: Code) -> Markup:
 def _operator(one: Kernel, code: Code) -> Markup | str:
     if one.operator < 0:
         return "a copy to an output"
-    return _linked(f"op{one.operator}", f"operator {one.operator}", _drawn(code))
+    return _link_to_node(f"op{one.operator}", f"operator {one.operator}", _drawing_name(code))
 
 
-def _drawn(code: Code) -> str:
+def _drawing_name(code: Code) -> str:
     """Return the name of the drawing of the kernels' µGraph; empty where it is not drawn."""
     if code.own:
         return "candidate"
     return "" if code.form is None else "form"
 
 
-def _linked(node: str, shown: str, drawn: str) -> Markup | str:
+def _link_to_node(node: str, shown: str, drawn: str) -> Markup | str:
     """Return a node's name as a link to its drawing."""
     if not drawn:
         return shown
     return element("a", {"href": "#candidate", "class": "goto", "data-goto": f"{drawn}:{node}"}, shown)
 
 
-def _marks(pieces: Sequence[Lines], drawn: str) -> dict[int, tuple[str, Markup]]:
+def _margin_notes(pieces: Sequence[Lines], drawn: str) -> dict[int, tuple[str, Markup]]:
     """Return the margin marks of source lines: where a piece begins, what it does, and its parts of the µGraph."""
     marks: dict[int, tuple[str, Markup]] = {}
     for number, piece in enumerate(pieces):
@@ -163,10 +167,10 @@ def _marks(pieces: Sequence[Lines], drawn: str) -> dict[int, tuple[str, Markup]]
 
 def _parts(piece: Lines, drawn: str) -> Markup:
     """Return links to the parts of the µGraph that a piece of source lines belongs to."""
-    return joined((_linked(node, label, drawn) for node, label in piece.parts), ", ")
+    return join_contents((_link_to_node(node, label, drawn) for node, label in piece.parts), ", ")
 
 
-def _by_lines(name: str, pieces: Sequence[Lines], drawn: str) -> Markup | None:
+def _lines_table(name: str, pieces: Sequence[Lines], drawn: str) -> Markup | None:
     """Return the table of source lines by parts of the µGraph; None where these are not known."""
     rows = [
         (
@@ -193,8 +197,8 @@ def _source(name: str, text: str, code: Code) -> Markup:
     )
     count = text.count("\n") + 1
     more = f"; the first {_LINES} are shown" if count > _LINES else ""
-    pieces, drawn = [piece for one in code.kernels if one.source == name for piece in one.lines], _drawn(code)
-    shown, lines = numbered(text, marks=_marks(pieces, drawn)), _by_lines(name, pieces, drawn)
+    pieces, drawn = [piece for one in code.kernels if one.source == name for piece in one.lines], _drawing_name(code)
+    shown, lines = number_lines(text, marks=_margin_notes(pieces, drawn)), _lines_table(name, pieces, drawn)
     return details(f"{name}: {count} lines{more}. {of}", shown, lines, attributes={"class": "source"})
 
 
@@ -212,4 +216,4 @@ def _safety(code: Code) -> Markup:
     left = len(code.obligations) - len(rows)
     head = ("kernel", "kind", "subject", "claim", "settled by", "solvers then")
     title = "Safety obligations" + (f" ({left} more are not listed)" if left > 0 else "")
-    return joined([element("p", None, intro), details(title, table(title, head, rows))])
+    return join_contents([element("p", None, intro), details(title, table(title, head, rows))])

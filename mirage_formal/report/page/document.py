@@ -12,8 +12,8 @@ from mirage_formal.report.drawing.svg import SHAPES
 from mirage_formal.report.model import Report, Table
 from mirage_formal.report.page.candidates import candidate_section, candidates_table, estimates, pack
 from mirage_formal.report.page.graphs import graph_section
-from mirage_formal.report.page.header import head, made
-from mirage_formal.report.page.markup import Markup, details, element, joined, table
+from mirage_formal.report.page.header import page_header, provenance_table
+from mirage_formal.report.page.markup import Markup, details, element, join_contents, table
 from mirage_formal.report.page.rejected import judged_section
 from mirage_formal.report.page.search.overview import roofline_section, search_section
 from mirage_formal.report.page.search.parts import part_anchor, search_link, searches_section
@@ -30,7 +30,7 @@ def _asset(name: str) -> str:
     return (_ASSETS / name).read_text(encoding="utf-8").strip()
 
 
-def shell(title: str, body: Markup) -> str:
+def page_shell(title: str, body: Markup) -> str:
     """Return a page around its body, which must hold no script and no style of its own.
 
     Sound: the policy allows the one script and the one style that stand here, by their digests, and nothing else: no
@@ -68,26 +68,26 @@ def page(report: Report) -> str:
     ]  # fmt: skip
     compare = element("section", {"id": "compare", "hidden": True, "aria-label": "two candidates side by side"})
     shown[1:1] = [compare] if len(report.candidates) > 1 else []
-    body = joined(
+    body = join_contents(
         [
             element("a", {"class": "skip", "href": "#main"}, "To the content"),
-            head(report),
+            page_header(report),
             element("nav", {"aria-label": "parts of the report"}, element("div", None, *nav, theme)),
             element("main", {"id": "main"}, *shown),
             element("footer", None, element("p", None, f"{_FOOTER} mirage_formal {report.version}, {report.when}.")),
-            *_packed(report),
+            *_packed_candidates(report),
         ]
     )
-    return shell(f"{report.name}: {report.kind} report", body)
+    return page_shell(f"{report.name}: {report.kind} report", body)
 
 
 def _sections(report: Report) -> list[tuple[str, str, Markup]]:
     """Return id, title and content of each section."""
     out: list[tuple[str, str, Markup]] = []
     if report.tables:
-        out.append(("figures", "Figures that were measured", joined(map(_figures, report.tables))))
+        out.append(("figures", "Figures that were measured", join_contents(map(_figures, report.tables))))
     if report.candidates:
-        out.append(("candidates", "Candidates", joined([candidates_table(report), estimates(report)])))
+        out.append(("candidates", "Candidates", join_contents([candidates_table(report), estimates(report)])))
         best = candidate_section(report.candidates[0], report.program)
         out.append(
             ("candidate", "Best candidate, or the one that was chosen", element("div", {"id": "detail-body"}, best))
@@ -103,13 +103,13 @@ def _sections(report: Report) -> list[tuple[str, str, Markup]]:
     if report.search is not None:
         title = "The searches of its parts" if report.searches else "The search"
         shown = [search_section(report.search), searches_section(report.searches)]
-        out.append(("search", title, joined(shown)))
-    out.append(("evidence", "How it was made, as the evidence says", made(report)))
+        out.append(("search", title, join_contents(shown)))
+    out.append(("evidence", "How it was made, as the evidence says", provenance_table(report)))
     return out
 
 
 def _figures(one: Table) -> Markup:
-    return joined([element("p", None, one.note) if one.note else None, table(one.title, one.heads, one.rows)])
+    return join_contents([element("p", None, one.note) if one.note else None, table(one.title, one.heads, one.rows)])
 
 
 def _parts(report: Report) -> Markup:
@@ -147,10 +147,10 @@ def _parts(report: Report) -> Markup:
         for number, part in enumerate(parts, 1)
         if part.report is not None
     ]
-    return joined([table("Parts, in the order in which they are computed", heads, rows), *opened])
+    return join_contents([table("Parts, in the order in which they are computed", heads, rows), *opened])
 
 
-def _packed(report: Report) -> list[Markup]:
+def _packed_candidates(report: Report) -> list[Markup]:
     """Return all candidates but the first, compressed; the script unpacks one when it is opened."""
     return [
         Markup(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from mirage_formal.report.drawing.svg import level_svg
 from mirage_formal.report.model import Candidate, Report
 from mirage_formal.report.page.candidates import badge
-from mirage_formal.report.page.document import shell
-from mirage_formal.report.page.header import head, verdict
-from mirage_formal.report.page.markup import Markup, element, joined, table
+from mirage_formal.report.page.document import page_shell
+from mirage_formal.report.page.header import page_header, verdict
+from mirage_formal.report.page.markup import Markup, element, join_contents, table
 from mirage_formal.report.proofs.formulas import Name, mathml
 from mirage_formal.report.proofs.program import definitions
 from mirage_formal.report.views.levels import levels
@@ -35,7 +35,7 @@ def index(title: str, reports: Sequence[tuple[Report, str]]) -> str:
         for one, address in reports
     ]
     heads = ("program", "kind", "candidates", "best estimate µs", "kernels", "basis", "faults")
-    body = joined(
+    body = join_contents(
         [
             element("a", {"class": "skip", "href": "#main"}, "To the content"),
             element("header", None, element("h1", None, title), element("p", None, f"{len(reports)} reports.")),
@@ -45,7 +45,7 @@ def index(title: str, reports: Sequence[tuple[Report, str]]) -> str:
             _footer(),
         ]
     )  # fmt: skip
-    return shell(title, body)
+    return page_shell(title, body)
 
 
 def _bar() -> Markup:
@@ -79,34 +79,37 @@ def _card(one: Report, address: str) -> Markup:
     )  # fmt: skip
 
 
-def compared(left: Report, right: Report) -> str:
+def comparison_page(left: Report, right: Report) -> str:
     """Return a page that compares two runs: their options, and their common candidates."""
     title = f"{left.name} and {right.name}"
-    body = joined(
+    body = join_contents(
         [
             element("a", {"class": "skip", "href": "#main"}, "To the content"),
-            element("header", None, element("h1", None, f"Two runs: {title}"), element("p", None, _same(left, right))),
+            element(
+                *("header", None, element("h1", None, f"Two runs: {title}")),
+                element("p", None, _comparison_sentence(left, right)),
+            ),
             _bar(),
-            element("main", {"id": "main"}, _asked(left, right), _shared(left, right),
+            element("main", {"id": "main"}, _options_table(left, right), _candidates_table(left, right),
                     element("div", {"class": "side"}, _column("A", left), _column("B", right))),
             _footer(),
         ]
     )  # fmt: skip
-    return shell(title, body)
+    return page_shell(title, body)
 
 
 def _column(name: str, one: Report) -> Markup:
-    inside = str(head(one)).replace("<header>", "<div>").replace("</header>", "</div>")
+    inside = str(page_header(one)).replace("<header>", "<div>").replace("</header>", "</div>")
     inside = inside.replace("<h1>", f"<h2>{name}: ").replace("</h1>", "</h2>")
     return element("section", {"aria-label": f"run {name}"}, Markup(inside))
 
 
-def _same(left: Report, right: Report) -> str:
+def _comparison_sentence(left: Report, right: Report) -> str:
     same = left.program == right.program and left.program is not None
     return "Both are of the same program." if same else "They are of different programs."
 
 
-def _asked(left: Report, right: Report) -> Markup:
+def _options_table(left: Report, right: Report) -> Markup:
     """Return the table of the requests and figures of two reports; values that differ are marked."""
     rows = []
     for name, a, b in zip(_FACTS, _facts(left), _facts(right), strict=True):
@@ -139,7 +142,7 @@ def _facts(one: Report) -> tuple[str, ...]:
     return (one.place, *asked, str(len(one.candidates)), estimate, measured, str(len(one.broken)))
 
 
-def _shared(left: Report, right: Report) -> Markup:
+def _candidates_table(left: Report, right: Report) -> Markup:
     a, b = ({one.digest: one for one in report.candidates} for report in (left, right))
     rows = [(digest[:12], _rank(a.get(digest)), _rank(b.get(digest)), _where(digest in a, digest in b))
             for digest in dict.fromkeys((*a, *b))]  # fmt: skip

@@ -9,7 +9,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.report.drawing.svg import level_svg
-from mirage_formal.report.page.markup import Markup, details, element, joined, lines, table, text
+from mirage_formal.report.page.markup import Markup, details, element, escape_lines, escape_text, join_contents, table
 from mirage_formal.report.views import words
 from mirage_formal.report.views.levels import Level, Node, all_nodes, levels
 
@@ -33,7 +33,7 @@ def graph_section(graph: KernelGraph, name: str, expressions: Mapping[str, str])
         element("output", {"class": "about js-only", "aria-live": "polite"}, "Nothing is chosen."),
         *opened,
         details("The same as a table", _table(level, name)),
-        details("The same as text", element("pre", {"class": "text", "tabindex": "0"}, lines(to_text(graph)))),
+        details("The same as text", element("pre", {"class": "text", "tabindex": "0"}, escape_lines(to_text(graph)))),
     ]  # fmt: skip
     return element("div", {"class": "graph", "data-graph": name}, *parts)
 
@@ -139,7 +139,7 @@ def _table(level: Level, name: str) -> Markup:
                 (one.name, f"{one.dtype} {one.shape}", words.size(one.bytes), one.about) if one else ("", "", "", "")
             )
             given = " ".join(f"{key}={value}" for key, value in node.attributes)
-            told = joined(map(text, node.words), "; ")
+            told = join_contents(map(escape_text, node.words), "; ")
             rows.append((node.id, node.label, given, *shown, told, one.expression if one else ""))
     head = ("node", "operator", "attributes", "result", "type", "bytes", "lies", "does", "abstract expression")
     return table(f"Operators and tensors of the {name}", head, rows)

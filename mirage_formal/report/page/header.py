@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from mirage_formal.report.model import Basis, Report
-from mirage_formal.report.page.markup import Markup, details, element, joined, lines
+from mirage_formal.report.page.markup import Markup, details, element, escape_lines, join_contents
 from mirage_formal.report.proofs.formulas import Name, mathml
 from mirage_formal.report.proofs.program import MOST, definitions
 
 
-def head(report: Report) -> Markup:
+def page_header(report: Report) -> Markup:
     """Return the header of the page."""
     return element(
         "header",
@@ -17,7 +17,7 @@ def head(report: Report) -> Markup:
         _formula(report),
         element("p", {"class": "verdict"}, verdict(report)),
         element("p", None, conditions(report)),
-        element("p", {"class": "who"}, who(report)),
+        element("p", {"class": "who"}, checked_by(report)),
         _broken(report),
         _check(report),
     )
@@ -88,7 +88,7 @@ def conditions(report: Report) -> str:
     return f"{text}{added}. Rounding is not part of this statement; numerics are measured apart."
 
 
-def who(report: Report) -> str:
+def checked_by(report: Report) -> str:
     """Return sentences that say who checked the evidence, and when."""
     read = f"Read on {report.when} by mirage_formal {report.version}."
     if report.kind == "reproduce":
@@ -115,11 +115,11 @@ def _check(report: Report) -> Markup:
     if report.checked is None:
         return Markup("")
     said = "What check printed" if report.checked.held else "What check printed (it did not establish everything)"
-    return details(said, element("pre", {"tabindex": "0"}, lines(report.checked.text)))
+    return details(said, element("pre", {"tabindex": "0"}, escape_lines(report.checked.text)))
 
 
-def made(report: Report) -> Markup:
+def provenance_table(report: Report) -> Markup:
     """Return the table of how the evidence was made, by its own statement."""
     facts = [("read from", report.place), ("program's file", report.source or "not named"), *report.made]
     rows = [element("div", None, element("dt", None, name), element("dd", None, value)) for name, value in facts]
-    return joined([element("dl", {"class": "facts"}, *rows)])
+    return join_contents([element("dl", {"class": "facts"}, *rows)])

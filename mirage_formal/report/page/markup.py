@@ -1,7 +1,7 @@
 """HTML and SVG markup with escaping of all text from evidence.
 
-Texts from elsewhere first pass ``terminal.plain``, which escapes invisible and bidirectional characters and cuts long
-texts. Then the characters of markup are escaped. ``Markup`` is the type of escaped text.
+Texts from elsewhere first pass ``terminal.escape_line``, which escapes invisible and bidirectional characters and cuts
+long texts. Then the characters of markup are escaped. ``Markup`` is the type of escaped text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Final
 
-from mirage_formal.terminal import LONGEST, plain
+from mirage_formal.terminal import LONGEST, escape_line
 
 
 class Markup(str):
@@ -24,14 +24,14 @@ Content = str | Markup | None
 _EMPTY: Final = frozenset({"meta", "input", "br", "hr", "link"})
 
 
-def text(given: object, limit: int = LONGEST) -> Markup:
+def escape_text(given: object, limit: int = LONGEST) -> Markup:
     """Return any text escaped, on one line."""
-    return given if isinstance(given, Markup) else Markup(escape(plain(str(given), limit)))
+    return given if isinstance(given, Markup) else Markup(escape(escape_line(str(given), limit)))
 
 
-def lines(given: str, limit: int = 4000) -> Markup:
-    """Return a multi-line text escaped as by ``text``, for an element that keeps line breaks."""
-    return Markup("\n".join(text(line, limit) for line in given.split("\n")))
+def escape_lines(given: str, limit: int = 4000) -> Markup:
+    """Return a multi-line text escaped as by ``escape_text``, for an element that keeps line breaks."""
+    return Markup("\n".join(escape_text(line, limit) for line in given.split("\n")))
 
 
 def element(name: str, attributes: Mapping[str, object] | None = None, *content: Content) -> Markup:
@@ -45,27 +45,27 @@ def element(name: str, attributes: Mapping[str, object] | None = None, *content:
     written = "".join(_attribute(key, value) for key, value in (attributes or {}).items())
     if name in _EMPTY:
         return Markup(f"<{name}{written}>")
-    inside = "".join(text(one) for one in content if one is not None)
+    inside = "".join(escape_text(one) for one in content if one is not None)
     return Markup(f"<{name}{written}>{inside}</{name}>")
 
 
 def _attribute(name: str, value: object) -> str:
     if value is None or value is False:
         return ""
-    return f" {name}" if value is True else f' {name}="{escape(plain(str(value), 4000))}"'
+    return f" {name}" if value is True else f' {name}="{escape(escape_line(str(value), 4000))}"'
 
 
-def joined(parts: Iterable[Content], between: str = "") -> Markup:
+def join_contents(parts: Iterable[Content], between: str = "") -> Markup:
     """Return the concatenation of several contents."""
-    return Markup(str(text(between)).join(text(part) for part in parts if part is not None))
+    return Markup(str(escape_text(between)).join(escape_text(part) for part in parts if part is not None))
 
 
 def table(
     caption: str, head: Iterable[str], rows: Iterable[Iterable[Content]], attributes: Mapping[str, object] | None = None
 ) -> Markup:
     """Return a table with a caption and column heads."""
-    heads = joined(element("th", {"scope": "col"}, one) for one in head)
-    body = joined(element("tr", None, *(element("td", None, cell) for cell in row)) for row in rows)
+    heads = join_contents(element("th", {"scope": "col"}, one) for one in head)
+    body = join_contents(element("tr", None, *(element("td", None, cell) for cell in row)) for row in rows)
     inside = element("caption", None, caption), element("thead", None, element("tr", None, heads))
     # On a narrow screen a table scrolls by itself, also by keyboard.
     made = element("table", attributes, *inside, element("tbody", None, body))

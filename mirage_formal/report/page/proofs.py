@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mirage_formal.report.model import Candidate
-from mirage_formal.report.page.markup import Markup, details, element, joined, table
+from mirage_formal.report.page.markup import Markup, details, element, join_contents, table
 from mirage_formal.report.proofs.formulas import Formula, mathml
 from mirage_formal.report.proofs.values import Lemma, Place, Proof, ProofPart, Step
 
@@ -29,7 +29,9 @@ def proof_section(one: Candidate, anchor: str) -> Markup:
             "report, so its formulas are not shown; mirage-formal report --proofs N replays the first N."
         )
         return element("p", None, note)
-    return joined([_about(one, one.proof), *(_part(part, f"{anchor}p{n}") for n, part in enumerate(one.proof.parts))])
+    return join_contents(
+        [_introduce_proof(one, one.proof), *(_part(part, f"{anchor}p{n}") for n, part in enumerate(one.proof.parts))]
+    )
 
 
 def summary_list(proof: Proof) -> Markup:
@@ -40,7 +42,7 @@ def summary_list(proof: Proof) -> Markup:
     return element("ul", {"class": "story"}, *(element("li", None, sentence) for sentence in sentences))
 
 
-def _about(one: Candidate, proof: Proof) -> Markup:
+def _introduce_proof(one: Candidate, proof: Proof) -> Markup:
     lemmas = (
         f"{proof.lemmas_open} halves of the mixed-radix lemma are asked of z3 and cvc5 by check, not by this report"
     )
@@ -49,7 +51,9 @@ def _about(one: Candidate, proof: Proof) -> Markup:
         f"computed. {lemmas}." if proof.lemmas_open else
         "The checker's kernel replayed this proof while the report was made; the formulas are those that it computed."
     )  # fmt: skip
-    return joined([summary_list(proof), element("p", {"class": "hint"}, rests), conditions(one.conditions, one.added)])
+    return join_contents(
+        [summary_list(proof), element("p", {"class": "hint"}, rests), conditions(one.conditions, one.added)]
+    )
 
 
 def conditions(held: Sequence[str], added: Sequence[str]) -> Markup:
@@ -62,13 +66,13 @@ def conditions(held: Sequence[str], added: Sequence[str]) -> Markup:
     ]
     intro = element("p", None, "Equal over the reals for all inputs at which these hold:")
     region = {"class": "conditions", "tabindex": "0", "role": "group", "aria-label": "conditions"}
-    return joined([intro, element("div", region, element("ul", None, *items))])
+    return join_contents([intro, element("div", region, element("ul", None, *items))])
 
 
 def _part(part: ProofPart, anchor: str) -> Markup:
     head = element("h5", None, f"The proof of what is {part.name}") if part.name else None
     if not part.shown:
-        return joined([head, element("p", None, "Its formulas were not written out.")])
+        return join_contents([head, element("p", None, "Its formulas were not written out.")])
     ends = [
         element(
             "div",
@@ -86,9 +90,9 @@ def _part(part: ProofPart, anchor: str) -> Markup:
             _steps(steps, anchor),
             attributes={"class": "group", "data-nodes": " ".join(f"{one.graph}:{one.node}" for one in places)},
         )
-        for places, steps in group(part.steps)
+        for places, steps in group_steps(part.steps)
     ]
-    return joined(
+    return join_contents(
         [
             head,
             element("h5", None, "What was compared at the end"),
@@ -103,7 +107,7 @@ def _part(part: ProofPart, anchor: str) -> Markup:
     )
 
 
-def group(steps: Iterable[Step]) -> list[tuple[tuple[Place, ...], list[Step]]]:
+def group_steps(steps: Iterable[Step]) -> list[tuple[tuple[Place, ...], list[Step]]]:
     """Group steps by the operators that compute them, in the order of their first steps."""
     found: dict[tuple[Place, ...], list[Step]] = {}
     for step in steps:
@@ -116,7 +120,7 @@ def _group_title(places: Sequence[Place], steps: Sequence[Step]) -> Markup:
     laws = ", ".join(dict.fromkeys(step.law for step in steps if not step.minor)) or "elements moved, digits renamed"
     count = f" {len(steps)} step{'s' if len(steps) != 1 else ''}: {laws}"
     where = element("b", None, " and ".join(named) or "between operators")
-    return joined([where, element("span", {"class": "soft"}, count)])
+    return join_contents([where, element("span", {"class": "soft"}, count)])
 
 
 def _group_links(places: Sequence[Place]) -> Markup:
@@ -127,7 +131,7 @@ def _group_links(places: Sequence[Place]) -> Markup:
         for one in places
         if one.node
     ]  # fmt: skip
-    return element("p", {"class": "soft"}, "Shown as ", joined(links, ", "), ".") if links else Markup("")
+    return element("p", {"class": "soft"}, "Shown as ", join_contents(links, ", "), ".") if links else Markup("")
 
 
 def _steps(steps: Sequence[Step], anchor: str) -> Markup:
@@ -141,7 +145,7 @@ def _steps(steps: Sequence[Step], anchor: str) -> Markup:
         )
         for step in steps
     ]
-    heads = joined(
+    heads = join_contents(
         element("th", {"scope": "col"}, one) for one in ("step", "law", "element = by the law = normal form")
     )
     made = element("table", {"class": "steps"}, element("thead", None, element("tr", None, heads)),

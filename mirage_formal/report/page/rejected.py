@@ -7,7 +7,7 @@ from dataclasses import replace
 from mirage_formal.report.model import Candidate, Example, Judged, Report
 from mirage_formal.report.page.candidates import badge
 from mirage_formal.report.page.graphs import graph_section
-from mirage_formal.report.page.markup import Markup, details, element, joined, table
+from mirage_formal.report.page.markup import Markup, details, element, join_contents, table
 from mirage_formal.report.page.proofs import proof_section
 
 _MEANING = {
@@ -28,11 +28,13 @@ def judged_section(report: Report) -> Markup:
     made = [table("Graphs with their verdicts", ("graph", "verdict", "basis", "reason"), rows)]
     if report.rejected > len(report.judged):
         made.append(element("p", None, f"{report.rejected - len(report.judged)} more are not listed."))
-    return joined([*made, *(_one(one) for one in report.judged if one.graph is not None or one.example is not None)])
+    return join_contents(
+        [*made, *(_judged_details(one) for one in report.judged if one.graph is not None or one.example is not None)]
+    )
 
 
-def _one(one: Judged) -> Markup:
-    example = worked(one.example) if one.example is not None else None
+def _judged_details(one: Judged) -> Markup:
+    example = worked_example(one.example) if one.example is not None else None
     graph = graph_section(one.graph, "candidate", {}) if one.graph is not None else None
     proof = None
     if one.verdict == "equivalent" and one.proof is not None:
@@ -46,7 +48,7 @@ def _one(one: Judged) -> Markup:
     )
 
 
-def worked(example: Example) -> Markup:
+def worked_example(example: Example) -> Markup:
     """Return a counterexample, step by step."""
     where = f"output {example.output}[{', '.join(map(str, example.index))}]"
     given = element("ul", None, *(element("li", None, one) for one in example.inputs))

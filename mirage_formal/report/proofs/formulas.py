@@ -7,7 +7,7 @@ from fractions import Fraction
 from html import escape
 from typing import Final, assert_never
 
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 #: Most characters of a name that are written.
 _NAME: Final = 60
@@ -75,7 +75,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class BoundOperator:
     """A sum, maximum or carry over digits, each below its extent; a running one has the digit it runs up to."""
 
     head: str
@@ -87,30 +87,30 @@ class Over:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class OmittedPart:
     """Placeholder for the omitted part of a formula that is too long."""
 
 
-Formula = Digit | Number | Name | Sum | Product | Quotient | Power | Call | Over | Cut
-CUT: Final = Cut()
+Formula = Digit | Number | Name | Sum | Product | Quotient | Power | Call | BoundOperator | OmittedPart
+CUT: Final = OmittedPart()
 _HALF: Final = Fraction(1, 2)
 _RELATIONS: Final = {"≤": ("<=", r"\le"), "=": ("=", "=")}
 
 
-def _simple(formula: Formula) -> bool:
+def _needs_no_parentheses(formula: Formula) -> bool:
     """Return whether a formula needs no parentheses as a factor."""
     match formula:
         case Sum(terms=terms):
-            return len(terms) == 1 and not terms[0][0] and _simple(terms[0][1])
+            return len(terms) == 1 and not terms[0][0] and _needs_no_parentheses(terms[0][1])
         case Number(value=value):
             return value >= 0
-        case Over():
+        case BoundOperator():
             return False
         case _:
             return True
 
 
-def _tight(formula: Formula) -> bool:
+def _is_tight_base(formula: Formula) -> bool:
     """Return whether a formula needs no parentheses as the base of a power."""
     return isinstance(formula, Name | Digit | Call) or (isinstance(formula, Number) and formula.value >= 0)
 
@@ -126,7 +126,7 @@ def text(formula: Formula) -> str:
         case Number(value=value):
             return str(value)
         case Name(text=name, indices=indices):
-            return plain(name, _NAME) + (f"[{', '.join(map(text, indices))}]" if indices else "")
+            return escape_line(name, _NAME) + (f"[{', '.join(map(text, indices))}]" if indices else "")
         case Sum(terms=terms):
             out = ""
             for negative, term in terms:
@@ -135,23 +135,23 @@ def text(formula: Formula) -> str:
             return out or "0"
         case Product(factors=factors, sign=sign):
             return f" {sign or '*'} ".join(
-                text(one) if _simple(one) or len(factors) == 1 else f"({text(one)})" for one in factors
+                text(one) if _needs_no_parentheses(one) or len(factors) == 1 else f"({text(one)})" for one in factors
             )
         case Quotient(above=above, below=below):
-            parts = [text(one) if _tight(one) else f"({text(one)})" for one in (above, below)]
+            parts = [text(one) if _is_tight_base(one) else f"({text(one)})" for one in (above, below)]
             return " / ".join(parts)
         case Power(base=base, exponent=exponent):
             if exponent == _HALF:
                 return f"sqrt({text(base)})"
-            head = text(base) if _tight(base) else f"({text(base)})"
+            head = text(base) if _is_tight_base(base) else f"({text(base)})"
             return f"{head}^{exponent}" if exponent.denominator == 1 else f"{head}^({exponent})"
         case Call(name=name, inside=inside):
             return f"{name}({', '.join(map(text, inside))})"
-        case Over(head=head, bound=bound, body=body, until=until):
+        case BoundOperator(head=head, bound=bound, body=body, until=until):
             names = [f"{text(until[0])}{_RELATIONS[formula.relation][0]}{text(until[1])}"] if until else []
             names += [f"{text(digit)}<{extent}" for digit, extent in bound]
             return f"{head}[{', '.join(names)}]({text(body)})"
-        case Cut():
+        case OmittedPart():
             return "..."
         case _:
             assert_never(formula)
@@ -167,7 +167,7 @@ _SPECIAL: Final = {
 
 
 def _latex_name(name: str) -> str:
-    return rf"\mathrm{{{''.join(_SPECIAL.get(char, char) for char in plain(name, _NAME))}}}"
+    return rf"\mathrm{{{''.join(_SPECIAL.get(char, char) for char in escape_line(name, _NAME))}}}"
 
 
 def _latex_head(name: str) -> str:
@@ -190,22 +190,24 @@ def latex(formula: Formula) -> str:
                 out += sign + (_latex_group(term) if isinstance(term, Sum) else latex(term))
             return out or "0"
         case Product(factors=factors, sign=sign):
-            parts = (latex(one) if _simple(one) or len(factors) == 1 else _latex_group(one) for one in factors)
+            parts = (
+                latex(one) if _needs_no_parentheses(one) or len(factors) == 1 else _latex_group(one) for one in factors
+            )
             return (r" \odot " if sign else r" \, ").join(parts)
         case Quotient(above=above, below=below):
             return rf"\frac{{{latex(above)}}}{{{latex(below)}}}"
         case Power(base=base, exponent=exponent):
             if exponent == _HALF:
                 return rf"\sqrt{{{latex(base)}}}"
-            return f"{latex(base) if _tight(base) else _latex_group(base)}^{{{exponent}}}"
+            return f"{latex(base) if _is_tight_base(base) else _latex_group(base)}^{{{exponent}}}"
         case Call(name=name, inside=inside):
             return rf"{_latex_head(name)}\left({', '.join(map(latex, inside))}\right)"
-        case Over(head=head, bound=bound, body=body, until=until):
+        case BoundOperator(head=head, bound=bound, body=body, until=until):
             names = [f"{latex(until[0])} {_RELATIONS[formula.relation][1]} {latex(until[1])}"] if until else []
             names += [f"{latex(digit)} < {extent}" for digit, extent in bound]
             grouped = _latex_group(body) if isinstance(body, Sum) else latex(body)
             return f"{_latex_head(head)}_{{{', '.join(names)}}} {grouped}"
-        case Cut():
+        case OmittedPart():
             return r"\ldots"
         case _:
             assert_never(formula)
@@ -225,7 +227,7 @@ def mathml(*formulas: Formula) -> str:
 
 
 def _word(name: str) -> str:
-    return f"<mi>{escape(plain(name, _NAME))}</mi>"
+    return f"<mi>{escape(escape_line(name, _NAME))}</mi>"
 
 
 def _list(parts: list[str]) -> str:
@@ -249,7 +251,9 @@ def _row(formula: Formula) -> str:
         case Sum(terms=terms):
             return _terms(terms)
         case Product(factors=factors, sign=sign):
-            parts = (_row(one) if _simple(one) or len(factors) == 1 else _paren(_row(one)) for one in factors)
+            parts = (
+                _row(one) if _needs_no_parentheses(one) or len(factors) == 1 else _paren(_row(one)) for one in factors
+            )
             between = f"<mo>{sign}</mo>" if sign else '<mo lspace="0" rspace="0.17em">\u2062</mo>'
             return f"<mrow>{between.join(parts)}</mrow>"
         case Quotient(above=above, below=below):
@@ -257,12 +261,12 @@ def _row(formula: Formula) -> str:
         case Power(base=base, exponent=exponent):
             if exponent == _HALF:
                 return f"<msqrt>{_row(base)}</msqrt>"
-            return f"<msup>{_row(base) if _tight(base) else _paren(_row(base))}<mn>{exponent}</mn></msup>"
+            return f"<msup>{_row(base) if _is_tight_base(base) else _paren(_row(base))}<mn>{exponent}</mn></msup>"
         case Call(name=name, inside=inside):
             return f"<mrow>{_word(name)}<mo>\u2061</mo>{_paren(_list([_row(one) for one in inside]))}</mrow>"
-        case Over():
+        case BoundOperator():
             return _over(formula)
-        case Cut():
+        case OmittedPart():
             return "<mo>…</mo>"
         case _:
             assert_never(formula)
@@ -277,7 +281,7 @@ def _terms(terms: tuple[tuple[bool, Formula], ...]) -> str:
     return "<mrow>" + ("".join(out) or "<mn>0</mn>") + "</mrow>"
 
 
-def _over(formula: Over) -> str:
+def _over(formula: BoundOperator) -> str:
     names = (
         [f"<mrow>{_row(formula.until[0])}<mo>{formula.relation}</mo>{_row(formula.until[1])}</mrow>"]
         if formula.until

@@ -23,7 +23,7 @@ _WHERE: Final = re.compile(r"kernel operator ([0-9]+)(?:, block operator ([0-9]+
 _MOST: Final = 4
 
 
-class _Listener(Terms):
+class _TermListener(Terms):
     """The same table of terms, with a record of the operators that request a term."""
 
     def __init__(self, terms: Terms) -> None:
@@ -40,10 +40,10 @@ class _Listener(Terms):
         return number
 
 
-class _Watched(Elaboration):
+class _WatchedElaboration(Elaboration):
     """An elaboration that tells the listener its current operator."""
 
-    def __init__(self, terms: _Listener, graph: KernelGraph, name: str, whole: Collection[int]) -> None:
+    def __init__(self, terms: _TermListener, graph: KernelGraph, name: str, whole: Collection[int]) -> None:
         self._listener, self._name = terms, name
         self._counts: dict[str, int] = {}
         self._inputs = [Place(name, f"in{n}", one.name) for n, one in enumerate(graph.inputs)]
@@ -95,8 +95,8 @@ def places_of(terms: Terms, graphs: Sequence[tuple[str, KernelGraph, Collection[
     """
     made: dict[int, list[Place]] = {}
     for name, graph, whole in graphs:
-        listener = _Listener(terms)
-        _Watched(listener, graph, name, whole)
+        listener = _TermListener(terms)
+        _WatchedElaboration(listener, graph, name, whole)
         for term, found in listener.made.items():
             made.setdefault(term, []).extend(found)
     return made

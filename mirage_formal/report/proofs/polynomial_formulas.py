@@ -10,12 +10,12 @@ from typing import Any, Final
 from mirage_formal.check.proof.ring import Coef, Index, Mono, Ring
 from mirage_formal.report.proofs.formulas import (
     CUT,
+    BoundOperator,
     Call,
     Digit,
     Formula,
     Name,
     Number,
-    Over,
     Power,
     Product,
     Quotient,
@@ -105,13 +105,13 @@ class Writer:
             case "in":
                 return Name(self._names[payload[0]], tuple(self.index(index) for index in payload[1]))
             case "sum":
-                return Over("sum", self.bound(payload[0]), self.term(payload[1], Fraction(1)))
+                return BoundOperator("sum", self.bound(payload[0]), self.term(payload[1], Fraction(1)))
             case "max":
-                return Over("max", self.bound(payload[0]), self._sorted(payload[1]))
+                return BoundOperator("max", self.bound(payload[0]), self._sorted(payload[1]))
             case "pmax" | "carry":
                 index, u, bound, body = payload
                 until = (self.digit(u), self.index(index))
-                return Over("max" if kind == "pmax" else "carry", self.bound(bound), self._sorted(body), until)
+                return BoundOperator("max" if kind == "pmax" else "carry", self.bound(bound), self._sorted(body), until)
             case "exp":
                 return Call("exp", (self._sorted(payload),))
             case "pow":

@@ -6,14 +6,14 @@ from collections import Counter
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.report.proofs.formulas import (
+    BoundOperator,
     Call,
     Formula,
     Name,
     Number,
-    Over,
     Power,
     Product,
     Quotient,
@@ -33,7 +33,7 @@ def definitions(graph: KernelGraph) -> tuple[tuple[str, Formula], ...]:
     shown: dict[int, Formula] = {n: Name(one.name) for n, one in enumerate(graph.inputs)}
     out: list[tuple[str, Formula]] = []
     ends = {number: f"output {at}" if len(graph.outputs) > 1 else "output" for at, number in enumerate(graph.outputs)}
-    for first, op in numbered(len(graph.inputs), graph.ops):
+    for first, op in enumerate_results(len(graph.inputs), graph.ops):
         assert isinstance(op, Op)
         formula = _formula(op, [shown[n] for n in op.operands])
         if first in ends:
@@ -72,7 +72,7 @@ def _formula(op: Op, xs: list[Formula]) -> Formula:
             shift = attrs.shift or Fraction(0)
             return Sum(((False, x), (shift < 0, Number(abs(shift)))))
         case OpKind.SUM | OpKind.MAX:
-            return Over(op.kind.value, (), x, (Name("dim"), Number(Fraction(attrs.dim or 0))), "=")
+            return BoundOperator(op.kind.value, (), x, (Name("dim"), Number(Fraction(attrs.dim or 0))), "=")
         case OpKind.TRANSPOSE:
             return Call("transpose", (x,))
         case OpKind.CONCAT:
@@ -96,7 +96,7 @@ def _size(formula: Formula) -> int:
             return 1 + _size(base)
         case Call(inside=inside):
             return 1 + sum(map(_size, inside))
-        case Over(body=body):
+        case BoundOperator(body=body):
             return 1 + _size(body)
         case _:
             return 1

@@ -9,18 +9,28 @@ from fractions import Fraction
 from math import prod
 from typing import Any, Final
 
-from mirage_formal.check.equivalence import described
+from mirage_formal.check.equivalence import describe_theorem
 from mirage_formal.check.proof.operator_terms import LOOP
-from mirage_formal.check.proof.reader import document
+from mirage_formal.check.proof.reader import parse_tables
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.ring import Ring
 from mirage_formal.check.proof.tensor_steps import Steps, Tensor
 from mirage_formal.check.proof_composition import Composed, replay
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.proofs.formulas import Call, Formula, Name, Number, Over, Power, Product, Quotient, Sum
+from mirage_formal.report.proofs.formulas import (
+    BoundOperator,
+    Call,
+    Formula,
+    Name,
+    Number,
+    Power,
+    Product,
+    Quotient,
+    Sum,
+)
 from mirage_formal.report.proofs.places import places_of
 from mirage_formal.report.proofs.polynomial_formulas import Writer
-from mirage_formal.report.proofs.story import Told, summary
+from mirage_formal.report.proofs.story import StoryData, summary
 from mirage_formal.report.proofs.values import Identity, Lemma, Place, Proof, ProofPart, Step
 
 _LAWS: Final = {
@@ -58,7 +68,7 @@ class Replay:
         return self.theorem.read[1]
 
 
-def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes, *, formulas: bool = True) -> Proof:
+def replay_and_explain(program: KernelGraph, candidate: KernelGraph, proof: bytes, *, formulas: bool = True) -> Proof:
     """Replay a proof in the checker's proof kernel, and convert it to formulas.
 
     Args:
@@ -71,7 +81,7 @@ def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes, *, form
         ProofError: The kernel refuses it; names the step.
     """
     theorem = replay(program, candidate, proof)
-    found = described(theorem)
+    found = describe_theorem(theorem)
     if isinstance(theorem, Composed):
         _, kernels, padding, *_ = json.loads(proof)
         named = [("between pads and slices", theorem.kernels, kernels), ("pads and slices", theorem.padding, padding)]
@@ -84,7 +94,7 @@ def replayed(program: KernelGraph, candidate: KernelGraph, proof: bytes, *, form
 def _read(
     theorem: Theorem, program: KernelGraph, proof: bytes, graphs: tuple[KernelGraph, KernelGraph] | None
 ) -> Replay:
-    tables = document(proof)
+    tables = parse_tables(proof)
     steps = theorem.read[1]
     names = [one.name or f"x{i}" for i, one in enumerate(program.inputs)]
     sides = ("program", "candidate")
@@ -99,14 +109,14 @@ def _read(
 
 
 def _part(name: str, found: Replay, formulas: bool) -> ProofPart:
-    told = summary(Told(found.steps, found.raw, found.names, found.places, found.candidate))
+    told = summary(StoryData(found.steps, found.raw, found.names, found.places, found.candidate))
     if not formulas:
         return ProofPart(name, told, (), (), (), shown=False)
     writer = Writer(found.steps.ring, found.names)
     return ProofPart(
         name,
         told,
-        tuple(_Explained(found, writer).all()),
+        tuple(_StepExplainer(found, writer).all()),
         tuple(_lemmas(found.steps.ring, writer)),
         tuple(_identities(found, writer)),
     )
@@ -138,14 +148,14 @@ def _sides(law: str, key: Any, result: Any, writer: Writer) -> tuple[Formula, Fo
     match law:
         case "sum":
             digits, mono = key
-            return Over("sum", writer.bound(digits), whole([(mono, 1)])), whole(sorted(result.items()))
+            return BoundOperator("sum", writer.bound(digits), whole([(mono, 1)])), whole(sorted(result.items()))
         case "max":
             digits, body = key
-            return Over("max", writer.bound(digits), whole(sorted(body))), whole([(((result, 2),), 1)])
+            return BoundOperator("max", writer.bound(digits), whole(sorted(body))), whole([(((result, 2),), 1)])
         case "pmax":
             index, u, digits, body = key
             until = (writer.digit(u), writer.index(index))
-            return Over("max", writer.bound(digits), whole(sorted(body)), until), whole([(((result, 2),), 1)])
+            return BoundOperator("max", writer.bound(digits), whole(sorted(body)), until), whole([(((result, 2),), 1)])
         case _:
             poly, power = key
             outside, factor, inner = result
@@ -155,7 +165,7 @@ def _sides(law: str, key: Any, result: Any, writer: Writer) -> tuple[Formula, Fo
             return Power(left, exponent), Power(taken, exponent)
 
 
-class _Explained:
+class _StepExplainer:
     """Converter of the steps of a replayed proof to formulas, one after another."""
 
     def __init__(self, found: Replay, writer: Writer) -> None:
@@ -191,18 +201,22 @@ class _Explained:
             case "matmul", [a, b]:
                 inner = self._tensors[a].strings[-1]
                 body = Product((name(a), name(b)))
-                return "matrix product", Over("sum", self._writer.bound(inner), body) if inner else body, (a, b)
+                return (
+                    "matrix product",
+                    BoundOperator("sum", self._writer.bound(inner), body) if inner else body,
+                    (a, b),
+                )
             case "scale", [a, q]:
                 return "times a number", Product((Number(Fraction(q)), name(a))), (a,)
             case "offset", [a, q]:
                 return "plus a number", Sum(((False, name(a)), (Fraction(q) < 0, Number(abs(Fraction(q)))))), (a,)
             case (("sum" | "max" | "running_max" | "carry"), [a, axis, *rest]):
                 kept = rest[0] if law == "sum" else 1
-                gone = _summed(self._found.steps, a, axis, kept)
+                gone = _summed_digits(self._found.steps, a, axis, kept)
                 over = f"{law.replace('_', ' ')} over {_axis(axis, inside)}"
                 if not gone:
                     return f"{over}, which has one element", name(a), (a,)
-                return over, Over("sum" if law == "sum" else "max", self._writer.bound(gone), name(a)), (a,)
+                return over, BoundOperator("sum" if law == "sum" else "max", self._writer.bound(gone), name(a)), (a,)
             case "rescaled", [x, f]:
                 return "last value of s = s * f + x over the loop", Call("rescaled", (name(x), name(f))), (x, f)
             case "split", [a, *_]:
@@ -245,7 +259,7 @@ def _axis(axis: int, inside: bool) -> str:
     return _AXES[axis] if axis <= LOOP else f"dim {axis - LOOP - 1} of the tile"
 
 
-def _summed(steps: Steps, operand: int, axis: int, kept: int) -> tuple[int, ...]:
+def _summed_digits(steps: Steps, operand: int, axis: int, kept: int) -> tuple[int, ...]:
     """Return the digits of an axis that a reduction sums over."""
     string = steps.tensors[operand].strings[axis]
     cut = len(string)
@@ -254,4 +268,4 @@ def _summed(steps: Steps, operand: int, axis: int, kept: int) -> tuple[int, ...]
     return string[:cut]
 
 
-__all__ = ["MINOR", "replayed"]
+__all__ = ["MINOR", "replay_and_explain"]

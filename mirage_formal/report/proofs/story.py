@@ -35,7 +35,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StoryData:
     """Data from which the sentences are made.
 
     Attributes:
@@ -53,7 +53,7 @@ class Told:
     candidate: KernelGraph | None
 
 
-def summary(told: Told) -> tuple[str, ...]:
+def summary(told: StoryData) -> tuple[str, ...]:
     """Return sentences on how the candidate splits each sum and maximum of the program over a dim of an input."""
     steps = told.steps
     mine: dict[_Key, int] = {}
@@ -73,14 +73,16 @@ def summary(told: Told) -> tuple[str, ...]:
                     for dim, stride in held.items():
                         piece = _Piece(steps.ring.extents[digit], stride, place, axis)
                         theirs.setdefault(key, {}).setdefault(dim, []).append(piece)
-    return tuple(_told(told, mine, theirs))
+    return tuple(_write_sentences(told, mine, theirs))
 
 
-def _told(told: Told, mine: Mapping[_Key, int], theirs: Mapping[_Key, Mapping[Dim, list[_Piece]]]) -> Iterator[str]:
+def _write_sentences(
+    told: StoryData, mine: Mapping[_Key, int], theirs: Mapping[_Key, Mapping[Dim, list[_Piece]]]
+) -> Iterator[str]:
     """Yield the sentences; sums that are split in the same way share one."""
     alike: dict[tuple[str, int, tuple[object, ...]], list[tuple[_Key, list[_Piece]]]] = {}
     for key, total in [one for one in mine.items() if one[0][1]][:_MOST_SUMS]:
-        pieces = _chosen(list(theirs.get(key, {}).values()), total)
+        pieces = _choose_pieces(list(theirs.get(key, {}).values()), total)
         form = tuple((one.extent, one.stride, _kernel(one.place), one.axis == LOOP) for one in pieces)
         alike.setdefault((key[0], total, form), []).append((key, pieces))
     for (word, total, _), sums in alike.items():
@@ -91,7 +93,7 @@ def _told(told: Told, mine: Mapping[_Key, int], theirs: Mapping[_Key, Mapping[Di
         yield from _sentences((word, overs, total), sums[0][1], _axes(told.candidate, dims))
 
 
-def _chosen(each: Sequence[list[_Piece]], total: int) -> list[_Piece]:
+def _choose_pieces(each: Sequence[list[_Piece]], total: int) -> list[_Piece]:
     """Return the candidate's pieces of a sum, from the dim that covers all of it, outermost first."""
     for pieces in each:
         distinct: dict[tuple[int, int], _Piece] = {}
@@ -131,11 +133,13 @@ def _sentences(what: tuple[str, Sequence[str], int], pieces: list[_Piece], axes:
         return
     kernels = sorted({_kernel(piece.place) for piece in pieces})
     if len(pieces) == 1:
-        yield f"{head} {verb} not split: {_where(pieces[0].place)} {takes} all of them{_when(pieces[0])}."
+        (piece,) = pieces
+        place, iterations = _describe_place(piece.place), _describe_iterations(piece)
+        yield f"{head} {verb} not split: {place} {takes} all of them{iterations}."
         return
     yield f"{head} {verb} split in {' × '.join(str(piece.extent) for piece in pieces)}."
     first = [piece for piece in pieces if _kernel(piece.place) == kernels[0]]
-    inside = ", then ".join(f"{piece.extent}{_when(piece)}" for piece in reversed(first))
+    inside = ", then ".join(f"{piece.extent}{_describe_iterations(piece)}" for piece in reversed(first))
     if "." in first[0].place.node:
         yield f"Each block of kernel {kernels[0]} {takes} its part: {inside}."
     else:
@@ -151,11 +155,11 @@ def _kernel(place: Place) -> int:
     return int(head) if head.isdecimal() else 0
 
 
-def _where(place: Place) -> str:
+def _describe_place(place: Place) -> str:
     return f"{'each block of kernel' if '.' in place.node else 'kernel'} {_kernel(place)}"
 
 
-def _when(piece: _Piece) -> str:
+def _describe_iterations(piece: _Piece) -> str:
     if "." not in piece.place.node:
         return ""
     if piece.axis == LOOP:
@@ -186,11 +190,11 @@ def _dims(steps: Steps, operands: Iterable[int], digit: int) -> dict[Dim, int]:
     found: dict[Dim, int] = {}
     for operand in operands:
         for mono in steps.tensors[operand].poly:
-            _look(steps.ring, mono, digit, found)
+            _find_digit(steps.ring, mono, digit, found)
     return found
 
 
-def _look(ring: Ring, mono: Mono, digit: int, found: dict[Dim, int]) -> None:
+def _find_digit(ring: Ring, mono: Mono, digit: int, found: dict[Dim, int]) -> None:
     for factor, _ in mono:
         if digit not in ring.free[factor]:
             continue
@@ -201,4 +205,4 @@ def _look(ring: Ring, mono: Mono, digit: int, found: dict[Dim, int]) -> None:
                     if d == digit:
                         found.setdefault((number, dim), stride)
         for inner in ring.inside(factor)[2]:
-            _look(ring, inner, digit, found)
+            _find_digit(ring, inner, digit, found)

@@ -18,9 +18,9 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.report.model import Basis, Candidate, Report
-from mirage_formal.report.reading.check_process import checked, now
+from mirage_formal.report.reading.check_process import current_time, run_check
 from mirage_formal.report.reading.reproduction import FILES, read_reproduced
-from mirage_formal.report.reading.runs import Shown, alone, read_run
+from mirage_formal.report.reading.runs import Shown, read_candidate_alone, read_run
 from mirage_formal.report.reading.source import Source
 from mirage_formal.report.reading.verdicts import VERDICTS_FILE, read_verdicts
 from mirage_formal.report.reading.wholes import read_whole
@@ -77,7 +77,7 @@ def read_report(path: Path, *, check: bool = False, shown: Shown | None = None) 
         hint = "give a directory that search, verify --out or reproduce has written; --all takes a directory of several"
         what = f"expected {RUN_FILE}, {WHOLE_FILE}, {VERDICTS_FILE} or a candidate, got {got}"
         raise RunError(what, where=str(path), hint=hint)
-    report = replace(report, when=now(), version=_version())
+    report = replace(report, when=current_time(), version=_version())
     return _with_check(report, path) if check else report
 
 
@@ -90,7 +90,7 @@ def _version() -> str:
 
 def _with_check(report: Report, path: Path) -> Report:
     """Run ``check`` on a directory and add its result to the report: all claims are established, or none."""
-    said = checked(path)
+    said = run_check(path)
 
     def judged(one: Candidate) -> Candidate:
         return replace(one, basis=Basis.CHECKED) if said.held and not one.faults else one
@@ -109,7 +109,7 @@ def _candidate(source: Source) -> Report:
         if program is not None:
             source.same_digest(VERIFICATION_FILE, program, about.program_digest)
         below = Source(source.root)
-        candidates = (alone(below, program, about.verdict.kind, manifest.candidate),)
+        candidates = (read_candidate_alone(below, program, about.verdict.kind, manifest.candidate),)
     return Report("candidate", source.root.name, "", str(source.root), program, candidates, faults=tuple(source.faults))
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.model import READ_ONLY, Candidate, Lines, Peer, Peers, TritonText
+from mirage_formal.report.model import READ_ONLY, Baseline, Baselines, Candidate, Lines, TritonText
 from mirage_formal.report.reading.lines import triton_lines
 from mirage_formal.report.reading.source import Source
 from mirage_formal.strict_json import load
@@ -52,7 +52,7 @@ class _Bench(msgspec.Struct, frozen=True):
     command: str = ""
 
 
-def triton_of(root: Path) -> Path:
+def triton_directory(root: Path) -> Path:
     """Return the directory to which ``mirage-formal build --backend triton`` writes the files of a run."""
     whole = root.absolute()
     return whole.with_name(f"{whole.name}-triton")
@@ -73,7 +73,7 @@ class Asked:
     lines: int
 
 
-def with_beside(root: Path, found: Sequence[Candidate], asked: Asked) -> tuple[Candidate, ...]:
+def with_adjacent_files(root: Path, found: Sequence[Candidate], asked: Asked) -> tuple[Candidate, ...]:
     """Return the candidates of a run, each with the files beside the run that have its name.
 
     Args:
@@ -81,7 +81,7 @@ def with_beside(root: Path, found: Sequence[Candidate], asked: Asked) -> tuple[C
         found: The candidates, best first.
         asked: The request.
     """
-    folder = triton_of(root)
+    folder = triton_directory(root)
     times = _times(root) if found else {}
     out = []
     for number, one in enumerate(found):
@@ -107,7 +107,7 @@ def _with_triton(one: Candidate, folder: Path, file: str, asked: Asked | None) -
     return replace(one, remarks=(*one.remarks, f"{folder.name}/{file} cannot be shown"))
 
 
-def _times(root: Path) -> dict[str, Peers]:
+def _times(root: Path) -> dict[str, Baselines]:
     """Return the times of baselines, by the name of the candidate that was timed beside them."""
     folder = root.absolute().parent
     if not (folder / BENCH_FILE).is_file():
@@ -126,13 +126,13 @@ def _times(root: Path) -> dict[str, Peers]:
     return {}
 
 
-def _peers(row: _Row, command: str, device: str) -> Peers:
+def _peers(row: _Row, command: str, device: str) -> Baselines:
     timed = tuple(
-        Peer(title, us, row.missing.get(name, ""))
+        Baseline(title, us, row.missing.get(name, ""))
         for name, title in _PEERS.items()
         if (us := getattr(row, name)) is not None or name in row.missing
     )
-    return Peers(command, device, row.ours, timed)
+    return Baselines(command, device, row.ours, timed)
 
 
-__all__ = ["BENCH_FILE", "Asked", "triton_of", "with_beside"]
+__all__ = ["BENCH_FILE", "Asked", "triton_directory", "with_adjacent_files"]

@@ -25,8 +25,8 @@ from mirage_formal.records import (
     unsealed,
 )
 from mirage_formal.records.storage import read_lines
-from mirage_formal.report.model import Basis, Candidate, Certificate, Special
-from mirage_formal.report.proofs.replay import replayed
+from mirage_formal.report.model import Basis, Candidate, Certificate, SpecialValues
+from mirage_formal.report.proofs.replay import replay_and_explain
 from mirage_formal.report.proofs.values import Proof
 from mirage_formal.report.reading.source import Source
 
@@ -94,12 +94,12 @@ def read_candidate(source: Source, program: KernelGraph | None, about: Candidate
     )
 
 
-def _special(source: Source) -> Special | None:
+def _special(source: Source) -> SpecialValues | None:
     """Return the record of special values in the verification log; None where there is none."""
     with source.reading(VERIFICATION_FILE):
         found = decode(source.data(VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE).special
         if found is not None:
-            return Special(found.draws, found.elements, found.undefined, found.overflows)
+            return SpecialValues(found.draws, found.elements, found.undefined, found.overflows)
     return None
 
 
@@ -143,7 +143,7 @@ def _proof(
         if sha256(text) != found.sha256:
             raise FormatError("its digest is not the one in the proof log: the file was changed")
         try:
-            proof = replayed(*graphs, text, formulas=formulas)
+            proof = replay_and_explain(*graphs, text, formulas=formulas)
         except ProofError as error:
             raise FormatError(f"the checker's kernel refuses the proof at {error.where}: {error.what}") from None
         said, held = (set(found.conditions), set(found.added)), (set(proof.conditions), set(proof.added))

@@ -9,18 +9,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.report.model import Checked
+from mirage_formal.report.model import CheckResult
 
 _LIMIT_S: Final = 3600
 _LONGEST: Final = 20_000
 
 
-def now() -> str:
+def current_time() -> str:
     """Return the current minute, in UTC, as text."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def checked(path: Path) -> Checked:
+def run_check(path: Path) -> CheckResult:
     """Run ``mirage-formal check`` on a directory and return its result."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "mirage_formal.check", "--", str(path)]
@@ -29,4 +29,4 @@ def checked(path: Path) -> Checked:
         held, text = done.returncode == 0, done.stdout + done.stderr
     except (OSError, subprocess.TimeoutExpired) as error:
         held, text = False, f"check could not be run: {error}"
-    return Checked(held, text[:_LONGEST], time.monotonic() - begin, now())
+    return CheckResult(held, text[:_LONGEST], time.monotonic() - begin, current_time())

@@ -30,7 +30,7 @@ from mirage_formal.records import (
     unsealed,
 )
 from mirage_formal.records.storage import read_lines
-from mirage_formal.report.model import Code, Kernel, Measured, Obligation
+from mirage_formal.report.model import Code, Kernel, MeasuredFigures, Obligation
 from mirage_formal.report.reading.lines import lines_of
 from mirage_formal.report.reading.source import Source
 
@@ -42,7 +42,7 @@ _UNIT: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class KernelDirectory:
     """Content of a directory of kernels.
 
     Attributes:
@@ -54,11 +54,11 @@ class Built:
 
     code: Code
     graph: KernelGraph | None
-    measured: Measured | None
+    measured: MeasuredFigures | None
     target: TargetRecord
 
 
-def read_kernels(source: Source, digest: str, *, lines: bool = True) -> Built | None:
+def read_kernels(source: Source, digest: str, *, lines: bool = True) -> KernelDirectory | None:
     """Read the kernels of a candidate; return None where nothing can be read. Errors become faults of ``source``.
 
     Args:
@@ -88,7 +88,7 @@ def read_kernels(source: Source, digest: str, *, lines: bool = True) -> Built | 
         form = None if own else graph
         code_ = Code(source.name.rstrip("/"), own, kernels, tuple(texts.items()), _obligations(source), form)
         measured = _measured(source, sha256(source.data(MANIFEST_FILE)))
-        return Built(code_, graph, measured, manifest.target)
+        return KernelDirectory(code_, graph, measured, manifest.target)
     return None
 
 
@@ -161,7 +161,7 @@ def _obligations(source: Source) -> tuple[Obligation, ...]:
     return tuple(out)
 
 
-def _measured(source: Source, manifest: str) -> Measured | None:
+def _measured(source: Source, manifest: str) -> MeasuredFigures | None:
     time = numerics = None
     if source.there(MEASURE_FILE):
         time = source.value(MEASURE_FILE, lambda data: unsealed(data, MeasureRecord, MEASURE_FILE))
@@ -174,7 +174,7 @@ def _measured(source: Source, manifest: str) -> Measured | None:
         return None
     ratios = [out.max_ratio for scale in numerics.scales for out in scale.outputs] if numerics else []
     known = [one for one in ratios if one is not None]
-    return Measured(
+    return MeasuredFigures(
         device=time.device if time else numerics.device if numerics else "",
         us=time.us if time else None,
         low=time.low if time else None,

@@ -17,8 +17,8 @@ import msgspec
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernels.cuda import emit
-from mirage_formal.kernels.generate import Kernel, asked_of, generate
+from mirage_formal.kernels.cuda import emit_cuda
+from mirage_formal.kernels.generate import Kernel, generate, requested_options
 from mirage_formal.kernels.online_softmax.stabilize import NotStable, stabilize
 from mirage_formal.kernels.program.lines import Lines as Piece
 from mirage_formal.kernels.source_map import kernel_lines
@@ -55,18 +55,18 @@ def lines_of(
 def _lines_of(
     graph: KernelGraph, target: TargetRecord, plans: PlanRecord, texts: Mapping[str, str]
 ) -> list[tuple[tuple[str, int], tuple[Lines, ...]]]:
-    made = generate(graph, msgspec.convert(msgspec.to_builtins(target), Target), *asked_of(plans.kernels))
+    made = generate(graph, msgspec.convert(msgspec.to_builtins(target), Target), *requested_options(plans.kernels))
     kernels = [one for one in made.steps if isinstance(one, Kernel)]
     types = kernel_types(graph)
     found = []
     for one, source in zip(kernels, made.sources, strict=True):
         op = graph.ops[one.operator] if one.operator >= 0 else None
-        if one.plan is None or not isinstance(op, GraphDefined) or emit(one.program) != texts.get(source):
+        if one.plan is None or not isinstance(op, GraphDefined) or emit_cuda(one.program) != texts.get(source):
             continue
         here = f"op{one.operator}"
         pieces = kernel_lines(one.program, one.plan, op, [types[n] for n in op.operands])
         inside = [replace(piece, nodes=tuple(f"{here}.{node}" for node in piece.nodes)) for piece in pieces]
-        found.append(((source, one.operator), _named(inside, graph)))
+        found.append(((source, one.operator), _label_lines(inside, graph)))
     return found
 
 
@@ -91,7 +91,7 @@ def triton_lines(
             with suppress(MirageError):  # it has no Triton file
                 made = triton_file(form, program, figures, title)
                 if made.text == text:
-                    return _named(made.lines, form), None if form == graph else form
+                    return _label_lines(made.lines, form), None if form == graph else form
     except Exception:  # whatever a forged graph leads to: then it is not known
         return (), None
     return (), None
@@ -107,7 +107,7 @@ def _forms(graph: KernelGraph, known: KernelGraph | None) -> Iterator[KernelGrap
         yield found
 
 
-def _named(lines: Sequence[Piece], graph: KernelGraph) -> tuple[Lines, ...]:
+def _label_lines(lines: Sequence[Piece], graph: KernelGraph) -> tuple[Lines, ...]:
     """Return the lines with the labels of their nodes."""
     names = {node.id: node.label for node in all_nodes(levels(graph))}
     return tuple(

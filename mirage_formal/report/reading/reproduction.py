@@ -46,7 +46,7 @@ def _tables(source: Source, file: str, kind: type[R], made: Callable[[R], Iterab
     return [] if found is None else list(made(found))
 
 
-def _on(host: Host) -> str:
+def _measured_on_note(host: Host) -> str:
     return f"Measured on {host.processors} processors, load {host.load:g} at the start, Python {host.python}."
 
 
@@ -56,7 +56,7 @@ def _count(value: float | None) -> str:
     return f"{value:.1e}" if value >= 1e10 else f"{value:,.0f}"
 
 
-def _stopped(row: Row, value: str) -> str:
+def _mark_lower_bound(row: Row, value: str) -> str:
     """Mark a value of an unfinished search as a lower bound."""
     return value if row.complete else f"> {value}"
 
@@ -68,19 +68,19 @@ def _table5(found: Table5) -> Iterable[Table]:
     rows: list[_Cells] = []
     for ops in sorted({row.paper_ops for row in found.rows}):
         ours = [by.get((arm, ops)) for arm in arms]
-        seconds = ["-" if row is None else _stopped(row, f"{row.wall_s:,.2f}") for row in ours]
+        seconds = ["-" if row is None else _mark_lower_bound(row, f"{row.wall_s:,.2f}") for row in ours]
         theirs = [_count(found.published[name].get(ops)) for name in published]
         rows.append((str(ops), *seconds, *theirs))
     yield Table(
         f"Seconds of a search for {found.program}, by the most block operators",
-        f"{_on(found.host)} Space: {found.space}. A row is stopped after {found.time_limit_s:g} s, and is then a lower "
-        f"bound. The paper's columns ({found.published_by}) were measured on other hardware.",
+        f"{_measured_on_note(found.host)} Space: {found.space}. A row is stopped after {found.time_limit_s:g} s, and "
+        f"is then a lower bound. The paper's columns ({found.published_by}) were measured on other hardware.",
         ("operators, as the paper counts", *(f"{arm}, s" for arm in arms), *(f"paper, {one}, s" for one in published)),
         tuple(rows),
     )
     heads: _Cells = ("search", "operators", "workers", "wall s", "CPU s", "states", "pruned", "oracle calls",
                      "complete graphs", "candidates", "structures", "reference's")  # fmt: skip
-    yield Table("What each search did", "", heads, tuple(_did(row) for row in found.rows))
+    yield Table("What each search did", "", heads, tuple(_describe_work(row) for row in found.rows))
     grown = [(row, row.extrapolated) for row in found.rows if row.extrapolated is not None]
     if grown:
         heads = ("search", "operators", "measured states", "extrapolated states", "extrapolated s", "growth factor")
@@ -100,15 +100,15 @@ def _table5(found: Table5) -> Iterable[Table]:
         yield Table("Candidates of guided and exhaustive search as sets", "", heads, cells)
 
 
-def _did(row: Row) -> tuple[str, ...]:
+def _describe_work(row: Row) -> tuple[str, ...]:
     found = (row.candidates, *((row.structures, row.reference) if row.candidates is not None else (None, None)))
     return (
         row.arm,
         str(row.paper_ops),
         str(row.workers),
-        _stopped(row, f"{row.wall_s:,.2f}"),
+        _mark_lower_bound(row, f"{row.wall_s:,.2f}"),
         f"{row.cpu_s:,.2f}",
-        _stopped(row, _count(row.states)),
+        _mark_lower_bound(row, _count(row.states)),
         _count(sum(row.pruned.values())),
         _count(row.oracle_calls),
         _count(row.complete_graphs),
@@ -131,7 +131,7 @@ def _workloads(found: Workloads) -> Iterable[Table]:
         )
         for row in found.rows
     )
-    yield Table("Workloads: searched, certified and proved", _on(found.host), heads, rows)
+    yield Table("Workloads: searched, certified and proved", _measured_on_note(found.host), heads, rows)
 
 
 def _oracle(found: Answers) -> Iterable[Table]:
@@ -140,7 +140,7 @@ def _oracle(found: Answers) -> Iterable[Table]:
         for one in found.sources
     )
     heads: _Cells = ("source", "searched in", "distinct questions", "asked", "e-graph complete")
-    note = f"{_on(found.host)} Sampled with seed {found.seed}."
+    note = f"{_measured_on_note(found.host)} Sampled with seed {found.seed}."
     yield Table("Questions whether an expression is part of a program", note, heads, rows)
     heads = ("source", "answered by", "proved", "refuted", "unknown", "pruned", "valid", "wrongly pruned",
              "wrongly kept", "µs a question")  # fmt: skip

@@ -31,14 +31,14 @@ from mirage_formal.records import (
     sha256,
     unsealed,
 )
-from mirage_formal.report.model import Basis, Candidate, Floor, Judged, Report
-from mirage_formal.report.reading.adjacent_files import Asked, with_beside
+from mirage_formal.report.model import Basis, Candidate, Judged, Report, WorkBound
+from mirage_formal.report.reading.adjacent_files import Asked, with_adjacent_files
 from mirage_formal.report.reading.candidates import Wanted, read_candidate
 from mirage_formal.report.reading.kernels import read_kernels
 from mirage_formal.report.reading.source import Source
 from mirage_formal.report.reading.units import course, unit_of
 from mirage_formal.report.search_view import Search, Unit
-from mirage_formal.search.engine import added, by_reason
+from mirage_formal.search.engine import add_counts, counts_by_reason
 
 #: Most bytes of a journal that are read.
 _JOURNAL: Final = 32 << 20
@@ -84,11 +84,11 @@ def read_run(source: Source, shown: Shown) -> Report:
         source=record.source if record else "",
         place=str(source.root),
         program=program,
-        candidates=with_beside(source.root, candidates, asked),
+        candidates=with_adjacent_files(source.root, candidates, asked),
         judged=_rejected(summary),
         rejected=len(summary.rejected) if summary else 0,
         search=read_search(source, record, summary) if record else None,
-        floor=floor(program, target, record.identity if record else None),
+        floor=least_work(program, target, record.identity if record else None),
         made=made,
         faults=tuple(source.faults),
     )
@@ -169,8 +169,8 @@ def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None
             for one in last.values():
                 stats.update(one.stats)
                 pruned.update(one.pruned)
-                pruned_at = added(pruned_at, one.pruned_at)
-                if one.pruned_at and by_reason(one.pruned_at) != one.pruned:
+                pruned_at = add_counts(pruned_at, one.pruned_at)
+                if one.pruned_at and counts_by_reason(one.pruned_at) != one.pruned:
                     source.fault(SEARCH_FILE, f"unit {one.unit}: pruned_at: expected the counts of pruned by level")
                 units.append(unit_of(source, one))
     if summary is not None:
@@ -201,7 +201,7 @@ def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None
     )
 
 
-def floor(program: KernelGraph | None, target: TargetRecord | None, who: Identity | None) -> Floor | None:
+def least_work(program: KernelGraph | None, target: TargetRecord | None, who: Identity | None) -> WorkBound | None:
     """Return the least work of a program on a target; None without a program or the target's figures."""
     if program is None:
         return None
@@ -222,10 +222,10 @@ def floor(program: KernelGraph | None, target: TargetRecord | None, who: Identit
         number += op.results
     held = {*range(len(program.inputs)), *program.outputs}
     moved = sum(types[n].bytes for n in held)
-    return Floor(figures.title or figures.name, flops, moved, figures.bandwidth_gbs, figures.tensor_tflops)
+    return WorkBound(figures.title or figures.name, flops, moved, figures.bandwidth_gbs, figures.tensor_tflops)
 
 
-def alone(source: Source, program: KernelGraph | None, verdict: str, digest: str) -> Candidate:
+def read_candidate_alone(source: Source, program: KernelGraph | None, verdict: str, digest: str) -> Candidate:
     """Read a candidate's directory without its run; the figures of the run's summary are left empty."""
     about = CandidateRecord(
         id=digest[:12],
@@ -240,4 +240,4 @@ def alone(source: Source, program: KernelGraph | None, verdict: str, digest: str
     return read_candidate(source, program, about, Wanted())
 
 
-__all__ = ["Shown", "alone", "floor", "read_run", "read_search", "with_kernels"]
+__all__ = ["Shown", "least_work", "read_candidate_alone", "read_run", "read_search", "with_kernels"]

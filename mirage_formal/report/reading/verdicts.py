@@ -12,7 +12,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.matching import match_inputs
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE
 from mirage_formal.report.model import Basis, Example, Judged, Report
-from mirage_formal.report.proofs.replay import replayed
+from mirage_formal.report.proofs.replay import replay_and_explain
 from mirage_formal.report.proofs.values import Proof
 from mirage_formal.report.reading.source import Source
 from mirage_formal.strict_json import load
@@ -93,7 +93,7 @@ def _judged(source: Source, one: _Verdict, program: KernelGraph | None) -> Judge
 def _proof(source: Source, program: KernelGraph, graph: KernelGraph) -> Proof | None:
     with source.reading(PROOF_FILE):
         try:
-            return replayed(program, match_inputs(graph, program), source.data(PROOF_FILE))
+            return replay_and_explain(program, match_inputs(graph, program), source.data(PROOF_FILE))
         except ProofError as error:
             raise FormatError(f"the checker's kernel refuses the proof at {error.where}: {error.what}") from None
     return None

@@ -11,9 +11,9 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import LEVELS, RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, sha256, unsealed
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
 from mirage_formal.report.model import Basis, Candidate, Part, Report
-from mirage_formal.report.reading.adjacent_files import Asked, with_beside
+from mirage_formal.report.reading.adjacent_files import Asked, with_adjacent_files
 from mirage_formal.report.reading.candidates import Wanted, read_candidate
-from mirage_formal.report.reading.runs import floor, read_search, with_kernels
+from mirage_formal.report.reading.runs import least_work, read_search, with_kernels
 from mirage_formal.report.reading.source import Source
 from mirage_formal.report.search_view import PartSearch, Search
 
@@ -44,11 +44,11 @@ def read_whole(source: Source) -> Report:
         source=whole.source,
         place=str(source.root),
         program=program,
-        candidates=with_beside(source.root, covers, Asked(program, whole.identity.target, _LINES)),
+        candidates=with_adjacent_files(source.root, covers, Asked(program, whole.identity.target, _LINES)),
         parts=parts,
         search=_search(whole, searches),
         searches=searches,
-        floor=floor(program, None, whole.identity),
+        floor=least_work(program, None, whole.identity),
         unfused=(whole.unfused_kernels, whole.unfused_us),
         faults=tuple(source.faults),
     )

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from mirage_formal.graph.check import block_types, kernel_types, thread_types
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, ThreadDefined, numbered
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, ThreadDefined, enumerate_results
 from mirage_formal.graph.types import DTensor, RTensor, STensor, row_major
 from mirage_formal.graph.views import launched_operators
 from mirage_formal.report.views import words
@@ -126,10 +126,10 @@ def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> 
     for number, one in enumerate(graph.inputs):
         about = words.layout(one.tensor.shape, one.strides)
         shown = _device(number, types[number], known, about, one.name)
-        strides = () if one.strides == row_major(one.tensor.shape) else (("strides", words.value(one.strides)),)
+        strides = () if one.strides == row_major(one.tensor.shape) else (("strides", words.format_value(one.strides)),)
         nodes.append(Node(f"in{number}", "input", one.name, (shown,), strides))
         made[number] = f"in{number}"
-    for index, (first, op) in enumerate(numbered(len(graph.inputs), graph.ops)):
+    for index, (first, op) in enumerate(enumerate_results(len(graph.inputs), graph.ops)):
         name = f"op{index}"
         results = tuple(_device(n, types[n], known, "row-major") for n in range(first, first + op.results))
         if isinstance(op, Op):
@@ -141,34 +141,36 @@ def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> 
             edges += [Edge(made[n], name, n, slot) for slot, n in enumerate(op.operands)]
         else:
             operands = tuple(types[n] for n in op.operands)
-            near = tuple(_called(graph, n) for n in op.operands)
+            near = tuple(_tensor_name(graph, n) for n in op.operands)
             below = {key.partition(".")[2]: text for key, text in known.items() if key.startswith(f"b{index}.")}
             inner = _block(op.graph, operands, near, (name, tuple(sorted(below.items()))))
-            nodes.append(Node(name, "kernel", f"kernel {index}", results, inner.attributes, _sizes(op.graph), inner))
+            nodes.append(
+                Node(name, "kernel", f"kernel {index}", results, inner.attributes, _describe_sizes(op.graph), inner)
+            )
             for slot, (n, how) in enumerate(zip(op.operands, op.graph.inputs, strict=True)):
-                maps = (("imap", words.value(how.imap)), ("fmap", words.value(how.fmap)))
-                told = words.reads(how, op.graph, near[slot], operands[slot])
+                maps = (("imap", words.format_value(how.imap)), ("fmap", words.format_value(how.fmap)))
+                told = words.describe_reads(how, op.graph, near[slot], operands[slot])
                 edges.append(Edge(made[n], name, n, slot, words.read_map(how), "", told, maps))
         made |= dict.fromkeys(range(first, first + op.results), name)
     savers = _savers(graph)
     for number, n in enumerate(graph.outputs):
         nodes.append(Node(f"out{number}", "output", f"output {number}"))
         edges.append(Edge(made[n], f"out{number}", n, 0))
-    edges = [_with_saver(edge, savers) for edge in edges]
+    edges = [_add_write_map(edge, savers) for edge in edges]
     return Level("kernel", (), tuple(nodes), tuple(edges))
 
 
 def _savers(graph: KernelGraph) -> dict[int, tuple[str, tuple[str, ...]]]:
     """Return the omap of each result of a block graph, short and in sentences."""
     return {
-        first + n: (words.write_map(saver), words.writes(saver, op.graph))
-        for first, op in numbered(len(graph.inputs), graph.ops)
+        first + n: (words.write_map(saver), words.describe_writes(saver, op.graph))
+        for first, op in enumerate_results(len(graph.inputs), graph.ops)
         if isinstance(op, GraphDefined)
         for n, saver in enumerate(op.graph.outputs)
     }
 
 
-def _with_saver(edge: Edge, savers: Mapping[int, tuple[str, tuple[str, ...]]]) -> Edge:
+def _add_write_map(edge: Edge, savers: Mapping[int, tuple[str, tuple[str, ...]]]) -> Edge:
     """Return an edge with the omap by which blocks wrote its tensor."""
     if edge.tensor not in savers:
         return edge
@@ -176,7 +178,7 @@ def _with_saver(edge: Edge, savers: Mapping[int, tuple[str, tuple[str, ...]]]) -
     return replace(edge, origin=short, words=(*(f"written: {text}" for text in told), *edge.words))
 
 
-def _called(graph: KernelGraph, number: int) -> str:
+def _tensor_name(graph: KernelGraph, number: int) -> str:
     return graph.inputs[number].name if number < len(graph.inputs) else f"d{number}"
 
 
@@ -185,7 +187,7 @@ def _device(number: int, tensor: DTensor, known: Mapping[str, str], about: str, 
     return Tensor(number, name or f"d{number}", shape, dtype, tensor.bytes, about, known.get(f"k{number}", ""))
 
 
-def _sizes(block: BlockGraph) -> tuple[str, ...]:
+def _describe_sizes(block: BlockGraph) -> tuple[str, ...]:
     grid = " × ".join(map(str, block.grid))
     loop = f"a loop of {block.forloop_range} iterations" if block.forloop_range > 1 else "no loop"
     return (f"grid of {grid} blocks ({block.blocks} in all), {block.threads} threads each, {loop}",)
@@ -204,13 +206,13 @@ def _block(
     edges: list[Edge] = []
     made: dict[int, str] = {}
     for number, how in enumerate(block.inputs):
-        maps = (("imap", words.value(how.imap)), ("fmap", words.value(how.fmap)))
-        told = words.reads(how, block, near[number], operands[number])
+        maps = (("imap", words.format_value(how.imap)), ("fmap", words.format_value(how.fmap)))
+        told = words.describe_reads(how, block, near[number], operands[number])
         label = f"{near[number]} {words.read_map(how)}"
         node = Node(f"{name}.it{number}", "iterator", label, (_shared(number, types[number], known),), maps, told)
         nodes.append(node)
         made[number] = node.id
-    for index, (first, op) in enumerate(numbered(len(block.inputs), block.ops)):
+    for index, (first, op) in enumerate(enumerate_results(len(block.inputs), block.ops)):
         here = f"{name}.op{index}"
         results = tuple(_shared(n, types[n], known) for n in range(first, first + op.results))
         if isinstance(op, Op):
@@ -224,15 +226,17 @@ def _block(
         made |= dict.fromkeys(range(first, first + op.results), here)
     for number, saver in enumerate(block.outputs):
         here = f"{name}.sv{number}"
-        wrote = (("omap", words.value(saver.omap)),)
-        nodes.append(Node(here, "saver", f"save {words.write_map(saver)}", (), wrote, words.writes(saver, block)))
+        wrote = (("omap", words.format_value(saver.omap)),)
+        nodes.append(
+            Node(here, "saver", f"save {words.write_map(saver)}", (), wrote, words.describe_writes(saver, block))
+        )
         edges.append(Edge(made[saver.operand], here, saver.operand, 0))
     return Level("block", _geometry(block), tuple(nodes), tuple(edges))
 
 
 def _geometry(block: BlockGraph) -> tuple[tuple[str, str], ...]:
     names = ("grid", "block", "forloop_range", "reduction_dimx")
-    return tuple((name, words.value(getattr(block, name))) for name in names)
+    return tuple((name, words.format_value(getattr(block, name))) for name in names)
 
 
 def _shared(number: int, tensor: STensor, known: Mapping[str, str]) -> Tensor:
@@ -252,7 +256,7 @@ def _thread(op: ThreadDefined, operands: Sequence[STensor], name: str) -> Level:
             Node(f"{name}.in{number}", "input", f"s{op.operands[number]}", (_register(number, types[number]),))
         )
         made[number] = nodes[-1].id
-    for index, (first, one) in enumerate(numbered(graph.inputs, graph.ops)):
+    for index, (first, one) in enumerate(enumerate_results(graph.inputs, graph.ops)):
         here = f"{name}.op{index}"
         nodes.append(Node(here, "op", one.kind.value, (_register(first, types[first]),), words.attributes(one.attrs)))
         edges += [Edge(made[n], here, n, slot) for slot, n in enumerate(one.operands)]

@@ -33,7 +33,7 @@ def layout(extents: Shape, strides: tuple[int, ...]) -> str:
     return f"strides {', '.join(map(str, strides))}"
 
 
-def value(given: object) -> str:
+def format_value(given: object) -> str:
     """Return the value of an attribute as in the text of a µGraph."""
     if isinstance(given, tuple):
         return "[" + ",".join("-" if item is None else str(item) for item in given) + "]"
@@ -45,10 +45,10 @@ def value(given: object) -> str:
 def attributes(attrs: Attrs) -> tuple[tuple[str, str], ...]:
     """Return the set attributes of an operator."""
     found = ((field.name, getattr(attrs, field.name)) for field in fields(attrs))
-    return tuple((name, value(given)) for name, given in found if given is not None)
+    return tuple((name, format_value(given)) for name, given in found if given is not None)
 
 
-def reads(how: InputIterator, block: BlockGraph, name: str, tensor: DTensor) -> tuple[str, ...]:
+def describe_reads(how: InputIterator, block: BlockGraph, name: str, tensor: DTensor) -> tuple[str, ...]:
     """Return sentences that describe imap and fmap of an input iterator."""
     left, out = list(tensor.shape), []
     for axis, extent, dim in zip(AXES, block.grid, how.imap, strict=True):
@@ -68,7 +68,7 @@ def reads(how: InputIterator, block: BlockGraph, name: str, tensor: DTensor) -> 
     return tuple(out) or (f"the only block reads all of {name}",)
 
 
-def writes(how: OutputSaver, block: BlockGraph) -> tuple[str, ...]:
+def describe_writes(how: OutputSaver, block: BlockGraph) -> tuple[str, ...]:
     """Return sentences that describe omap of an output saver."""
     out = [
         f"grid axis {axis}: results of its {extent} blocks lie side by side along dim {dim}"

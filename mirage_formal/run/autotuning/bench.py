@@ -12,7 +12,7 @@ from mirage_formal.run.autotuning.triton.results import Beside
 from mirage_formal.workers.dispatch import Executor
 
 if TYPE_CHECKING:
-    from mirage_formal.run.kernel_build.values import Built
+    from mirage_formal.run.kernel_build.values import BuiltKernels
 
 #: Default numbers of kernels that are built and timed, and of candidates that are built and compared.
 MOST_KERNELS: Final = 128
@@ -61,7 +61,7 @@ class Tuned:
     timed: int
     rows: tuple[Row, ...]
     left: str = ""
-    built: Mapping[str, Built] = field(default_factory=dict)
+    built: Mapping[str, BuiltKernels] = field(default_factory=dict)
     added: int = 0
     triton: Beside | None = None
 

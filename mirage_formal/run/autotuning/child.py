@@ -101,7 +101,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lacks: str = ""
 
 
-class _Kernels:
+class _PlanKernels:
     """Runner of the kernels of one plan; inputs are drawn once for all schedules of a kernel."""
 
     def __init__(self, plan: TuningPlan, place: Place) -> None:
@@ -126,9 +126,9 @@ class _Kernels:
         return Answer(found.us, found.low)
 
 
-def assess(directory: Path, tuning: TuningRecord | None) -> Answer:
+def compare_and_time(directory: Path, tuning: TuningRecord | None) -> Answer:
     """Compare a candidate with float64, time it if it is within tolerance, and write both records to its directory."""
-    from mirage_formal.claims.numerics.numerics import where_computed
+    from mirage_formal.claims.numerics.numerics import computed_answer
     from mirage_formal.device.runs import DeviceRuns
     from mirage_formal.device.sealed_records import manifest_digest
     from mirage_formal.kernels.executable import load
@@ -138,14 +138,14 @@ def assess(directory: Path, tuning: TuningRecord | None) -> Answer:
     manifest_digest(directory)  # measure exactly the files that the manifest lists
     runs = DeviceRuns(executable)
     record = record_numerics(runs, directory)
-    if where_computed(record) != "within":
+    if computed_answer(record) != "within":
         reasons = "; ".join(o.reason for scale in record.scales for o in scale.outputs if o.reason)
         return Answer(answer=record.answer, failed=f"expected results within tolerance, got: {reasons[:300]}")
     found = record_time(runs, directory, tuning)
     return Answer(found.us, found.low, answer=record.answer)
 
 
-def machine() -> Machine:
+def describe_machine() -> Machine:
     """Return the GPU of this process, with the versions of its driver and of Triton.
 
     Raises:
@@ -177,14 +177,14 @@ def _version(*names: str) -> str:
     return "of no known version"
 
 
-def in_triton(files: Files, job: Job) -> Answer:
+def run_triton_job(files: Files, job: Job) -> Answer:
     """Return the numerics of a Triton file, its time, or its time interleaved with that of CUDA kernels."""
     directory, file = Path(job.directory), Path(job.triton)
     if not job.replays:
-        from mirage_formal.claims.numerics.numerics import where_computed
+        from mirage_formal.claims.numerics.numerics import computed_answer
 
         record = files.compared(directory, file)
-        return Answer(answer=where_computed(record), numerics=record)
+        return Answer(answer=computed_answer(record), numerics=record)
     if not job.cuda:
         found = files.timed(directory, file, job.replays)
         return Answer(found.us, found.low)
@@ -194,50 +194,50 @@ def in_triton(files: Files, job: Job) -> Answer:
 
 def main() -> int:
     """Read orders from standard input and run their jobs, until the input ends or the device breaks."""
-    _say(machine())
-    kernels: dict[str, _Kernels] = {}
+    _write_line(describe_machine())
+    kernels: dict[str, _PlanKernels] = {}
     files: Files | None = None
     for line in sys.stdin.buffer:
         order = msgspec.json.decode(line, type=Order)
         if order.plan and order.plan not in kernels:
-            kernels = {order.plan: _Kernels(read_plan(Path(order.plan)), Place(Path(order.place)))}
+            kernels = {order.plan: _PlanKernels(read_plan(Path(order.plan)), Place(Path(order.place)))}
         for job in order.jobs:
             try:
                 if job.triton:
-                    files = files or _files()
-                    done = in_triton(files, job)
+                    files = files or _triton_runner()
+                    done = run_triton_job(files, job)
                 else:
                     files = None  # frees its inputs
                     place = Path(job.directory)
-                    done = assess(place, job.tuning) if job.directory else kernels[order.plan].time(job)
+                    done = compare_and_time(place, job.tuning) if job.directory else kernels[order.plan].time(job)
             except Exception as error:  # any error is this job's failure
                 lines = str(error).strip().splitlines()
                 done = Answer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
-            broken = bool(done.failed) and not _healthy()
-            _say(msgspec.structs.replace(done, broken=broken))
+            broken = bool(done.failed) and not _is_device_responding()
+            _write_line(msgspec.structs.replace(done, broken=broken))
             if broken:
                 return BROKEN
     return 0
 
 
-def _files() -> Files:
+def _triton_runner() -> Files:
     """Return the runner of Triton files; loads torch and Triton."""
     from mirage_formal.run.autotuning.triton.runs import Files
 
     return Files()
 
 
-def timed(key: str, job: Job, answer: Answer, driver: int, of: Origin) -> Timed:
+def timed_record(key: str, job: Job, answer: Answer, driver: int, of: Origin) -> Timed:
     """Return the record of a timing job that is kept in the tuning directory."""
     parts = of.compiler, of.text, of.code
     return Timed(key, answer.us, answer.low, job.replays, driver, answer.failed, *parts, settled=True)
 
 
-def _say(value: msgspec.Struct) -> None:
+def _write_line(value: msgspec.Struct) -> None:
     print(msgspec.json.encode(value).decode(), flush=True)
 
 
-def _healthy() -> bool:
+def _is_device_responding() -> bool:
     """Return whether the device still answers."""
     cupy = import_module("cupy")
     try:

@@ -63,11 +63,11 @@ class Composed:
     longest: At | None = field(default=None, compare=False)
 
 
-def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _NONE) -> list[At]:
+def order_kernels(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _NONE) -> list[At]:
     """Return about ``most`` kernels in the order in which to try them, as positions of piece and schedule.
 
     Tried kernels come first and count among them. Then come the kernels of the best candidate, of which there may be
-    more than ``most``. The kernels that other whole candidates need come last and do not count, see ``needed``.
+    more than ``most``. The kernels that other whole candidates need come last and do not count, see ``needed_kernels``.
 
     The priority of another kernel is that of the best candidate that contains it: the ratio of the candidate's time to
     the least time among candidates with as many kernels, then the place of the schedule. The cost model compares
@@ -87,7 +87,7 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
     """
     if not plan.candidates:
         return []
-    expected = _expected(plan, {key: us for key, us in tried.items() if us is not None})
+    expected = _expected_times(plan, {key: us for key, us in tried.items() if us is not None})
     best: dict[int, float] = {}
     for one, us in zip(plan.candidates, expected, strict=True):
         best[len(one.pieces)] = min(best.get(len(one.pieces), us), us)
@@ -103,7 +103,7 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
         for variant, one in enumerate(plan.pieces[piece].variants)
     ]
     ordered = [(piece, variant) for _, _, piece, variant in sorted(keyed)]
-    whole, *plains = (_whole(plan, kind, tried) for kind in _KINDS)
+    whole, *plains = (_kernels_of_best_candidate(plan, kind, tried) for kind in _KINDS)
     beside = [at for at in dict.fromkeys(at for own in plains for at in own) if at not in whole]
     done = [at for at in ordered if plan.key(at) in tried and at not in beside][:most]
     first = [*done, *(at for at in whole if at not in done)]
@@ -111,9 +111,9 @@ def in_order(plan: TuningPlan, most: int, tried: Mapping[str, float | None] = _N
     return [*first, *rest[: max(0, most - len(first))], *beside]
 
 
-def _expected(plan: TuningPlan, times: Mapping[str, float]) -> list[float]:
-    """Return the known or expected time of each candidate, see ``in_order``."""
-    sums = {one.candidate: one.us for one in composed(plan, times)}
+def _expected_times(plan: TuningPlan, times: Mapping[str, float]) -> list[float]:
+    """Return the known or expected time of each candidate, see ``order_kernels``."""
+    sums = {one.candidate: one.us for one in compose_candidates(plan, times)}
     factors: dict[tuple[str, int], list[float]] = {}
     for at, us in sums.items():
         factors.setdefault(_kind(plan.candidates[at]), []).append(us / max(plan.candidates[at].us, _LEAST))
@@ -126,7 +126,7 @@ def _kind(one: CandidatePlan) -> tuple[str, int]:
     return one.form, len(one.pieces)
 
 
-def needed(plan: TuningPlan, tried: Mapping[str, float | None] = _NONE) -> list[At]:
+def needed_kernels(plan: TuningPlan, tried: Mapping[str, float | None] = _NONE) -> list[At]:
     """Return untried kernels without which no whole candidate, or none of some kind, can be composed.
 
     The kinds are: the best candidate of the cost model; the best with library products alone; the best with generated
@@ -135,13 +135,13 @@ def needed(plan: TuningPlan, tried: Mapping[str, float | None] = _NONE) -> list[
 
     Args:
         plan: The plan.
-        tried: Microseconds of kernels by key, as in ``in_order``.
+        tried: Microseconds of kernels by key, as in ``order_kernels``.
     """
-    found = dict.fromkeys(at for kind in _KINDS for at in _whole(plan, kind, tried))
+    found = dict.fromkeys(at for kind in _KINDS for at in _kernels_of_best_candidate(plan, kind, tried))
     return [at for at in found if plan.key(at) not in tried]
 
 
-def _whole(
+def _kernels_of_best_candidate(
     plan: TuningPlan, kind: Callable[[CandidatePlan], bool], tried: Mapping[str, float | None]
 ) -> dict[At, None]:
     """Return a schedule for each kernel of the best runnable candidate of a kind, preferring schedules with a time."""
@@ -156,7 +156,7 @@ def _whole(
     return {}
 
 
-def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
+def compose_candidates(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
     """Return the candidates whose kernels all have a time, fastest first.
 
     Args:
@@ -178,7 +178,7 @@ def composed(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
     return sorted(found, key=lambda one: (one.us, one.candidate))
 
 
-def lighter(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict[int, int]:
+def lighter_schedules(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict[int, int]:
     """Return schedules of a candidate's kernels that leave room on a multiprocessor for another launch.
 
     The keys are positions among the candidate's kernels. The schedule is the fastest one with fewer bytes of tiles in
@@ -203,7 +203,7 @@ def lighter(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict
     return found
 
 
-def beside(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> list[tuple[int, int]]:
+def schedules_with_other_threads(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> list[tuple[int, int]]:
     """Return schedules of a candidate's kernels that may be faster next to its other kernels, though not alone.
 
     For each kernel and each other number of threads, this is the fastest schedule, if it is little slower alone. The
@@ -242,11 +242,11 @@ def _schedules(
             yield place, own, times[variants[chosen].key], others
 
 
-def mixed(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:
+def combine_forms(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:
     """Return mixed forms: for each operator of a candidate, the fastest kernel among all forms.
 
     Only mixed forms that are expected to be faster than each form by itself are returned. Correctness does not depend
-    on this: a mixed form is proved equal to its candidate like any other (``run.kernel_build.forms.mixed``).
+    on this: a mixed form is proved equal to its candidate like any other (``run.kernel_build.forms.mixed_form``).
 
     Args:
         plan: The plan.
@@ -262,22 +262,25 @@ def mixed(plan: TuningPlan, times: Mapping[str, float]) -> list[CandidatePlan]:
         own = next((one for one in every if not one.form), None)
         if own is None or len(every) < 2 or len({frozenset(one.sources) for one in every}) > 1:
             continue
-        chosen = {number: min(every, key=lambda one: _us_of(one, number, timed)) for number in sorted({*own.sources})}
-        us = sum(_us_of(one, number, timed) for number, one in chosen.items())
-        whole = min(sum(_us_of(one, number, timed) for number in chosen) for one in every)
+        chosen = {
+            number: min(every, key=lambda one: _time_of_operator(one, number, timed))
+            for number in sorted({*own.sources})
+        }
+        us = sum(_time_of_operator(one, number, timed) for number, one in chosen.items())
+        whole = min(sum(_time_of_operator(one, number, timed) for number in chosen) for one in every)
         if len({one.form for one in chosen.values()}) > 1 and us < _GAIN * whole:
-            made.append(_put_together(own, chosen))
+            made.append(_mixed_form(own, chosen))
     return made
 
 
-def _us_of(form: CandidatePlan, number: int, timed: Sequence[float | None]) -> float:
+def _time_of_operator(form: CandidatePlan, number: int, timed: Sequence[float | None]) -> float:
     """Return the summed time of a form's kernels that come from one operator; infinite if one has no time."""
     own = (piece for piece, at in zip(form.pieces, form.operators, strict=True) if form.sources[at] == number)
     known = [timed[piece] for piece in own]
     return sum(us for us in known if us is not None) if None not in known else float("inf")
 
 
-def _put_together(own: CandidatePlan, chosen: Mapping[int, CandidatePlan]) -> CandidatePlan:
+def _mixed_form(own: CandidatePlan, chosen: Mapping[int, CandidatePlan]) -> CandidatePlan:
     """Return the mixed form that takes each operator from the chosen form."""
     pieces: list[int] = []
     operators: list[int] = []
@@ -301,7 +304,7 @@ def whole_key(plan: TuningPlan, one: Composed) -> str:
     return sha256("\n".join(parts).encode())
 
 
-def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within: float) -> list[At]:
+def kernels_to_time_again(plan: TuningPlan, times: Mapping[str, float], candidates: int, within: float) -> list[At]:
     """Return the kernels to time again: of the best candidates, the schedules close to the fastest of each piece.
 
     Args:
@@ -311,7 +314,7 @@ def close(plan: TuningPlan, times: Mapping[str, float], candidates: int, within:
         within: Largest ratio to the time of the piece's fastest schedule.
     """
     wanted: dict[At, None] = {}
-    for one in composed(plan, times)[:candidates]:
+    for one in compose_candidates(plan, times)[:candidates]:
         for piece in plan.candidates[one.candidate].pieces:
             variants = plan.pieces[piece].variants
             known = {at: times[v.key] for at, v in enumerate(variants) if v.key in times}
@@ -330,10 +333,10 @@ def batches(
 ) -> Iterator[list[Composed]]:
     """Yield the best forms of candidates, fastest first, in batches of ``size`` candidates.
 
-    Each candidate appears once. The first batch also has the candidates of ``plain``. If none of these moves factors
-    behind its products, it has the fastest form that does, if that is not far behind: such a form rounds less, because
-    its operands are not rounded after a division. At most two candidates share their longest kernel while others are
-    not far behind, because candidates with one common kernel hardly differ when they are measured.
+    Each candidate appears once. The first batch also has the candidates of ``baseline_candidates``. If none of these
+    moves factors behind its products, it has the fastest form that does, if that is not far behind: such a form rounds
+    less, because its operands are not rounded after a division. At most two candidates share their longest kernel
+    while others are not far behind, because candidates with one common kernel hardly differ when they are measured.
 
     Args:
         plan: The plan.
@@ -352,14 +355,14 @@ def batches(
         if name not in names:
             names.add(name)
             chosen.append(one)
-    chosen = _apart(chosen) if measured is None else chosen
-    first = [*chosen[:size], *(one for one in plain(plan, found) if one not in chosen[:size])]
+    chosen = _spread_longest_kernels(chosen) if measured is None else chosen
+    first = [*chosen[:size], *(one for one in baseline_candidates(plan, found) if one not in chosen[:size])]
     if fewer:
         used = {plan.candidates[one.candidate].name for one in first}
         count = min((len(one.variants) for one in first), default=0)
         less = (one for one in found if len(one.variants) < count and plan.candidates[one.candidate].name not in used)
         first += itertools.islice(less, 1)
-    first += itertools.islice(_more_exact(plan, found, first), 1)
+    first += itertools.islice(_candidates_moving_factors(plan, found, first), 1)
     rest = [one for one in chosen[size:] if one not in first]
     if first:
         yield first
@@ -367,7 +370,7 @@ def batches(
         yield rest[start : start + size]
 
 
-def _apart(chosen: Sequence[Composed]) -> list[Composed]:
+def _spread_longest_kernels(chosen: Sequence[Composed]) -> list[Composed]:
     """Return candidates in order, with those that share their longest kernel with too many others moved back.
 
     A candidate far behind the first one is moved back as well.
@@ -381,7 +384,9 @@ def _apart(chosen: Sequence[Composed]) -> list[Composed]:
     return [*front, *rest]
 
 
-def _more_exact(plan: TuningPlan, found: Sequence[Composed], first: Sequence[Composed]) -> Iterator[Composed]:
+def _candidates_moving_factors(
+    plan: TuningPlan, found: Sequence[Composed], first: Sequence[Composed]
+) -> Iterator[Composed]:
     """Yield further candidates, fastest first, in forms that move factors; none if one of the first does."""
     if not first or any(moves_factors(plan.candidates[one.candidate]) for one in first):
         return
@@ -398,7 +403,7 @@ def moves_factors(one: CandidatePlan) -> bool:
     return not {factors.value for factors in Factors if factors.value}.isdisjoint(one.form.replace(",", " ").split())
 
 
-def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
+def baseline_candidates(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
     """Return the best timed candidates with library products alone, without fusion, and with generated products.
 
     Each is returned once. They are always measured as wholes, because a sum of separate kernel times predicts a
@@ -410,15 +415,15 @@ def plain(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
 
 __all__ = [
     "Composed",
+    "baseline_candidates",
     "batches",
-    "beside",
-    "close",
-    "composed",
-    "in_order",
-    "lighter",
-    "mixed",
+    "combine_forms",
+    "compose_candidates",
+    "kernels_to_time_again",
+    "lighter_schedules",
     "moves_factors",
-    "needed",
-    "plain",
+    "needed_kernels",
+    "order_kernels",
+    "schedules_with_other_threads",
     "whole_key",
 ]

@@ -27,7 +27,7 @@ def dependent_producers(executable: Executable) -> tuple[int, ...]:
     )
 
 
-def overlapped(operators: tuple[int, ...], faster: Callable[[frozenset[int]], bool]) -> frozenset[int]:
+def choose_early_launches(operators: tuple[int, ...], faster: Callable[[frozenset[int]], bool]) -> frozenset[int]:
     """Return the operators with early kernels: all or none, whichever is faster, then with single ones flipped.
 
     Args:
@@ -36,17 +36,17 @@ def overlapped(operators: tuple[int, ...], faster: Callable[[frozenset[int]], bo
     """
     every = frozenset(operators)
     best = every if every and faster(every) else frozenset()
-    return singly(operators, best, faster) if len(every) > 1 else best
+    return flip_one_by_one(operators, best, faster) if len(every) > 1 else best
 
 
-def singly(
+def flip_one_by_one(
     operators: tuple[int, ...], best: frozenset[int], faster: Callable[[frozenset[int]], bool]
 ) -> frozenset[int]:
-    """Flip each operator of ``best`` in turn, and keep the flips that are faster; see ``overlapped``."""
+    """Flip each operator of ``best`` in turn, and keep the flips that are faster; see ``choose_early_launches``."""
     for one in operators[:_MOST_SINGLE]:
         if faster(best ^ {one}):
             best ^= {one}
     return best
 
 
-__all__ = ["dependent_producers", "overlapped", "singly"]
+__all__ = ["choose_early_launches", "dependent_producers", "flip_one_by_one"]

@@ -18,16 +18,22 @@ from mirage_formal.device.compile import version as compiler
 from mirage_formal.device.sealed_records import manifest_digest
 from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.run.autotuning.bench import Bench, Row
-from mirage_formal.run.autotuning.child import Job, timed
-from mirage_formal.run.autotuning.choose import Composed, beside, lighter, moves_factors, whole_key
-from mirage_formal.run.autotuning.early_launch import dependent_producers, overlapped, singly
+from mirage_formal.run.autotuning.child import Job, timed_record
+from mirage_formal.run.autotuning.choose import (
+    Composed,
+    lighter_schedules,
+    moves_factors,
+    schedules_with_other_threads,
+    whole_key,
+)
+from mirage_formal.run.autotuning.early_launch import choose_early_launches, dependent_producers, flip_one_by_one
 from mirage_formal.run.autotuning.plans import Origin, Place, Timed, TuningPlan
-from mirage_formal.run.autotuning.timing_cache import code
-from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.run.autotuning.timing_cache import kernel_code_digest
+from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
 if TYPE_CHECKING:
     from mirage_formal.run.autotuning.prepare import Source
-    from mirage_formal.run.kernel_build.values import Built
+    from mirage_formal.run.kernel_build.values import BuiltKernels
 
 #: Least seconds for building finalists, and for comparing and timing them.
 _BUILT_S: Final = 10.0
@@ -72,8 +78,8 @@ class Facts:
 class Finalists:
     """Finalists of a run, each in its fastest form so far.
 
-    Sound: kernels come from ``run.autotuning.prepare.built``, which refuses what is not proved or may not run; times
-    decide only between those.
+    Sound: kernels come from ``run.autotuning.prepare.build_finalist``, which refuses what is not proved or may not
+    run; times decide only between those.
 
     Attributes:
         root: The run's directory; kernels are written to its ``kernels``.
@@ -89,7 +95,7 @@ class Finalists:
     bench: Bench
     deadline: float
     rows: dict[str, Row] = field(default_factory=dict)
-    built: dict[str, Built] = field(default_factory=dict)
+    built: dict[str, BuiltKernels] = field(default_factory=dict)
     _chosen: dict[str, Composed] = field(default_factory=dict)
 
     def build(self, chosen: Sequence[Composed], deadline: float) -> None:
@@ -114,16 +120,18 @@ class Finalists:
             self.rows[candidate.name] = Row(candidate.name, candidate.form, None, one.us, candidate.us, rank, said)
             self._chosen[candidate.name] = one
 
-    def _made(self, chosen: Sequence[Composed], deadline: float = float("inf")) -> Iterator[tuple[int, Built | str]]:
+    def _made(
+        self, chosen: Sequence[Composed], deadline: float = float("inf")
+    ) -> Iterator[tuple[int, BuiltKernels | str]]:
         """Yield the kernels of candidates by position, or the reason why there are none, as they complete."""
-        from mirage_formal.run.autotuning.prepare import FINALIST_S, built, finalist
+        from mirage_formal.run.autotuning.prepare import FINALIST_S, build_finalist, finalist_task
 
-        tasks, done = [finalist(self.facts.source, self.facts.plan, one) for one in chosen], 0
-        for event in self.bench.executor.run(built, tasks, limit_s=FINALIST_S, deadline=deadline, once=True):
-            if isinstance(event, Done | Failed):
+        tasks, done = [finalist_task(self.facts.source, self.facts.plan, one) for one in chosen], 0
+        for event in self.bench.executor.run(build_finalist, tasks, limit_s=FINALIST_S, deadline=deadline, once=True):
+            if isinstance(event, TaskDone | TaskFailed):
                 done += 1
                 self.bench.watch("built", done, len(chosen))
-                if isinstance(event, Done):
+                if isinstance(event, TaskDone):
                     yield event.index, event.value
                 else:
                     yield event.index, f"it could not be built: {event.reason}"[:500]
@@ -136,18 +144,18 @@ class Finalists:
             for name in ready.values():
                 self._judge(name, self._known(self._chosen[name]))
             return
-        from mirage_formal.run.kernel_build.code_digest import text_digest
+        from mirage_formal.run.kernel_build.code_digest import digest_of_text
 
         machine = device.machine
-        jobs = [job_of(Path(directory), place) for directory in ready]
+        jobs = [comparison_job(Path(directory), place) for directory in ready]
         self.bench.watch("measured", 0, len(jobs))
         deadline = max(self.deadline, time.monotonic() + JUDGED_S)
         for number, (job, found) in enumerate(device.run(None, place.root, jobs, deadline), 1):
             name = ready[job.directory]
             key = whole_key(self.facts.plan, self._chosen[name])
             executable = self.built[name].executable
-            text = text_digest(executable.launches, executable.sources.values())
-            one = timed(key, job, found, machine.driver, Origin(text, compiler(), code()))
+            text = digest_of_text(executable.launches, executable.sources.values())
+            one = timed_record(key, job, found, machine.driver, Origin(text, compiler(), kernel_code_digest()))
             place.keep_times(machine.device, [one])
             self._judge(name, one)
             self.bench.watch("measured", number, len(jobs))
@@ -200,9 +208,9 @@ class Finalists:
         names = [name for _, name in order]
         exact = (name for name in names if moves_factors(self.facts.plan.candidates[self._chosen[name].candidate]))
         for name in dict.fromkeys([*names[:1], *islice(exact, 1)]):
-            self._overlap(name, times, deadline)
+            self._choose_overlap_of(name, times, deadline)
 
-    def _overlap(self, name: str, times: Mapping[str, float], deadline: float) -> None:
+    def _choose_overlap_of(self, name: str, times: Mapping[str, float], deadline: float) -> None:
         """Choose early launches and schedules that overlap for one finalist; see ``overlap``."""
         one = self._chosen[name]
         operators = dependent_producers(self.built[name].executable)
@@ -210,11 +218,11 @@ class Finalists:
         def taken(other: Composed) -> bool:
             return time.monotonic() < deadline and self.instead(other)
 
-        overlapped(operators, lambda early: taken(replace(one, early=early)))
+        choose_early_launches(operators, lambda early: taken(replace(one, early=early)))
         if not operators:
             return
         plan = self.facts.plan
-        light = lighter(plan, times, one)
+        light = lighter_schedules(plan, times, one)
 
         def changed(before: Composed, other: Mapping[int, int]) -> Composed:
             variants = tuple(other.get(at, variant) for at, variant in enumerate(before.variants))
@@ -226,14 +234,14 @@ class Finalists:
             return changed(one, {at: light[at] for at in places})
 
         every = frozenset(operators)
-        best = overlapped(tuple(light), lambda places: taken(replace(roomy(places), early=every)))
+        best = choose_early_launches(tuple(light), lambda places: taken(replace(roomy(places), early=every)))
         if best:
-            singly(operators, every, lambda early: taken(replace(roomy(best), early=early)))
-        others = beside(plan, times, self._chosen[name])
+            flip_one_by_one(operators, every, lambda early: taken(replace(roomy(best), early=early)))
+        others = schedules_with_other_threads(plan, times, self._chosen[name])
         # All of them are tried, each as a change of the best choice so far.
         if any([taken(changed(self._chosen[name], {place: at})) for place, at in others]):
             now = self._chosen[name]
-            singly(operators, now.early, lambda early: taken(replace(now, early=early)))
+            flip_one_by_one(operators, now.early, lambda early: taken(replace(now, early=early)))
 
     def _directory(self, name: str) -> Path:
         return self.root / KERNELS / name
@@ -252,20 +260,20 @@ class Finalists:
         else:
             known = place.times(device.machine.device, device.machine.driver, compiler())
         found = known.get(whole_key(self.facts.plan, one))
-        return found if found is None or found.code == code() or self._same(found, one) else None
+        return found if found is None or found.code == kernel_code_digest() or self._same(found, one) else None
 
     def _same(self, found: Timed, one: Composed) -> bool:
         """Return whether the code of this version would write the same text for a whole that another version timed."""
-        from mirage_formal.run.autotuning.prepare import FINALIST_S, finalist, written
+        from mirage_formal.run.autotuning.prepare import FINALIST_S, finalist_task, finalist_text_digest
 
-        task = finalist(self.facts.source, self.facts.plan, one)
-        events = self.bench.executor.run(written, [task], limit_s=FINALIST_S, once=True)
-        return bool(found.text) and [event.value for event in events if isinstance(event, Done)] == [found.text]
+        task = finalist_task(self.facts.source, self.facts.plan, one)
+        events = self.bench.executor.run(finalist_text_digest, [task], limit_s=FINALIST_S, once=True)
+        return bool(found.text) and [event.value for event in events if isinstance(event, TaskDone)] == [found.text]
 
 
-def job_of(directory: Path, place: Place) -> Job:
+def comparison_job(directory: Path, place: Place) -> Job:
     """Return the job that compares a candidate's kernels with float64 and times them."""
     return Job(-1, -1, directory=str(directory), tuning=place.final(manifest_digest(directory)))
 
 
-__all__ = ["JUDGED_S", "Facts", "Finalists", "job_of"]
+__all__ = ["JUDGED_S", "Facts", "Finalists", "comparison_job"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mirage_formal.check.partitioning.parts import taken_out
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
-from mirage_formal.graph.views import Place, launched_operators, places
+from mirage_formal.check.partitioning.parts import extract_operators
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results
+from mirage_formal.graph.views import Place, launched_operators, storage_locations
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class Piece:
     warm: tuple[bool, ...]
 
 
-def pieces(graph: KernelGraph) -> list[Piece]:
+def extract_kernels(graph: KernelGraph) -> list[Piece]:
     """Return the launched operators of a well-formed µGraph as µGraphs of their own, in order."""
-    known = places(graph)
-    return [_piece(graph, position, known) for position in launched_operators(graph)]
+    known = storage_locations(graph)
+    return [_extract_kernel(graph, position, known) for position in launched_operators(graph)]
 
 
-def _piece(graph: KernelGraph, position: int, known: Sequence[Place]) -> Piece:
+def _extract_kernel(graph: KernelGraph, position: int, known: Sequence[Place]) -> Piece:
     count = len(graph.inputs)
-    firsts = [first for first, _ in numbered(count, graph.ops)]
+    firsts = [first for first, _ in enumerate_results(count, graph.ops)]
     makers = {n: at for at, op in enumerate(graph.ops) for n in range(firsts[at], firsts[at] + op.results)}
     op = graph.ops[position]
     inside = {position}
@@ -46,9 +46,9 @@ def _piece(graph: KernelGraph, position: int, known: Sequence[Place]) -> Piece:
             inside.add(makers[tensor])
             waiting += graph.ops[makers[tensor]].operands
     results = list(range(firsts[position], firsts[position] + op.results))
-    ends = [_end(graph, tensor, known, makers, inside) for tensor in results]
+    ends = [_owner_of_memory(graph, tensor, known, makers, inside) for tensor in results]
     operators = sorted(inside)
-    piece = taken_out(graph, operators)
+    piece = extract_operators(graph, operators)
     number = {tensor: i for i, tensor in enumerate(piece.reads)}
     made = (n for at in operators for n in range(firsts[at], firsts[at] + graph.ops[at].results))
     number |= {tensor: len(piece.reads) + i for i, tensor in enumerate(made)}
@@ -57,7 +57,9 @@ def _piece(graph: KernelGraph, position: int, known: Sequence[Place]) -> Piece:
     return Piece(replace(piece.program, outputs=outputs), operators.index(position), position, warm)
 
 
-def _end(graph: KernelGraph, tensor: int, known: Sequence[Place], makers: dict[int, int], inside: set[int]) -> int:
+def _owner_of_memory(
+    graph: KernelGraph, tensor: int, known: Sequence[Place], makers: dict[int, int], inside: set[int]
+) -> int:
     """Return the tensor whose memory holds a result, and add the operators of the views between them to ``inside``.
 
     A result of a fused kernel may be a slice or reshape of that tensor.
@@ -72,4 +74,4 @@ def _end(graph: KernelGraph, tensor: int, known: Sequence[Place], makers: dict[i
     return end
 
 
-__all__ = ["Piece", "pieces"]
+__all__ = ["Piece", "extract_kernels"]

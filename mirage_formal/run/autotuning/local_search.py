@@ -11,7 +11,7 @@ from itertools import chain, zip_longest
 from typing import Final
 
 from mirage_formal.records import ScheduleRecord
-from mirage_formal.run.autotuning.choose import Composed, composed, moves_factors
+from mirage_formal.run.autotuning.choose import Composed, compose_candidates, moves_factors
 from mirage_formal.run.autotuning.plans import At, CandidatePlan, TuningPlan
 
 #: Kernels in one step, after which times are compared: some for each of several processors.
@@ -28,7 +28,7 @@ _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
 )
 
 
-def nearby(plan: TuningPlan, tried: Mapping[str, float | None], most: int = STEP) -> list[At]:
+def neighbouring_schedules(plan: TuningPlan, tried: Mapping[str, float | None], most: int = STEP) -> list[At]:
     """Return untried neighbours of the fastest schedules, as positions of piece and schedule.
 
     Three kinds of candidates take turns: the fastest, the fastest with generated products, and the fastest that move
@@ -40,9 +40,9 @@ def nearby(plan: TuningPlan, tried: Mapping[str, float | None], most: int = STEP
         tried: Microseconds of kernels by key; None of those that may not run, or failed.
         most: Most schedules to return.
     """
-    fastest = composed(plan, {key: us for key, us in tried.items() if us is not None})
+    fastest = compose_candidates(plan, {key: us for key, us in tried.items() if us is not None})
     near = [one for one in fastest if one.us <= _BEHIND * fastest[0].us]
-    turns = zip_longest(*(_of_kind(plan, near, tried, kind) for kind in _KINDS)) if most else ()
+    turns = zip_longest(*(_neighbours_of_kind(plan, near, tried, kind) for kind in _KINDS)) if most else ()
     found: dict[At, None] = {}
     for at in chain.from_iterable(turns):
         if at is not None:
@@ -52,7 +52,7 @@ def nearby(plan: TuningPlan, tried: Mapping[str, float | None], most: int = STEP
     return list(found)
 
 
-def _of_kind(
+def _neighbours_of_kind(
     plan: TuningPlan, near: Iterable[Composed], tried: Mapping[str, float | None], kind: Callable[[CandidatePlan], bool]
 ) -> Iterator[At]:
     """Yield untried neighbours of the schedules of candidates of one kind."""
@@ -60,26 +60,33 @@ def _of_kind(
         candidate = plan.candidates[one.candidate]
         for piece, variant in zip(candidate.pieces, one.variants, strict=True):
             if kind(candidate) and (tried[plan.key((piece, variant))] or 0.0) >= _SHARE * one.us:
-                yield from _beside(plan, piece, variant, tried)
+                yield from _neighbours_of_kernel(plan, piece, variant, tried)
 
 
-def _beside(plan: TuningPlan, piece: int, variant: int, tried: Mapping[str, float | None]) -> Iterator[At]:
+def _neighbours_of_kernel(
+    plan: TuningPlan, piece: int, variant: int, tried: Mapping[str, float | None]
+) -> Iterator[At]:
     """Yield the untried schedules of a kernel that differ from one of them in one property."""
     variants = plan.pieces[piece].variants
     own = variants[variant].schedule
     for at, other in enumerate(variants):
-        if own is not None and other.schedule is not None and other.key not in tried and _next(own, other.schedule):
+        if (
+            own is not None
+            and other.schedule is not None
+            and other.key not in tried
+            and _are_neighbours(own, other.schedule)
+        ):
             yield piece, at
 
 
-def _next(one: ScheduleRecord, other: ScheduleRecord) -> bool:
+def _are_neighbours(one: ScheduleRecord, other: ScheduleRecord) -> bool:
     """Return whether schedules have the same pipeline, or the same warps with the same work."""
     pipeline = (one.stages, one.cut) == (other.stages, other.cut)
-    return one.tile == other.tile and (pipeline or _shared(one) == _shared(other))
+    return one.tile == other.tile and (pipeline or _work_distribution(one) == _work_distribution(other))
 
 
-def _shared(one: ScheduleRecord) -> tuple[object, ...]:
+def _work_distribution(one: ScheduleRecord) -> tuple[object, ...]:
     return one.threads, one.warps, one.registers, one.resident
 
 
-__all__ = ["STEP", "nearby"]
+__all__ = ["STEP", "neighbouring_schedules"]

@@ -43,7 +43,7 @@ class Wanted:
     backend: str = "cuda"
 
 
-def fastest(
+def order_by_measurement(
     results: Sequence[Result], root: Path, wanted: Wanted, device: Device, place: Place | None = None
 ) -> list[Result]:
     """Return the candidates whose kernels are within tolerance on this GPU, fastest first.
@@ -67,14 +67,20 @@ def fastest(
     limits = Limits(kernels, min(count, FINALISTS), seconds)
     with Pool(default_workers(), PRELOAD) as executor:
         bench = Bench(
-            Place() if place is None else place, device, executor, _silent, device.machine.arch, limits, backend
+            Place() if place is None else place,
+            device,
+            executor,
+            _ignore_progress,
+            device.machine.arch,
+            limits,
+            backend,
         )
         try:
             tuned = tune(root, bench)
         except NoTimes as error:
             if seconds is None:
                 raise
-            return _estimated(results, error.what, seconds)
+            return _unmeasured_results(results, error.what, seconds)
     named = {result.digest[:12]: result for result in results}
     found: list[Result] = []
     reasons: list[str] = []
@@ -87,14 +93,14 @@ def fastest(
             built = tuned.built[row.name]
             found.append(replace(result, alternatives=result.alternatives.holding(built, (device.machine.arch,))))
     if not found and seconds is not None and all(row.us is None and not row.said for row in tuned.rows):
-        return _estimated(results, "no candidate was measured", seconds)
+        return _unmeasured_results(results, "no candidate was measured", seconds)
     if not found:
         what = f"expected a candidate within tolerance on this GPU, got none: {'; '.join(reasons) or 'none was timed'}"
         raise UnsupportedError(what, where="measure", hint="search again with another space, or measure=0 for no check")
-    return found if tuned.triton is None else _in_triton(found, tuned.triton, asked=backend == "triton")
+    return found if tuned.triton is None else _results_in_triton(found, tuned.triton, asked=backend == "triton")
 
 
-def _in_triton(results: Sequence[Result], beside: Beside, *, asked: bool) -> list[Result]:
+def _results_in_triton(results: Sequence[Result], beside: Beside, *, asked: bool) -> list[Result]:
     """Return the results with their Triton files, fastest first.
 
     If Triton was asked for, only results with a measured file are returned; otherwise at most the fastest one gets its
@@ -118,15 +124,15 @@ def _in_triton(results: Sequence[Result], beside: Beside, *, asked: bool) -> lis
     return found if asked else [*found, *(one for one in results if one.digest[:12] in named)]
 
 
-def _estimated(results: Sequence[Result], why: str, seconds: float) -> list[Result]:
+def _unmeasured_results(results: Sequence[Result], why: str, seconds: float) -> list[Result]:
     """Return the results unmeasured, with a warning that there was not enough time."""
     text = f"in the order of estimates: nothing was measured within {seconds:.0f} s: {why}; give time_limit more"
     warnings.warn(text, KernelWarning, stacklevel=4)
     return list(results)
 
 
-def _silent(what: str, done: int, count: int) -> None:
+def _ignore_progress(what: str, done: int, count: int) -> None:
     """Ignore a progress event."""
 
 
-__all__ = ["Wanted", "fastest"]
+__all__ = ["Wanted", "order_by_measurement"]

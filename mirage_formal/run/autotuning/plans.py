@@ -202,7 +202,7 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tuning: TuningRecord
 
 
-def holds(one: Timed, of: Origin) -> bool:
+def is_time_valid(one: Timed, of: Origin) -> bool:
     """Return whether a time applies to a kernel: same text, same compiler."""
     return bool(one.text) and (one.text, one.compiler) == (of.text, of.compiler)
 
@@ -242,7 +242,7 @@ class Place:
             data = (self.root / "kernels" / key).read_bytes()
         except OSError:
             return None
-        if _seal(key, data[_SEAL:]) != data[:_SEAL]:
+        if _kernel_file_header(key, data[_SEAL:]) != data[:_SEAL]:
             return None
         unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         try:
@@ -254,7 +254,7 @@ class Place:
     def keep_kernel(self, key: str, made: Prepared) -> None:
         """Write a prepared kernel to its file, compressed and sealed with its key."""
         data = gzip.compress(msgspec.msgpack.encode(made), compresslevel=6, mtime=0)
-        replace_file(self.root / "kernels" / key, _seal(key, data) + data)
+        replace_file(self.root / "kernels" / key, _kernel_file_header(key, data) + data)
 
     def origin(self, key: str) -> Origin:
         """Return the origin of a kernel; with empty fields if there is no such kernel."""
@@ -291,7 +291,7 @@ class Place:
 
     def times_path(self, device: str) -> Path:
         """Return the path of a GPU's file of times."""
-        return self.root / "times" / f"{_slug(device)}.jsonl"
+        return self.root / "times" / f"{_device_file_name(device)}.jsonl"
 
     def times(self, device: str, driver: int | None = None, compiler: str = "") -> dict[str, Timed]:
         """Return the measurements on a GPU, by kernel.
@@ -307,10 +307,10 @@ class Place:
         found: dict[str, Timed] = {}
         path, whose = self.times_path(device), ""
         for text in path.read_bytes().splitlines() if path.is_file() else ():
-            one = _line(text)
+            one = _parse_times_line(text)
             if isinstance(one, TimesOf):
                 whose = one.device
-            elif one is None or whose != _slug(device):
+            elif one is None or whose != _device_file_name(device):
                 continue
             elif driver is None or (one.settled and driver == one.driver and compiler in ("", one.compiler)):
                 found[one.key] = one
@@ -324,12 +324,12 @@ class Place:
         """Append measurements to the file of times of a GPU."""
         with self.times_path(device).open("ab") as file:
             if not file.tell():
-                file.write(msgspec.json.encode(TimesOf(_slug(device))) + b"\n")
+                file.write(msgspec.json.encode(TimesOf(_device_file_name(device))) + b"\n")
             for one in times:
                 file.write(msgspec.json.encode(one) + b"\n")
 
 
-def _line(text: bytes) -> Timed | TimesOf | None:
+def _parse_times_line(text: bytes) -> Timed | TimesOf | None:
     """Parse a line of a file of times; return None if it is truncated."""
     with contextlib.suppress(msgspec.DecodeError):
         return msgspec.json.decode(text, type=Timed)
@@ -338,12 +338,12 @@ def _line(text: bytes) -> Timed | TimesOf | None:
     return None
 
 
-def _slug(device: str) -> str:
+def _device_file_name(device: str) -> str:
     """Return the name of a GPU as a file name."""
     return _SLUG.sub("-", device.lower()).strip("-")
 
 
-def _seal(key: str, data: bytes) -> bytes:
+def _kernel_file_header(key: str, data: bytes) -> bytes:
     """Return the header of a kernel file: a digest of key and data, so that no other kernel's file takes its place."""
     return hashlib.sha256(key.encode() + b"\0" + data).digest()
 

@@ -16,7 +16,7 @@ from mirage_formal.errors import MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode, encode, from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernels.generate import other_tiles, schedule_of, schedule_record
+from mirage_formal.kernels.generate import alternative_tiles, schedule_from_record, schedule_record
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.autotuning.choose import Composed
@@ -31,15 +31,15 @@ from mirage_formal.run.autotuning.plans import (
     Variant,
     Watch,
 )
-from mirage_formal.run.autotuning.timing_cache import Asked, asked_of, code
+from mirage_formal.run.autotuning.timing_cache import Asked, kernel_code_digest, kernel_request
 from mirage_formal.run.kernel_build.build import build_form, candidates_of
 from mirage_formal.run.kernel_build.values import MIXED, KernelRefused
 from mirage_formal.run.settings import environment
-from mirage_formal.workers.dispatch import Done, Executor, Failed
+from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed
 
 if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.forms import Form
-    from mirage_formal.run.kernel_build.values import Built
+    from mirage_formal.run.kernel_build.values import BuiltKernels
 
 #: Modules that workers load once.
 PRELOAD: Final = ("mirage_formal.run.autotuning.prepare", "mirage_formal.claims.safety.safety")
@@ -89,7 +89,7 @@ def source_of(root: Path) -> Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _FormTask:
     """Task that lists the kernels of all forms of a candidate."""
 
     name: str
@@ -98,7 +98,7 @@ class _Named:
 
 
 @dataclass(frozen=True, slots=True)
-class _Described:
+class _DescribedForm:
     """Kernels of one form, each with µGraph, position, operator of the form, warm inputs and schedules.
 
     Attributes:
@@ -162,7 +162,7 @@ class Finalist:
     early: frozenset[int] = frozenset()
 
 
-def finalist(source: Source, plan: TuningPlan, one: Composed) -> Finalist:
+def finalist_task(source: Source, plan: TuningPlan, one: Composed) -> Finalist:
     """Return the task that builds a candidate chosen by times."""
     candidate = plan.candidates[one.candidate]
     pieces = [plan.pieces[piece] for piece in candidate.pieces]
@@ -186,20 +186,20 @@ def form_of(task: Finalist) -> Form:
     Raises:
         KernelRefused: The form is not proved, or its kernels are not those of the plan.
     """
-    from mirage_formal.run.autotuning.kernel_extraction import pieces
+    from mirage_formal.run.autotuning.kernel_extraction import extract_kernels
 
     try:
-        form = _made(decode(task.graph), load_target(task.target), task.form)
+        form = _form_by_name(decode(task.graph), load_target(task.target), task.form)
     except MirageError as error:
         raise KernelRefused(f"the form {task.form or 'own'} is not proved: {error}", where="form") from error
     if not task.form.startswith(MIXED):
         return form
-    if [(to_json(one.graph).encode(), one.operator) for one in pieces(form.graph)] != list(task.kernels):
+    if [(to_json(one.graph).encode(), one.operator) for one in extract_kernels(form.graph)] != list(task.kernels):
         raise KernelRefused("the kernels of a form that is put together are not those of the others", where="form")
     return form
 
 
-def proved(task: Finalist) -> bool:
+def has_proved_form(task: Finalist) -> bool:
     """Return whether the form of a finalist has a proof."""
     try:
         form_of(task)
@@ -208,12 +208,12 @@ def proved(task: Finalist) -> bool:
     return True
 
 
-def built(task: Finalist) -> Built | str:
+def build_finalist(task: Finalist) -> BuiltKernels | str:
     """Build the kernels of a finalist, or return the reason why there are none.
 
     Sound: ``build_form`` makes them, which refuses what may not run, of a form that ``form_of`` has proved.
     """
-    schedules = {operator: schedule_of(record) for operator, record in task.schedules}
+    schedules = {operator: schedule_from_record(record) for operator, record in task.schedules}
     target, program = load_target(task.target), decode(task.program)
     try:
         made = build_form(form_of(task), program, target, (task.arch,), schedules, task.early)
@@ -222,32 +222,32 @@ def built(task: Finalist) -> Built | str:
     return replace(made, candidate=digest(decode(task.graph)))
 
 
-def written(task: Finalist) -> str:
+def finalist_text_digest(task: Finalist) -> str:
     """Return the digest of the text of a finalist's kernels, without proving or compiling; empty if there are none."""
-    from mirage_formal.run.kernel_build.code_digest import launch_digest
+    from mirage_formal.run.kernel_build.code_digest import digest_of_launches
 
-    schedules = {operator: schedule_of(record) for operator, record in task.schedules}
+    schedules = {operator: schedule_from_record(record) for operator, record in task.schedules}
     try:
-        return launch_digest(form_of(task).graph, load_target(task.target), schedules, task.early)
+        return digest_of_launches(form_of(task).graph, load_target(task.target), schedules, task.early)
     except MirageError:
         return ""
 
 
 @lru_cache(maxsize=32)
-def _made(graph: KernelGraph, target: Target, name: str) -> Form:
+def _form_by_name(graph: KernelGraph, target: Target, name: str) -> Form:
     """Return a form by its name, own or mixed; cached, because many finalists have few forms."""
     from mirage_formal.run.kernel_build import forms
 
     if name.startswith(MIXED):
-        return forms.mixed(graph, target, forms.parse(name))
+        return forms.mixed_form(graph, target, forms.parse_mixed_name(name))
     return forms.form(graph, target, name or forms.OWN)
 
 
-def described(task: _Named) -> list[_Described]:
+def describe_forms(task: _FormTask) -> list[_DescribedForm]:
     """List the kernels of all forms of a candidate; none where no form of it may run."""
     from mirage_formal.kernels.cost import estimate
-    from mirage_formal.run.autotuning.kernel_extraction import pieces
-    from mirage_formal.run.ranking import library_products, one_by_one
+    from mirage_formal.run.autotuning.kernel_extraction import extract_kernels
+    from mirage_formal.run.ranking import is_unfused, uses_library_products_only
 
     target = load_target(task.target)
     try:
@@ -258,18 +258,18 @@ def described(task: _Named) -> list[_Described]:
     least = estimate(forms[0][1].graph, target).us
     for name, form in forms:
         kernels = []
-        for piece in pieces(form.graph):
+        for piece in extract_kernels(form.graph):
             schedules: tuple[ScheduleRecord | None, ...] = (None,)
             if isinstance(piece.graph.ops[piece.position], GraphDefined):
                 schedules = _schedules(piece, target)
             else:
-                schedules = (None, *map(schedule_record, other_tiles(piece.graph, piece.position, target)))
+                schedules = (None, *map(schedule_record, alternative_tiles(piece.graph, piece.position, target)))
             kernels.append((to_json(piece.graph).encode(), piece.position, piece.operator, piece.warm, schedules))
-        us, library = estimate(form.graph, target).us, library_products(form.graph)
+        us, library = estimate(form.graph, target).us, uses_library_products_only(form.graph)
         if form.tiles:  # a search has chosen the own grid by the same model, so other grids are not tried ahead of it
             us = max(us, least)
-        plain = library, one_by_one(form.graph)
-        found.append(_Described(name, us, not form.note, tuple(kernels), *plain, form.sources))
+        plain = library, is_unfused(form.graph)
+        found.append(_DescribedForm(name, us, not form.note, tuple(kernels), *plain, form.sources))
     return found
 
 
@@ -296,12 +296,12 @@ def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
         arch: Architecture that kernels are compiled for.
         maker: Builder whose workers list the kernels.
     """
-    tasks = [_Named(name, graph, source.target) for name, graph in source.candidates]
-    answers: dict[int, list[_Described]] = {}
-    for event in maker.executor.run(described, tasks, limit_s=_FORM_S, once=True):
-        if isinstance(event, Done):
+    tasks = [_FormTask(name, graph, source.target) for name, graph in source.candidates]
+    answers: dict[int, list[_DescribedForm]] = {}
+    for event in maker.executor.run(describe_forms, tasks, limit_s=_FORM_S, once=True):
+        if isinstance(event, TaskDone):
             answers[event.index] = event.value
-        elif isinstance(event, Failed):
+        elif isinstance(event, TaskFailed):
             answers[event.index] = []
         maker.watch("forms", len(answers), len(tasks))
     target = sha256(msgspec.json.encode(msgspec.to_builtins(load_target(source.target))))
@@ -317,7 +317,7 @@ def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
             for graph, position, _, warm, schedules in one.kernels:
                 if (graph, position, warm) not in pieces:
                     pieces[graph, position, warm] = len(plans)
-                    variants = tuple(Variant(_key(graph, position, s, target, arch), s) for s in schedules)
+                    variants = tuple(Variant(_kernel_key(graph, position, s, target, arch), s) for s in schedules)
                     plans.append(PiecePlan(msgspec.Raw(graph), position, warm, variants))
                 own.append(pieces[graph, position, warm])
             operators = tuple(operator for _, _, operator, _, _ in one.kernels)
@@ -327,21 +327,21 @@ def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
     return TuningPlan(source.digest, arch, tuple(candidates), tuple(plans))
 
 
-def _key(graph: bytes, position: int, schedule: ScheduleRecord | None, target: str, arch: str) -> str:
+def _kernel_key(graph: bytes, position: int, schedule: ScheduleRecord | None, target: str, arch: str) -> str:
     return sha256(graph + b"\n" + msgspec.json.encode((position, schedule, target, arch)))
 
 
-def made(task: tuple[Asked, str]) -> Prepared:
+def build_kernel(task: tuple[Asked, str]) -> Prepared:
     """Build a kernel for an architecture, with its obligations discharged, or return the reason why there is none.
 
     Sound: it is made by ``build_form``, which refuses a kernel with an obligation that does not hold.
     """
-    from mirage_formal.run.kernel_build.code_digest import text_digest
+    from mirage_formal.run.kernel_build.code_digest import digest_of_text
     from mirage_formal.run.kernel_build.stable import Stable
 
     one, arch = task
     graph = from_json(one.graph, "tuning plan")
-    chosen = {} if one.schedule is None else {one.position: schedule_of(one.schedule)}
+    chosen = {} if one.schedule is None else {one.position: schedule_from_record(one.schedule)}
     try:
         built = build_form(Stable(graph), graph, load_target(one.target), (arch,), chosen)
     except KernelRefused as error:
@@ -349,7 +349,7 @@ def made(task: tuple[Asked, str]) -> Prepared:
     executable = built.executable
     if len(executable.launches) != 1:
         return Prepared(f"expected one launch, got {len(executable.launches)}")
-    origin = Origin(text_digest(executable.launches, executable.sources.values()), compiler())
+    origin = Origin(digest_of_text(executable.launches, executable.sources.values()), compiler())
     return Prepared("", executable.launches[0], executable.outputs, executable.files, origin)
 
 
@@ -383,30 +383,30 @@ class Maker:
         """
         keys = [plan.key(at) for at in wanted]
         found = ((at, self.place.prepared(key)) for at, key in zip(wanted, keys, strict=True))
-        known = {at: one for at, one in found if one is not None and _current(one)}
+        known = {at: one for at, one in found if one is not None and _is_up_to_date(one)}
         missing = [n for n, at in enumerate(wanted) if at not in known]
-        tasks = [(asked_of(plan, target, wanted[n]), plan.arch) for n in missing]
+        tasks = [(kernel_request(plan, target, wanted[n]), plan.arch) for n in missing]
         self.watch("kernels", len(known), len(wanted))
         limit = min(_KERNEL_S, max(1.0, deadline - time.monotonic()))
-        for event in self.executor.run(made, tasks, limit_s=limit, deadline=deadline, once=True):
-            if isinstance(event, Done):
+        for event in self.executor.run(build_kernel, tasks, limit_s=limit, deadline=deadline, once=True):
+            if isinstance(event, TaskDone):
                 one = event.value
-            elif isinstance(event, Failed):
+            elif isinstance(event, TaskFailed):
                 if event.overdue and limit < _KERNEL_S:  # it may succeed another time
                     continue
                 one = Prepared(f"it could not be made: {event.reason}"[:500])
             else:
                 continue
-            one = msgspec.structs.replace(one, origin=msgspec.structs.replace(one.origin, code=code()))
+            one = msgspec.structs.replace(one, origin=msgspec.structs.replace(one.origin, code=kernel_code_digest()))
             known[wanted[missing[event.index]]] = one
             self.place.keep_kernel(keys[missing[event.index]], one)
             self.watch("kernels", len(known), len(wanted))
         return {at: known[at] for at in wanted if at in known}
 
 
-def _current(one: Prepared) -> bool:
+def _is_up_to_date(one: Prepared) -> bool:
     """Return whether this code and compiler would build the same kernel."""
-    return one.origin.code == code() and (bool(one.refused) or one.origin.compiler == compiler())
+    return one.origin.code == kernel_code_digest() and (bool(one.refused) or one.origin.compiler == compiler())
 
 
 __all__ = [
@@ -415,11 +415,11 @@ __all__ = [
     "Finalist",
     "Maker",
     "Source",
-    "built",
-    "finalist",
+    "build_finalist",
+    "finalist_task",
+    "finalist_text_digest",
     "forms_of",
+    "has_proved_form",
     "plan_of",
-    "proved",
     "source_of",
-    "written",
 ]

@@ -16,9 +16,9 @@ from typing import IO, Final, Protocol
 import msgspec
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.run.autotuning.child import Answer, Job, Machine, Order, timed
-from mirage_formal.run.autotuning.choose import close
-from mirage_formal.run.autotuning.plans import At, Place, TuningPlan, Watch, holds
+from mirage_formal.run.autotuning.child import Answer, Job, Machine, Order, timed_record
+from mirage_formal.run.autotuning.choose import kernels_to_time_again
+from mirage_formal.run.autotuning.plans import At, Place, TuningPlan, Watch, is_time_valid
 
 #: Timed replays of a kernel in the first round, and in the second.
 FIRST: Final = 4
@@ -122,7 +122,7 @@ class Child:
         self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lines = queue.Queue()
         assert self._process.stdout is not None
-        threading.Thread(target=_pump, args=(self._process.stdout, self._lines), daemon=True).start()
+        threading.Thread(target=_copy_lines, args=(self._process.stdout, self._lines), daemon=True).start()
         while not isinstance(line := self._line(deadline), str):
             with contextlib.suppress(msgspec.DecodeError):
                 self._machine = msgspec.json.decode(line, type=Machine)
@@ -139,7 +139,7 @@ class Child:
         return "its process ended" if line is None else line
 
 
-def _pump(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
+def _copy_lines(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
     with contextlib.suppress(ValueError, OSError):  # it is closed when the process is killed
         for line in stream:
             lines.put(line)
@@ -170,7 +170,7 @@ def time_kernels(
     machine = device.machine
     made = {plan.key(at): place.origin(plan.key(at)) for at in kernels}
     times = place.times(machine.device, machine.driver)
-    known = {name: one for name, one in times.items() if name in made and holds(one, made[name])}
+    known = {name: one for name, one in times.items() if name in made and is_time_valid(one, made[name])}
 
     def measure(what: str, wanted: Sequence[At], replays: int) -> None:
         # One piece after another, because its schedules share inputs. A kernel may occur in several pieces.
@@ -181,7 +181,7 @@ def time_kernels(
         watch(what, done, len(first))
         for job, answer in device.run(place.plan_path(plan.run, plan.arch), place.root, jobs, deadline):
             name = plan.key((job.piece, job.variant))
-            one = timed(name, job, answer, machine.driver, made[name])
+            one = timed_record(name, job, answer, machine.driver, made[name])
             known[one.key] = one
             place.keep_times(machine.device, [one])
             done += 1
@@ -189,7 +189,7 @@ def time_kernels(
 
     measure("timed", kernels, FIRST)
     shortly = {name: one.us for name, one in known.items() if not one.failed}
-    measure("again", close(plan, shortly, AGAIN, WITHIN), SECOND)
+    measure("again", kernels_to_time_again(plan, shortly, AGAIN, WITHIN), SECOND)
 
 
 __all__ = ["Child", "Device", "time_kernels"]

@@ -18,14 +18,14 @@ from typing import Any, Final
 from mirage_formal.errors import MirageError
 from mirage_formal.records import ScheduleRecord
 from mirage_formal.run.autotuning.plans import At, Place, Timed, TuningPlan
-from mirage_formal.workers.dispatch import Done, Executor
+from mirage_formal.workers.dispatch import Executor, TaskDone
 
 #: Seconds for generating the text of one kernel.
 _WRITTEN_S: Final = 60.0
 
 
 @lru_cache(maxsize=1)
-def code() -> str:
+def kernel_code_digest() -> str:
     """Return the digest of the code of this package that writes kernels."""
     from mirage_formal.run.settings import kernel_code
 
@@ -42,27 +42,27 @@ class Asked:
     target: str
 
 
-def asked_of(plan: TuningPlan, target: str, at: At) -> Asked:
+def kernel_request(plan: TuningPlan, target: str, at: At) -> Asked:
     """Return a kernel of a plan, given by the positions of its piece and schedule."""
     one, variant = plan.pieces[at[0]], at[1]
     return Asked(bytes(one.graph), one.position, one.variants[variant].schedule, target)
 
 
-def text_of(asked: Asked) -> str:
+def kernel_text_digest(asked: Asked) -> str:
     """Return the digest of a kernel's text; empty if no kernel can be generated."""
     from mirage_formal.graph.formats.json import from_json
-    from mirage_formal.kernels.generate import schedule_of
+    from mirage_formal.kernels.generate import schedule_from_record
     from mirage_formal.kernels.target import load_target
-    from mirage_formal.run.kernel_build.code_digest import launch_digest
+    from mirage_formal.run.kernel_build.code_digest import digest_of_launches
 
-    chosen = {} if asked.schedule is None else {asked.position: schedule_of(asked.schedule)}
+    chosen = {} if asked.schedule is None else {asked.position: schedule_from_record(asked.schedule)}
     try:
-        return launch_digest(from_json(asked.graph, "tuning plan"), load_target(asked.target), chosen)
+        return digest_of_launches(from_json(asked.graph, "tuning plan"), load_target(asked.target), chosen)
     except MirageError:
         return ""
 
 
-def elsewhere(
+def times_of_other_machine(
     plan: TuningPlan, times: Mapping[str, Timed], target: str, executor: Executor[Any]
 ) -> dict[str, float | None]:
     """Return microseconds of a plan's kernels that were measured on another machine; None for those that failed.
@@ -78,26 +78,26 @@ def elsewhere(
         if plan.key(at) in times:
             first.setdefault(plan.key(at), at)
     known = {key: times[key] for key in first}
-    others = [key for key, one in known.items() if one.code != code()]
+    others = [key for key, one in known.items() if one.code != kernel_code_digest()]
     texts = dict(zip(others, _texts(plan, [first[key] for key in others], target, executor), strict=True))
     return {
         key: None if one.failed else one.us
         for key, one in known.items()
-        if one.code == code() or (one.text and one.text == texts[key])
+        if one.code == kernel_code_digest() or (one.text and one.text == texts[key])
     }
 
 
 def _texts(plan: TuningPlan, wanted: Sequence[At], target: str, executor: Executor[Any]) -> list[str]:
     """Return the digests of the kernels' texts, in order."""
     found = [""] * len(wanted)
-    tasks = [asked_of(plan, target, at) for at in wanted]
-    for event in executor.run(text_of, tasks, limit_s=_WRITTEN_S, once=True):
-        if isinstance(event, Done):
+    tasks = [kernel_request(plan, target, at) for at in wanted]
+    for event in executor.run(kernel_text_digest, tasks, limit_s=_WRITTEN_S, once=True):
+        if isinstance(event, TaskDone):
             found[event.index] = event.value
     return found
 
 
-def here(plan: TuningPlan, times: Mapping[str, Timed], place: Place) -> dict[str, float | None]:
+def times_of_this_machine(plan: TuningPlan, times: Mapping[str, Timed], place: Place) -> dict[str, float | None]:
     """Return known microseconds of a plan's kernels on this machine; None for those that failed or may not run.
 
     A kernel that this code has not built yet is left out, because its text is not known.
@@ -110,9 +110,9 @@ def here(plan: TuningPlan, times: Mapping[str, Timed], place: Place) -> dict[str
     found: dict[str, float | None] = {}
     for key in {variant.key for piece in plan.pieces for variant in piece.variants}:
         one = times.get(key)
-        if one is not None and one.code == code():
+        if one is not None and one.code == kernel_code_digest():
             found[key] = None if one.failed else one.us
-        elif (made := place.prepared(key)) is not None and made.origin.code == code():
+        elif (made := place.prepared(key)) is not None and made.origin.code == kernel_code_digest():
             if made.refused:
                 found[key] = None
             elif one is not None and one.text == made.origin.text:
@@ -120,4 +120,11 @@ def here(plan: TuningPlan, times: Mapping[str, Timed], place: Place) -> dict[str
     return found
 
 
-__all__ = ["Asked", "asked_of", "code", "elsewhere", "here", "text_of"]
+__all__ = [
+    "Asked",
+    "kernel_code_digest",
+    "kernel_request",
+    "kernel_text_digest",
+    "times_of_other_machine",
+    "times_of_this_machine",
+]

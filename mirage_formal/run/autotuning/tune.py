@@ -1,7 +1,7 @@
 """Autotuning of a run: the steps that this machine can do, and the steps that are left for another.
 
-A machine with solvers and no GPU builds kernels. A machine with a GPU and no solvers times them (``on_device``). The
-tuning directory, carried from one to the other, holds all intermediate results.
+A machine with solvers and no GPU builds kernels. A machine with a GPU and no solvers times them (``tune_on_device``).
+The tuning directory, carried from one to the other, holds all intermediate results.
 """
 
 from __future__ import annotations
@@ -21,14 +21,20 @@ from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.records import KERNELS
 from mirage_formal.run.autotuning.bench import Bench, Tuned
 from mirage_formal.run.autotuning.child import Answer, Job
-from mirage_formal.run.autotuning.choose import batches, composed, in_order, mixed, needed
-from mirage_formal.run.autotuning.finalists import JUDGED_S, Facts, Finalists, job_of
-from mirage_formal.run.autotuning.local_search import STEP, nearby
+from mirage_formal.run.autotuning.choose import (
+    batches,
+    combine_forms,
+    compose_candidates,
+    needed_kernels,
+    order_kernels,
+)
+from mirage_formal.run.autotuning.finalists import JUDGED_S, Facts, Finalists, comparison_job
+from mirage_formal.run.autotuning.local_search import STEP, neighbouring_schedules
 from mirage_formal.run.autotuning.plans import At, Place, TuningPlan, Watch, read_plan
 from mirage_formal.run.autotuning.timing import Device, time_kernels
-from mirage_formal.run.autotuning.timing_cache import elsewhere, here
-from mirage_formal.run.run_directory.lock import writing
-from mirage_formal.workers.dispatch import Done
+from mirage_formal.run.autotuning.timing_cache import times_of_other_machine, times_of_this_machine
+from mirage_formal.run.run_directory.lock import lock_directory
+from mirage_formal.workers.dispatch import TaskDone
 
 if TYPE_CHECKING:
     from mirage_formal.run.autotuning.prepare import Source
@@ -62,18 +68,18 @@ def tune(root: Path, bench: Bench) -> Tuned:
     from mirage_formal.run.autotuning.prepare import source_of
 
     begin, source = time.monotonic(), source_of(root)
-    tuned = _tuned(root, source, bench, begin)
+    tuned = _tune_cuda_kernels(root, source, bench, begin)
     if bench.backend == "cuda":
         return tuned
-    from mirage_formal.run.autotuning.triton.compare_backends import beside_cuda
+    from mirage_formal.run.autotuning.triton.compare_backends import compare_with_cuda
 
     end = float("inf") if bench.limits.seconds is None else begin + bench.limits.seconds
-    with writing(root):
+    with lock_directory(root):
         late = max(end, time.monotonic() + JUDGED_S)
-        return replace(tuned, triton=beside_cuda(root, tuned.rows, source.digest, bench, late))
+        return replace(tuned, triton=compare_with_cuda(root, tuned.rows, source.digest, bench, late))
 
 
-def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
+def _tune_cuda_kernels(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     """Tune a run with CUDA kernels alone; ``begin`` is the value of time.monotonic() at its start."""
     from mirage_formal.run.autotuning.prepare import Maker, plan_of
 
@@ -88,9 +94,9 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     if plan is None:
         plan = plan_of(source, bench.arch, maker)
         place.keep_plan(plan)
-    tried = _tried(plan, source.target, bench)
+    tried = _known_times(plan, source.target, bench)
     why = ""
-    for number, wanted in enumerate(_rounds(plan, limits.kernels, tried, device)):
+    for number, wanted in enumerate(_kernel_rounds(plan, limits.kernels, tried, device)):
         late = number > 0 or bool(tried) or device is None
         if isinstance(device, str):
             # Kernels timed on another machine may run, and finalists are rebuilt: no other machine code is needed.
@@ -103,7 +109,7 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
             why = next((one.refused for one in made.values() if one.refused), "")
             if device is not None:
                 time_kernels(plan, ready, place, device, watch=watch, deadline=until(_TIMED[late]))
-            tried |= _tried(plan, source.target, bench)
+            tried |= _known_times(plan, source.target, bench)
     if not ready:
         raise _none_ready(root, device, why)
     added = max(0, len(wanted) - limits.kernels)
@@ -111,14 +117,14 @@ def _tuned(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
     if device is None:
         left = "time the kernels on the machine with the GPU"
         return Tuned(len(wanted), len(ready), len(times), (), left, added=added)
-    plan = _with_mixed(plan, times, source, bench)
-    found = composed(plan, times)
+    plan = _add_mixed_forms(plan, times, source, bench)
+    found = compose_candidates(plan, times)
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
         raise NoTimes(what, where=str(root), hint="give it more time, or --kernels more")
     facts = Facts(source, plan, len(wanted), refused, len(times))
     tuned = Tuned(len(wanted), len(ready), len(times), (), added=added)
-    with writing(root):
+    with lock_directory(root):
         known = place.times(device) if isinstance(device, str) else None
         for chosen in batches(plan, found, limits.finalists, fewer=bench.backend != "cuda", measured=known):
             names = [plan.candidates[one.candidate].name for one in chosen]
@@ -148,21 +154,21 @@ def _none_ready(root: Path, device: Device | str | None, why: str) -> NoTimes:
     return NoTimes(what, where=str(root), hint="make and time them: tune, and gpu tune on the machine with the GPU")
 
 
-def _with_mixed(plan: TuningPlan, times: Mapping[str, float], source: Source, bench: Bench) -> TuningPlan:
+def _add_mixed_forms(plan: TuningPlan, times: Mapping[str, float], source: Source, bench: Bench) -> TuningPlan:
     """Return the plan with proved mixed forms added, at most as many as there may be finalists."""
-    from mirage_formal.run.autotuning.prepare import FINALIST_S, finalist, proved
+    from mirage_formal.run.autotuning.prepare import FINALIST_S, finalist_task, has_proved_form
 
-    whole = msgspec.structs.replace(plan, candidates=(*plan.candidates, *mixed(plan, times)))
+    whole = msgspec.structs.replace(plan, candidates=(*plan.candidates, *combine_forms(plan, times)))
     own = len(plan.candidates)
-    chosen = [one for one in composed(whole, times) if one.candidate >= own][: bench.limits.finalists]
-    tasks = [finalist(source, whole, one) for one in chosen]
-    events = bench.executor.run(proved, tasks, limit_s=FINALIST_S, once=True)
-    holds = {event.index for event in events if isinstance(event, Done) and event.value}
+    chosen = [one for one in compose_candidates(whole, times) if one.candidate >= own][: bench.limits.finalists]
+    tasks = [finalist_task(source, whole, one) for one in chosen]
+    events = bench.executor.run(has_proved_form, tasks, limit_s=FINALIST_S, once=True)
+    holds = {event.index for event in events if isinstance(event, TaskDone) and event.value}
     kept = (whole.candidates[one.candidate] for number, one in enumerate(chosen) if number in holds)
     return msgspec.structs.replace(plan, candidates=(*plan.candidates, *kept))
 
 
-def _rounds(
+def _kernel_rounds(
     plan: TuningPlan, kernels: int, tried: Mapping[str, float | None], device: Device | str | None
 ) -> Iterator[list[At]]:
     """Yield the kernels of each round; the last ones include those of earlier rounds.
@@ -179,24 +185,24 @@ def _rounds(
     """
 
     def left(some: int) -> int:
-        return sum(plan.key(at) not in tried for at in in_order(plan, some, tried))
+        return sum(plan.key(at) not in tried for at in order_kernels(plan, some, tried))
 
     known = -1
     if device is not None and not isinstance(device, str):
         for some in (3 * kernels // 8, kernels - kernels // 4):
             if some and left(some):
-                yield in_order(plan, some, tried)
-        while known < len(tried) and (more := nearby(plan, tried, min(STEP, left(kernels)))):
+                yield order_kernels(plan, some, tried)
+        while known < len(tried) and (more := neighbouring_schedules(plan, tried, min(STEP, left(kernels)))):
             known = len(tried)
             yield more
-    yield in_order(plan, kernels, tried)
+    yield order_kernels(plan, kernels, tried)
     known = -1
-    while not isinstance(device, str) and len(tried) > known and needed(plan, tried):
+    while not isinstance(device, str) and len(tried) > known and needed_kernels(plan, tried):
         known = len(tried)
-        yield in_order(plan, kernels, tried)
+        yield order_kernels(plan, kernels, tried)
 
 
-def _tried(plan: TuningPlan, target: str, bench: Bench) -> dict[str, float | None]:
+def _known_times(plan: TuningPlan, target: str, bench: Bench) -> dict[str, float | None]:
     """Return known microseconds of the plan's kernels, by key; None for those that may not run, or failed.
 
     Args:
@@ -214,13 +220,13 @@ def _tried(plan: TuningPlan, target: str, bench: Bench) -> dict[str, float | Non
             what = f"expected times of {device}, got those of: {', '.join(known) or 'none'}"
             hint = "the GPU's machine writes them: gpu tune --place"
             raise RunError(what, where=str(place.root / "times"), hint=hint)
-        return elsewhere(plan, place.times(device), target, bench.executor)
+        return times_of_other_machine(plan, place.times(device), target, bench.executor)
     if device is None:
-        return here(plan, place.times(known[0]) if len(known) == 1 else {}, place)
-    return here(plan, place.times(device.machine.device, device.machine.driver, compiler()), place)
+        return times_of_this_machine(plan, place.times(known[0]) if len(known) == 1 else {}, place)
+    return times_of_this_machine(plan, place.times(device.machine.device, device.machine.driver, compiler()), place)
 
 
-def on_device(
+def tune_on_device(
     place: Place, roots: Sequence[Path], device: Device, watch: Watch, seconds: float | None = None
 ) -> list[tuple[str, Answer]]:
     """Do the GPU's share of tuning: time all prepared kernels, then the candidates of these runs.
@@ -244,7 +250,7 @@ def on_device(
     jobs: list[Job] = []
     for directory in directories:
         try:
-            jobs.append(job_of(directory, place))
+            jobs.append(comparison_job(directory, place))
         except MirageError as error:
             raise RunError(f"expected kernels as they were built: {error}", where=str(directory)) from None
     found = []
@@ -254,4 +260,4 @@ def on_device(
     return found
 
 
-__all__ = ["NoTimes", "on_device", "tune"]
+__all__ = ["NoTimes", "tune", "tune_on_device"]

@@ -15,7 +15,7 @@ from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.target import Target
 from mirage_formal.run.kernel_build.build import KernelWarning, build
-from mirage_formal.run.kernel_build.values import Built, KernelRefused
+from mirage_formal.run.kernel_build.values import BuiltKernels, KernelRefused
 
 if TYPE_CHECKING:
     from mirage_formal.run.kernel_build.triton.program import TritonProgram
@@ -40,7 +40,7 @@ class Alternatives:
         self._candidates: tuple[tuple[str, bytes], ...] = (*candidates, (UNFUSED, encode(program)))
         self._program = program
         self._target = target
-        self._built: dict[tuple[str, tuple[str, ...]], Built] = {}
+        self._built: dict[tuple[str, tuple[str, ...]], BuiltKernels] = {}
         self._file: str | None = None
         self._lock = threading.RLock()
         #: The program as a callable that runs the first candidate with kernels.
@@ -66,16 +66,16 @@ class Alternatives:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the state for copy and pickle: µGraphs without kernels, which are built again on demand."""
-        return _these, (self._candidates, self._program, self._target, self._file)
+        return _exact_alternatives, (self._candidates, self._program, self._target, self._file)
 
     def first(self) -> Alternatives:
         """Return the first candidate alone, with the kernels that are built for it."""
-        found = _these(self._candidates[:1], self._program, self._target, self._file)
+        found = _exact_alternatives(self._candidates[:1], self._program, self._target, self._file)
         with self._lock:
             found._built |= {key: made for key, made in self._built.items() if key[0] == self._candidates[0][0]}
         return found
 
-    def holding(self, built: Built, archs: tuple[str, ...]) -> Alternatives:
+    def holding(self, built: BuiltKernels, archs: tuple[str, ...]) -> Alternatives:
         """Return the first candidate alone, with these kernels."""
         found = self.first()
         with found._lock:
@@ -88,7 +88,7 @@ class Alternatives:
         found._file = text
         return found
 
-    def own(self, archs: tuple[str, ...] = (), position: int = 0) -> Built:
+    def own(self, archs: tuple[str, ...] = (), position: int = 0) -> BuiltKernels:
         """Return the kernels of one candidate, built at the first call.
 
         Raises:
@@ -102,7 +102,7 @@ class Alternatives:
                     warnings.warn(f"candidate {name}: {made.stable.note}", KernelWarning, stacklevel=3)
             return self._built[name, archs]
 
-    def built(self, archs: tuple[str, ...] = ()) -> Built:
+    def built(self, archs: tuple[str, ...] = ()) -> BuiltKernels:
         """Return the kernels of the first candidate that has any; warn about the candidates before it.
 
         Raises:
@@ -120,7 +120,7 @@ class Alternatives:
         raise UnsupportedError(what, where="kernels", hint="search again with another space or more candidates")
 
 
-def _these(
+def _exact_alternatives(
     candidates: tuple[tuple[str, bytes], ...], program: KernelGraph, target: Target, file: str | None = None
 ) -> Alternatives:
     """Return exactly these candidates, without the program as the last one, with the first one's Triton file."""

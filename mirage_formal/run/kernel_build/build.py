@@ -19,7 +19,7 @@ from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.guard import orderly
+from mirage_formal.guard import keep_results_on_stop
 from mirage_formal.kernels.executable import Executable, kernel_launch
 from mirage_formal.kernels.generate import NO_SCHEDULES, NONE_EARLY, Generated, first_line, generate, plan_record
 from mirage_formal.kernels.program.plan import Schedule
@@ -44,9 +44,9 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord, cover_name
 from mirage_formal.run.kernel_build.save import save_built
-from mirage_formal.run.kernel_build.values import Built, KernelRefused
-from mirage_formal.run.run_directory.directory import KERNELS_OF_ONE, remove, replaceable_kernels
-from mirage_formal.run.run_directory.lock import writing
+from mirage_formal.run.kernel_build.values import BuiltKernels, KernelRefused
+from mirage_formal.run.run_directory.directory import KERNELS_OF_ONE, expect_replaceable_kernels, remove
+from mirage_formal.run.run_directory.lock import lock_directory
 
 if TYPE_CHECKING:
     from mirage_formal.claims.safety.obligations import Discharged
@@ -76,7 +76,7 @@ def build(
     target: Target,
     archs: Sequence[str] = (),
     form: Stable | None = None,
-) -> Built:
+) -> BuiltKernels:
     """Build the kernels of a µGraph, with running maxima under the exponentials that it sums (run.kernel_build.stable).
 
     Sound: the form that kernels are made of is proved equal to the µGraph, which the checker replays; every generated
@@ -93,10 +93,10 @@ def build(
     Raises:
         KernelRefused: It has no kernel that may run.
     """
-    from mirage_formal.run.kernel_build.stable import stable  # loads numerical packages
+    from mirage_formal.run.kernel_build.stable import stabilize_proved  # loads numerical packages
 
     try:
-        form = stable(graph) if form is None else form
+        form = stabilize_proved(graph) if form is None else form
     except MirageError as error:
         raise KernelRefused(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
     return replace(build_form(form, program, target, archs), candidate=digest(graph))
@@ -109,7 +109,7 @@ def build_form(
     archs: Sequence[str] = (),
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
     early: Set[int] = NONE_EARLY,
-) -> Built:
+) -> BuiltKernels:
     """Build the kernels of a form with given schedules and early launches; see ``build``.
 
     Raises:
@@ -119,17 +119,17 @@ def build_form(
         made = generate(form.graph, target, schedules, early)
     except UnsupportedError as error:
         raise KernelRefused(error.what, where=error.where) from error
-    return _compiled(form, program, made, target, archs)
+    return _compile_kernels(form, program, made, target, archs)
 
 
-def _compiled(
+def _compile_kernels(
     form: Stable,
     program: KernelGraph,
     made: Generated,
     target: Target,
     archs: Sequence[str],
-) -> Built:
-    from mirage_formal.kernels.cuda import emit
+) -> BuiltKernels:
+    from mirage_formal.kernels.cuda import emit_cuda
 
     launches: list[Launch] = []
     files: dict[str, bytes] = {}
@@ -146,7 +146,7 @@ def _compiled(
         settled = discharge(lowered)
         records += settled.records
         texts |= settled.texts
-        text = emit(lowered)
+        text = emit_cuda(lowered)
         source = sources[len(kept)]
         compiled = _machine_code(text, archs, lowered.name)
         cubins: dict[str, Binary] = {}
@@ -161,7 +161,7 @@ def _compiled(
     code_of = digest(form.graph)
     executable = Executable(code_of, form.graph, program, tuple(launches), made.outputs, files)
     questions = tuple(texts[key] for key in sorted(texts))
-    return Built(executable, kept, tuple(records), questions, tuple(plans), form, code_of, target)
+    return BuiltKernels(executable, kept, tuple(records), questions, tuple(plans), form, code_of, target)
 
 
 def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compiled]:
@@ -262,7 +262,7 @@ def build_run(
     Raises:
         RunError: There is no run, or a file in ``kernels`` is not ours or may not be replaced.
     """
-    with orderly("what is finished stays; the same command builds the rest"), writing(root):
+    with keep_results_on_stop("what is finished stays; the same command builds the rest"), lock_directory(root):
         tell = step or (lambda what, done, total: None)
         return _build_run(root, count, archs, tell, force=force, other_forms=other_forms)
 
@@ -279,7 +279,7 @@ def _build_run(
     program, target_name, candidates = candidates_of(root)
     target = load_target(target_name)
     where = root / KERNELS
-    replaceable_kernels(where, force=force)
+    expect_replaceable_kernels(where, force=force)
     tried: list[tuple[str, str]] = []
     done: list[str] = []
     for name, read_graph in candidates:
@@ -289,7 +289,9 @@ def _build_run(
         try:
             graph = read_graph()
             own = not other_forms
-            built, said = (build(graph, program, target, archs), "") if own else _best(graph, program, target, archs)
+            built, said = (
+                (build(graph, program, target, archs), "") if own else _build_best_form(graph, program, target, archs)
+            )
         except KernelRefused as error:
             tried.append((name, str(error)))
             continue
@@ -303,7 +305,9 @@ def _build_run(
     return tried
 
 
-def _best(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str]) -> tuple[Built, str]:
+def _build_best_form(
+    graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str]
+) -> tuple[BuiltKernels, str]:
     """Return the kernels of the form with the best estimate that has any, and its name if it is not the own one.
 
     Raises:

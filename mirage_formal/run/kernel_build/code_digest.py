@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec
 
-from mirage_formal.device.compile import surroundings
+from mirage_formal.device.compile import compilation_environment_digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.executable import kernel_launch
 from mirage_formal.kernels.generate import NO_SCHEDULES, NONE_EARLY, generate
@@ -15,13 +15,13 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.records import KernelLaunch, Launch, ProductLaunch, sha256
 
 
-def text_digest(launches: Sequence[Launch], sources: Iterable[str]) -> str:
+def digest_of_text(launches: Sequence[Launch], sources: Iterable[str]) -> str:
     """Return a digest of launches, of their sources, and of the headers that these are compiled with."""
     bare = [msgspec.structs.replace(one, cubins={}) if isinstance(one, KernelLaunch) else one for one in launches]
-    return sha256(msgspec.json.encode([surroundings(sources), bare]))
+    return sha256(msgspec.json.encode([compilation_environment_digest(sources), bare]))
 
 
-def launch_digest(
+def digest_of_launches(
     graph: KernelGraph,
     target: Target,
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
@@ -32,7 +32,7 @@ def launch_digest(
     Raises:
         UnsupportedError: It has no kernels.
     """
-    from mirage_formal.kernels.cuda import emit
+    from mirage_formal.kernels.cuda import emit_cuda
 
     made = generate(graph, target, schedules, early)
     launches, names, texts = list[Launch](), iter(made.sources), list[str]()
@@ -40,9 +40,9 @@ def launch_digest(
         if isinstance(step, ProductLaunch):
             launches.append(step)
         else:
-            texts.append(emit(step.program))
+            texts.append(emit_cuda(step.program))
             launches.append(kernel_launch(step.program, step.operator, step.values, next(names), texts[-1], {}))
-    return text_digest(launches, texts)
+    return digest_of_text(launches, texts)
 
 
-__all__ = ["launch_digest", "text_digest"]
+__all__ = ["digest_of_launches", "digest_of_text"]

@@ -16,7 +16,7 @@ from mirage_formal.kernels.executable import Executable, workspace
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.kernel_build.build import KernelWarning, build
-from mirage_formal.run.kernel_build.values import Built
+from mirage_formal.run.kernel_build.values import BuiltKernels
 
 #: Target that kernels are planned for, by architecture. A device with less shared memory than its target refuses a
 #: kernel that needs more when it is loaded.
@@ -25,7 +25,7 @@ _TARGETS: Final = {"sm_90a": "h200", "sm_80": "a100"}
 _SMALLEST: Final = "rtx4090"
 
 
-def optimized(graph: KernelGraph) -> Optimized:
+def make_callable(graph: KernelGraph) -> Optimized:
     """Return a graph as a callable; its kernels are built at the first call on a GPU.
 
     Sound: the kernels are of the graph itself, or of its running-maximum form, which is proved equal to it; their
@@ -71,7 +71,7 @@ class CudaProgram:
     max_smem_size: int
     profiler_buf_size: int
     output_directives: tuple[dict[str, Any], ...]
-    built: Built
+    built: BuiltKernels
 
     def __getitem__(self, name: str) -> Any:
         """Return a field by its name."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mirage_formal.device.runs import DeviceRuns
 
 
-def compared(runs: DeviceRuns, seed: int = 0) -> NumericsRecord:
+def compare_with_float64(runs: DeviceRuns, seed: int = 0) -> NumericsRecord:
     """Compare the results of kernels on seeded inputs with float64 at every scale.
 
     Args:
@@ -47,7 +47,7 @@ def record_numerics(runs: DeviceRuns, directory: Path, seed: int = 0) -> Numeric
         RunError: The directory has no manifest.
         FormatError: A file is not the one that the manifest lists.
     """
-    record = compared(runs, seed)
+    record = compare_with_float64(runs, seed)
     write_numerics(directory, record)
     return record
 

@@ -15,11 +15,19 @@ from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, Factors
-from mirage_formal.kernels.post_search_rewrites.rewrite import rewritten as changed
+from mirage_formal.kernels.post_search_rewrites.rewrite import apply_rewrite as changed
 from mirage_formal.kernels.target import Target
-from mirage_formal.run.kernel_build.stable import Rewriting, Rewritten, Stable, as_it_is, rewritten, singly, stable
+from mirage_formal.run.kernel_build.stable import (
+    Rewriting,
+    Rewritten,
+    Stable,
+    identity_rewriting,
+    partition_by_operator,
+    rewrite_operators,
+    stabilize_proved,
+)
 from mirage_formal.run.kernel_build.values import MIXED
-from mirage_formal.run.kernel_build.vertical_fusion import JOINED, joined
+from mirage_formal.run.kernel_build.vertical_fusion import JOINED, fuse_vertically
 from mirage_formal.search.thread import fuse_threads
 
 #: The name of a candidate's own form.
@@ -52,7 +60,7 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
 
     The result is deterministic. Equal forms are listed once; a form without a proof is left out.
 
-    Sound: each has a proof, see ``run.kernel_build.stable.stable``.
+    Sound: each has a proof, see ``run.kernel_build.stable.stabilize_proved``.
 
     Args:
         candidate: A µGraph.
@@ -63,7 +71,7 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
     Raises:
         NotProved: Its own form has no proof.
     """
-    own = _own(candidate, target)
+    own = _own_form(candidate, target)
     found = {own.graph: own}
     known = {candidate}
     several = sum(isinstance(op, GraphDefined) for op in candidate.ops) > 1
@@ -71,18 +79,20 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
         if change.tiles and not several:
             continue  # a search has candidates of one kernel on other grids
         rewriting = _rewriting(change, target, slack)
-        before = rewritten(candidate, rewriting)
+        before = rewrite_operators(candidate, rewriting)
         # Known or slow forms need no proof.
-        if before.graph in known or _slow(change, _us(before.graph, target), slack * _us(candidate, target)):
+        if before.graph in known or _is_too_slow(
+            change, _estimated_us(before.graph, target), slack * _estimated_us(candidate, target)
+        ):
             continue
         known.add(before.graph)
         try:
-            one = _changed(candidate, change, rewriting, before, target)
+            one = _changed_form(candidate, change, rewriting, before, target)
         except MirageError:
             continue
-        if one.proof is not None and not _slow(change, one.us, slack * own.us):
+        if one.proof is not None and not _is_too_slow(change, one.us, slack * own.us):
             found.setdefault(one.graph, one)
-    if own.proof is None and not own.note and (made := joined(candidate, target)) is not None:
+    if own.proof is None and not own.note and (made := fuse_vertically(candidate, target)) is not None:
         one = _form(JOINED, made, target)
         if one.us <= slack * own.us:
             found.setdefault(one.graph, one)
@@ -93,7 +103,7 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
 def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SLACK) -> Form:
     """Return the form called ``name`` of a candidate, without making the others.
 
-    Sound: it has a proof, see ``run.kernel_build.stable.stable``.
+    Sound: it has a proof, see ``run.kernel_build.stable.stabilize_proved``.
 
     Args:
         candidate: A µGraph.
@@ -106,20 +116,20 @@ def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SL
         KeyError: There is none of that name.
     """
     if name == OWN:
-        return _own(candidate, target)
+        return _own_form(candidate, target)
     if name == JOINED:
-        if (made := joined(candidate, target)) is None:
+        if (made := fuse_vertically(candidate, target)) is None:
             raise KeyError(name)
         return _form(JOINED, made, target)
     change = {change.name: change for change in CHANGES}[name]
     rewriting = _rewriting(change, target, slack)
-    return _changed(candidate, change, rewriting, rewritten(candidate, rewriting), target)
+    return _changed_form(candidate, change, rewriting, rewrite_operators(candidate, rewriting), target)
 
 
-def mixed(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, slack: float = SLACK) -> Form:
+def mixed_form(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, slack: float = SLACK) -> Form:
     """Return the form in which operators are rewritten each in its own way.
 
-    Sound: it has a proof, see ``run.kernel_build.stable.stable``.
+    Sound: it has a proof, see ``run.kernel_build.stable.stabilize_proved``.
 
     Args:
         candidate: A µGraph.
@@ -133,7 +143,7 @@ def mixed(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, s
     """
     changes = {change.name: change for change in CHANGES}
     known: dict[KernelGraph, KernelGraph] = {}
-    for number, piece in enumerate(singly(candidate)):
+    for number, piece in enumerate(partition_by_operator(candidate)):
         change = changes[names.get(number, OWN)]
         known[piece.program] = changed(piece.program, change, target, slack) if number in names else piece.program
 
@@ -141,10 +151,10 @@ def mixed(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, s
         return known.get(graph, graph)
 
     name = ", ".join(f"{number} {what}" for number, what in sorted(names.items()))
-    return _form(f"{MIXED}{name}", stable(candidate, one), target, rewritten(candidate, one))
+    return _form(f"{MIXED}{name}", stabilize_proved(candidate, one), target, rewrite_operators(candidate, one))
 
 
-def parse(name: str) -> dict[int, str]:
+def parse_mixed_name(name: str) -> dict[int, str]:
     """Return the form of each operator from the name of a mixed form."""
     words = (part.split(" ", 1) for part in name.removeprefix(MIXED).split(", "))
     return {int(number): what for number, what in words}
@@ -162,31 +172,35 @@ def _rewriting(change: Change, target: Target, slack: float) -> Rewriting:
     return one
 
 
-def _own(candidate: KernelGraph, target: Target) -> Form:
-    return _form(OWN, stable(candidate), target, rewritten(candidate, as_it_is))
+def _own_form(candidate: KernelGraph, target: Target) -> Form:
+    return _form(OWN, stabilize_proved(candidate), target, rewrite_operators(candidate, identity_rewriting))
 
 
-def _changed(candidate: KernelGraph, change: Change, rewriting: Rewriting, before: Rewritten, target: Target) -> Form:
+def _changed_form(
+    candidate: KernelGraph, change: Change, rewriting: Rewriting, before: Rewritten, target: Target
+) -> Form:
     """Return the form of a change; ``before`` is the rewritten candidate without running maxima."""
     return replace(
-        _form(change.name, stable(candidate, rewriting), target, before), grids=change.grids, tiles=change.tiles > 0
+        _form(change.name, stabilize_proved(candidate, rewriting), target, before),
+        grids=change.grids,
+        tiles=change.tiles > 0,
     )
 
 
 def _form(name: str, made: Stable, target: Target, before: Rewritten | None = None) -> Form:
-    us = _us(made.graph, target)
+    us = _estimated_us(made.graph, target)
     same = before is not None and len(before.sources) == len(made.graph.ops)
     sources = before.sources if before is not None and same else ()
     return Form(made.graph, made.proof, made.conditions, made.added, made.note, name=name, us=us, sources=sources)
 
 
-def _slow(change: Change, us: float, most: float) -> bool:
+def _is_too_slow(change: Change, us: float, most: float) -> bool:
     """Return whether an estimate exceeds ``most``; never for ``Factors.BEHIND``, which the model overestimates."""
     return us > most and change != Change(Factors.BEHIND)
 
 
-def _us(graph: KernelGraph, target: Target) -> float:
+def _estimated_us(graph: KernelGraph, target: Target) -> float:
     return estimate(fuse_threads(graph), target).us
 
 
-__all__ = ["MIXED", "OWN", "SLACK", "Form", "form", "forms", "mixed", "parse"]
+__all__ = ["MIXED", "OWN", "SLACK", "Form", "form", "forms", "mixed_form", "parse_mixed_name"]

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.errors import GraphError, RunError, UnsupportedError
-from mirage_formal.frontend.arguments import fail, ignore
+from mirage_formal.frontend.arguments import error_at_user_line, warn_ignored
 from mirage_formal.frontend.builder import KernelBuilder
-from mirage_formal.frontend.mirage_api.table import refusal
+from mirage_formal.frontend.mirage_api.table import refusal_error
 from mirage_formal.graph.graph import KernelGraph
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ def generate_cuda_program(
     """
     if not isinstance(graph, KernelBuilder | KernelGraph):
         text = f"generate_cuda_program: expected a kernel graph, got {type(graph).__name__}"
-        raise fail(GraphError, text, "give the graph itself, or result.graph for a result")
-    code_options("generate_cuda_program", more, ())
+        raise error_at_user_line(GraphError, text, "give the graph itself, or result.graph for a result")
+    check_code_options("generate_cuda_program", more, ())
     from mirage_formal.run.kernel_build.compile_unsearched import cuda_program
 
     program = graph.freeze() if isinstance(graph, KernelBuilder) else graph
@@ -71,7 +71,7 @@ def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: in
     """
     if not isinstance(graph, KernelBuilder | KernelGraph):
         text = f"generate_triton_program: expected a kernel graph, got {type(graph).__name__}"
-        raise fail(GraphError, text, "give the graph itself, or result.graph for a result")
+        raise error_at_user_line(GraphError, text, "give the graph itself, or result.graph for a result")
     from mirage_formal.run.kernel_build.compile_unsearched import target_of
     from mirage_formal.run.kernel_build.triton.program import triton_program
 
@@ -79,7 +79,7 @@ def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: in
     return triton_program(program, program, target_of("sm_90a" if target_cc == 90 else f"sm_{target_cc}"))
 
 
-def code_options(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+def check_code_options(where: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
     """Check the options of the reference system's code generator: refuse some, warn about others.
 
     Args:
@@ -92,17 +92,17 @@ def code_options(where: str, given: Mapping[str, Any], known: Sequence[str]) -> 
     """
     for name, value in given.items():
         if name == "profiling" and value:
-            raise refusal("compile(profiling)", f"{where}: expected profiling=False, got {value!r}")
+            raise refusal_error("compile(profiling)", f"{where}: expected profiling=False, got {value!r}")
         if name == "rank":
-            raise refusal("compile(rank)", f"{where}: expected no rank, got {value!r}")
+            raise refusal_error("compile(rank)", f"{where}: expected no rank, got {value!r}")
         if name not in (*known, "profiling", *_CODE_OPTIONS):
             hint = f"the options are {', '.join((*known, 'profiling', *_CODE_OPTIONS))}"
-            raise fail(UnsupportedError, f"{where}: no option is called {name}", hint)
+            raise error_at_user_line(UnsupportedError, f"{where}: no option is called {name}", hint)
         if name in (*_CODE_OPTIONS, "async_") and not (value is None or value is False or value == -1):
-            ignore(f"{where} option {name}")
+            warn_ignored(f"{where} option {name}")
 
 
-def written(file_name: str | PathLike[str], ending: str, text: str) -> None:
+def write_text(file_name: str | PathLike[str], ending: str, text: str) -> None:
     """Write a text to a file.
 
     Args:
@@ -119,4 +119,4 @@ def written(file_name: str | PathLike[str], ending: str, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         what = f"expected a file that can be written, got {path}: {error.strerror}"
-        raise fail(RunError, what, "check the path") from None
+        raise error_at_user_line(RunError, what, "check the path") from None

@@ -15,7 +15,7 @@ import msgspec
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.kernels.executable import save
-from mirage_formal.kernels.program.serialization import programs_text
+from mirage_formal.kernels.program.serialization import encode_programs
 from mirage_formal.records import (
     MANIFEST_FILE,
     OBLIGATIONS_FILE,
@@ -34,11 +34,11 @@ from mirage_formal.records import (
     sealed,
     sha256,
 )
-from mirage_formal.run.kernel_build.values import Built
+from mirage_formal.run.kernel_build.values import BuiltKernels
 from mirage_formal.run.run_directory.directory import KERNELS_OF_ONE, remove, survey
 
 
-def save_built(built: Built, directory: Path) -> None:
+def save_built(built: BuiltKernels, directory: Path) -> None:
     """Write kernels to a directory; earlier kernels there are removed, with their GPU results.
 
     Raises:
@@ -77,13 +77,13 @@ def _replace(directory: Path, make: Callable[[Path], object]) -> None:
         raise
 
 
-def _write(built: Built, building: Path) -> None:
+def _write(built: BuiltKernels, building: Path) -> None:
     if built.stable.proof is not None:
         (building / STABILIZED_FILE).write_text(to_json(built.stable.graph), encoding="utf-8")
         (building / STABILIZED_PROOF_FILE).write_bytes(built.stable.proof)
     (building / OBLIGATIONS_FILE).write_bytes(b"".join(map(line, built.obligations)))
     (building / QUESTIONS_FILE).write_bytes(pack_texts(built.questions))
-    (building / PROGRAMS_FILE).write_bytes(programs_text(tuple(built.programs.values())))
+    (building / PROGRAMS_FILE).write_bytes(encode_programs(tuple(built.programs.values())))
     (building / PLAN_FILE).write_bytes(pretty(PlanRecord(kernels=built.plans)))
     save(built.executable, building)
     manifest = KernelManifestRecord(

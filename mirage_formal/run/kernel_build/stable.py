@@ -8,13 +8,13 @@ from functools import lru_cache
 
 import msgspec
 
-from mirage_formal.check.partitioning.parts import Other, Piece, composed, partition, replace_parts, taken_out
+from mirage_formal.check.partitioning.parts import Other, Piece, compose, extract_operators, partition, replace_parts
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.online_softmax.rewrite_groups import Together, runs
+from mirage_formal.kernels.online_softmax.rewrite_groups import Together, group_operators
 from mirage_formal.kernels.online_softmax.stabilize import NotStable
 from mirage_formal.records import FormPartRecord, FormRecord, ProvedRecord, line
 
@@ -49,12 +49,12 @@ class Stable:
     note: str = ""
 
 
-def as_it_is(graph: KernelGraph) -> KernelGraph:
+def identity_rewriting(graph: KernelGraph) -> KernelGraph:
     """Return the graph unchanged; the identity rewriting."""
     return graph
 
 
-def stable(graph: KernelGraph, rewriting: Rewriting = as_it_is) -> Stable:
+def stabilize_proved(graph: KernelGraph, rewriting: Rewriting = identity_rewriting) -> Stable:
     """Return the form of a µGraph in which no summed exponential overflows, if there is one.
 
     Sound: a µGraph other than the given one is returned only if it is the given one with others in the places of parts,
@@ -71,13 +71,13 @@ def stable(graph: KernelGraph, rewriting: Rewriting = as_it_is) -> Stable:
     parts, note = _parts(graph, rewriting)
     if all(other is None for _, other in parts):
         return Stable(graph, note=note)
-    return assemble(graph, parts, note)
+    return assemble_proved_parts(graph, parts, note)
 
 
-def assemble(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stable:
+def assemble_proved_parts(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stable:
     """Return the form of a µGraph in which some parts are replaced, with its proof.
 
-    Sound: see ``stable``; nothing rests on where the parts come from.
+    Sound: see ``stabilize_proved``; nothing rests on where the parts come from.
 
     Args:
         graph: The µGraph.
@@ -87,7 +87,7 @@ def assemble(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stab
     Raises:
         NotProved: A proof is refused, or says too little.
     """
-    from mirage_formal.claims.counterexamples.definedness import unmet  # loads numerical packages
+    from mirage_formal.claims.counterexamples.definedness import check_conditions  # loads numerical packages
 
     try:
         shown = replace_parts(graph, parts)
@@ -95,10 +95,10 @@ def assemble(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stab
         at = f"{error.where}: " if error.where else ""
         raise NotProved(f"the checker refuses the proof: {at}{error.what}", where="form") from error
     for obligation in shown.obligations:
-        if answers := _answers(obligation.text):
+        if answers := _solver_complaint(obligation.text):
             what = f"digits {obligation.extents}, {obligation.lemma}: expected unsat from both solvers, got {answers}"
             raise NotProved(what, where="form")
-    never = unmet(graph, shown.graph, shown.doubtful)
+    never = check_conditions(graph, shown.graph, shown.doubtful)
     if never is not None:
         raise NotProved(f"expected an input at which it is defined: {never.reason}", where="form")
     return Stable(shown.graph, _record(graph, parts), shown.conditions, shown.added, note)
@@ -110,10 +110,10 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
     Raises:
         NotProved: A part has a form, but no proof.
     """
-    from mirage_formal.kernels.online_softmax.stabilize import stabilize, stabilized
+    from mirage_formal.kernels.online_softmax.stabilize import stabilize, stabilize_with_groups
 
-    other = rewritten(graph, rewriting)
-    found = stabilized(other.graph)
+    other = rewrite_operators(graph, rewriting)
+    found = stabilize_with_groups(other.graph)
     note = f"no running maximum: {found.reason}" if isinstance(found, NotStable) else ""
     together, stabilizing = Together(len(graph.ops)), set[int]()
     for run in () if isinstance(found, NotStable) else found.runs:
@@ -122,33 +122,33 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
             together.join(numbers)
             stabilizing |= numbers
     parts: list[_Part] = []
-    order = runs(graph, together, other.changed | stabilizing)
+    order = group_operators(graph, together, other.changed | stabilizing)
     for run, piece in zip(order, partition(graph, [run.operators for run in order]), strict=True):
         if not run.changed:
             parts.append((run.operators, None))
             continue
-        form = before = rewritten(piece.program, rewriting).graph
+        form = before = rewrite_operators(piece.program, rewriting).graph
         if not stabilizing.isdisjoint(run.operators):
             after = stabilize(before)
             if isinstance(after, NotStable) or after == before:
                 # Less is known of a part's inputs inside the part, so the whole µGraph is tried as one part.
-                return _whole(graph, rewriting)
+                return _whole_as_part(graph, rewriting)
             form = after
-        parts.append((run.operators, proved(piece, form)))
+        parts.append((run.operators, prove_form(piece, form)))
     return parts, note
 
 
-def _whole(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
+def _whole_as_part(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
     """Return the same as ``_parts``, with the µGraph as one part."""
     from mirage_formal.kernels.online_softmax.stabilize import stabilize
 
-    whole = taken_out(graph, range(len(graph.ops)))
-    before = rewritten(whole.program, rewriting).graph
+    whole = extract_operators(graph, range(len(graph.ops)))
+    before = rewrite_operators(whole.program, rewriting).graph
     form = stabilize(before)
     if isinstance(form, NotStable):
         # Parts of the rewritten µGraph would need other inputs; the caller has the µGraph itself.
         return [], f"no running maximum: {form.reason}"
-    return [(tuple(range(len(graph.ops))), proved(whole, form))], ""
+    return [(tuple(range(len(graph.ops))), prove_form(whole, form))], ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,27 +166,27 @@ class Rewritten:
     changed: frozenset[int]
 
 
-def rewritten(graph: KernelGraph, rewriting: Rewriting) -> Rewritten:
+def rewrite_operators(graph: KernelGraph, rewriting: Rewriting) -> Rewritten:
     """Rewrite each operator of a µGraph by itself.
 
-    Sound: nothing rests on it, see ``stable``.
+    Sound: nothing rests on it, see ``stabilize_proved``.
     """
-    if rewriting is as_it_is:
+    if rewriting is identity_rewriting:
         return Rewritten(graph, tuple(range(len(graph.ops))), frozenset())
-    pieces = singly(graph)
+    pieces = partition_by_operator(graph)
     graphs = [rewriting(piece.program) for piece in pieces]
     changed = frozenset(n for n, piece in enumerate(pieces) if graphs[n] != piece.program)
     sources = tuple(n for n, one in enumerate(graphs) for _ in one.ops)
-    return Rewritten(composed(graph, pieces, graphs), sources, changed)
+    return Rewritten(compose(graph, pieces, graphs), sources, changed)
 
 
 @lru_cache(maxsize=256)
-def singly(graph: KernelGraph) -> tuple[Piece, ...]:
+def partition_by_operator(graph: KernelGraph) -> tuple[Piece, ...]:
     """Partition a graph into parts of one operator each."""
     return partition(graph, [[n] for n in range(len(graph.ops))])
 
 
-def proved(piece: Piece, form: KernelGraph) -> Other:
+def prove_form(piece: Piece, form: KernelGraph) -> Other:
     """Return the form of a part with its proof.
 
     Raises:
@@ -217,7 +217,7 @@ def _record(graph: KernelGraph, parts: Sequence[_Part]) -> bytes:
 
 
 @lru_cache(maxsize=4096)
-def _answers(text: str) -> str:
+def _solver_complaint(text: str) -> str:
     """Return the solvers' answers to an obligation, or "" if both say unsat."""
     from mirage_formal.logic.script import parse
     from mirage_formal.logic.session import discharge
@@ -233,10 +233,10 @@ __all__ = [
     "Rewriting",
     "Rewritten",
     "Stable",
-    "as_it_is",
-    "assemble",
-    "proved",
-    "rewritten",
-    "singly",
-    "stable",
+    "assemble_proved_parts",
+    "identity_rewriting",
+    "partition_by_operator",
+    "prove_form",
+    "rewrite_operators",
+    "stabilize_proved",
 ]

@@ -26,7 +26,7 @@ class KernelRefused(MirageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Built:
+class BuiltKernels:
     """The built kernels of a candidate.
 
     Attributes:

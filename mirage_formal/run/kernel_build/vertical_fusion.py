@@ -12,23 +12,24 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Final
 
-from mirage_formal.check.partitioning.parts import Other, partition, taken_out
+from mirage_formal.check.partitioning.parts import Other, extract_operators, partition
 from mirage_formal.graph.edit import inline_blocks
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, numbered
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.online_softmax.rewrite_groups import Together, runs
+from mirage_formal.kernels.online_softmax.rewrite_groups import Together, group_operators
 from mirage_formal.kernels.target import Target
-from mirage_formal.run.kernel_build.stable import NotProved, Stable, assemble, proved
+from mirage_formal.run.kernel_build.stable import NotProved, Stable, assemble_proved_parts, prove_form
 from mirage_formal.search.horizontal_fusion.union import Piece, permute_grid, united_graph
 
 #: The name of the form.
 JOINED: Final = "joined"
 
 
-def joined(graph: KernelGraph, target: Target) -> Stable | None:
+def fuse_vertically(graph: KernelGraph, target: Target) -> Stable | None:
     """Return the µGraph with kernels fused where that is estimated to be faster; None if none is, or one has no proof.
 
-    Sound: each part that changes has a proof that it equals what it was, see ``run.kernel_build.stable.assemble``.
+    Sound: each part that changes has a proof that it equals what it was, see
+    ``run.kernel_build.stable.assemble_proved_parts``.
 
     Args:
         graph: A µGraph without sums of exponentials that need a maximum.
@@ -40,20 +41,20 @@ def joined(graph: KernelGraph, target: Target) -> Stable | None:
     together = Together(len(graph.ops))
     for group in groups:
         together.join(group)
-    order = runs(graph, together, {n for group in groups for n in group})
+    order = group_operators(graph, together, {n for group in groups for n in group})
     parts: list[tuple[tuple[int, ...], Other | None]] = []
     try:
         for run, piece in zip(order, partition(graph, [run.operators for run in order]), strict=True):
-            form = _one(piece.program, target) if run.changed else None
-            parts.append((run.operators, None if form is None else proved(piece, form)))
-        return assemble(graph, parts)
+            form = _fuse_group(piece.program, target) if run.changed else None
+            parts.append((run.operators, None if form is None else prove_form(piece, form)))
+        return assemble_proved_parts(graph, parts)
     except NotProved:
         return None
 
 
 def _groups(graph: KernelGraph, target: Target) -> Iterator[tuple[int, ...]]:
     """Yield disjoint groups of kernels that can be fused: a consumer, and the producers that only it reads."""
-    firsts = [first for first, _ in numbered(len(graph.inputs), graph.ops)]
+    firsts = [first for first, _ in enumerate_results(len(graph.inputs), graph.ops)]
     readers: dict[int, set[int]] = {}
     for at, op in enumerate(graph.ops):
         for tensor in op.operands:
@@ -67,14 +68,14 @@ def _groups(graph: KernelGraph, target: Target) -> Iterator[tuple[int, ...]]:
             if before in used or not isinstance(other, GraphDefined) or other.results > 1 or not alone:
                 continue
             tried = tuple(sorted({*group, before}))
-            if _one(taken_out(graph, tried).program, target) is not None:
+            if _fuse_group(extract_operators(graph, tried).program, target) is not None:
                 group = tried
         if len(group) > 1:
             used.update(group)
             yield group
 
 
-def _one(graph: KernelGraph, target: Target) -> KernelGraph | None:
+def _fuse_group(graph: KernelGraph, target: Target) -> KernelGraph | None:
     """Return a graph whose last kernel reads all others as one kernel; None if that is impossible or not faster."""
     count = len(graph.inputs)
     pieces = [
@@ -96,4 +97,4 @@ def _one(graph: KernelGraph, target: Target) -> KernelGraph | None:
     return None if best is None or us >= estimate(graph, target).us else best
 
 
-__all__ = ["JOINED", "joined"]
+__all__ = ["JOINED", "fuse_vertically"]

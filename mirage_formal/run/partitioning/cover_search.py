@@ -21,12 +21,20 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
-from mirage_formal.guard import orderly
+from mirage_formal.guard import keep_results_on_stop
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.records import SUMMARY_FILE, UnitRecord, read, sealed, sha256, write_atomic
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run.driver import About, run, workers_of
-from mirage_formal.run.partitioning.covers import Cover, WholePart, cover, cover_record, offers, replace_part, reported
+from mirage_formal.run.driver import About, open_executor, run
+from mirage_formal.run.partitioning.covers import (
+    Cover,
+    WholePart,
+    cover_record,
+    make_cover,
+    offers_of_part,
+    replace_part,
+    select_covers,
+)
 from mirage_formal.run.partitioning.merging import Merger
 from mirage_formal.run.partitioning.partition import (
     Offers,
@@ -35,19 +43,19 @@ from mirage_formal.run.partitioning.partition import (
     PartLimits,
     Price,
     floor_us,
-    one_by_one,
+    is_single_kernel_best,
     partition,
     partitions,
 )
-from mirage_formal.run.partitioning.spaces import part_config, part_kernels, takes
-from mirage_formal.run.partitioning.store import drop_others, earlier_search, number_of, open_whole
-from mirage_formal.run.progress import Watch, silent
+from mirage_formal.run.partitioning.spaces import is_searchable, part_config, part_kernels
+from mirage_formal.run.partitioning.store import earlier_search, number_of, open_cover_directory, remove_unused_searches
+from mirage_formal.run.progress import Watch, ignore_progress
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
-from mirage_formal.run.run_directory.lock import writing
-from mirage_formal.run.settings import Job, Settings, identity, make_job, readable
-from mirage_formal.search.horizontal_fusion.slices import taken_out
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
+from mirage_formal.run.run_directory.lock import lock_directory
+from mirage_formal.run.settings import Job, Settings, escape_undecodable, identity, make_job
+from mirage_formal.search.horizontal_fusion.slices import extract_subgraph
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.workers.dispatch import Executor
 
@@ -113,7 +121,7 @@ class WholeReport:
         return tuple(unit for report in self.searches for unit in report.failed)
 
 
-def run_whole(
+def search_covers(
     program: KernelGraph, settings: Settings, out: Path, *, tried: bool = False, **about: Unpack[About]
 ) -> WholeReport:
     """Cut a program into subgraphs, search each distinct one, and write covers of the program to ``out``.
@@ -137,19 +145,19 @@ def run_whole(
     """
     settings = replace(settings, keep=settings.keep or KEEP)
     job = make_job(program, settings)
-    with orderly(), writing(out):
-        open_whole(
+    with keep_results_on_stop(), lock_directory(out):
+        open_cover_directory(
             out,
-            settings.config and readable(settings.config),
+            settings.config and escape_undecodable(settings.config),
             identity(job),
             resume=settings.resume,
             force=settings.force,
         )
-        with workers_of(settings, about, out) as workers:
-            return _Whole(job, settings, out, about, workers, tried=tried).report()
+        with open_executor(settings, about, out) as workers:
+            return _CoverSearch(job, settings, out, about, workers, tried=tried).report()
 
 
-class _Whole:
+class _CoverSearch:
     def __init__(
         self,
         job: Job,
@@ -178,7 +186,7 @@ class _Whole:
         self.root = root
         self.name = about.get("name", "program")
         self.source = about.get("source", "")
-        self.watch = about.get("watch", silent)
+        self.watch = about.get("watch", ignore_progress)
         self.workers = workers
         self.tried = tried
         if tried:  # a part that differs from it in views only is not searched either
@@ -193,9 +201,9 @@ class _Whole:
             record = self._write((), "interrupted")
             return WholeReport(record, (), (), self._filled(stopped), self.root, self._searches(), self.limited)
         unfused = estimate(self.program, self.target).us
-        covers = reported((cover(self.program, parts, self.target) for parts in self._covers()), unfused)
+        covers = select_covers((make_cover(self.program, parts, self.target) for parts in self._covers()), unfused)
         record = self._write(covers, self.status)
-        drop_others(self.root, self._runs(), [one.graph_digest for one in record.covers])
+        remove_unused_searches(self.root, self._runs(), [one.graph_digest for one in record.covers])
         results = self._results(covers, record)
         return WholeReport(record, results, covers, covers[0].parts, self.root, self._searches(), self.limited)
 
@@ -237,7 +245,7 @@ class _Whole:
                 if self.status == "interrupted":
                     return cut
                 if report is not None:
-                    found = offers(part.program, report, self.target)
+                    found = offers_of_part(part.program, report, self.target)
                     self.known[part.program] = self.alike[self._look(part.program)] = found
             if not fresh:
                 break
@@ -299,7 +307,7 @@ class _Whole:
         if (part, cuts) not in self.floors:  # every round asks for the same sets of operators
             whole = self.tried and len(part.ops) == len(self.program.ops)
             most = self.job.space.max_block_inputs
-            searched = not whole and takes(part, self.job, self.settings) and not self._too_wide(part, most)
+            searched = not whole and is_searchable(part, self.job, self.settings) and not self._too_wide(part, most)
             self.floors[part, cuts] = floor_us(part, self.target, most, cuts=cuts) if searched else None
         us = self.floors[part, cuts]
         if us is None or not self.alike or (found := self.alike.get(self._look(part))) is None:
@@ -312,8 +320,8 @@ class _Whole:
         Sound: such a search finds nothing. Kernels that are put together read more, see ``part_kernels``.
         """
         plain = preprocess(part).program
-        wide = len(plain.inputs) > most and len(plain.outputs) == 1 and not is_mirrored(plain)
-        return wide and not self.settings.narrowed and one_by_one(part, self.target)
+        wide = len(plain.inputs) > most and len(plain.outputs) == 1 and not is_fusible(plain)
+        return wide and not self.settings.narrowed and is_single_kernel_best(part, self.target)
 
     def _look(self, part: KernelGraph) -> KernelGraph:
         """Return the graph that a part's search looks for: inputs named in order of first use, with default strides."""
@@ -321,7 +329,7 @@ class _Whole:
             program = preprocess(part).program
             if program.ops:
                 every = range(len(program.ops))
-                program = taken_out(program, kernel_types(program), every, program.outputs)[0]
+                program = extract_subgraph(program, kernel_types(program), every, program.outputs)[0]
             inputs = tuple(replace(given, strides=row_major(given.tensor.shape)) for given in program.inputs)
             self.sought[part] = replace(program, inputs=inputs)
         return self.sought[part]
@@ -379,7 +387,7 @@ class _Whole:
             max_states=self.job.space.max_states,
             longer=not self.settings.narrowed,
             max_kernel_ops=part_kernels(
-                part.program, self.settings, single=self.single or one_by_one(part.program, self.target)
+                part.program, self.settings, single=self.single or is_single_kernel_best(part.program, self.target)
             ),
             part=not self.settings.narrowed,
         )
@@ -397,8 +405,8 @@ class _Whole:
     def _write(self, covers: Sequence[Cover], status: Status) -> WholeRecord:
         record = WholeRecord(
             program=self.name,
-            source=readable(self.source),
-            config=self.settings.config and readable(self.settings.config),
+            source=escape_undecodable(self.source),
+            config=self.settings.config and escape_undecodable(self.settings.config),
             identity=self.identity,
             graph_of_program=embed(self.program),
             status=status,
@@ -442,4 +450,4 @@ def _no_search(part: KernelGraph) -> None:
     """Return no price for any part, so that every operator stays as it is."""
 
 
-__all__ = ["KEEP", "NO_TIME_S", "WholeReport", "run_whole"]
+__all__ = ["KEEP", "NO_TIME_S", "WholeReport", "search_covers"]

@@ -18,7 +18,7 @@ from mirage_formal.records import CANDIDATES
 from mirage_formal.records.partition import CoverRecord, PartRecord
 from mirage_formal.run.partitioning.partition import Offers, Part
 from mirage_formal.run.partitioning.stitch import stitch
-from mirage_formal.run.ranking import library_products, one_by_one
+from mirage_formal.run.ranking import is_unfused, uses_library_products_only
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
 
@@ -65,7 +65,7 @@ class Cover:
     kernels: int
 
 
-def cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Target) -> Cover:
+def make_cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Target) -> Cover:
     """Stitch the replacements of a program's subgraphs to a cover.
 
     Sound: see ``stitched``.
@@ -74,7 +74,7 @@ def cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Target) ->
     return Cover(parts, graph, estimate(graph, target).us, kernel_count(graph))
 
 
-def offers(part: KernelGraph, report: Report, target: Target) -> Offers:
+def offers_of_part(part: KernelGraph, report: Report, target: Target) -> Offers:
     """Return, for each number of kernels, the least cost of a proved candidate that the search found for a subgraph.
 
     A subgraph of one operator may keep it. So may a subgraph whose search had a failed unit or ran out of time, because
@@ -82,7 +82,7 @@ def offers(part: KernelGraph, report: Report, target: Target) -> Offers:
     partitions.
     """
     found: dict[int, float] = {}
-    for result in proved(report):
+    for result in proved_results(report):
         kernels = kernel_count(result.graph)
         found[kernels] = min(result.cost, found.get(kernels, result.cost))
     if len(part.ops) == 1 or report.summary.status != "complete" or report.failed:
@@ -91,7 +91,7 @@ def offers(part: KernelGraph, report: Report, target: Target) -> Offers:
     return tuple(sorted(found.items()))
 
 
-def proved(report: Report) -> list[Result]:
+def proved_results(report: Report) -> list[Result]:
     """Return the proved candidates of a run."""
     return [result for result in report.results if isinstance(result.verdict, Equivalent)]
 
@@ -102,7 +102,8 @@ def replace_part(program: KernelGraph, part: Part, report: Report | None, target
     If the subgraph has a required number of kernels, only replacements with that number count, if there are any.
     """
     choices: list[tuple[float, int, Result | None, int]] = [
-        (result.cost, result.rank, result, kernel_count(result.graph)) for result in (proved(report) if report else ())
+        (result.cost, result.rank, result, kernel_count(result.graph))
+        for result in (proved_results(report) if report else ())
     ]
     last = 1 + len(choices)  # among equals a candidate wins
     choices.append((estimate(part.program, target).us, last, None, kernel_count(part.program)))
@@ -113,7 +114,7 @@ def replace_part(program: KernelGraph, part: Part, report: Report | None, target
     return WholePart(part, chosen.graph, chosen, report)
 
 
-def reported(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
+def select_covers(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
     """Return the covers to report, cheapest first; none is estimated above the unfused program.
 
     These are the Pareto front of cost and number of kernels and, if that is small, the cheapest of the others.
@@ -137,8 +138,8 @@ def reported(covers: Iterable[Cover], unfused_us: float) -> tuple[Cover, ...]:
             front.append(one)
     taken = front if len(front) <= _MOST else [*front[: _MOST - 1], front[-1]]
     kinds: tuple[Callable[[Cover], bool], ...] = (
-        lambda one: library_products(one.graph),
-        lambda one: one_by_one(one.graph),
+        lambda one: uses_library_products_only(one.graph),
+        lambda one: is_unfused(one.graph),
     )
     for kind in kinds:
         plain = next(filter(kind, ranked), None)
@@ -156,8 +157,8 @@ def cover_record(one: Cover, root: Path, target: Target) -> CoverRecord:
         graph_digest=digest(one.graph),
         kernels=one.kernels,
         estimated_us=one.us,
-        conditions=_numbered([part.conditions for part in parts]),
-        added=_numbered([part.added for part in parts]),
+        conditions=_number_conditions([part.conditions for part in parts]),
+        added=_number_conditions([part.added for part in parts]),
     )
 
 
@@ -186,9 +187,18 @@ def _part_record(one: WholePart, root: Path, target: Target) -> PartRecord:
     )
 
 
-def _numbered(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+def _number_conditions(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     """Return the side conditions of all subgraphs, each prefixed with its subgraph's number."""
     return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
 
 
-__all__ = ["Cover", "WholePart", "cover", "cover_record", "offers", "proved", "replace_part", "reported"]
+__all__ = [
+    "Cover",
+    "WholePart",
+    "cover_record",
+    "make_cover",
+    "offers_of_part",
+    "proved_results",
+    "replace_part",
+    "select_covers",
+]

@@ -27,8 +27,8 @@ from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target
 from mirage_formal.run.partitioning.partition import Offers, Part, Partition, PartLimits, Prices, extract
-from mirage_formal.search.horizontal_fusion.slices import slices
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
+from mirage_formal.search.horizontal_fusion.slices import backward_slices
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.search.preprocess import preprocess
 
 #: Most results of one subgraph.
@@ -76,14 +76,18 @@ class Merger:
                 part = self._part(frozenset().union(*group))
                 if part is None or not (offers := prices(part.program)):
                     continue
-                kernels, cost = _least(offers, kernel_us)
+                kernels, cost = _cheapest_offer(offers, kernel_us)
                 saved = sum(costs[key] for key in group) - cost
-                if saved > _LEAST and (best is None or saved > best[0]) and _convex(list(parts.values()), group):
+                if (
+                    saved > _LEAST
+                    and (best is None or saved > best[0])
+                    and _is_convex_group(list(parts.values()), group)
+                ):
                     best = saved, group, replace(part, kernels=kernels)
             if best is None:
                 own = {frozenset(part.operators) for part in cut.parts}
                 self._proposed |= dict.fromkeys(key for key in parts if key not in own)
-                return Partition(_ordered(list(parts.values())), cut.limited)
+                return Partition(_topological_order(list(parts.values())), cut.limited)
             saved, group, part = best
             costs[frozenset(part.operators)] = sum(costs[key] for key in group) - saved
             parts = {key: one for key, one in parts.items() if key not in group}
@@ -94,7 +98,7 @@ class Merger:
             return 0.0
         offers = prices(part.program) if part.searched else ()
         offers = tuple(one for one in offers if part.kernels in (None, one[0])) or offers
-        return _least(offers or ((1, estimate(part.program, self._target).us),), kernel_us)[1]
+        return _cheapest_offer(offers or ((1, estimate(part.program, self._target).us),), kernel_us)[1]
 
     def _is_view(self, part: Part) -> bool:
         return len(part.operators) == 1 and is_view(self._program, part.results[0])
@@ -144,18 +148,18 @@ class Merger:
         most = self._limits
         if len(part.ops) > _LONGEST * most.operators:
             return False
-        return is_mirrored(preprocess(part).program) or all(
+        return is_fusible(preprocess(part).program) or all(
             any(len(one.program.ops) <= most.operators and len(one.reads) <= most.inputs for one in ways)
-            for ways in slices(part)
+            for ways in backward_slices(part)
         )
 
 
-def _least(offers: Offers, kernel_us: float) -> tuple[int, float]:
+def _cheapest_offer(offers: Offers, kernel_us: float) -> tuple[int, float]:
     """Return the number of kernels and the cost of the cheapest offer."""
     return min(((kernels, us + kernels * kernel_us) for kernels, us in offers), key=lambda offer: (offer[1], offer[0]))
 
 
-def _convex(parts: Sequence[Part], group: Collection[frozenset[int]]) -> bool:
+def _is_convex_group(parts: Sequence[Part], group: Collection[frozenset[int]]) -> bool:
     """Return whether a group is convex: no subgraph outside both depends on a member and is needed by one."""
     inside = [frozenset(part.operators) in group for part in parts]
     behind = {tensor for part, own in zip(parts, inside, strict=True) if own for tensor in part.results}
@@ -169,7 +173,7 @@ def _convex(parts: Sequence[Part], group: Collection[frozenset[int]]) -> bool:
     return True
 
 
-def _ordered(parts: Sequence[Part]) -> tuple[Part, ...]:
+def _topological_order(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Return subgraphs in topological order; of those that are ready, the one with the smallest result is first."""
     left = sorted(parts, key=lambda part: part.results)
     missing = {tensor for part in parts for tensor in part.results}

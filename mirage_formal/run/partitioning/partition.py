@@ -32,9 +32,9 @@ from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target
-from mirage_formal.search.horizontal_fusion.slices import taken_out
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
-from mirage_formal.search.preprocess import shifts
+from mirage_formal.search.horizontal_fusion.slices import extract_subgraph
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
+from mirage_formal.search.preprocess import cancelling_maxima
 
 #: Most sets of operators enumerated for one root, smaller ones first; wide programs have very many.
 _MOST_SETS: Final = 4096
@@ -113,7 +113,7 @@ def extract(program: KernelGraph, operators: Sequence[int]) -> tuple[KernelGraph
     outside = (op.operands for number, op in enumerate(program.ops) if number not in inside)
     used = {i for operands in (*outside, program.outputs) for i in operands}
     results = tuple(base + number for number in operators if base + number in used) or (base + operators[-1],)
-    graph, reads = taken_out(program, kernel_types(program), operators, results)
+    graph, reads = extract_subgraph(program, kernel_types(program), operators, results)
     return graph, reads, results
 
 
@@ -138,7 +138,7 @@ def partition(
         us = price(part)
         return () if us is None else ((1, us),)
 
-    (found,) = _partitions(_Cutter(program, target, limits, offers, front=False, kernel_us=kernel_us))
+    (found,) = _partitions(_PartitionSolver(program, target, limits, offers, front=False, kernel_us=kernel_us))
     return found
 
 
@@ -158,15 +158,15 @@ def partitions(program: KernelGraph, target: Target, limits: PartLimits, prices:
         ProgramError: An operator is graph-defined.
         GraphError: The program is not well-formed.
     """
-    return _partitions(_Cutter(program, target, limits, prices, front=True))
+    return _partitions(_PartitionSolver(program, target, limits, prices, front=True))
 
 
-def _partitions(cutter: _Cutter) -> tuple[Partition, ...]:
+def _partitions(cutter: _PartitionSolver) -> tuple[Partition, ...]:
     return tuple(Partition(parts, len(cutter.limited)) for parts in list(cutter.partitions()))
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _PartChoice:
     """A subgraph with a given root, and the choices for the roots below it: a cover of all operators below the root.
 
     Attributes:
@@ -179,22 +179,22 @@ class _Choice:
     key: tuple[int, int]
     kernels: int
     part: Part
-    below: tuple[_Choice, ...]
+    below: tuple[_PartChoice, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Sum:
-    """Choices for several roots, with their summed cost and kernels; the attributes are as in ``_Choice``."""
+class _ChoiceSum:
+    """Choices for several roots, with their summed cost and kernels; the attributes are as in ``_PartChoice``."""
 
     key: tuple[int, int]
     kernels: int
-    below: tuple[_Choice, ...]
+    below: tuple[_PartChoice, ...]
 
 
-_C = TypeVar("_C", _Choice, _Sum)
+_C = TypeVar("_C", _PartChoice, _ChoiceSum)
 
 
-class _Cutter:
+class _PartitionSolver:
     def __init__(
         self,
         program: KernelGraph,
@@ -224,9 +224,9 @@ class _Cutter:
         self._shown = {output - self._base for output in program.outputs}
         self._end = len(program.ops)  # stands for the caller, who reads the outputs
         self._ends = self._post_dominators()
-        self._shifts = shifts(program)
+        self._shifts = cancelling_maxima(program)
         self.limited: set[int] = set()
-        self._best: dict[int, list[_Choice]] = {}
+        self._best: dict[int, list[_PartChoice]] = {}
         self._judged: dict[KernelGraph, tuple[bool, Offers]] = {}
 
     def partitions(self) -> Iterator[tuple[Part, ...]]:
@@ -253,12 +253,12 @@ class _Cutter:
                 found.append(choice)
         return found
 
-    def _together(self, roots: Sequence[int]) -> list[_Sum]:
+    def _together(self, roots: Sequence[int]) -> list[_ChoiceSum]:
         """Return the combined choices for all of several roots, reduced by ``_kept``."""
-        sums = [_Sum((0, 0), 0, ())]
+        sums = [_ChoiceSum((0, 0), 0, ())]
         for root in roots:
             sums = self._kept(
-                _Sum(
+                _ChoiceSum(
                     (one.key[0] + choice.key[0], one.key[1] + choice.key[1]),
                     one.kernels + choice.kernels,
                     (*one.below, choice),
@@ -286,10 +286,10 @@ class _Cutter:
             ends[number] = meet
         return ends
 
-    def _choices(self, root: int) -> Iterator[_Choice]:
+    def _choices(self, root: int) -> Iterator[_PartChoice]:
         for operators in self._sets(root):
             result = self._base + root
-            graph, reads = taken_out(self._program, self._types, operators, (result,))
+            graph, reads = extract_subgraph(self._program, self._types, operators, (result,))
             view = len(operators) == 1 and is_view(self._program, result)
             searched, offers = (False, ((0, 0.0),)) if view else self._judge(graph)
             if not offers:
@@ -300,7 +300,7 @@ class _Cutter:
                 for kernels, us in offers:
                     key = (one.key[0] + round(_NANOS * (us + kernels * self._kernel_us)), one.key[1] - 1)
                     own = replace(part, kernels=kernels) if self._front else part
-                    yield _Choice(key, one.kernels + kernels, own, one.below)
+                    yield _PartChoice(key, one.kernels + kernels, own, one.below)
 
     def _sets(self, root: int) -> list[tuple[int, ...]]:
         """Return the sets of operators whose only result used outside is the root's; smaller sets come first."""
@@ -346,7 +346,7 @@ def floor_us(part: KernelGraph, target: Target, most_inputs: int, *, cuts: bool 
     blocks, with the bandwidth and arithmetic of as many SMs; without ``cuts``, of one kernel at the rate of the device.
     """
     types, model = kernel_types(part), target.model
-    extra, crossing, fewest = _chained(part, types, target)
+    extra, crossing, fewest = _chained_product_costs(part, types, target)
     active = target.sms if fewest is None or not cuts else fewest
     rate = min(target.bandwidth_gbs * model.bandwidth_efficiency, active * model.sm_bandwidth_gbs) * 1e3
     traffic = sum(types[i].bytes for i in range(len(part.inputs))) + sum(types[i].bytes for i in part.outputs)
@@ -361,7 +361,7 @@ def floor_us(part: KernelGraph, target: Target, most_inputs: int, *, cuts: bool 
     return launches + (1 + later) * model.latency_us + busy
 
 
-def one_by_one(part: KernelGraph, target: Target) -> bool:
+def is_single_kernel_best(part: KernelGraph, target: Target) -> bool:
     """Return whether candidates with several kernels for a subgraph are no better than its own subgraphs, as expected.
 
     Several kernels can be better in three cases. The first is split-K partial sums, where few rows do not fill the
@@ -372,10 +372,10 @@ def one_by_one(part: KernelGraph, target: Target) -> bool:
     Sound: it decides which kernels are searched for a part, whose own parts are searched as well.
     """
     types = kernel_types(part)
-    if _chained(part, types, target)[0]:
+    if _chained_product_costs(part, types, target)[0]:
         return False
     if not any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in part.ops):
-        return is_mirrored(part) and not _few_rows(part, target)
+        return is_fusible(part) and not _few_rows(part, target)
     passed: set[int] = set()  # products, and results of such operators on them
     for number, op in enumerate(part.ops, len(part.inputs)):
         behind = not passed.isdisjoint(op.operands)
@@ -402,7 +402,7 @@ def _few_rows(part: KernelGraph, target: Target) -> bool:
     return False
 
 
-def _chained(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tuple[int, int, int | None]:
+def _chained_product_costs(part: KernelGraph, types: Sequence[DTensor], target: Target) -> tuple[int, int, int | None]:
     """Return the costs of a subgraph with chained matrix products (a product as operand of a product).
 
     Returns:

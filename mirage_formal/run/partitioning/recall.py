@@ -14,23 +14,23 @@ from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.target import Target
 from mirage_formal.records import confined, naming, sealed, write_atomic
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, WholeRecord
-from mirage_formal.run.driver import About, recall
+from mirage_formal.run.driver import About, write_stored_run
 from mirage_formal.run.partitioning.cover_search import WholeReport
 from mirage_formal.run.partitioning.covers import Cover, WholePart
 from mirage_formal.run.partitioning.partition import Part
-from mirage_formal.run.partitioning.store import open_whole
+from mirage_formal.run.partitioning.store import open_cover_directory
 from mirage_formal.run.result_cache.recall import Claim, Recalled
-from mirage_formal.run.result_cache.reports import move, results_of
+from mirage_formal.run.result_cache.reports import move_replay, results_of
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
-from mirage_formal.run.settings import Job, Settings, readable
+from mirage_formal.run.settings import Job, Settings, escape_undecodable
 from mirage_formal.store.entry import evidence_of
 
 if TYPE_CHECKING:
     from mirage_formal.store.replay import Replayed, Shown
 
 
-def recall_any(
+def write_stored_answer(
     found: Recalled, job: Job, settings: Settings, out: Path, **about: Unpack[About]
 ) -> Report | WholeReport:
     """Write a stored result to the directory ``out``, under the program name that the caller asks for.
@@ -39,18 +39,18 @@ def recall_any(
         RunError: The directory may not be used.
     """
     if not isinstance(found.replayed.record, WholeRecord):
-        return recall(found, job, settings, out, **about)
+        return write_stored_run(found, job, settings, out, **about)
     begin, earlier = time.monotonic(), found.replayed.record
-    open_whole(out, earlier.config, earlier.identity, resume=False, force=settings.force)
+    open_cover_directory(out, earlier.config, earlier.identity, resume=False, force=settings.force)
     for name, data in evidence_of(found.entry).items():
         path = confined(out, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with naming(path):
             path.write_bytes(data)
-    named = {"program": about.get("name", "program"), "source": readable(about.get("source", ""))}
+    named = {"program": about.get("name", "program"), "source": escape_undecodable(about.get("source", ""))}
     record = msgspec.structs.replace(earlier, **named, wall_s=round(time.monotonic() - begin, 3))
     write_atomic(out / WHOLE_FILE, sealed(record))
-    return whole_report(move(found.replayed, found.entry.evidence, out), record, out, job.target)
+    return whole_report(move_replay(found.replayed, found.entry.evidence, out), record, out, job.target)
 
 
 def whole_report(found: Replayed, record: WholeRecord, root: Path, target: Target) -> WholeReport:
@@ -101,7 +101,7 @@ def _cover(
     return Cover(tuple(chosen), shown.graph, record.estimated_us, record.kernels)
 
 
-def keep_any(claim: Claim, report: Report | WholeReport) -> None:
+def store_answer(claim: Claim, report: Report | WholeReport) -> None:
     """Write a result to the store, if the same call would return the same one.
 
     A result is not kept if it was interrupted, lost a worker or a task, or has no candidate.
@@ -114,4 +114,4 @@ def keep_any(claim: Claim, report: Report | WholeReport) -> None:
     claim.keep(report.directory, report.results, status)
 
 
-__all__ = ["keep_any", "recall_any", "whole_report"]
+__all__ = ["store_answer", "whole_report", "write_stored_answer"]

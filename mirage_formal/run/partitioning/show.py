@@ -21,8 +21,8 @@ from mirage_formal.run.partitioning.cover_search import WholeReport
 from mirage_formal.run.partitioning.covers import WholePart
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import display_path
-from mirage_formal.run.show import CONDITIONS, form, print_nothing, print_report, warnings
-from mirage_formal.terminal import plain
+from mirage_formal.run.show import CONDITIONS, describe_kernels, print_nothing, print_report, warnings
+from mirage_formal.terminal import escape_line
 
 #: Most characters of a line under the table.
 _LONG: Final = 1200
@@ -40,21 +40,23 @@ def print_any(report: Report | WholeReport, console: Console, nothing: NothingFo
 def print_whole(report: WholeReport, console: Console) -> None:
     """Print the best cover by subgraph, all covers, and warnings in bold red."""
     if report.covers:
-        title = Text(plain(f"{report.record.program}: {len(report.parts)} parts"))
+        title = Text(escape_line(f"{report.record.program}: {len(report.parts)} parts"))
         parts = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
         for column in ("part", "kernels", "est. us"):
             parts.add_column(column, justify="right", no_wrap=True)
         parts.add_column("operators")
         parts.add_column("in their place")
         for number, one in enumerate(report.parts, 1):
-            parts.add_row(*(Text(plain(cell)) for cell in _row(report.record.best.parts[number - 1], number, one)))
+            parts.add_row(
+                *(Text(escape_line(cell)) for cell in _row(report.record.best.parts[number - 1], number, one))
+            )
         console.print(parts)
         console.print(_covers(report.record))
     for text in notes(report):
-        console.print(plain(text, _LONG), markup=False, highlight=False, soft_wrap=True)
+        console.print(escape_line(text, _LONG), markup=False, highlight=False, soft_wrap=True)
     for run in report.searches:
         for text in warnings(run):
-            said = plain(f"{run.directory.name}: {text}", _LONG)
+            said = escape_line(f"{run.directory.name}: {text}", _LONG)
             console.print(said, style="bold red", markup=False, highlight=False)
 
 
@@ -76,7 +78,7 @@ def _row(part: PartRecord, number: int, one: WholePart) -> tuple[str, ...]:
     kinds = ", ".join(op.kind.value for op in one.part.program.ops if not isinstance(op, GraphDefined))
     found = "the same operators" + (": no candidate is better" if one.report is not None else "")
     if one.chosen is not None:
-        found = f"{one.chosen.digest[:12]}, equivalent: {form(one.graph)}"
+        found = f"{one.chosen.digest[:12]}, equivalent: {describe_kernels(one.graph)}"
     if one.view:
         return str(number), "0", "0.0", kinds, "a view: its elements lie in its operand"
     kernels = f"{part.kernels} of {part.unfused_kernels}"
@@ -101,7 +103,7 @@ def notes(report: WholeReport) -> list[str]:
         )
     if report.covers:
         best = record.best
-        moves = sum(kernel_count(one.graph) for one in parts if not one.view and _only_moves(one))
+        moves = sum(kernel_count(one.graph) for one in parts if not one.view and _is_data_movement(one))
         lines += [
             "verdict equivalent: each cover is proved equal to the program over the reals, part by part, for all "
             f"inputs on which its conditions hold, {len(best.conditions)} of the first ({CONDITIONS})",
@@ -112,7 +114,7 @@ def notes(report: WholeReport) -> list[str]:
     return [*lines, "est. us orders candidates; nothing was measured", f"evidence in {display_path(report.directory)}"]
 
 
-def _only_moves(one: WholePart) -> bool:
+def _is_data_movement(one: WholePart) -> bool:
     moves = {OpKind.RESHAPE, OpKind.TRANSPOSE}
     return one.chosen is None and all(isinstance(op, GraphDefined) or op.kind in moves for op in one.part.program.ops)
 

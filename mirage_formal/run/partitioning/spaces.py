@@ -10,7 +10,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.run.settings import Job, Settings, choose_config
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import SearchSpace, load_space
 
@@ -18,15 +18,17 @@ from mirage_formal.search.space import SearchSpace, load_space
 _MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
 
 
-def takes(part: KernelGraph, job: Job, settings: Settings) -> bool:
+def is_searchable(part: KernelGraph, job: Job, settings: Settings) -> bool:
     """Return whether a search takes a subgraph: its engine supports it, and its digest can be computed.
 
     Sound: a part that is refused stays as it is.
     """
     plain = preprocess(part).program
-    kinds = _kinds(plain)
-    listed = _operators(job.space) if settings.config is not None else _listed(part_config(part, settings))
-    if job.engine == "guided" and not settings.narrowed and is_mirrored(plain):
+    kinds = _operator_kinds(plain)
+    listed = (
+        _listed_operators(job.space) if settings.config is not None else _preset_operators(part_config(part, settings))
+    )
+    if job.engine == "guided" and not settings.narrowed and is_fusible(plain):
         return _has_digest(part)
     if job.engine == "exhaustive" and not kinds <= listed:
         return False
@@ -59,7 +61,11 @@ def part_config(part: KernelGraph, settings: Settings) -> str:
     config = settings.config or choose_config(preprocess(part).program)
     if config != "default" or settings.config is not None:
         return config
-    return "default" if _kinds(preprocess(part).program) & (_listed("default") - _listed("mlp")) else "mlp"
+    return (
+        "default"
+        if _operator_kinds(preprocess(part).program) & (_preset_operators("default") - _preset_operators("mlp"))
+        else "mlp"
+    )
 
 
 def part_kernels(part: KernelGraph, settings: Settings, *, single: bool) -> int | None:
@@ -74,29 +80,29 @@ def part_kernels(part: KernelGraph, settings: Settings, *, single: bool) -> int 
         settings: Settings of the user.
         single: Whether it was made by merging, or for a cover of few kernels.
     """
-    one = single or is_long(part, settings)
+    one = single or exceeds_one_kernel(part, settings)
     return 1 if one and settings.config is None and settings.max_kernel_ops is None else settings.max_kernel_ops
 
 
-def is_long(part: KernelGraph, settings: Settings) -> bool:
+def exceeds_one_kernel(part: KernelGraph, settings: Settings) -> bool:
     """Return whether a subgraph is too large for one kernel of its space, but its own operators can form one."""
     plain = preprocess(part).program
     most = settings.max_block_ops or load_space(part_config(part, settings)).max_block_ops
-    return len(plain.ops) + len(plain.outputs) > most and is_mirrored(plain)
+    return len(plain.ops) + len(plain.outputs) > most and is_fusible(plain)
 
 
-def _kinds(part: KernelGraph) -> set[OpKind]:
+def _operator_kinds(part: KernelGraph) -> set[OpKind]:
     return {op.kind for op in part.ops if not isinstance(op, GraphDefined)}
 
 
-def _operators(space: SearchSpace) -> frozenset[OpKind]:
+def _listed_operators(space: SearchSpace) -> frozenset[OpKind]:
     return frozenset({*space.kernel_ops, *space.block_ops})
 
 
 @lru_cache(maxsize=64)
-def _listed(preset: str) -> frozenset[OpKind]:
+def _preset_operators(preset: str) -> frozenset[OpKind]:
     """Return the operators that a preset lists."""
-    return _operators(load_space(preset))
+    return _listed_operators(load_space(preset))
 
 
-__all__ = ["is_long", "part_config", "part_kernels", "takes"]
+__all__ = ["exceeds_one_kernel", "is_searchable", "part_config", "part_kernels"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import renumber
-from mirage_formal.graph.graph import KernelGraph, KernelOp, numbered
+from mirage_formal.graph.graph import KernelGraph, KernelOp, enumerate_results
 from mirage_formal.run.partitioning.partition import Part
 
 
@@ -29,7 +29,7 @@ def stitch(program: KernelGraph, pieces: Sequence[tuple[Part, KernelGraph]]) -> 
     ops: list[KernelOp] = []
     for part, graph in pieces:
         place = [stands[tensor] for tensor in part.reads]
-        for first, op in numbered(len(graph.inputs), graph.ops):
+        for first, op in enumerate_results(len(graph.inputs), graph.ops):
             assert first == len(place)
             ops.append(renumber(op, place))
             place += range(count, count + op.results)

@@ -23,12 +23,14 @@ from mirage_formal.run.run_directory.directory import (
     drop_temporary,
     remove,
     survey,
-    tell_measured,
+    warn_of_removed_results,
 )
-from mirage_formal.run.run_directory.overwrite import make_way, refuse_foreign
+from mirage_formal.run.run_directory.overwrite import clear_earlier_search, refuse_foreign
 
 
-def open_whole(root: Path, config: str | None, identity: Identity, *, resume: bool, force: bool = False) -> None:
+def open_cover_directory(
+    root: Path, config: str | None, identity: Identity, *, resume: bool, force: bool = False
+) -> None:
     """Start a whole program's search in ``root``, or check that the one there can be resumed.
 
     With ``resume``, searches without a run.json, which a crash may have left, are removed and repeated.
@@ -41,23 +43,23 @@ def open_whole(root: Path, config: str | None, identity: Identity, *, resume: bo
         force: Whether files of an earlier search are replaced.
 
     Raises:
-        RunError: The directory is not empty and may not be used; see ``make_way``. With ``resume``, another program or
-            other options.
+        RunError: The directory is not empty and may not be used; see ``clear_earlier_search``. With ``resume``,
+            another program or other options.
     """
     if not resume:
-        make_way(root, force=force)
+        clear_earlier_search(root, force=force)
         return
-    _same(root, config, identity)
+    _expect_same_search(root, config, identity)
     refuse_foreign(survey(root, WHOLE))
     drop_temporary(root, WHOLE)
-    for path in _searches(root):
+    for path in _search_directories(root):
         if (path / RUN_FILE).is_file():
             drop_temporary(path, RUN)
         else:
             remove(path, RUN)
 
 
-def drop_others(root: Path, named: Collection[str], covers: Sequence[str]) -> None:
+def remove_unused_searches(root: Path, named: Collection[str], covers: Sequence[str]) -> None:
     """Remove searches that whole.json does not name and kernels of covers that it does not have.
 
     Earlier sessions have left these files.
@@ -67,15 +69,15 @@ def drop_others(root: Path, named: Collection[str], covers: Sequence[str]) -> No
         named: Directories of searches.
         covers: Digests of the covers, best first.
     """
-    for path in _searches(root):
+    for path in _search_directories(root):
         if f"{PARTS}/{path.name}" not in named:
-            tell_measured(survey(path, RUN), "a search that the whole no longer uses")
+            warn_of_removed_results(survey(path, RUN), "a search that the whole no longer uses")
             remove(path, RUN)
     kept = {cover_name(rank, digest) for rank, digest in enumerate(covers, 1)}
     place = root / KERNELS
     for path in sorted(place.iterdir()) if place.is_dir() else ():
         if path.name not in kept:
-            tell_measured(survey(path, KERNELS_OF_ONE), "kernels of a cover that is no longer reported")
+            warn_of_removed_results(survey(path, KERNELS_OF_ONE), "kernels of a cover that is no longer reported")
             remove(path, KERNELS_OF_ONE)
 
 
@@ -94,7 +96,7 @@ def earlier_search(root: Path, code: str, program: KernelGraph) -> Path | None:
     return None
 
 
-def _same(root: Path, config: str | None, identity: Identity) -> None:
+def _expect_same_search(root: Path, config: str | None, identity: Identity) -> None:
     """Refuse to resume a search with another program or other options."""
     path = root / WHOLE_FILE
     if not path.is_file():
@@ -111,10 +113,10 @@ def _same(root: Path, config: str | None, identity: Identity) -> None:
         raise RunError(what, where=str(path), hint="resume with the same program and options")
 
 
-def _searches(root: Path) -> list[Path]:
+def _search_directories(root: Path) -> list[Path]:
     """Return the directories of the subgraphs' searches."""
     place = root / PARTS
     return [path for path in survey(place, PART_SET).folders if path.parent == place]
 
 
-__all__ = ["drop_others", "earlier_search", "number_of", "open_whole"]
+__all__ = ["earlier_search", "number_of", "open_cover_directory", "remove_unused_searches"]

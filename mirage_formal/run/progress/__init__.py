@@ -64,5 +64,5 @@ class Progress:
 Watch = Callable[[Progress], None]
 
 
-def silent(progress: Progress) -> None:
+def ignore_progress(progress: Progress) -> None:
     """Ignore a progress event."""

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.progress.display import Display, facts
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 
 #: Most bars shown at once; earlier phases are removed.
 _BARS: Final = 6
@@ -30,7 +30,7 @@ class Bars(Display):
 
     def __init__(self, command: str, console: Console | None = None) -> None:
         super().__init__(command)
-        self._drawn = _Drawn(console or Console(stderr=True))
+        self._drawn = _BarsWithText(console or Console(stderr=True))
         self._tasks: dict[tuple[str, str], TaskID] = {}
 
     def __enter__(self) -> Self:
@@ -46,7 +46,7 @@ class Bars(Display):
         if key not in self._tasks:
             while len(self._tasks) >= _BARS:
                 self._drawn.remove_task(self._tasks.pop(next(iter(self._tasks))))
-            name = plain(event.phase if not event.task else f"{event.task}: {event.phase}", _NAME)
+            name = escape_line(event.phase if not event.task else f"{event.task}: {event.phase}", _NAME)
             self._tasks[key] = self._drawn.add_task(name, total=None, of="?", left=None)
         total = event.total or None  # None pulses: how much there is to do is not known
         self._drawn.facts = [*facts(event), event.remark]
@@ -54,7 +54,7 @@ class Bars(Display):
         self._drawn.update(self._tasks[key], total=total, completed=event.done, of=of, left=event.left_s)
 
 
-class _Left(ProgressColumn):
+class _TimeLeftColumn(ProgressColumn):
     """Column with the time left where it is known, and the elapsed time elsewhere."""
 
     def render(self, task: Task) -> Text:
@@ -71,7 +71,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class _Drawn(Progress):
+class _BarsWithText(Progress):
     """Progress bars with lines of text below them."""
 
     def __init__(self, console: Console) -> None:
@@ -79,14 +79,16 @@ class _Drawn(Progress):
         self._wide = min(_WIDTH, console.width)
         name = TextColumn("{task.description}", markup=False)
         done = TextColumn("{task.completed:,.0f}/{task.fields[of]}", markup=False)
-        super().__init__(name, BarColumn(12), done, _Left(), console=console, transient=True, refresh_per_second=4)
+        super().__init__(
+            name, BarColumn(12), done, _TimeLeftColumn(), console=console, transient=True, refresh_per_second=4
+        )
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield the bars and the lines of text."""
         yield from super().get_renderables()
         for text in self.facts:
             if text:
-                yield Text(plain(text, self._wide), no_wrap=True, overflow="ellipsis")
+                yield Text(escape_line(text, self._wide), no_wrap=True, overflow="ellipsis")
 
 
 __all__ = ["Bars"]

@@ -9,7 +9,7 @@ from typing import Final
 
 from mirage_formal.records import UnitRecord
 from mirage_formal.run.progress import Phase, Progress
-from mirage_formal.run.work import Standing
+from mirage_formal.run.work import UnitProgress
 
 #: Seconds over which the speed is averaged.
 RECENT_S: Final = 5.0
@@ -63,7 +63,9 @@ class Counts:
             self.digests.add(found.digest)
             self._best_us = found.estimated_us if self._best_us is None else min(self._best_us, found.estimated_us)
 
-    def progress(self, stage: tuple[Phase, int, int], live: Iterable[Standing], verified: tuple[int, int]) -> Progress:
+    def progress(
+        self, stage: tuple[Phase, int, int], live: Iterable[UnitProgress], verified: tuple[int, int]
+    ) -> Progress:
         """Return a snapshot of the run's progress.
 
         Args:
@@ -85,7 +87,7 @@ class Counts:
             pruned=sum(pruned.values()),
             candidates=len(self.digests),
             elapsed_s=now - self._begin,
-            recent_states_per_s=self._recent(now, states),
+            recent_states_per_s=self._recent_speed(now, states),
             pruned_by=dict(pruned.most_common()),
             best_us=self._best_us,
             proved=verified[0],
@@ -93,7 +95,7 @@ class Counts:
             left_s=self._forecast.left_s(phase, done, total),
         )
 
-    def _recent(self, now: float, states: int) -> float:
+    def _recent_speed(self, now: float, states: int) -> float:
         """Return the states per second over the last seconds."""
         if not self._seen:
             self._seen.append((self._begin, self._earlier))

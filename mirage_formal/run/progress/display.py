@@ -16,7 +16,7 @@ import msgspec
 from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.progress import Progress, Watch
 from mirage_formal.run.progress.counts import Forecast
-from mirage_formal.terminal import json_text, plain
+from mirage_formal.terminal import escape_line, json_text
 
 _LINE_EVERY_S: Final = 10.0
 _JSON_EVERY_S: Final = 0.5
@@ -132,7 +132,7 @@ def line(event: ProgressEvent) -> str:
     share = f" {event.done:,} of {event.total:,}" if event.total else ""
     name = f"{event.task}: " if event.task else ""
     more = [text for text in (*facts(event), event.remark) if text]
-    return plain(" | ".join([f"{name}{event.phase}{share}", *more, f"{event.elapsed_s:.1f} s"]), _LONG)
+    return escape_line(" | ".join([f"{name}{event.phase}{share}", *more, f"{event.elapsed_s:.1f} s"]), _LONG)
 
 
 def facts(event: ProgressEvent) -> list[str]:

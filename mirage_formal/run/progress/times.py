@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from mirage_formal.records import SAMPLES, TimesRecord, UnitRecord
-from mirage_formal.run.work import Standing
-from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.run.work import UnitProgress
+from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
 #: Decimal places of seconds.
 _DIGITS: Final = 3
@@ -58,7 +58,7 @@ class Times:
         """Start the clock."""
         self._origin = time.monotonic()
 
-    def look(self, standing: Mapping[int, Standing]) -> None:
+    def look(self, standing: Mapping[int, UnitProgress]) -> None:
         """Record the progress of the units that are being searched.
 
         Args:
@@ -68,7 +68,7 @@ class Times:
         for index, one in standing.items():
             self._seen.setdefault(index, Samples()).add(now, one.states, one.classes)
 
-    def of(self, outcome: Done[Any] | Failed, stats: Mapping[str, int]) -> TimesRecord | None:
+    def of(self, outcome: TaskDone[Any] | TaskFailed, stats: Mapping[str, int]) -> TimesRecord | None:
         """Return the times of a unit that has just ended; None if its start is not known.
 
         Args:

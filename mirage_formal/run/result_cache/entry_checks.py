@@ -13,8 +13,8 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.records import sha256
 from mirage_formal.records.store_entry import EntryKey, EntryRecord
 from mirage_formal.run.result_cache.keys import installed_code
-from mirage_formal.run.result_cache.recall import established, reason
-from mirage_formal.store.archive import accept, unpack
+from mirage_formal.run.result_cache.recall import error_line, replay_evidence
+from mirage_formal.store.archive import import_entry, unpack
 from mirage_formal.store.entry import Entry, expect_place, read_entry, read_record
 from mirage_formal.store.location import Place
 from mirage_formal.store.replay import Replayed
@@ -54,41 +54,41 @@ def found_entry(place: Place, name: str) -> Path:
     return found[0]
 
 
-def listed(path: Path) -> Judged:
+def check_record(path: Path) -> Judged:
     """Check an entry by its record alone, without a replay."""
     try:
         record = read_record(path)
-        return Judged(path, record, None, _other(record.key))
+        return Judged(path, record, None, _other_code_reason(record.key))
     except (MirageError, OSError) as error:
-        return Judged(path, None, None, reason(error))
+        return Judged(path, None, None, error_line(error))
 
 
-def assess(path: Path) -> Judged:
+def check_evidence(path: Path) -> Judged:
     """Check an entry, and replay its evidence."""
     record = None
     try:
         entry = read_entry(path)
         record = entry.record
         expect_place(path, record)
-        return Judged(path, record, _shown(entry), _other(record.key))
+        return Judged(path, record, _replay_entry(entry), _other_code_reason(record.key))
     except (CheckFailed, MirageError, OSError) as error:
-        return Judged(path, record, None, reason(error))
+        return Judged(path, record, None, error_line(error))
 
 
-def _shown(entry: Entry) -> Replayed:
-    """Replay an entry as ``recall.established``, for the named target if it has the figures of the key."""
+def _replay_entry(entry: Entry) -> Replayed:
+    """Replay an entry as ``recall.replay_evidence``, for the named target if it has the figures of the key."""
     identity = entry.record.key.identity
     target = load_target(identity.target)
     if sha256(msgspec.json.encode(target)) != identity.target_digest:
         what = f"expected the figures of {identity.target} as they are here, got others"
         raise TargetError(what, where=str(entry.path))
-    return established(entry, target)
+    return replay_evidence(entry, target)
 
 
 def taken_in(place: Place, file: Path, *, migrate: bool) -> tuple[Path, Replayed]:
     """Import an entry from elsewhere into the store.
 
-    Sound: see ``established``: nothing is put into the store whose proofs were not replayed here.
+    Sound: see ``replay_evidence``: nothing is put into the store whose proofs were not replayed here.
 
     Args:
         place: The store.
@@ -105,17 +105,17 @@ def taken_in(place: Place, file: Path, *, migrate: bool) -> tuple[Path, Replayed
     try:
         with place.building() as building:
             entry = unpack(file, building / "entry")
-            found = _shown(entry)
-            other = _other(entry.record.key)
+            found = _replay_entry(entry)
+            other = _other_code_reason(entry.record.key)
             if other and not migrate:
                 hint = "--migrate takes it as this version's; or search again"
                 raise RunError(f"expected an entry of this code, got {other}", where=str(file), hint=hint)
-            return accept(place, entry, *installed_code()), found
+            return import_entry(place, entry, *installed_code()), found
     except CheckFailed as failure:
-        raise FormatError(reason(failure), where=str(file), hint="get it again, or search again") from None
+        raise FormatError(error_line(failure), where=str(file), hint="get it again, or search again") from None
 
 
-def _other(key: EntryKey) -> str:
+def _other_code_reason(key: EntryKey) -> str:
     """Return the reason why a key of another version or other code is not looked up here, or empty."""
     package, code = installed_code()
     if key.package != package:
@@ -123,4 +123,4 @@ def _other(key: EntryKey) -> str:
     return "" if key.code == code else f"one of other code ({key.code[:12]}, not {code[:12]})"
 
 
-__all__ = ["Judged", "assess", "found_entry", "listed", "taken_in"]
+__all__ = ["Judged", "check_evidence", "check_record", "found_entry", "taken_in"]

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mirage_formal.check.cuda.manifest import EstablishedKernels
-from mirage_formal.check.report import CheckFailed, expect, step
+from mirage_formal.check.report import CheckFailed, expect_equal, step
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.kernels.executable import Executable, load
@@ -66,8 +66,8 @@ def stored_kernels(directory: Path, arch: str = "") -> StoredKernels:
     """
     executable = load(directory)
     try:
-        about = derive_kernels(directory, arch=arch, solvers=_solvers())
-        bound = _of_candidate(directory, about)
+        about = derive_kernels(directory, arch=arch, solvers=_has_solvers())
+        bound = _is_bound_to_candidate(directory, about)
     except CheckFailed as failure:
         where = failure.file if os.path.isabs(failure.file) else os.path.join(directory, failure.file)
         hint = "the kernels are not those of their µGraph: mirage-formal build RUN_DIR makes them again"
@@ -75,11 +75,11 @@ def stored_kernels(directory: Path, arch: str = "") -> StoredKernels:
     return StoredKernels(executable, about, bound)
 
 
-def _solvers() -> bool:
+def _has_solvers() -> bool:
     return all(find_spec(name) is not None for name in ("z3", "cvc5"))
 
 
-def _of_candidate(directory: Path, about: EstablishedKernels) -> bool:
+def _is_bound_to_candidate(directory: Path, about: EstablishedKernels) -> bool:
     """Return whether the kernels' candidate lies in the run around them; then replay its evidence."""
     place = directory.resolve()
     root = place.parent.parent
@@ -94,7 +94,7 @@ def _of_candidate(directory: Path, about: EstablishedKernels) -> bool:
     with step(directory / MANIFEST_FILE, "whose kernels"):
         if about.candidate not in (known := [one.digest for one in found.shown]):
             raise FormatError(f"expected kernels of {', '.join(known)[:300]}, got those of {about.candidate}")
-        expect("program", digest(found.program), about.program)
+        expect_equal("program", digest(found.program), about.program)
     return True
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.records import sha256
 from mirage_formal.records.store_entry import EntryKey
-from mirage_formal.run.settings import ENGINES, Job, Settings, environment, identity, readable
-from mirage_formal.store.location import switched_off
+from mirage_formal.run.settings import ENGINES, Job, Settings, environment, escape_undecodable, identity
+from mirage_formal.store.location import is_switched_off
 
 Kind = Literal["answer", "search"]
 
@@ -22,15 +22,15 @@ def entry_key(kind: Kind, job: Job, settings: Settings) -> EntryKey | None:
         job: The job.
         settings: Settings of the job.
     """
-    if not settings.cache or switched_off() or job.engine not in ENGINES:
+    if not settings.cache or is_switched_off() or job.engine not in ENGINES:
         return None
     package, code = installed_code()
     return EntryKey(
         kind=kind,
         identity=identity(job),
         written=sha256(to_json(job.program).encode()),
-        bucket=readable(settings.bucket or ""),
-        config=settings.config and readable(settings.config),
+        bucket=escape_undecodable(settings.bucket or ""),
+        config=settings.config and escape_undecodable(settings.config),
         narrowed=settings.narrowed,
         longer=settings.longer,
         part=settings.part,

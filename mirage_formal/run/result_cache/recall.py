@@ -20,7 +20,7 @@ from mirage_formal.records.store_entry import EntryKey, EntryRecord
 from mirage_formal.run.result_cache.keys import Kind, entry_key
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, versions
-from mirage_formal.store.entry import Entry, difference, expect_key, read_entry, sizes, write_entry
+from mirage_formal.store.entry import Entry, entry_sizes, expect_key, key_difference, read_entry, write_entry
 from mirage_formal.store.location import Place
 
 if TYPE_CHECKING:
@@ -87,11 +87,11 @@ class Claim:
         with suppress(OSError):
             place = Place()
             write_entry(place, record, evidence)
-            place.shrink(sizes(place))
+            place.shrink(entry_sizes(place))
 
 
 @contextmanager
-def claimed(kind: Kind, job: Job, settings: Settings) -> Iterator[Claim]:
+def claim_entry(kind: Kind, job: Job, settings: Settings) -> Iterator[Claim]:
     """Yield the store's entry for a job; if there is none, hold its lock so that no other process makes it.
 
     Other processes that ask for the entry wait for it, but not longer than their time limit; then they make it as well.
@@ -109,14 +109,14 @@ def claimed(kind: Kind, job: Job, settings: Settings) -> Iterator[Claim]:
     if settings.resume:
         yield Claim(job, limit, key, None)
         return
-    if (found := recall(key, job, limit)) is not None:
+    if (found := find_entry(key, job, limit)) is not None:
         yield Claim(job, limit, key, found)
         return
     with Place().making(key, limit):  # the previous holder may have written the entry
-        yield Claim(job, limit, key, recall(key, job, limit, last=True))
+        yield Claim(job, limit, key, find_entry(key, job, limit, last=True))
 
 
-def recall(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False) -> Recalled | None:
+def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False) -> Recalled | None:
     """Return the entry of a key with its evidence replayed; None if there is none or it is not valid.
 
     Sound: every file is as it was written; the program is the one that is asked for; the checker has replayed the proof
@@ -140,13 +140,13 @@ def recall(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False
     try:
         entry = read_entry(path)
         if entry.record.seal not in _replayed:
-            _replayed[entry.record.seal] = _asked(entry, key, job)
+            _replayed[entry.record.seal] = _expect_requested_entry(entry, key, job)
         expect_key(path, entry.record, key)
     except FileNotFoundError:  # another process is removing it
         return None
     except (CheckFailed, MirageError, OSError) as error:
         if last:
-            text = f"{path}: refused, and made again: {reason(error)}"
+            text = f"{path}: refused, and made again: {error_line(error)}"
             warnings.warn(text, StoreWarning, stacklevel=2)
             with suppress(OSError):
                 place.drop(path)
@@ -161,16 +161,16 @@ def recall(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False
 _replayed: Final[dict[str, Replayed]] = {}
 
 
-def _asked(entry: Entry, key: EntryKey, job: Job) -> Replayed:
-    """Replay the evidence of an entry, and check that it has the expected key and program; see ``recall``."""
+def _expect_requested_entry(entry: Entry, key: EntryKey, job: Job) -> Replayed:
+    """Replay the evidence of an entry, and check that it has the expected key and program; see ``find_entry``."""
     expect_key(entry.path, entry.record, key)
-    found = established(entry, job.target)
+    found = replay_evidence(entry, job.target)
     if found.program != job.program:
         raise FormatError("expected the program that is asked for, got another", where=str(entry.evidence))
     return found
 
 
-def established(entry: Entry, target: Target) -> Replayed:
+def replay_evidence(entry: Entry, target: Target) -> Replayed:
     """Replay the evidence of an entry, and check that its record says the same.
 
     Sound: the checker has replayed the proof of every candidate, and nothing in it is a kernel. Estimates make no
@@ -194,7 +194,7 @@ def established(entry: Entry, target: Target) -> Replayed:
     key, got = entry.record.key, found.record.identity
     own = key.kind == "answer" and not key.narrowed
     wanted = msgspec.structs.replace(key.identity, space=got.space) if own else key.identity
-    if (other := difference(wanted, got)) is not None:
+    if (other := key_difference(wanted, got)) is not None:
         raise FormatError(f"expected the evidence of the entry's key, got {other}", where=where)
     for one in found.shown:
         if not isinstance(one.verdict, Equivalent):
@@ -214,7 +214,7 @@ def _long_enough(record: EntryRecord, limit_s: float | None) -> bool:
     return limit_s is not None and record.limit_s is not None and record.limit_s >= _AS_LONG * limit_s
 
 
-def reason(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """Return the reason of an error as one line."""
     from mirage_formal.check.report import CheckFailed
 
@@ -225,4 +225,4 @@ def reason(error: Exception) -> str:
     return str(error)
 
 
-__all__ = ["Claim", "Recalled", "StoreWarning", "claimed", "established", "reason", "recall"]
+__all__ = ["Claim", "Recalled", "StoreWarning", "claim_entry", "error_line", "find_entry", "replay_evidence"]

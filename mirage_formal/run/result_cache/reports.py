@@ -45,13 +45,13 @@ def results_of(found: Replayed, target: Target) -> tuple[Result, ...]:
     )
 
 
-def move(found: Replayed, old: Path, new: Path) -> Replayed:
+def move_replay(found: Replayed, old: Path, new: Path) -> Replayed:
     """Return a replay for a copy of its directory: every path below ``old`` is then below ``new``."""
-    parts = {name: _moved(one, old, new) for name, one in found.parts.items()}
-    return dataclasses.replace(found, shown=tuple(_moved(one, old, new) for one in found.shown), parts=parts)
+    parts = {name: _move_candidate(one, old, new) for name, one in found.parts.items()}
+    return dataclasses.replace(found, shown=tuple(_move_candidate(one, old, new) for one in found.shown), parts=parts)
 
 
-def _moved(one: Shown, old: Path, new: Path) -> Shown:
+def _move_candidate(one: Shown, old: Path, new: Path) -> Shown:
     return dataclasses.replace(one, directory=new / one.directory.relative_to(old))
 
 
@@ -71,4 +71,4 @@ def report_of(
     return Report(summary, results_of(found, target), root, (), unfused, tuple(remarks))
 
 
-__all__ = ["move", "report_of", "results_of"]
+__all__ = ["move_replay", "report_of", "results_of"]

@@ -13,21 +13,21 @@ from typing import Final
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.result_cache.keys import entry_key
-from mirage_formal.run.result_cache.recall import Recalled, recall
+from mirage_formal.run.result_cache.recall import Recalled, find_entry
 from mirage_formal.run.result_cache.reports import results_of
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, make_job
-from mirage_formal.store.location import Place, switched_off
+from mirage_formal.store.location import Place, is_switched_off
 
 _RUN: Final = "run"
 #: Where evidence goes that the store cannot keep.
 _RUNS: Final = Path("runs")
 
 
-def stored(program: KernelGraph, settings: Settings) -> list[Result] | None:
+def stored_results_of(program: KernelGraph, settings: Settings) -> list[Result] | None:
     """Return the store's results for a call of ``superoptimize``, without a search; None if it has none that is valid.
 
-    Sound: see ``recall.recall``.
+    Sound: see ``recall.find_entry``.
 
     Args:
         program: The program.
@@ -37,21 +37,21 @@ def stored(program: KernelGraph, settings: Settings) -> list[Result] | None:
         MirageError: The program or the settings are at fault.
     """
     job = make_job(program, settings)
-    found = _found(job, settings)
+    found = _find_stored(job, settings)
     return None if found is None else list(results_of(found.replayed, job.target))
 
 
-def _found(job: Job, settings: Settings) -> Recalled | None:
+def _find_stored(job: Job, settings: Settings) -> Recalled | None:
     key = None if settings.resume else entry_key("answer", job, settings)
-    return None if key is None else recall(key, job, settings.time_limit_s)
+    return None if key is None else find_entry(key, job, settings.time_limit_s)
 
 
 @contextmanager
-def scratch(settings: Settings | None) -> Iterator[Path | None]:
+def temporary_run_directory(settings: Settings | None) -> Iterator[Path | None]:
     """Yield a temporary directory for a run whose evidence goes to the store; None where there is no writable store."""
     with ExitStack() as stack:
         place = None
-        if settings is not None and settings.cache and not settings.resume and not switched_off():
+        if settings is not None and settings.cache and not settings.resume and not is_switched_off():
             try:
                 place = stack.enter_context(Place().building()) / _RUN
             except OSError:
@@ -59,7 +59,7 @@ def scratch(settings: Settings | None) -> Iterator[Path | None]:
         yield place
 
 
-def in_store(program: KernelGraph, settings: Settings, results: Sequence[Result], place: Path) -> list[Result]:
+def results_in_store(program: KernelGraph, settings: Settings, results: Sequence[Result], place: Path) -> list[Result]:
     """Return the results of a run in a temporary directory, with the evidence directories that remain.
 
     Args:
@@ -68,7 +68,7 @@ def in_store(program: KernelGraph, settings: Settings, results: Sequence[Result]
         results: Results of the run.
         place: Its directory.
     """
-    found = _found(make_job(program, settings), settings)
+    found = _find_stored(make_job(program, settings), settings)
     if found is not None:
         kept = {one.digest: one.directory for one in found.replayed.shown}
         if all(result.digest in kept for result in results):
@@ -79,4 +79,4 @@ def in_store(program: KernelGraph, settings: Settings, results: Sequence[Result]
     return [replace(result, directory=where / result.directory.relative_to(place)) for result in results]
 
 
-__all__ = ["in_store", "scratch", "stored"]
+__all__ = ["results_in_store", "stored_results_of", "temporary_run_directory"]

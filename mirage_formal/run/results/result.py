@@ -74,9 +74,9 @@ class Result:
 
         def __getattr__(self, name: str) -> Any:
             """Refuse the attributes of the reference system's graphs that results do not have."""
-            from mirage_formal.frontend.mirage_api.table import missing
+            from mirage_formal.frontend.mirage_api.table import missing_attribute_error
 
-            raise missing("KNGraph", name, type(self).__name__)
+            raise missing_attribute_error("KNGraph", name, type(self).__name__)
 
     def prepare(self, device: int | None = None) -> None:
         """Do the work of the first call on a GPU: build, compile, load and allocate."""
@@ -116,9 +116,9 @@ class Result:
             RunError: The evidence is gone, or does not hold.
             UnsupportedError: There is no such form.
         """
-        from mirage_formal.report.explanation import explained
+        from mirage_formal.report.explanation import explain_result
 
-        return explained(self.directory, self.digest, form)
+        return explain_result(self.directory, self.digest, form)
 
     def show(self, out: str | PathLike[str] | None = None, *, browser: bool = True) -> Path:
         """Write the report of its run as a page, and open it.
@@ -133,9 +133,9 @@ class Result:
         Raises:
             RunError: The evidence is gone, or the page cannot be written.
         """
-        from mirage_formal.report.explanation import shown
+        from mirage_formal.report.explanation import show_page
 
-        return shown(self.directory, None if out is None else Path(out), browser=browser)
+        return show_page(self.directory, None if out is None else Path(out), browser=browser)
 
     def __repr__(self) -> str:
         known = type(self.verdict).__name__

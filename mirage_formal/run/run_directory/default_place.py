@@ -8,7 +8,7 @@ from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import key_of
-from mirage_formal.run.partitioning.answer import is_whole
+from mirage_formal.run.partitioning.answer import needs_partitioning
 from mirage_formal.run.partitioning.cover_search import KEEP
 from mirage_formal.run.run_directory.directory import RUN, survey
 from mirage_formal.run.run_directory.overwrite import same_search
@@ -17,7 +17,7 @@ from mirage_formal.run.settings import Settings, identity, make_job
 RUNS: Final = Path("runs")
 
 
-def default_place(program: KernelGraph, settings: Settings, name: str) -> tuple[Path, Settings]:
+def choose_default_directory(program: KernelGraph, settings: Settings, name: str) -> tuple[Path, Settings]:
     """Return the directory of a search that names none, and the settings with which it is opened.
 
     It is runs/<name>. If that holds a search of another program or with other options, the first digits of the key are
@@ -29,7 +29,7 @@ def default_place(program: KernelGraph, settings: Settings, name: str) -> tuple[
         return root, settings
     # A program that is searched as one may turn out to need a cover; either is continued.
     known = [identity(make_job(program, replace(settings, keep=settings.keep or KEEP)))]
-    if not is_whole(program, settings):
+    if not needs_partitioning(program, settings):
         known.insert(0, identity(make_job(program, settings)))
     for place in (root, root.with_name(f"{name}-{key_of(known[0])[:12]}")):
         if not survey(place, RUN).names:
@@ -39,4 +39,4 @@ def default_place(program: KernelGraph, settings: Settings, name: str) -> tuple[
     return root, settings
 
 
-__all__ = ["default_place"]
+__all__ = ["choose_default_directory"]

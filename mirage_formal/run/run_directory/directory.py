@@ -232,7 +232,7 @@ def drop_temporary(root: Path, kind: Folder) -> None:
         (root / name).unlink(missing_ok=True)
 
 
-def tell_measured(found: Survey, why: str) -> None:
+def warn_of_removed_results(found: Survey, why: str) -> None:
     """Warn that GPU results of kernels are removed, which this machine cannot produce again."""
     if found.measured:
         names = ", ".join(path.relative_to(found.root).as_posix() for path in found.measured[:_NAMED])
@@ -241,7 +241,7 @@ def tell_measured(found: Survey, why: str) -> None:
         warnings.warn(text, DirectoryWarning, stacklevel=3)
 
 
-def replaceable_kernels(where: Path, *, force: bool) -> None:
+def expect_replaceable_kernels(where: Path, *, force: bool) -> None:
     """Refuse to replace a run's kernels, before the first is built, unless that is allowed.
 
     Raises:
@@ -254,7 +254,7 @@ def replaceable_kernels(where: Path, *, force: bool) -> None:
     if found.measured and not force:
         what = f"expected kernels that may be replaced, got {len(found.measured)} results of a device beside them"
         raise RunError(what, where=str(where), hint="--force replaces them (in Python force=True)")
-    tell_measured(found, "kernels are built again")
+    warn_of_removed_results(found, "kernels are built again")
 
 
 __all__ = [
@@ -271,8 +271,8 @@ __all__ = [
     "clear",
     "drop_file",
     "drop_temporary",
+    "expect_replaceable_kernels",
     "remove",
-    "replaceable_kernels",
     "survey",
-    "tell_measured",
+    "warn_of_removed_results",
 ]

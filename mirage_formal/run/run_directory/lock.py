@@ -62,7 +62,7 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @contextmanager
-def writing(root: Path) -> Iterator[None]:
+def lock_directory(root: Path) -> Iterator[None]:
     """Hold the lock of a directory, which need not exist, and of everything below it.
 
     The lock is reentrant: a nested use for the same directory, or one below it, takes no lock.
@@ -75,7 +75,7 @@ def writing(root: Path) -> Iterator[None]:
     if any(place == one or one in place.parents for one in held):
         yield
         return
-    lock, path = _acquired(place)
+    lock, path = _hold(place)
     token = _HELD.set((*held, place))
     try:
         yield
@@ -86,11 +86,11 @@ def writing(root: Path) -> Iterator[None]:
         lock.release()
 
 
-def _acquired(place: Path) -> tuple[FileLock, Path]:
-    beside = place.parent / f".{_short(place.name)}.lock"
+def _hold(place: Path) -> tuple[FileLock, Path]:
+    beside = place.parent / f".{_short_file_name(place.name)}.lock"
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        return _locked(beside, place), beside
+        return _acquire_lock(beside, place), beside
     except OSError as error:
         if error.errno not in _NO_LOCK:
             raise
@@ -98,13 +98,13 @@ def _acquired(place: Path) -> tuple[FileLock, Path]:
     # A directory that cannot be written is reported later.
     code = hashlib.sha256(os.fsencode(place)).hexdigest()[:24]
     own = Path(tempfile.gettempdir()) / f"mirage_formal-{os.getuid() if hasattr(os, 'getuid') else 0}-{code}.lock"
-    lock = _locked(own, place)
+    lock = _acquire_lock(own, place)
     text = f"{place}: no lock can be held at {beside} ({why}): only searches of this user on this machine are kept out"
     warnings.warn(text, LockWarning, stacklevel=4)
     return lock, own
 
 
-def _locked(path: Path, place: Path) -> FileLock:
+def _acquire_lock(path: Path, place: Path) -> FileLock:
     """Return the lock at a path, or raise the error that names its holder."""
     for left in reversed(range(_TRIES)):
         _refuse_foreign(path)
@@ -112,14 +112,14 @@ def _locked(path: Path, place: Path) -> FileLock:
         try:
             lock.acquire()
         except Timeout:
-            holder = _holder(path)
-            if (holder is None or _gone(holder)) and left:
+            holder = _read_holder(path)
+            if (holder is None or _is_holder_dead(holder)) and left:
                 time.sleep(_PAUSE_S)
                 continue
-            raise _taken(place, holder) from None
+            raise _holder_error(place, holder) from None
         try:
             with naming(path):
-                path.write_bytes(msgspec.json.encode(_self(place)) + b"\n")
+                path.write_bytes(msgspec.json.encode(_own_holder(place)) + b"\n")
         except BaseException:
             with suppress(OSError):
                 path.unlink(missing_ok=True)
@@ -129,7 +129,7 @@ def _locked(path: Path, place: Path) -> FileLock:
     raise AssertionError("the last try ends")
 
 
-def _taken(place: Path, holder: Holder | None) -> RunError:
+def _holder_error(place: Path, holder: Holder | None) -> RunError:
     who = "another process"
     if holder is not None:
         who = f"process {holder.pid} on {holder.host}, since {holder.since}: {holder.command}"
@@ -137,7 +137,7 @@ def _taken(place: Path, holder: Holder | None) -> RunError:
     return RunError(f"expected to be the only one who writes here, but so does {who}", where=str(place), hint=hint)
 
 
-def _self(place: Path) -> Holder:
+def _own_holder(place: Path) -> Holder:
     command = " ".join(sys.orig_argv)[:400]
     since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     return Holder("lock", _text(str(place)), os.getpid(), socket.gethostname(), since, _text(command))
@@ -147,7 +147,7 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _holder(path: Path) -> Holder | None:
+def _read_holder(path: Path) -> Holder | None:
     try:
         with path.open("rb") as file:
             return msgspec.json.decode(file.read(_MAX_BYTES), type=Holder)
@@ -155,7 +155,7 @@ def _holder(path: Path) -> Holder | None:
         return None
 
 
-def _gone(holder: Holder) -> bool:
+def _is_holder_dead(holder: Holder) -> bool:
     """Return whether a holder was killed, so that the lock file is stale."""
     if holder.host != socket.gethostname():
         return False
@@ -173,15 +173,15 @@ def _refuse_foreign(path: Path) -> None:
     if path.is_symlink() or (path.exists() and not path.is_file()):
         ours = False
     else:
-        ours = _holder(path) is not None or not path.exists() or path.stat().st_size == 0
+        ours = _read_holder(path) is not None or not path.exists() or path.stat().st_size == 0
     if not ours:
         what = "expected a lock of an earlier search or no such file, got another file"
         raise RunError(what, where=str(path), hint="move it away, or choose another directory")
 
 
-def _short(name: str) -> str:
+def _short_file_name(name: str) -> str:
     data = os.fsencode(name)
     return name if len(data) <= 200 else hashlib.sha256(data).hexdigest()
 
 
-__all__ = ["Holder", "LockWarning", "writing"]
+__all__ = ["Holder", "LockWarning", "lock_directory"]

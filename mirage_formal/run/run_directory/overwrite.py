@@ -10,10 +10,10 @@ from typing import NoReturn
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.records import RUN_FILE, SUMMARY_FILE, Identity, RunRecord, SummaryRecord, decode, read
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run.run_directory.directory import RUN, WHOLE, Survey, clear, survey, tell_measured
+from mirage_formal.run.run_directory.directory import RUN, WHOLE, Survey, clear, survey, warn_of_removed_results
 
 
-def make_way(root: Path, *, force: bool) -> None:
+def clear_earlier_search(root: Path, *, force: bool) -> None:
     """Make ``root`` an empty directory; an earlier run or whole program is removed only with ``force``.
 
     Raises:
@@ -23,16 +23,16 @@ def make_way(root: Path, *, force: bool) -> None:
     kind = WHOLE if os.path.lexists(root / WHOLE_FILE) else RUN
     found = survey(root, kind)
     if found.names:
-        known(root)
+        read_search_record(root)
         refuse_foreign(found)
         if not force:
-            _refuse(root)
-        tell_measured(found, "replaced by a new search")
+            _refuse_overwrite(root)
+        warn_of_removed_results(found, "replaced by a new search")
     root.mkdir(parents=True, exist_ok=True)
     clear(root, kind)
 
 
-def known(root: Path) -> RunRecord | WholeRecord:
+def read_search_record(root: Path) -> RunRecord | WholeRecord:
     """Return the record of the search that is in a directory.
 
     Raises:
@@ -59,23 +59,23 @@ def refuse_foreign(found: Survey) -> None:
     found.refuse_foreign()
     for path in found.files:
         if path.name == RUN_FILE and path.parent.parent == found.root / PARTS:
-            known(path.parent)
+            read_search_record(path.parent)
 
 
 def same_search(root: Path, config: str | None, identity: Identity) -> bool:
     """Return whether the search that is in a directory is of the same program and options; False if there is none."""
     try:
-        record = known(root)
+        record = read_search_record(root)
     except RunError:
         return False
     same = record.identity == identity
     return same and (isinstance(record, RunRecord) or record.config == config)
 
 
-def _refuse(root: Path) -> NoReturn:
+def _refuse_overwrite(root: Path) -> NoReturn:
     state = "an unfinished run"
     with suppress(MirageError):
-        record: RunRecord | WholeRecord | SummaryRecord = known(root)
+        record: RunRecord | WholeRecord | SummaryRecord = read_search_record(root)
         if isinstance(record, RunRecord):
             state += f" of {record.name}"
             record = decode(read(root / SUMMARY_FILE), SummaryRecord, "")
@@ -85,4 +85,4 @@ def _refuse(root: Path) -> NoReturn:
     raise RunError(f"expected a new directory, got {state}", where=str(root), hint=hint)
 
 
-__all__ = ["known", "make_way", "refuse_foreign", "same_search"]
+__all__ = ["clear_earlier_search", "read_search_record", "refuse_foreign", "same_search"]

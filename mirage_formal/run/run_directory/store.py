@@ -45,12 +45,12 @@ from mirage_formal.run.run_directory.directory import (
     drop_temporary,
     remove,
     survey,
-    tell_measured,
+    warn_of_removed_results,
 )
-from mirage_formal.run.run_directory.overwrite import make_way
+from mirage_formal.run.run_directory.overwrite import clear_earlier_search
 
 
-class Store:
+class RunStore:
     """The directory of one run.
 
     Attributes:
@@ -64,24 +64,25 @@ class Store:
         self.units = units
 
     @classmethod
-    def open(cls, root: Path, run: RunRecord, *, resume: bool = False, force: bool = False) -> Store:
+    def open(cls, root: Path, run: RunRecord, *, resume: bool = False, force: bool = False) -> RunStore:
         """Start a run in ``root``, resume the one that is there, or replace it.
 
         An earlier run is resumed with ``resume`` and replaced with ``force``. Otherwise it is left alone, like a
         directory with any file that no search has written.
 
         Raises:
-            RunError: The directory is not empty and may not be used; see ``make_way``. With ``resume``, another run.
+            RunError: The directory is not empty and may not be used; see ``clear_earlier_search``. With ``resume``,
+                another run.
         """
         if resume:
             return cls._resume(root, run)
-        make_way(root, force=force)
+        clear_earlier_search(root, force=force)
         write_atomic(root / RUN_FILE, pretty(run))
         write_atomic(root / SEARCH_FILE, b"")
         return cls(root, run, {})
 
     @classmethod
-    def _resume(cls, root: Path, run: RunRecord) -> Store:
+    def _resume(cls, root: Path, run: RunRecord) -> RunStore:
         path = root / RUN_FILE
         if not path.is_file():
             hint = "leave --resume out to start a new run"
@@ -96,7 +97,7 @@ class Store:
         survey(root, RUN).refuse_foreign()
         drop_temporary(root, RUN)
         journal = root / SEARCH_FILE
-        units = {record.unit: record for record in _journal(journal, run.key)}
+        units = {record.unit: record for record in _read_journal(journal, run.key)}
         if journal.is_file():  # drop a partial line after a kill; works on a full disk
             data = journal.read_bytes()
             os.truncate(journal, data.rfind(b"\n") + 1)
@@ -155,11 +156,13 @@ class Store:
         place = self.root / KERNELS
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             if path.name not in reported:
-                tell_measured(survey(path, KERNELS_OF_ONE), "kernels of a candidate that is no longer reported")
+                warn_of_removed_results(
+                    survey(path, KERNELS_OF_ONE), "kernels of a candidate that is no longer reported"
+                )
                 remove(path, KERNELS_OF_ONE)
 
 
-def _journal(path: Path, key: str) -> Iterator[UnitRecord]:
+def _read_journal(path: Path, key: str) -> Iterator[UnitRecord]:
     """Yield the records of a journal's complete lines; refuse a line that belongs to another run."""
     if not path.is_file():
         return
@@ -184,9 +187,12 @@ def _differences(earlier: RunRecord, now: RunRecord) -> str:
     new = msgspec.structs.asdict(now.identity)
     names = [name for name in old if old[name] != new[name]] or ["key"]
     what = {"program": "another program", "space": "another search space"}
-    shown = "; ".join(f"{what.get(n, 'another ' + n)} ({_short(old.get(n))}, now {_short(new.get(n))})" for n in names)
+    shown = "; ".join(
+        f"{what.get(n, 'another ' + n)} ({_first_characters(old.get(n))}, now {_first_characters(new.get(n))})"
+        for n in names
+    )
     return f"expected the run that is being resumed, got {shown}"
 
 
-def _short(value: object) -> str:
+def _first_characters(value: object) -> str:
     return str(value)[:12]

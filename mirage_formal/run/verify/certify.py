@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
-from mirage_formal.claims.counterexamples.definedness import unmet
-from mirage_formal.claims.counterexamples.refute import find
+from mirage_formal.claims.counterexamples.definedness import check_conditions
+from mirage_formal.claims.counterexamples.refute import find_counterexample
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession
 from mirage_formal.graph.graph import KernelGraph
@@ -42,7 +42,7 @@ Replay = Callable[[KernelGraph, KernelGraph, bytes], T | Unknown]
 
 
 @dataclass(frozen=True, slots=True)
-class Verified(Generic[T]):
+class VerifiedCandidate(Generic[T]):
     """A candidate that the policy accepts.
 
     Attributes:
@@ -59,7 +59,7 @@ class Verified(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedCandidate:
     """A candidate that is not accepted: refuted, unknown, or accepted by a weaker policy only.
 
     Attributes:
@@ -80,13 +80,13 @@ class Refused:
     record: FingerprintRecord
 
 
-def certify(
+def verify_by_policy(
     session: FingerprintSession,
     candidate: KernelGraph,
     policy: Policy,
     replay: Replay[T],
     via: Sequence[KernelGraph] = (),
-) -> Verified[T] | Refused:
+) -> VerifiedCandidate[T] | RefusedCandidate:
     """Verify a candidate for the session's program: first the fingerprint, which is cheap and refutes, then the proof.
 
     Sound: Equivalent rests on a proof that ``replay`` accepts and on nothing else: no number of a finite field and no
@@ -108,23 +108,25 @@ def certify(
     seen, record = result.verdict, result.record
     if isinstance(seen, Different):
         where = f"output {seen.output} at {list(seen.index)}: expected {seen.expected}, got {seen.got}"
-        return Refused(candidate, "different", seen, f"seed {seen.seed}: {where}", record)
+        return RefusedCandidate(candidate, "different", seen, f"seed {seen.seed}: {where}", record)
     proved = prove(session.program, candidate, via)
     if isinstance(proved, Equivalent):
         theorem = replay(session.program, candidate, proved.proof)
         if isinstance(theorem, Unknown):
-            return Refused(candidate, "proof-refused", theorem, theorem.reason, record)
-        if (never := unmet(session.program, candidate, theorem.doubtful, seed=record.seed)) is not None:
-            return Refused(candidate, "unknown", never, never.reason, record)
+            return RefusedCandidate(candidate, "proof-refused", theorem, theorem.reason, record)
+        if (never := check_conditions(session.program, candidate, theorem.doubtful, seed=record.seed)) is not None:
+            return RefusedCandidate(candidate, "unknown", never, never.reason, record)
         verdict = replace(proved, conditions=theorem.conditions, added=theorem.added)
-        return Verified(candidate, verdict, theorem, record)
+        return VerifiedCandidate(candidate, verdict, theorem, record)
     if policy is Policy.PROBABLE and isinstance(seen, Probable):
-        return Verified(candidate, seen, None, record)
-    found = find(session.program, candidate, seed=record.seed, attempts=_ATTEMPTS)
+        return VerifiedCandidate(candidate, seen, None, record)
+    found = find_counterexample(session.program, candidate, seed=record.seed, attempts=_ATTEMPTS)
     if found is not None:
         different = Different(record.seed, found.output, found.index, found.expected, found.got, found)
         where = f"output {found.output} at {list(found.index)}: expected {found.expected:g}, got {found.got:g}"
-        return Refused(candidate, "different", different, f"counterexample of seed {record.seed}: {where}", record)
+        return RefusedCandidate(
+            candidate, "different", different, f"counterexample of seed {record.seed}: {where}", record
+        )
     if policy is Policy.PROBABLE and isinstance(seen, Unknown):
-        return Refused(candidate, "unknown", seen, f"{seen.reason}; not proved: {proved.reason}", record)
-    return Refused(candidate, "unproved", proved, proved.reason, record)
+        return RefusedCandidate(candidate, "unknown", seen, f"{seen.reason}; not proved: {proved.reason}", record)
+    return RefusedCandidate(candidate, "unproved", proved, proved.reason, record)

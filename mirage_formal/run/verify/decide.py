@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirage_formal.claims.counterexamples.refute import find
+from mirage_formal.claims.counterexamples.refute import find_counterexample
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
@@ -20,7 +20,7 @@ def decide(program: KernelGraph, candidate: KernelGraph, *, seed: int = 0) -> Eq
     proved = prove(program, candidate)
     if isinstance(proved, Equivalent):
         return proved
-    found = find(program, candidate, seed=seed)
+    found = find_counterexample(program, candidate, seed=seed)
     if found is None:
         return proved
     return Different(seed, found.output, found.index, found.expected, found.got, found)

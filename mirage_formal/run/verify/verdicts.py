@@ -24,11 +24,11 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.matching import match_inputs
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
-from mirage_formal.guard import orderly
+from mirage_formal.guard import keep_results_on_stop
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE, write_atomic
-from mirage_formal.run.run_directory.lock import writing
+from mirage_formal.run.run_directory.lock import lock_directory
 from mirage_formal.run.settings import as_program, display_path
-from mirage_formal.terminal import json_text, plain
+from mirage_formal.terminal import escape_line, json_text
 
 VERDICTS_FILE: Final = "verdicts.json"
 PROGRAM_FILE: Final = "program.json"
@@ -94,21 +94,23 @@ def verify(program: Any, graph: Any, *, seed: int = 0, time_limit: float | None 
     """
     wanted = as_program(program)
     if not isinstance(graph, str | Path):
-        return _one(wanted, as_program(graph), seed, "graph", time_limit)
+        return _verify_one(wanted, as_program(graph), seed, "graph", time_limit)
     where = display_path(Path(graph))
     found = load_graphs(Path(graph), wanted)
     if len(found) != 1:
         hint = f"python -m mirage_formal.verify PROGRAM.py {where} takes several"
         raise FormatError(f"expected one graph, got {len(found)}", where=where, hint=hint)
-    return _one(wanted, found[0], seed, where, time_limit)
+    return _verify_one(wanted, found[0], seed, where, time_limit)
 
 
-def _one(program: KernelGraph, graph: KernelGraph | MirageError, seed: int, where: str, limit: float | None) -> Verdict:
-    with Deciding(limit) as deciding:
+def _verify_one(
+    program: KernelGraph, graph: KernelGraph | MirageError, seed: int, where: str, limit: float | None
+) -> Verdict:
+    with VerdictProcess(limit) as deciding:
         return deciding.verdict(program, graph, seed, where)
 
 
-class Deciding:
+class VerdictProcess:
     """Decision procedure with a time limit for each graph, in a process that is killed at the limit.
 
     Sound: what took too long is Unknown.
@@ -139,7 +141,7 @@ class Deciding:
         """
         if isinstance(graph, MirageError):
             raise graph
-        verdict: Verdict = self.call(_decided, (program, graph, seed, where))
+        verdict: Verdict = self.call(_decide_and_replay, (program, graph, seed, where))
         return verdict
 
     def call(self, function: Callable[..., Any], task: tuple[Any, ...]) -> Any:
@@ -154,22 +156,22 @@ class Deciding:
             from mirage_formal.workers.pool import Pool
 
             self._pool = Pool(1, ("mirage_formal.run.verify.verdicts", "mirage_formal.run.verify.decide"))
-            for _ in self._pool.run(_ready, [None], limit_s=_START_S):  # the limit excludes its start
+            for _ in self._pool.run(_do_nothing, [None], limit_s=_START_S):  # the limit excludes its start
                 pass
-        from mirage_formal.workers.dispatch import Done, Failed
+        from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
         for outcome in self._pool.run(_in_child, [(function, task)], limit_s=self._limit_s, tries=1):
             match outcome:
-                case Done(value=value):
+                case TaskDone(value=value):
                     return value
-                case Failed(overdue=True):
+                case TaskFailed(overdue=True):
                     return Unknown(f"time limit of {self._limit_s:g} s")
-                case Failed(reason=reason):
+                case TaskFailed(reason=reason):
                     return Unknown(reason)
         raise AssertionError("the task had no outcome")
 
 
-def _ready(_: None) -> None:
+def _do_nothing(_: None) -> None:
     """Do nothing; as the first task of a fresh process, it keeps the start out of the time limit."""
 
 
@@ -178,7 +180,7 @@ def _in_child(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
     return function(*task)
 
 
-def judge(
+def judge_graphs(
     program: KernelGraph,
     graphs: Sequence[KernelGraph | MirageError],
     where: str,
@@ -199,7 +201,7 @@ def judge(
         MirageError: The only graph is ill-formed or does not fit the program; of several, the others are still judged.
     """
     names = tuple(source.name or f"x{i}" for i, source in enumerate(program.inputs))
-    with Deciding(time_limit) as deciding:
+    with VerdictProcess(time_limit) as deciding:
         for index, graph in enumerate(graphs):
             start = time.perf_counter()
             verdict: Verdict | MirageError
@@ -234,7 +236,7 @@ def load_graphs(path: Path, program: KernelGraph) -> list[KernelGraph | MirageEr
         return list(graphs_of(value, where, half=half, names=[item.name for item in program.inputs]))
     if not isinstance(value, list):
         return [from_value(value, where)]
-    return [_own(item, f"{where}, graph {index}") for index, item in enumerate(value)]
+    return [_read_own_format(item, f"{where}, graph {index}") for index, item in enumerate(value)]
 
 
 def only_program(programs: dict[str, KernelGraph], file: Path) -> tuple[str, KernelGraph]:
@@ -249,7 +251,7 @@ def only_program(programs: dict[str, KernelGraph], file: Path) -> tuple[str, Ker
     return next(iter(programs.items()))
 
 
-def said(judged: Judged) -> GraphVerdict:
+def plain_verdict(judged: Judged) -> GraphVerdict:
     """Return a verdict as plain data for printing."""
     verdict = judged.verdict
     name, reason, counterexample = "unknown", "", None
@@ -282,7 +284,7 @@ def said(judged: Judged) -> GraphVerdict:
 
 def verdicts_json(name: str, judged: Sequence[Judged]) -> str:
     """Return all verdicts as one JSON object."""
-    shown = ProgramVerdicts(name, tuple(said(one) for one in judged))
+    shown = ProgramVerdicts(name, tuple(plain_verdict(one) for one in judged))
     return json_text(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
 
 
@@ -290,26 +292,26 @@ def print_verdicts(name: str, judged: Sequence[Judged], console: Console) -> Non
     """Print a table of all verdicts."""
     equivalent = sum(isinstance(one.verdict, Equivalent) for one in judged)
     title = f"{name}: {equivalent} of {len(judged)} graphs equivalent"
-    table = Table(title=Text(plain(title)), title_justify="left")
+    table = Table(title=Text(escape_line(title)), title_justify="left")
     table.add_column("graph", justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     table.add_column("reason or first difference")
     table.add_column("seconds", justify="right", no_wrap=True)
-    for row in map(said, judged):
-        reason = plain(row.reason, _CELL)
+    for row in map(plain_verdict, judged):
+        reason = escape_line(row.reason, _CELL)
         if row.verdict == "equivalent" and reason:
             count = len(row.conditions)
             logarithms = any("argument of log" in one for one in row.conditions)
             logs = ", and no logarithm of what is not above 0" if logarithms else ""
             reason = f"where no divisor is 0 and no radicand negative{logs} ({count} places; --json lists them)"
             if row.added:
-                reason += f"; ADDED, for the program does not need it: {plain('; '.join(row.added), _CELL)}"
+                reason += f"; ADDED, for the program does not need it: {escape_line('; '.join(row.added), _CELL)}"
         table.add_row(str(row.index), row.verdict, Text(reason), f"{row.seconds:.3f}")
     console.print(table)
 
 
 @contextmanager
-def written(out: Path | None, name: str, program: KernelGraph) -> Iterator[Callable[[Judged], None]]:
+def write_verdicts(out: Path | None, name: str, program: KernelGraph) -> Iterator[Callable[[Judged], None]]:
     """Write the program, each verdict as it is passed to the yielded function, and verdicts.json at the end.
 
     verdicts.json is written also after an interruption. Without ``out`` nothing is written.
@@ -320,7 +322,7 @@ def written(out: Path | None, name: str, program: KernelGraph) -> Iterator[Calla
     if out is None:
         yield lambda one: None
         return
-    with orderly(f"the verdicts so far are in {display_path(out)}"), writing(out):
+    with keep_results_on_stop(f"the verdicts so far are in {display_path(out)}"), lock_directory(out):
         _make_directory(out)
         write_atomic(out / PROGRAM_FILE, to_json(program).encode())
         judged: list[Judged] = []
@@ -357,7 +359,7 @@ def _write_graph(out: Path, one: Judged) -> None:
         write_atomic(directory / PROOF_FILE, one.verdict.proof)
 
 
-def _decided(program: KernelGraph, graph: KernelGraph, seed: int, where: str) -> Verdict:
+def _decide_and_replay(program: KernelGraph, graph: KernelGraph, seed: int, where: str) -> Verdict:
     try:
         kernel_types(graph)
         matched = match_inputs(graph, program)
@@ -379,13 +381,13 @@ def replay(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: int
         return verdict
     from mirage_formal.check import equivalence
     from mirage_formal.check.proof.ring import ProofError
-    from mirage_formal.claims.counterexamples.definedness import unmet
+    from mirage_formal.claims.counterexamples.definedness import check_conditions
 
     try:
-        held = equivalence.replayed(program, graph, verdict.proof)
+        held = equivalence.replay_with_obligations(program, graph, verdict.proof)
     except ProofError as error:
         return Unknown(f"the checker refuses the proof, which is a bug of the prover: {error.what}")
-    never = unmet(program, graph, held.doubtful, seed=seed)
+    never = check_conditions(program, graph, held.doubtful, seed=seed)
     return Equivalent(verdict.proof, held.conditions, held.added) if never is None else never
 
 
@@ -393,16 +395,16 @@ def explanations(
     program: KernelGraph, judged: Sequence[Judged], *, latex: bool, time_limit: float | None = None
 ) -> Iterator[str]:
     """Yield, for each graph that was read, the formulas of its proof and conditions, or the prover's progress."""
-    with Deciding(time_limit) as deciding:
+    with VerdictProcess(time_limit) as deciding:
         for one in judged:
             if one.graph is not None and not isinstance(one.verdict, MirageError):
                 title = f"graph {one.index}"
-                text = deciding.call(_explained, (program, one.graph, latex))
+                text = deciding.call(_explain_graph, (program, one.graph, latex))
                 said = f"unknown: {text.reason}\n" if isinstance(text, Unknown) else text
                 yield f"{title}\n{'=' * len(title)}\n{said}{_conditions(one.verdict)}"
 
 
-def _explained(program: KernelGraph, graph: KernelGraph, latex: bool) -> str:
+def _explain_graph(program: KernelGraph, graph: KernelGraph, latex: bool) -> str:
     from mirage_formal.claims.equality.explain import explain
 
     return explain(program, match_inputs(graph, program), latex=latex)
@@ -436,7 +438,7 @@ def _value(number: float) -> str:
     return f"{number:.6g}" if isinstance(number, float) else str(number)
 
 
-def _own(value: object, where: str) -> KernelGraph | MirageError:
+def _read_own_format(value: object, where: str) -> KernelGraph | MirageError:
     try:
         return from_value(value, where)
     except MirageError as error:

@@ -17,7 +17,7 @@ from mirage_formal.graph.verdict import Candidate
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import CutError, SearchOptions, Tally, Unit, UnitResult
 from mirage_formal.search.exhaustive.kernel import KernelSearch
-from mirage_formal.search.exhaustive.pruner import Judge
+from mirage_formal.search.exhaustive.pruner import Pruner
 
 #: Target number of first choices per unit, and the most units.
 _UNIT_CHOICES: Final = 64
@@ -65,4 +65,4 @@ class ExhaustiveEngine:
                 f"expected inputs of one element type, got {', '.join(sorted(dtypes))}",
                 hint="cast the inputs before the program, or search its parts",
             )
-        return KernelSearch(program, options.bounded(space), options, Judge(program, options), tally)
+        return KernelSearch(program, options.bounded(space), options, Pruner(program, options), tally)

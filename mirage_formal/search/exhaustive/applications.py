@@ -21,8 +21,8 @@ from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 from mirage_formal.logic.terms import Expr, var
 from mirage_formal.records import LevelName
 from mirage_formal.search.engine import Tally
-from mirage_formal.search.epilogue_inputs import elementwise
-from mirage_formal.search.exhaustive.pruner import Judge
+from mirage_formal.search.epilogue_inputs import epilogue_inputs
+from mirage_formal.search.exhaustive.pruner import Pruner
 from mirage_formal.semantics.domain import LOOP_AXIS
 from mirage_formal.semantics.operators import RULES, Level, Value
 
@@ -93,7 +93,7 @@ _NORMS: Final = (OpKind.RMS_NORM, OpKind.LAYER_NORM)
 
 
 @dataclass(frozen=True, slots=True)
-class Constants:
+class ProgramAttributes:
     """Attribute values and elementwise functions that a program uses; the search tries no others.
 
     Attributes:
@@ -119,7 +119,7 @@ class Constants:
         return tuple(kind for kind in kinds if kind not in _TRIED or kind in self.functions)
 
 
-def constants(program: KernelGraph) -> Constants:
+def program_attributes(program: KernelGraph) -> ProgramAttributes:
     """Return the scale factors, shifts, eps and functions of a program; eps is None for a norm without eps.
 
     A softmax is decomposed into exp, sum and div; a norm stays one operator, so it contributes no sqrt.
@@ -130,7 +130,7 @@ def constants(program: KernelGraph) -> Constants:
     kinds = {op.kind for op in ops}
     functions = (kinds & _TRIED) | ({OpKind.EXP} if OpKind.SOFTMAX in kinds else set())
     shifts = tuple(dict.fromkeys(op.attrs.shift for op in ops if op.attrs.shift is not None))
-    late = frozenset(var(program.inputs[number].name) for number in elementwise(program))
+    late = frozenset(var(program.inputs[number].name) for number in epilogue_inputs(program))
     values = tuple(dict.fromkeys((op.kind, op.attrs.value) for op in ops if op.kind in _VALUED))
     types = kernel_types(program)
     casts = tuple(
@@ -140,10 +140,10 @@ def constants(program: KernelGraph) -> Constants:
             if isinstance(op, Op) and op.attrs.dtype is not None and not types[op.operands[0]].dtype.floating
         )
     )
-    return Constants(factors, shifts, eps or (None,), frozenset(functions), late, values, casts)
+    return ProgramAttributes(factors, shifts, eps or (None,), frozenset(functions), late, values, casts)
 
 
-class Terms:
+class TermTable:
     """Memo of the abstract expressions of results that the judge keeps; it serves all configurations.
 
     A term depends on its operands' terms alone if the operator is elementwise, and otherwise on their shapes and on
@@ -151,7 +151,7 @@ class Terms:
     all: the judge decides by normal forms, which are made of the operands' normal forms, so it cannot tell them apart.
     """
 
-    def __init__(self, judge: Judge) -> None:
+    def __init__(self, judge: Pruner) -> None:
         self._judge = judge
         self._first: dict[int, Expr] = {}
         self._known: dict[tuple[object, ...], Expr | None] = {}
@@ -187,7 +187,7 @@ class Terms:
         return term
 
 
-class Applier:
+class OperatorApplier:
     """Memoised application of the operators of one level, in one block context, to tensors.
 
     Sound: an application is refused only if its shapes or element types do not fit, a rule of every space forbids it
@@ -197,8 +197,8 @@ class Applier:
     def __init__(
         self,
         kinds: tuple[OpKind, ...],
-        fixed: Constants,
-        terms: Terms,
+        fixed: ProgramAttributes,
+        terms: TermTable,
         tensors: Tensors,
         tally: Tally,
         context: BlockContext | None = None,

@@ -13,7 +13,7 @@ from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext
 from mirage_formal.graph.types import Dim3, DimMap, DType
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import Tally
-from mirage_formal.search.exhaustive.applications import Applier, Constants, Tensor, Tensors, Terms
+from mirage_formal.search.exhaustive.applications import OperatorApplier, ProgramAttributes, Tensor, Tensors, TermTable
 
 #: Most block graphs of one opening that are remembered; more are enumerated again. Only searches without pruning have
 #: more.
@@ -21,7 +21,7 @@ _MAX_REMEMBERED: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class BlockParameters:
     """Parameters of a block graph's enumeration: the input tiles, grid, loop range and output limits.
 
     Attributes:
@@ -47,7 +47,7 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class CompleteBlock:
     """A complete block graph: its operators and output savers, and the device tensors that it writes."""
 
     ops: tuple[Op, ...]
@@ -58,41 +58,45 @@ class Closed:
 class BlockSearch:
     """Enumeration of block graphs, with memos that serve all configurations of a unit."""
 
-    def __init__(self, space: SearchSpace, fixed: Constants, terms: Terms, known: Tensors, tally: Tally) -> None:
+    def __init__(
+        self, space: SearchSpace, fixed: ProgramAttributes, terms: TermTable, known: Tensors, tally: Tally
+    ) -> None:
         self.space = space
         self.known = known
         self.fixed = fixed
         self.terms = terms
         self.tally = tally
-        self._appliers: dict[BlockContext, Applier] = {}
-        self._closed: dict[Opening, tuple[Closed, ...]] = {}
+        self._appliers: dict[BlockContext, OperatorApplier] = {}
+        self._closed: dict[BlockParameters, tuple[CompleteBlock, ...]] = {}
 
-    def block_graphs(self, opening: Opening) -> Iterator[Closed]:
+    def block_graphs(self, opening: BlockParameters) -> Iterator[CompleteBlock]:
         """Yield every block graph of this opening, in canonical order."""
         known = self._closed.get(opening)
         if known is not None:
             yield from known
             return
-        walk = self._walk(opening)
+        walk = self._enumerate(opening)
         found = tuple(islice(walk, _MAX_REMEMBERED + 1))
         if len(found) <= _MAX_REMEMBERED:
             self._closed[opening] = found
         yield from found
         yield from walk
 
-    def _walk(self, opening: Opening) -> Iterator[Closed]:
+    def _enumerate(self, opening: BlockParameters) -> Iterator[CompleteBlock]:
         context = BlockContext(opening.loop, opening.dimx)
         applier = self._appliers.get(context)
         if applier is None:
-            applier = Applier(self.space.block_ops, self.fixed, self.terms, self.known, self.tally, context)
+            applier = OperatorApplier(self.space.block_ops, self.fixed, self.terms, self.known, self.tally, context)
             self._appliers[context] = applier
-        return _Walk(self.space, self.known, self.tally, applier, opening).run()
+        return _BlockEnumeration(self.space, self.known, self.tally, applier, opening).run()
 
 
-class _Walk:
+class _BlockEnumeration:
     """One depth-first traversal; the fields are the current block graph."""
 
-    def __init__(self, space: SearchSpace, known: Tensors, tally: Tally, applier: Applier, opening: Opening) -> None:
+    def __init__(
+        self, space: SearchSpace, known: Tensors, tally: Tally, applier: OperatorApplier, opening: BlockParameters
+    ) -> None:
         self.space = space
         self.known = known
         self.tally = tally
@@ -103,7 +107,7 @@ class _Walk:
         self.ops: list[Op] = []
         self.choices: list[tuple[Op, Tensor]] = []
 
-    def run(self) -> Iterator[Closed]:
+    def run(self) -> Iterator[CompleteBlock]:
         held = sum(self._bytes(tile) for tile in self.tensors)
         if held > self.space.shared_bytes:
             self.tally.prune("memory", "block")
@@ -115,7 +119,7 @@ class _Walk:
     def _bytes(self, tensor: Tensor) -> int:
         return prod(tensor.shape) * (DType.BOOL.bytes if tensor.mask else self.opening.element_bytes)
 
-    def _extend(self, start: int, dangling: int, held: int) -> Iterator[Closed]:
+    def _extend(self, start: int, dangling: int, held: int) -> Iterator[CompleteBlock]:
         """Yield all block graphs that add choices from ``start`` on; ``dangling`` is the set of unread tensors."""
         left = self.space.max_block_ops - len(self.ops) - 1
         if left < 0:
@@ -162,7 +166,7 @@ class _Walk:
         behind = (dangling & self.behind).bit_count()
         return -(-(inside + max(0, behind + (inside > 0) - self.opening.max_outputs)) // self.applier.joins)
 
-    def _close(self, dangling: int) -> Iterator[Closed]:
+    def _close(self, dangling: int) -> Iterator[CompleteBlock]:
         """Yield every choice of output savers: all unread tensors, and possibly some that were read."""
         unread = [n for n in range(len(self.tensors)) if dangling >> n & 1]
         if dangling & ~self.behind or len(unread) > self.opening.max_outputs:
@@ -198,7 +202,7 @@ class _Walk:
         pairs = self.space.omap_candidates(self.opening.grid, rank)
         return [m for m in pairs if all(a in (None, dim) for a, dim in zip(self.opening.aligned, m, strict=True))]
 
-    def _save(self, outputs: list[int]) -> Iterator[Closed]:
+    def _save(self, outputs: list[int]) -> Iterator[CompleteBlock]:
         grid = self.opening.grid
         ops = tuple(self.ops)
         ranks = [len(self.tensors[n].shape) for n in outputs]
@@ -206,4 +210,4 @@ class _Walk:
             self.tally.add("block_graphs")
             savers = tuple(OutputSaver(n, omap) for n, omap in zip(outputs, omaps, strict=True))
             results = tuple(self.known.saved(self.tensors[saver.operand], grid, saver.omap) for saver in savers)
-            yield Closed(ops, savers, results)
+            yield CompleteBlock(ops, savers, results)

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations, pairwise, product
 
-from mirage_formal.graph.canonical import named
+from mirage_formal.graph.canonical import canonical_with_digest
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
 from mirage_formal.graph.verdict import Candidate, Equivalent, Probable
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Tally
-from mirage_formal.search.exhaustive.applications import Applier, Tensor, Tensors, Terms, constants
-from mirage_formal.search.exhaustive.block import BlockSearch, Opening
-from mirage_formal.search.exhaustive.pruner import Judge
+from mirage_formal.search.exhaustive.applications import OperatorApplier, Tensor, Tensors, TermTable, program_attributes
+from mirage_formal.search.exhaustive.block import BlockParameters, BlockSearch
+from mirage_formal.search.exhaustive.pruner import Pruner
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ def configurations(space: SearchSpace, shapes: tuple[Shape, ...]) -> Iterator[Co
     symmetric = space.imaps is None and space.omaps is None
     for grid in space.grid_candidates(shapes):
         for imaps in product(*(space.imap_candidates(grid, shape) for shape in shapes)):
-            if not _covers(grid, imaps) or (symmetric and not _ordered(grid, imaps)):
+            if not _covers_grid(grid, imaps) or (symmetric and not _has_canonical_axes(grid, imaps)):
                 continue
-            tiles = [_slab(shape, grid, imap) for shape, imap in zip(shapes, imaps, strict=True)]
+            tiles = [_slab_shape(shape, grid, imap) for shape, imap in zip(shapes, imaps, strict=True)]
             for fmaps in product(*(space.fmap_candidates(tile) for tile in tiles)):
                 split = [tile[dim] for tile, dim in zip(tiles, fmaps, strict=True) if dim is not None]
                 for loop in space.loop_candidates(split):
@@ -51,12 +51,12 @@ def configurations(space: SearchSpace, shapes: tuple[Shape, ...]) -> Iterator[Co
                         yield Configuration(grid, imaps, fmaps, loop, dimx)
 
 
-def _covers(grid: Dim3, imaps: tuple[DimMap, ...]) -> bool:
+def _covers_grid(grid: Dim3, imaps: tuple[DimMap, ...]) -> bool:
     """Return whether every grid axis of extent > 1 splits at least one input."""
     return all(extent == 1 or any(m[axis] is not None for m in imaps) for axis, extent in enumerate(grid))
 
 
-def _ordered(grid: Dim3, imaps: tuple[DimMap, ...]) -> bool:
+def _has_canonical_axes(grid: Dim3, imaps: tuple[DimMap, ...]) -> bool:
     """Return whether grid axes of equal extent split the inputs in ascending order of their columns of dims."""
     columns = [[-1 if m[axis] is None else m[axis] for m in imaps] for axis in range(3)]
     extents = list(grid)
@@ -66,7 +66,7 @@ def _ordered(grid: Dim3, imaps: tuple[DimMap, ...]) -> bool:
     )
 
 
-def _slab(shape: Shape, grid: Dim3, imap: DimMap) -> Shape:
+def _slab_shape(shape: Shape, grid: Dim3, imap: DimMap) -> Shape:
     """Return the shape of the tensor slab that one block reads."""
     slab = list(shape)
     for extent, dim in zip(grid, imap, strict=True):
@@ -79,17 +79,17 @@ class KernelSearch:
     """One depth-first traversal of kernel graphs; the fields are the current graph."""
 
     def __init__(
-        self, program: KernelGraph, space: SearchSpace, options: SearchOptions, judge: Judge, tally: Tally
+        self, program: KernelGraph, space: SearchSpace, options: SearchOptions, judge: Pruner, tally: Tally
     ) -> None:
         self.program = program
         self.space = space
         self.options = options
         self.judge = judge
         self.tally = tally
-        fixed = constants(program)
+        fixed = program_attributes(program)
         self.known = Tensors()
-        terms = Terms(judge)
-        self.applier = Applier(space.kernel_ops, fixed, terms, self.known, tally)
+        terms = TermTable(judge)
+        self.applier = OperatorApplier(space.kernel_ops, fixed, terms, self.known, tally)
         self.blocks = BlockSearch(space, fixed, terms, self.known, tally)
         self.dtype = next((i.tensor.dtype for i in program.inputs if i.tensor.dtype.floating), DType.FLOAT32)
         self.tensors: list[Tensor] = [
@@ -103,7 +103,7 @@ class KernelSearch:
 
     def count(self) -> int:
         """Return the number of first choices: predefined operators and configurations of graph-defined kernels."""
-        self._offer(range(len(self.tensors)))
+        self._append_choices(range(len(self.tensors)))
         total = 0
         for choice in self.choices:
             match choice:
@@ -117,10 +117,10 @@ class KernelSearch:
     def run(self, part: int, parts: int) -> Iterator[Candidate]:
         """Yield every candidate whose first choice has a number congruent to ``part`` modulo ``parts``."""
         self.part = (part, parts)
-        self._offer(range(len(self.tensors)))
-        yield from self._extend(0, self._required(), self.space.max_graph_defined)
+        self._append_choices(range(len(self.tensors)))
+        yield from self._extend(0, self._required_inputs(), self.space.max_graph_defined)
 
-    def _required(self) -> int:
+    def _required_inputs(self) -> int:
         """Return the set of inputs that the program reads; a candidate must read these, and may read the others."""
         read = {n for op in self.program.ops for n in op.operands} | set(self.program.outputs)
         return sum(1 << n for n in range(len(self.program.inputs)) if n in read)
@@ -128,7 +128,7 @@ class KernelSearch:
     def _shapes(self, operands: tuple[int, ...]) -> tuple[Shape, ...]:
         return tuple(self.tensors[n].shape for n in operands)
 
-    def _offer(self, numbers: range) -> None:
+    def _append_choices(self, numbers: range) -> None:
         """Append all choices whose largest operand is one of these tensors, in canonical order."""
         for newest in numbers:
             self.choices += self.applier.choices(newest, self.tensors, 0, 0)
@@ -145,11 +145,11 @@ class KernelSearch:
                 case (Op() as op, Tensor() as result):
                     if self._mine(counter):
                         # The same predefined operator twice is never useful: the next choice comes after it.
-                        yield from self._push(index + 1, op, (result,), dangling, kernels_left)
+                        yield from self._extend_with(index + 1, op, (result,), dangling, kernels_left)
                     counter += 1
                 case operands if kernels_left > 0:
                     chosen = tuple(n for n in operands if isinstance(n, int))
-                    if self._reread(chosen) > self.space.max_reread:
+                    if self._reread_count(chosen) > self.space.max_reread:
                         continue
                     for configuration in configurations(self.space, self._shapes(chosen)):
                         if self._mine(counter):
@@ -157,7 +157,7 @@ class KernelSearch:
                             yield from self._graph_defined(index, chosen, configuration, dangling, kernels_left - 1)
                         counter += 1
 
-    def _reread(self, operands: tuple[int, ...]) -> int:
+    def _reread_count(self, operands: tuple[int, ...]) -> int:
         read = {n for op in self.ops if isinstance(op, GraphDefined) for n in op.operands}
         return len(read & set(operands))
 
@@ -165,7 +165,7 @@ class KernelSearch:
         part, parts = self.part
         return bool(self.ops) or counter % parts == part
 
-    def _room(self, dangling: int, left: int, kernels_left: int) -> int:
+    def _unread_allowance(self, dangling: int, left: int, kernels_left: int) -> int:
         """Return how many more tensors may be left unread by the next operator.
 
         Sound: a predefined operator lowers the number of unread tensors by at most ``joins``, a graph-defined kernel by
@@ -181,7 +181,7 @@ class KernelSearch:
     ) -> Iterator[Candidate]:
         left = self.space.max_kernel_ops - len(self.ops) - 1
         unread = dangling & ~sum(1 << n for n in operands)
-        room = min(self.space.max_block_outputs, self._room(unread, left, kernels_left))
+        room = min(self.space.max_block_outputs, self._unread_allowance(unread, left, kernels_left))
         if room < 1:
             self.tally.prune("use", "kernel")
             return
@@ -190,15 +190,19 @@ class KernelSearch:
             for n, imap, fmap in zip(operands, how.imaps, how.fmaps, strict=True)
         )
         first = how.dimx == self.space.reduction_dimx[0]
-        opening = Opening(tiles, self.dtype.bytes, how.grid, how.loop, how.dimx, not first, room, _aligned(how.imaps))
+        opening = BlockParameters(
+            tiles, self.dtype.bytes, how.grid, how.loop, how.dimx, not first, room, _aligned_dims(how.imaps)
+        )
         iterators = tuple(InputIterator(imap, fmap) for imap, fmap in zip(how.imaps, how.fmaps, strict=True))
         for closed in self.blocks.block_graphs(opening):
             for dims in self.space.block_dims:
                 graph = BlockGraph(how.grid, dims, how.loop, how.dimx, iterators, closed.ops, closed.savers)
                 # Another kernel on the same operands is allowed, so the next choice may be this one again.
-                yield from self._push(index, GraphDefined(operands, graph), closed.results, dangling, kernels_left)
+                yield from self._extend_with(
+                    index, GraphDefined(operands, graph), closed.results, dangling, kernels_left
+                )
 
-    def _push(
+    def _extend_with(
         self, start: int, op: KernelOp, results: tuple[Tensor, ...], dangling: int, kernels_left: int
     ) -> Iterator[Candidate]:
         """Yield every candidate that begins with the current graph and this operator."""
@@ -206,7 +210,7 @@ class KernelSearch:
         first, end = len(self.tensors), len(self.choices)
         remaining = dangling & ~sum(1 << n for n in set(op.operands))
         remaining |= ((1 << len(results)) - 1) << first
-        if self._room(remaining, left, kernels_left) < 0:
+        if self._unread_allowance(remaining, left, kernels_left) < 0:
             self.tally.prune("use", "kernel")
             return
         if op in self.ops:
@@ -219,15 +223,15 @@ class KernelSearch:
         if sum(held) > self.space.device_bytes:
             self.tally.prune("memory", "kernel")
         else:
-            yield from self._complete(remaining)
+            yield from self._complete_candidates(remaining)
             if left:
-                self._offer(range(first, len(self.tensors)))
+                self._append_choices(range(first, len(self.tensors)))
                 yield from self._extend(start, remaining, kernels_left)
                 del self.choices[end:]
         self.ops.pop()
         del self.tensors[first:]
 
-    def _complete(self, dangling: int) -> Iterator[Candidate]:
+    def _complete_candidates(self, dangling: int) -> Iterator[Candidate]:
         """Yield the candidates among the current graph's results: no other tensor is left unread."""
         if dangling.bit_count() > len(self.program.outputs) or dangling & ((1 << len(self.program.inputs)) - 1):
             return
@@ -252,7 +256,7 @@ class KernelSearch:
 
         Sound: reported is only what ``accept`` finds Probable or proves; without it the caller must verify.
         """
-        graph, key = named(KernelGraph(self.program.inputs, tuple(self.ops), outputs))
+        graph, key = canonical_with_digest(KernelGraph(self.program.inputs, tuple(self.ops), outputs))
         if key in self.digests:
             return
         self.digests.add(key)
@@ -266,7 +270,7 @@ class KernelSearch:
         yield candidate
 
 
-def _aligned(imaps: tuple[DimMap, ...]) -> DimMap:
+def _aligned_dims(imaps: tuple[DimMap, ...]) -> DimMap:
     """Return for each grid axis the dim that it splits in every input that it splits, None where they disagree."""
     dims = [{imap[axis] for imap in imaps} - {None} for axis in range(3)]
     x, y, z = (next(iter(d)) if len(d) == 1 else None for d in dims)

@@ -12,7 +12,7 @@ from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.semantics.domain import Domain
 
 
-class Judge:
+class Pruner:
     """Pruning test: decides which tensors may be part of a candidate, and which may be outputs of the program.
 
     Attributes:

@@ -19,17 +19,24 @@ from typing import NewType, cast
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, numbered
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, OpKind
 from mirage_formal.graph.ops import FUNCTIONS as ELEMENT_FUNCTIONS
 from mirage_formal.graph.types import DType
 from mirage_formal.search.bounds import IN_PARTS
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
-from mirage_formal.search.guided.algebra.masks import Frame, mask, unsplit
-from mirage_formal.search.guided.algebra.operators import binary, compared, function, rms_norm, select, shift
-from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, whole
-from mirage_formal.search.guided.index_renaming import Dims, Views
+from mirage_formal.search.guided.algebra.masks import Frame, mask, unsplit_frame
+from mirage_formal.search.guided.algebra.operators import (
+    binary_form,
+    comparison_form,
+    function_form,
+    rms_norm,
+    selection_form,
+    shift_form,
+)
+from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, unsplit_part
+from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
 
 #: Number of a tensor at kernel level: the program's inputs, then the results in the order of computation.
 TensorId = NewType("TensorId", int)
@@ -82,7 +89,7 @@ class _Indices:
             rest, remainder = divmod(self.extent[x], self.extent[y])
             if remainder:
                 cut = f"{self.extent[x]} at {self.extent[y]}"
-                raise _unsupported(f"a reshape cuts an index of extent {cut}, which does not divide it")
+                raise _unsupported_error(f"a reshape cuts an index of extent {cut}, which does not divide it")
             high = self.new(rest)
             self._finer[x] = (*high, y)
             left.extend(high)
@@ -115,9 +122,11 @@ class ProgramAxes:
     def __init__(self, program: KernelGraph) -> None:
         self.program = program
         if len(program.outputs) != 1:
-            raise _unsupported(f"expected one output, got {len(program.outputs)}", f"{_EXHAUSTIVE}; or {IN_PARTS}")
+            raise _unsupported_error(
+                f"expected one output, got {len(program.outputs)}", f"{_EXHAUSTIVE}; or {IN_PARTS}"
+            )
         if len({i.tensor.dtype for i in program.inputs if i.tensor.dtype.floating}) > 1:
-            raise _unsupported("expected inputs of one element type, beside masks", _EXHAUSTIVE)
+            raise _unsupported_error("expected inputs of one element type, beside masks", _EXHAUSTIVE)
         self._types = kernel_types(program)
         self.dtype = next((t.dtype for t in self._types if t.dtype.floating), DType.BOOL)
         self._indices = _Indices()
@@ -135,11 +144,13 @@ class ProgramAxes:
         strings = [[self._indices.new(n) for n in i.tensor.shape] for i in program.inputs]
         for number, op in enumerate(program.ops):
             if isinstance(op, GraphDefined):
-                raise _unsupported("expected predefined operators only, got a graph-defined kernel")
-            with _at(program, number):
+                raise _unsupported_error("expected predefined operators only, got a graph-defined kernel")
+            with _locate_errors(program, number):
                 strings.append(self._apply(op, [strings[i] for i in op.operands], reduced))
                 if (found := self._types[len(strings) - 1].dtype) not in (self.dtype, DType.BOOL):
-                    raise _unsupported(f"expected results of one element type, {self.dtype.value}, got {found.value}")
+                    raise _unsupported_error(
+                        f"expected results of one element type, {self.dtype.value}, got {found.value}"
+                    )
         self._name_axes(strings, reduced)
         if self.kinds & {OpKind.ADD, OpKind.SUB} and self._merge_summed(strings):
             self._name_axes(strings, reduced)
@@ -193,7 +204,7 @@ class ProgramAxes:
                 unify([i for dim in fresh for i in dim], [i for dim in a for i in dim])
                 return fresh
             case _:
-                raise _unsupported(f"the operator {op.kind.value} is not searched")
+                raise _unsupported_error(f"the operator {op.kind.value} is not searched")
 
     def _of_mask(self, op: Op) -> bool:
         """Return whether a cast converts a boolean mask to numbers."""
@@ -274,7 +285,7 @@ class ProgramAxes:
         z before.)
         """
         twice = {Axis(axis) for axis, copies in enumerate(algebra.copies(target, products=False)) if copies > 1}
-        return _repeats(set(self.dims), self.bound, twice) if twice else 1
+        return _max_axis_repeats(set(self.dims), self.bound, twice) if twice else 1
 
     def tensor(self, algebra: Algebra, number: TensorId) -> tuple[Form, Dims]:
         """Return the normal form and dims of a program input; copies of an axis are numbered in the order of its dims.
@@ -292,7 +303,7 @@ class ProgramAxes:
             parts: list[Part] = []
             for axis in dim:
                 copy = seen[axis] = seen.get(axis, -1) + 1
-                parts.append(whole(Axis(axis + copy * algebra.width)))
+                parts.append(unsplit_part(Axis(axis + copy * algebra.width)))
             dims.append(tuple(parts))
         axes = tuple(axis_of(part) for dim in dims for part in dim)
         source = self.program.inputs[number]
@@ -307,10 +318,10 @@ class ProgramAxes:
         inputs = len(self.program.inputs)
         values = [self.tensor(algebra, TensorId(i)) for i in range(inputs)]
         count = algebra.width * (1 + max(len(dims) for dims in self.dims) * 3)
-        walk = _Walk(self, algebra, unsplit(count))
-        for number, op in numbered(inputs, self.program.ops):
+        walk = _FormInterpreter(self, algebra, unsplit_frame(count))
+        for number, op in enumerate_results(inputs, self.program.ops):
             assert isinstance(op, Op)
-            with _at(self.program, number - inputs):
+            with _locate_errors(self.program, number - inputs):
                 values.append(walk.value(op, [values[i] for i in op.operands]))
         return values[self.program.outputs[0]]
 
@@ -321,7 +332,7 @@ def require_normal_form(program: KernelGraph) -> None:
     axes.target(Algebra(len(axes.extents)))
 
 
-def _repeats(held: set[AxisDims], bound: frozenset[Axis], twice: set[Axis]) -> int:
+def _max_axis_repeats(held: set[AxisDims], bound: frozenset[Axis], twice: set[Axis]) -> int:
     """Return an upper bound on the dims of one tensor that one of the axes in ``twice`` can index.
 
     It closes the dims in ``held`` under products, broadcasts and sums over reduced axes, whatever the values are. This
@@ -344,14 +355,14 @@ def _repeats(held: set[AxisDims], bound: frozenset[Axis], twice: set[Axis]) -> i
     return max(1, *(sum(dims, ()).count(axis) for dims in held for axis in twice))
 
 
-class _Walk:
+class _FormInterpreter:
     """Evaluation of a program over normal forms."""
 
     def __init__(self, axes: ProgramAxes, algebra: Algebra, frame: Frame) -> None:
         self._axes = axes
         self._algebra = algebra
         self._frame = frame
-        self._views = Views(
+        self._views = IndexRenaming(
             algebra, lambda axis: cast(Sequence[Axis], range(axis % algebra.width, len(frame), algebra.width))
         )
 
@@ -359,7 +370,7 @@ class _Walk:
         """Return the normal form and dims of the result of ``op``."""
         form, dims = self._value(op, operands)
         if form is None:
-            raise _unsupported(f"the result of {op.kind.value} has no normal form")
+            raise _unsupported_error(f"the result of {op.kind.value} has no normal form")
         return self._views.canonical(form, dims)
 
     def _value(self, op: Op, operands: list[tuple[Form, Dims]]) -> tuple[Form | None, Dims]:
@@ -373,16 +384,16 @@ class _Walk:
                 return total, (*dims[:-1], dims2[-1])
             case kind if len(operands) == 2 and kind in ARITHMETIC | COMPARISONS:
                 y, joined = self._views.joined(dims, *operands[1])
-                return binary(algebra, op.kind, x, y), joined
+                return binary_form(algebra, op.kind, x, y), joined
             case kind if kind in COMPARISONS:
                 assert op.attrs.value is not None
-                return compared(algebra, kind, x, op.attrs.value), dims
+                return comparison_form(algebra, kind, x, op.attrs.value), dims
             case OpKind.SELECT:
                 values: list[Form] = []
                 for operand in operands[1:]:
                     y, dims = self._views.joined(dims, *operand)
                     values.append(y)
-                return select(algebra, x, values, op.attrs.value), dims
+                return selection_form(algebra, x, values, op.attrs.value), dims
             case OpKind.SQUARE:
                 return algebra.mul(x, x), dims
             case OpKind.SCALE:
@@ -390,7 +401,7 @@ class _Walk:
                 return algebra.mul(algebra.constant(op.attrs.factor), x), dims
             case OpKind.SHIFT:
                 assert op.attrs.shift is not None
-                return shift(algebra, x, op.attrs.shift), dims
+                return shift_form(algebra, x, op.attrs.shift), dims
             case OpKind.SUM | OpKind.MEAN | OpKind.SOFTMAX | OpKind.RMS_NORM | OpKind.LAYER_NORM:
                 return self._reduction(op, operands)
             case OpKind.TRANSPOSE:
@@ -400,7 +411,7 @@ class _Walk:
                 return x, self._reshaped(op, dims)
             case kind:
                 assert kind in FUNCTIONS or kind in OF_MASKS, "see ProgramAxes"
-                return function(algebra, kind, x), dims
+                return function_form(algebra, kind, x), dims
 
     def _reshaped(self, op: Op, dims: Dims) -> Dims:
         """Return the dims of a reshape's result: the operand's indices, grouped by the new extents."""
@@ -446,19 +457,19 @@ class _Walk:
         for kind, operand in zip((OpKind.MUL, OpKind.ADD), operands[1:], strict=False):
             if out is not None:
                 y, _ = self._views.joined(dims, *operand)
-                out = binary(algebra, kind, out, y)
+                out = binary_form(algebra, kind, out, y)
         return out, dims
 
 
 _EXHAUSTIVE = "use --engine exhaustive (engine='exhaustive')"
 
 
-def _unsupported(what: str, hint: str = "") -> UnsupportedError:
+def _unsupported_error(what: str, hint: str = "") -> UnsupportedError:
     return UnsupportedError(what, where="guided search", hint=hint or "write the program without it")
 
 
 @contextmanager
-def _at(program: KernelGraph, number: int) -> Iterator[None]:
+def _locate_errors(program: KernelGraph, number: int) -> Iterator[None]:
     """Add the operator's number and a hint to an UnsupportedError that the body raises."""
     try:
         yield

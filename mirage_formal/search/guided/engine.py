@@ -14,12 +14,12 @@ from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.graph.verdict import Candidate, Different
 from mirage_formal.search.bounds import Extents as ExtentKind
 from mirage_formal.search.engine import CutError, SearchOptions, Stats, Tally, Unit, UnitResult
-from mirage_formal.search.guided.algebra.parts import whole
+from mirage_formal.search.guided.algebra.parts import unsplit_part
 from mirage_formal.search.guided.axes import ProgramAxes, require_normal_form
 from mirage_formal.search.guided.emit import block_graph
-from mirage_formal.search.guided.extents import Assigner, Assignment, Extents, Fitting
+from mirage_formal.search.guided.extents import Assignment, DagFilter, ExtentAssigner, Extents
 from mirage_formal.search.guided.extract import Dag
-from mirage_formal.search.guided.kernel_sequences import DefinedStep, Path, PathFinder
+from mirage_formal.search.guided.kernel_sequences import GraphDefinedStep, Path, PathFinder
 from mirage_formal.search.guided.kernel_solver import KernelSolver
 from mirage_formal.search.guided.saturation import ClassId
 from mirage_formal.search.guided.solved_kernel import Kernel
@@ -30,7 +30,7 @@ SHARES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _ConcreteKernel:
     """One concrete kernel: a symbolic kernel, one of its DAGs, and its extents."""
 
     kernel: Kernel
@@ -84,7 +84,7 @@ class GuidedEngine:
         tally = Tally(space.max_states)
         axes = ProgramAxes(program)
         solver = KernelSolver(axes, space, options, tally)
-        builder = _Builder(solver, space, self._best)
+        builder = _PathBuilder(solver, space, self._best)
         found: dict[KernelGraph, Candidate] = {}
         paths = self._confirmed(PathFinder(solver, (share, shares)).paths(), builder, options, tally)
         for graph in builder.graphs(paths):
@@ -95,7 +95,9 @@ class GuidedEngine:
         counts = Stats(oracle_calls=algebra.queries, cache_hits=algebra.queries - algebra.misses)
         return UnitResult(tuple(found.values()), tally.stats() + counts)
 
-    def _confirmed(self, paths: Iterator[Path], builder: _Builder, options: SearchOptions, tally: Tally) -> list[Path]:
+    def _confirmed(
+        self, paths: Iterator[Path], builder: _PathBuilder, options: SearchOptions, tally: Tally
+    ) -> list[Path]:
         """Return the paths whose small instance the caller's fingerprint does not refute.
 
         The normal form has already shown each of them equal; a refutation here is a bug and is counted as rejected. At
@@ -117,19 +119,19 @@ class GuidedEngine:
         return out
 
 
-class _Best:
+class _BestChoices:
     """Collection of the choices of least weight, earlier ones first among equals; unlimited if there is no limit."""
 
     def __init__(self, limit: int | None) -> None:
         self._limit = limit
         self._count = 0
-        self._kept: list[tuple[float, int, int, tuple[_Choice | None, ...]]] = []
+        self._kept: list[tuple[float, int, int, tuple[_ConcreteKernel | None, ...]]] = []
 
     def takes(self, weight: float) -> bool:
         """Return whether a choice of at least this weight may still be kept."""
         return self._limit is None or len(self._kept) < self._limit or weight < -self._kept[0][0]
 
-    def add(self, weight: float, path: int, choices: tuple[_Choice | None, ...]) -> None:
+    def add(self, weight: float, path: int, choices: tuple[_ConcreteKernel | None, ...]) -> None:
         """Keep a choice for the path with this number, if it is among the best."""
         if not self.takes(weight):
             return
@@ -140,13 +142,13 @@ class _Best:
         else:
             heapq.heapreplace(self._kept, item)
 
-    def ordered(self) -> Iterator[tuple[int, tuple[_Choice | None, ...]]]:
+    def ordered(self) -> Iterator[tuple[int, tuple[_ConcreteKernel | None, ...]]]:
         """Return the kept items by ascending weight."""
         for _, _, path, choices in sorted(self._kept, key=lambda item: (-item[0], -item[1])):
             yield path, choices
 
 
-def _behind(kernel: Kernel, assignment: Assignment, outer: Extents) -> Extents:
+def _extents_after(kernel: Kernel, assignment: Assignment, outer: Extents) -> Extents:
     """Return the extents of the parts that later kernels read."""
     if not kernel.origins:
         return outer
@@ -154,7 +156,7 @@ def _behind(kernel: Kernel, assignment: Assignment, outer: Extents) -> Extents:
     return {**outer, **{part: prod(inside[p] for p in made_of) for part, made_of in kernel.origins}}
 
 
-class _Builder:
+class _PathBuilder:
     """Builder of µGraphs from paths."""
 
     def __init__(self, solver: KernelSolver, space: SearchSpace, best: int | None) -> None:
@@ -163,19 +165,19 @@ class _Builder:
         self._best = best
         self._axes = solver.axes
         width = self._axes.dtype.bytes
-        self._assigner = Assigner(space, width)
-        self._small = Assigner(_unbounded(space), width)
-        self._cache: dict[tuple[int, tuple[int, ...]], list[_Choice]] = {}
-        self._fitting: dict[tuple[int, tuple[ClassId, ...]], Fitting] = {}
+        self._assigner = ExtentAssigner(space, width)
+        self._small = ExtentAssigner(_unbounded_space(space), width)
+        self._cache: dict[tuple[int, tuple[int, ...]], list[_ConcreteKernel]] = {}
+        self._fitting: dict[tuple[int, tuple[ClassId, ...]], DagFilter] = {}
         self._kernels: list[Kernel] = []
 
     def graphs(self, paths: list[Path]) -> Iterator[KernelGraph]:
         """Yield µGraphs of the paths: all of them, or those of least rough weight for each sequence of kernel kinds."""
         extents = self._extents(self._axes.extents)
-        groups: dict[tuple[bool, ...], _Best] = {}
+        groups: dict[tuple[bool, ...], _BestChoices] = {}
         for number, path in enumerate(paths):
-            kinds = tuple(isinstance(step, DefinedStep) for step in path)
-            best = groups.setdefault(kinds, _Best(None if self._best is None else self._best * _PER_BEST))
+            kinds = tuple(isinstance(step, GraphDefinedStep) for step in path)
+            best = groups.setdefault(kinds, _BestChoices(None if self._best is None else self._best * _PER_BEST))
             for weight, choices in self._extend(path, 0, extents, (), 0.0, best):
                 best.add(weight, number, choices)
         for best in groups.values():
@@ -185,7 +187,7 @@ class _Builder:
     def _extents(self, sizes: Sequence[int]) -> Extents:
         """Return the extents of unsplit axes; copies of one axis have one extent."""
         names = self._solver.names
-        return {whole(a): sizes[names.base(a)] for a in names.axes} if sizes else {}
+        return {unsplit_part(a): sizes[names.base(a)] for a in names.axes} if sizes else {}
 
     def scaled(self, path: Path) -> tuple[KernelGraph, KernelGraph] | None:
         """Return the program and a candidate of this path at small extents; None where constants depend on extents."""
@@ -198,18 +200,18 @@ class _Builder:
             choices = self._any(path, 0, small)
             if choices is not None:
                 inputs = tuple(
-                    _resized(i, tuple(prod(small[whole(a)] for a in dim) for dim in axes.dims[n]))
+                    _resize_input(i, tuple(prod(small[unsplit_part(a)] for a in dim) for dim in axes.dims[n]))
                     for n, i in enumerate(axes.program.inputs)
                 )
                 candidate = self._emit(path, choices, self._small)
                 return replace(axes.program, inputs=inputs), replace(candidate, inputs=inputs)
         return None
 
-    def _any(self, path: Path, at: int, extents: Extents) -> tuple[_Choice | None, ...] | None:
+    def _any(self, path: Path, at: int, extents: Extents) -> tuple[_ConcreteKernel | None, ...] | None:
         if at == len(path):
             return ()
         step = path[at]
-        if not isinstance(step, DefinedStep):
+        if not isinstance(step, GraphDefinedStep):
             rest = self._any(path, at + 1, extents)
             return None if rest is None else (None, *rest)
         for kernel in step.kernels:
@@ -217,9 +219,9 @@ class _Builder:
                 for assignment in self._small.assignments(kernel, extents):
                     if not self._small.folds(kernel, dag, assignment):
                         continue
-                    rest = self._any(path, at + 1, _behind(kernel, assignment, extents))
+                    rest = self._any(path, at + 1, _extents_after(kernel, assignment, extents))
                     if rest is not None:
-                        return (_Choice(kernel, dag, assignment), *rest)
+                        return (_ConcreteKernel(kernel, dag, assignment), *rest)
         return None
 
     def _extend(
@@ -227,16 +229,16 @@ class _Builder:
         path: Path,
         at: int,
         extents: Extents,
-        done: tuple[_Choice | None, ...],
+        done: tuple[_ConcreteKernel | None, ...],
         weight: float,
-        best: _Best,
-    ) -> Iterator[tuple[float, tuple[_Choice | None, ...]]]:
+        best: _BestChoices,
+    ) -> Iterator[tuple[float, tuple[_ConcreteKernel | None, ...]]]:
         """Yield every choice for the rest of a path that may be among the best, with its weight."""
         if at == len(path):
             yield weight, done
             return
         step = path[at]
-        if not isinstance(step, DefinedStep):
+        if not isinstance(step, GraphDefinedStep):
             yield from self._extend(path, at + 1, extents, (*done, None), weight + _LAUNCH, best)
             return
         for kernel in step.kernels:
@@ -244,10 +246,10 @@ class _Builder:
                 sofar = weight + choice.assignment.weight
                 if not best.takes(sofar):
                     break  # they come in ascending order
-                inner = _behind(kernel, choice.assignment, extents)
+                inner = _extents_after(kernel, choice.assignment, extents)
                 yield from self._extend(path, at + 1, inner, (*done, choice), sofar, best)
 
-    def _choices(self, kernel: Kernel, extents: Extents) -> list[_Choice]:
+    def _choices(self, kernel: Kernel, extents: Extents) -> list[_ConcreteKernel]:
         """Return the choices for a kernel by ascending weight."""
         key = (id(kernel), tuple(extents[leaf] for leaf, _ in kernel.structure.splits))
         found = self._cache.get(key)
@@ -256,7 +258,7 @@ class _Builder:
             found = self._cache[key] = self._best_choices(kernel, extents)
         return found
 
-    def _best_choices(self, kernel: Kernel, extents: Extents) -> list[_Choice]:
+    def _best_choices(self, kernel: Kernel, extents: Extents) -> list[_ConcreteKernel]:
         key = (id(kernel.solved), kernel.goals)  # all that DAGs and what they store rest on; kept by ``_choices``
         dags = self._fitting.get(key)
         if dags is None:
@@ -265,7 +267,7 @@ class _Builder:
         assignments = sorted(self._assigner.assignments(kernel, extents), key=lambda a: a.weight)
         # A later kernel depends only on the extents of the parts left split: keep the best choices for each of these
         # extents.
-        out: list[_Choice] = []
+        out: list[_ConcreteKernel] = []
         kept: dict[tuple[int, ...], int] = {}
         for assignment in assignments:
             group = tuple(prod(assignment.extents[p] for p in made_of) for _, made_of in kernel.origins)
@@ -274,15 +276,15 @@ class _Builder:
             fitting = dags.first(assignment.extents, self._best)
             if fitting:
                 kept[group] = kept.get(group, 0) + 1
-                out += [_Choice(kernel, dag, assignment) for dag in fitting]
+                out += [_ConcreteKernel(kernel, dag, assignment) for dag in fitting]
         return out
 
-    def _emit(self, path: Path, choices: tuple[_Choice | None, ...], assigner: Assigner) -> KernelGraph:
+    def _emit(self, path: Path, choices: tuple[_ConcreteKernel | None, ...], assigner: ExtentAssigner) -> KernelGraph:
         program = self._axes.program
         tensors = self._solver.inputs
         ops: list[KernelOp] = []
         for step, choice in zip(path, choices, strict=True):
-            if isinstance(step, DefinedStep):
+            if isinstance(step, GraphDefinedStep):
                 assert choice is not None
                 block = block_graph(
                     choice.kernel,
@@ -298,11 +300,11 @@ class _Builder:
         return KernelGraph(program.inputs, tuple(ops), (len(tensors) - 1,))
 
 
-def _resized(program_input: Input, shape: tuple[int, ...]) -> Input:
+def _resize_input(program_input: Input, shape: tuple[int, ...]) -> Input:
     return Input(program_input.name, DTensor(shape, program_input.tensor.dtype), row_major(shape))
 
 
-def _unbounded(space: SearchSpace) -> SearchSpace:
+def _unbounded_space(space: SearchSpace) -> SearchSpace:
     """Return the space with every divisor allowed, for small instances."""
     rules = replace(
         space.free,

@@ -12,7 +12,7 @@ from typing import Final
 
 from mirage_formal.graph.ops import IN_PLACE, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
-from mirage_formal.search.guided.algebra.parts import Part, Parts, Split, child
+from mirage_formal.search.guided.algebra.parts import Part, Parts, Split, child_part
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.index_renaming import Dims
 from mirage_formal.search.guided.solved_kernel import Kernel, Placement
@@ -55,7 +55,7 @@ def shape_of(dims: Dims, extents: Extents) -> Shape:
     return tuple(prod(extents[p] for p in dim) for dim in dims)
 
 
-class Assigner:
+class ExtentAssigner:
     """Enumerator of assignments of extents to kernels in one space."""
 
     def __init__(self, space: SearchSpace, element_bytes: int) -> None:
@@ -78,14 +78,16 @@ class Assigner:
         """
         structure, tensors = kernel.structure, kernel.read
         loops = self._space.forloop_ranges
-        choices = [_options(split, outer[leaf], loops, self._space.reduction_dimx) for leaf, split in structure.splits]
+        choices = [
+            _split_extents(split, outer[leaf], loops, self._space.reduction_dimx) for leaf, split in structure.splits
+        ]
         limits = self._space.limits
         weight_of = self._weights(kernel)
         cuts = [
-            [(kind, leaf, [child(twin, kind) for twin in structure.names.twin_parts(leaf)]) for kind in split]
+            [(kind, leaf, [child_part(twin, kind) for twin in structure.names.twin_parts(leaf)]) for kind in split]
             for leaf, split in structure.splits
         ]
-        written = _written(kernel)
+        written = _result_parts(kernel)
         for values in product(*choices):
             extents = dict(outer)
             grid_extents: dict[Part, int] = {}
@@ -168,7 +170,7 @@ class Assigner:
             ([p for leaf in t.leaves for p in structure.local(leaf)], any(leaf in structure.loops for leaf in t.leaves))
             for t in kernel.read
         ]
-        written = _written(kernel)
+        written = _result_parts(kernel)
 
         def weight(extents: Extents, blocks: int, loop: int) -> float:
             traffic = 0.0
@@ -182,16 +184,16 @@ class Assigner:
 
         return weight
 
-    def fitting(self, kernel: Kernel, dags: Sequence[Dag]) -> Fitting:
+    def fitting(self, kernel: Kernel, dags: Sequence[Dag]) -> DagFilter:
         """Return a test of DAGs: they fit into shared memory, and their folds keep one width of the space's list."""
-        return Fitting(kernel, dags, self._space.shared_bytes // self._bytes, self._space.reduction_dimx)
+        return DagFilter(kernel, dags, self._space.shared_bytes // self._bytes, self._space.reduction_dimx)
 
     def folds(self, kernel: Kernel, dag: Dag, assignment: Assignment) -> bool:
         """Return whether all folds of a DAG keep one width that the space lists."""
         return dimx_of(kernel, dag, assignment.extents, self._space.reduction_dimx) is not None
 
 
-class Fitting:
+class DagFilter:
     """Test of which DAGs of one kernel fit into shared memory, for many assignments.
 
     A block's shared memory holds its input tiles and every result that does not take an operand's place. Many tensors
@@ -210,11 +212,11 @@ class Fitting:
         self._widths = widths
         closure = kernel.solved.closure
         self._numbers: dict[Parts, int] = {}
-        self._inputs = [self._number(_flat(closure.classes[i][1])) for i in range(closure.inputs)]
+        self._inputs = [self._number(_all_parts(closure.classes[i][1])) for i in range(closure.inputs)]
         found: dict[tuple[tuple[int, ...], tuple[int, ...]], list[tuple[int, Dag]]] = {}
         for place, dag in enumerate(dags):
-            stored = [self._number(_flat(closure.classes[n][1])) for n, made in dag if made.kind not in IN_PLACE]
-            folds = {self._number(parts) for parts in _folded(kernel, dag)}
+            stored = [self._number(_all_parts(closure.classes[n][1])) for n, made in dag if made.kind not in IN_PLACE]
+            folds = {self._number(parts) for parts in _folded_parts(kernel, dag)}
             found.setdefault((tuple(sorted(stored)), tuple(sorted(folds))), []).append((place, dag))
         self._alike = list(found.items())
 
@@ -244,17 +246,17 @@ class Fitting:
         return not widths or (len(widths) == 1 and widths.issubset(self._widths))
 
 
-def _written(kernel: Kernel) -> list[Parts]:
+def _result_parts(kernel: Kernel) -> list[Parts]:
     """Return the parts of each result's tile."""
-    return [_flat(kernel.solved.closure.classes[goal][1]) for goal in kernel.goals]
+    return [_all_parts(kernel.solved.closure.classes[goal][1]) for goal in kernel.goals]
 
 
-def _flat(dims: Dims) -> Parts:
+def _all_parts(dims: Dims) -> Parts:
     """Return all parts of a tensor's dims."""
     return tuple(part for dim in dims for part in dim)
 
 
-def _folded(kernel: Kernel, dag: Dag) -> Iterator[Parts]:
+def _folded_parts(kernel: Kernel, dag: Dag) -> Iterator[Parts]:
     """Yield the parts of each dim that an operator of a DAG folds."""
     classes = kernel.solved.closure.classes
     for number, producer in dag:
@@ -274,7 +276,7 @@ def dimx_of(kernel: Kernel, dag: Dag, extents: Extents, allowed: tuple[int, ...]
     Returns:
         The width; the first allowed one if nothing folds, None if folds disagree or have a width that is not listed.
     """
-    widths = {prod([extents[p] for p in parts]) for parts in _folded(kernel, dag)}
+    widths = {prod([extents[p] for p in parts]) for parts in _folded_parts(kernel, dag)}
     if not widths:
         return allowed[0]
     width = widths.pop()
@@ -282,7 +284,7 @@ def dimx_of(kernel: Kernel, dag: Dag, extents: Extents, allowed: tuple[int, ...]
 
 
 @cache
-def _options(
+def _split_extents(
     split: Split, extent: int, loops: tuple[int, ...] | None, folds: tuple[int, ...]
 ) -> tuple[tuple[int, ...], ...]:
     """Return the choices of extents above 1 for the parts of a split whose product is ``extent``."""
@@ -298,7 +300,7 @@ def _options(
             continue
         if kind is F and rest == (T,) and extent // n not in folds:
             continue
-        out += [(n, *tail) for tail in _options(rest, extent // n, loops, folds)]
+        out += [(n, *tail) for tail in _split_extents(rest, extent // n, loops, folds)]
     return tuple(out)
 
 

@@ -14,7 +14,7 @@ Dag = tuple[tuple[ClassId, Producer], ...]
 _UNREACHABLE = 1 << 20
 
 
-def costs(closure: Closure) -> list[int]:
+def min_costs(closure: Closure) -> list[int]:
     """Return lower bounds on the operators that each class needs.
 
     Args:
@@ -36,7 +36,7 @@ def costs(closure: Closure) -> list[int]:
     return out
 
 
-def needed(goals: Sequence[int]) -> int:
+def min_operators(goals: Sequence[int]) -> int:
     """Return a lower bound on the operators of a DAG that computes distinct goals.
 
     Args:
@@ -48,7 +48,7 @@ def needed(goals: Sequence[int]) -> int:
     return max(t - 1 + sum(cost >= t for cost in goals) for t in goals)
 
 
-def every_input(count: int) -> InputMask:
+def all_inputs(count: int) -> InputMask:
     """Return the set of all of a block's ``count`` inputs."""
     return InputMask((1 << count) - 1)
 
@@ -86,10 +86,10 @@ def extract(closure: Closure, goals: tuple[ClassId, ...], limit: int, cost: list
         closure: The closure.
         goals: The classes to compute.
         limit: Most operators.
-        cost: By ``ClassId`` the lower bound of ``costs``.
+        cost: By ``ClassId`` the lower bound of ``min_costs``.
     """
     found: list[Dag] = []
-    need = every_input(closure.inputs)
+    need = all_inputs(closure.inputs)
     chosen: dict[ClassId, Producer] = {}
 
     def visit(pending: frozenset[ClassId], used: InputMask) -> None:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Sequence
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Substitution, full_mask
-from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Parts, axis_of, rename
+from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Parts, axis_of, move_part
 
 #: Dims of a tensor, each a list of parts, most significant first.
 Dims = tuple[Parts, ...]
 
 
-class Views:
+class IndexRenaming:
     """Renaming of indices to copies of the same axis.
 
     Sound: a renaming is one-to-one on the indices of the tensor, and goes between copies that have the same parts.
@@ -48,7 +48,7 @@ class Views:
         """
         names: dict[Axis, Axis] = {}
         used: set[Axis] = set()
-        for axis in _visible(dims):
+        for axis in _axes_of_dims(dims):
             name = next((peer for peer in self._peers(axis) if peer not in used), None)
             if name is None:
                 raise ValueError
@@ -71,7 +71,7 @@ class Views:
             ValueError: The dims do not fit.
         """
         pairs = [(x, y) for x, y in zip(dims, dims2, strict=True) if x and y]
-        form, viewed = self._matched(pairs, _visible(dims), form, dims2)
+        form, viewed = self._matched(pairs, _axes_of_dims(dims), form, dims2)
         return form, tuple(x or y for x, y in zip(dims, viewed, strict=True))
 
     def contracted(self, dims: Dims, form: Form, dims2: Dims) -> tuple[Form, Dims]:
@@ -89,7 +89,7 @@ class Views:
             ValueError: The dims do not fit.
         """
         pairs = [(x, y) for x, y in zip(dims[:-2], dims2[:-2], strict=True) if x and y]
-        return self._matched([(dims[-1], dims2[-2]), *pairs], _visible(dims), form, dims2)
+        return self._matched([(dims[-1], dims2[-2]), *pairs], _axes_of_dims(dims), form, dims2)
 
     def _matched(
         self, pairs: Iterable[tuple[Parts, Parts]], avoid: Iterable[Axis], form: Form, dims: Dims
@@ -106,7 +106,7 @@ class Views:
         if len(used) < len(names):
             raise ValueError
         used |= set(avoid)
-        for axis in _visible(dims):
+        for axis in _axes_of_dims(dims):
             if axis in names:
                 continue
             name = axis if axis not in used else next((p for p in self._peers(axis) if p not in used), None)
@@ -124,10 +124,10 @@ class Views:
         free = self._algebra.free[form]
         if any(full_mask(name) & free for _, name in pairs if name not in names):
             raise ValueError
-        viewed = tuple(tuple(rename(p, names[axis_of(p)]) for p in dim) for dim in dims)
+        viewed = tuple(tuple(move_part(p, names[axis_of(p)]) for p in dim) for dim in dims)
         return self._algebra.substitute(form, pairs), viewed
 
 
-def _visible(dims: Dims) -> list[Axis]:
+def _axes_of_dims(dims: Dims) -> list[Axis]:
     """Return the axes of some dims, in order."""
     return list(dict.fromkeys(axis_of(part) for dim in dims for part in dim))

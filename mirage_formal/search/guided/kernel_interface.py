@@ -19,18 +19,18 @@ from mirage_formal.search.guided.algebra.parts import (
     Part,
     Parts,
     axis_of,
-    carried,
-    is_whole,
-    whole,
+    carried_parts,
+    is_unsplit,
+    unsplit_part,
 )
-from mirage_formal.search.guided.symbolic_tiling import KTensor, Structure
+from mirage_formal.search.guided.symbolic_tiling import KTensor, SymbolicTiling
 
 #: For each part carried to later kernels the parts that it consists of, before and inside the kernel.
 Origins = tuple[tuple[Part, Parts], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class KernelInterface:
     """Interface of a kernel to those after it.
 
     Attributes:
@@ -62,9 +62,9 @@ class Handover:
         return None if form is None else KTensor(form, dims)
 
 
-def collapse(
-    algebra: Algebra, outputs: list[KTensor], structure: Structure, frame: Frame, *, merge: bool = True
-) -> tuple[Handover, Origins] | None:
+def merge_parts(
+    algebra: Algebra, outputs: list[KTensor], structure: SymbolicTiling, frame: Frame, *, merge: bool = True
+) -> tuple[KernelInterface, Origins] | None:
     """Return the handover of some outputs: parts that none of them distinguishes are merged.
 
     Args:
@@ -86,12 +86,12 @@ def collapse(
     runs: dict[Part, tuple[Parts, ...]] = {}
     for leaf, _ in structure.splits:
         for twin in structure.names.twin_parts(leaf):
-            runs[twin] = _runs(structure.children(twin), outputs, masks)
+            runs[twin] = _indistinct_runs(structure.children(twin), outputs, masks)
             if len(runs[twin]) > 1 and not merge:
                 runs[twin] = tuple((part,) for part in structure.children(twin))
             if twin != leaf and len(runs[twin]) > 1:
                 return None
-    names = _Names(frame)
+    names = _CarriedNames(frame)
     for axis in dict.fromkeys(axis_of(leaf) for leaf, pieces in runs.items() if len(pieces) > 1):
         if not names.split(axis, runs):
             return None
@@ -100,19 +100,19 @@ def collapse(
             names.now[leaf] = (leaf,)
             names.origins[leaf] = pieces[0]
     merged = {origin: part for part, origin in names.origins.items()}
-    renaming = tuple((mask(origin), PartMask(1 << part)) for origin, part in merged.items() if not is_whole(part))
+    renaming = tuple((mask(origin), PartMask(1 << part)) for origin, part in merged.items() if not is_unsplit(part))
     handed = []
     for output in outputs:
         form = algebra.rename(output.form, renaming)
         if form is None:
             return None
-        handed.append(KTensor(form, tuple(_merge(dim, merged) for dim in output.dims)))
-    moves = tuple(sorted((p, now) for p, now in names.now.items() if not is_whole(p) and now != (p,)))
-    origins = tuple(sorted((p, o) for p, o in names.origins.items() if not is_whole(p)))
-    return Handover(tuple(handed), tuple(names.frame), moves), origins
+        handed.append(KTensor(form, tuple(_merge_dim(dim, merged) for dim in output.dims)))
+    moves = tuple(sorted((p, now) for p, now in names.now.items() if not is_unsplit(p) and now != (p,)))
+    origins = tuple(sorted((p, o) for p, o in names.origins.items() if not is_unsplit(p)))
+    return KernelInterface(tuple(handed), tuple(names.frame), moves), origins
 
 
-class _Names:
+class _CarriedNames:
     """New names for the parts of split axes, and the frame behind the kernel."""
 
     def __init__(self, frame: Frame) -> None:
@@ -122,45 +122,47 @@ class _Names:
 
     def split(self, axis: Axis, runs: dict[Part, tuple[Parts, ...]]) -> bool:
         """Name the parts of an axis that is left split; return False if they are too many or do not nest."""
-        before = carried_in(self.frame, axis)
+        before = parts_of_axis(self.frame, axis)
         if any(axis_of(leaf) == axis and len(pieces) > 1 and leaf not in before for leaf, pieces in runs.items()):
             return False
         pieces = [runs.get(part, ((part,),)) for part in before]
         count = sum(map(len, pieces))
         if count > CARRIED:
             return False
-        fresh = iter(carried(axis, count))
+        fresh = iter(carried_parts(axis, count))
         for part, made_of in zip(before, pieces, strict=True):
             self.now[part] = tuple(next(fresh) for _ in made_of)
             self.origins |= dict(zip(self.now[part], made_of, strict=True))
-        self.frame[axis] = mask(carried(axis, count))
+        self.frame[axis] = mask(carried_parts(axis, count))
         return True
 
 
-def carried_in(frame: Sequence[PartMask], axis: Axis) -> Parts:
+def parts_of_axis(frame: Sequence[PartMask], axis: Axis) -> Parts:
     """Return the parts in which an axis is carried, most significant first.
 
     Args:
         frame: For each axis the mask of its parts.
         axis: The axis.
     """
-    return tuple(Part(part) for part in range(whole(axis), whole(axis) + SLOTS) if frame[axis] >> part & 1)
+    return tuple(
+        Part(part) for part in range(unsplit_part(axis), unsplit_part(axis) + SLOTS) if frame[axis] >> part & 1
+    )
 
 
-def _runs(children: Parts, outputs: list[KTensor], masks: list[PartMask]) -> tuple[Parts, ...]:
+def _indistinct_runs(children: Parts, outputs: list[KTensor], masks: list[PartMask]) -> tuple[Parts, ...]:
     """Return the children grouped into runs of neighbours that no output distinguishes."""
     runs: list[list[Part]] = [[children[0]]]
     for part in children[1:]:
         before = runs[-1][-1]
         bound = all((m >> before ^ m >> part) & 1 == 0 for m in masks)
-        if bound and all(_side_by_side(output, before, part) for output in outputs):
+        if bound and all(_are_adjacent(output, before, part) for output in outputs):
             runs[-1].append(part)
         else:
             runs.append([part])
     return tuple(tuple(run) for run in runs)
 
 
-def _side_by_side(output: KTensor, a: Part, b: Part) -> bool:
+def _are_adjacent(output: KTensor, a: Part, b: Part) -> bool:
     """Return whether every dim of the output holds neither part, or b directly behind a."""
     for dim in output.dims:
         if a in dim:
@@ -171,7 +173,7 @@ def _side_by_side(output: KTensor, a: Part, b: Part) -> bool:
     return True
 
 
-def _merge(dim: Parts, merged: dict[Parts, Part]) -> Parts:
+def _merge_dim(dim: Parts, merged: dict[Parts, Part]) -> Parts:
     """Return a dim with each group of merged parts replaced by the group's name."""
     by_first = {origin[0]: (part, len(origin)) for origin, part in merged.items()}
     out = []

@@ -12,17 +12,17 @@ from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, PartMask, full_mask
 from mirage_formal.search.guided.algebra.operators import (
     EXTREMES,
-    binary,
-    compared,
-    function,
+    binary_form,
+    comparison_form,
+    function_form,
     rms_norm,
-    select,
-    shift,
+    selection_form,
+    shift_form,
 )
-from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, is_whole, whole
+from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, is_unsplit, unsplit_part
 from mirage_formal.search.guided.axes import OF_MASKS, TensorId
 from mirage_formal.search.guided.index_renaming import Dims
-from mirage_formal.search.guided.kernel_interface import Handover, carried_in
+from mirage_formal.search.guided.kernel_interface import KernelInterface, parts_of_axis
 from mirage_formal.search.guided.kernel_solver import KernelSolver
 from mirage_formal.search.guided.solved_kernel import Kernel
 from mirage_formal.search.guided.symbolic_tiling import KTensor
@@ -39,7 +39,7 @@ class PredefinedStep:
 
 
 @dataclass(frozen=True, slots=True)
-class DefinedStep:
+class GraphDefinedStep:
     """Graph-defined kernel; ``kernels`` are alternatives that compute the same outputs."""
 
     operands: tuple[TensorId, ...]
@@ -50,7 +50,7 @@ class DefinedStep:
 #: A set of tensors as a bit mask: bit number ``tensor`` stands for that tensor.
 TensorMask = NewType("TensorMask", int)
 
-Step = PredefinedStep | DefinedStep
+Step = PredefinedStep | GraphDefinedStep
 Path = tuple[Step, ...]
 
 
@@ -102,17 +102,17 @@ class PathFinder:
             path=(),
         )
         if self._single and start.steps_left and start.defined_left and self._inputs <= self._space.max_block_inputs:
-            yield from self._alone(start)
+            yield from self._single_kernel_paths(start)
         if self._part[1]:
             yield from self._visit(start)
 
-    def _alone(self, start: _State) -> Iterator[Path]:
+    def _single_kernel_paths(self, start: _State) -> Iterator[Path]:
         """Yield the paths of one kernel that reads all inputs."""
         operands = tuple(map(TensorId, range(self._inputs)))
         for tensors in product(*(self._readings(tensor, start.frame) for tensor in start.tensors)):
             kernels = self._solver.last(tensors, start.frame)
             if kernels:
-                yield (DefinedStep(operands, tuple(kernels), (self._goal,)),)
+                yield (GraphDefinedStep(operands, tuple(kernels), (self._goal,)),)
 
     def _visit(self, state: _State) -> Iterator[Path]:
         self._solver.tally.add("states")
@@ -126,7 +126,7 @@ class PathFinder:
             return
         yield from self._predefined(state)
         if state.defined_left:
-            yield from self._defined(state)
+            yield from self._graph_defined(state)
 
     def _mine(self, state: _State) -> bool:
         """Return whether this share reports a path that ends here; paths without a first kernel belong to share 0."""
@@ -142,7 +142,7 @@ class PathFinder:
             if tensor in state.tensors or not self._solver.algebra.within(tensor.form, self._solver.target):
                 continue
             unused = TensorMask(state.unused & ~sum(1 << i for i in set(operands)) | 1 << len(state.tensors))
-            if self._hopeless(unused.bit_count(), state.steps_left - 1):
+            if self._has_too_many_unused(unused.bit_count(), state.steps_left - 1):
                 continue
             yield from self._visit(
                 _State(
@@ -156,7 +156,7 @@ class PathFinder:
                 )
             )
 
-    def _hopeless(self, unused: int, steps_left: int) -> bool:
+    def _has_too_many_unused(self, unused: int, steps_left: int) -> bool:
         """Return whether this number of unused tensors cannot become one output in the steps left."""
         return unused > 1 + steps_left * (self._space.max_block_inputs - 1)
 
@@ -164,11 +164,11 @@ class PathFinder:
         self, tensors: tuple[KTensor, ...], frame: Frame
     ) -> Iterator[tuple[OpKind, tuple[TensorId, ...], Attrs, Form, Dims]]:
         ops = self._space.kernel_ops
-        for i, a in _numbered(tensors):
+        for i, a in _enumerate_tensors(tensors):
             for kind in ops:
                 for attrs, form, dims in self._unary(kind, a, frame):
                     yield kind, (i,), attrs, form, dims
-            for j, b in _numbered(tensors):
+            for j, b in _enumerate_tensors(tensors):
                 for kind in ops:
                     if kind not in _PAIRS or (j > i and SPECS[kind].commutative):
                         continue
@@ -187,8 +187,8 @@ class PathFinder:
     ) -> Iterator[tuple[OpKind, tuple[TensorId, ...], Attrs, Form, Dims]]:
         """Yield selections by boolean masks, from a tensor and a number or from two tensors."""
         algebra = self._solver.algebra
-        masks = [(i, tensor) for i, tensor in _numbered(tensors) if algebra.is_mask(tensor.form)]
-        others = [(i, tensor) for i, tensor in _numbered(tensors) if not algebra.is_mask(tensor.form)]
+        masks = [(i, tensor) for i, tensor in _enumerate_tensors(tensors) if algebra.is_mask(tensor.form)]
+        others = [(i, tensor) for i, tensor in _enumerate_tensors(tensors) if not algebra.is_mask(tensor.form)]
         for (m, mask), number in product(masks, self._solver.axes.selections):
             for chosen in permutations(others, 1 if number is not None else 2):
                 forms: list[Form] = []
@@ -199,7 +199,7 @@ class PathFinder:
                         forms.append(joined[0])
                     dims = None if joined is None else joined[1]
                 if dims is not None:
-                    form = select(algebra, mask.form, forms, number)
+                    form = selection_form(algebra, mask.form, forms, number)
                     yield OpKind.SELECT, (m, *(i for i, _ in chosen)), Attrs(value=number), form, dims
 
     def _beside(self, dims: Dims, tensor: KTensor, frame: Frame) -> tuple[Form, Dims] | None:
@@ -227,7 +227,7 @@ class PathFinder:
             return None
         if kind is not OpKind.MATMUL:
             found = self._beside(a.dims, b, frame)
-            value = None if found is None else binary(algebra, kind, a.form, found[0])
+            value = None if found is None else binary_form(algebra, kind, a.form, found[0])
             return None if found is None or value is None else (value, found[1])
         form, dims = b.form, b.dims
         if not self._solver.names.single and len(a.dims) == len(dims):
@@ -237,7 +237,7 @@ class PathFinder:
                 return None
         dims2 = _product_dims(a.dims, dims)
         product = None if dims2 is None else algebra.mul(a.form, form)
-        total = None if product is None else algebra.sum(_bits(a.dims[-1]), product, frame)
+        total = None if product is None else algebra.sum(_bound_mask(a.dims[-1]), product, frame)
         return None if dims2 is None or total is None else (total, dims2)
 
     def _unary(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, Form, Dims]]:
@@ -245,7 +245,7 @@ class PathFinder:
         if algebra.is_mask(a.form) is not (kind in OF_MASKS) and kind is not OpKind.TRANSPOSE:
             return
         if kind in axes.functions:
-            yield NO_ATTRS, function(algebra, kind, a.form), a.dims
+            yield NO_ATTRS, function_form(algebra, kind, a.form), a.dims
         elif kind is OpKind.SQUARE:
             squared = algebra.mul(a.form, a.form)
             if squared is not None:
@@ -257,10 +257,10 @@ class PathFinder:
         elif kind in (OpKind.SUM, OpKind.RMS_NORM):
             yield from self._along(kind, a, frame)
         else:
-            for attrs, form in self._with_attribute(kind, a.form):
+            for attrs, form in self._attribute_operators(kind, a.form):
                 yield attrs, form, a.dims
 
-    def _with_attribute(self, kind: OpKind, a: Form) -> Iterator[tuple[Attrs, Form]]:
+    def _attribute_operators(self, kind: OpKind, a: Form) -> Iterator[tuple[Attrs, Form]]:
         """Yield elementwise operators of one operand whose attribute occurs in the program."""
         algebra, axes = self._solver.algebra, self._solver.axes
         if kind is OpKind.SCALE:
@@ -270,13 +270,13 @@ class PathFinder:
                     yield Attrs(factor=value), scaled
         elif kind is OpKind.SHIFT:
             for value in sorted(axes.shifts):
-                yield Attrs(shift=value), shift(algebra, a, value)
+                yield Attrs(shift=value), shift_form(algebra, a, value)
         elif kind is OpKind.CAST:
             for dtype in sorted(axes.casts):
-                yield Attrs(dtype=dtype), function(algebra, kind, a)
+                yield Attrs(dtype=dtype), function_form(algebra, kind, a)
         elif kind in COMPARISONS:
             for value in sorted(v for k, v in axes.comparisons if k is kind and v is not None):
-                yield Attrs(value=value), compared(algebra, kind, a, value)
+                yield Attrs(value=value), comparison_form(algebra, kind, a, value)
 
     def _along(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, Form, Dims]]:
         """Yield sums and norms along each dim of a tensor."""
@@ -285,22 +285,22 @@ class PathFinder:
             if not parts:
                 continue
             if kind is OpKind.SUM:
-                total = algebra.sum(_bits(parts), a.form, frame)
+                total = algebra.sum(_bound_mask(parts), a.form, frame)
                 if total is not None:
                     yield Attrs(dim=dim), total, (*a.dims[:dim], (), *a.dims[dim + 1 :])
                 continue
             for norm, eps in sorted(self._solver.axes.norms, key=str):
-                normed = rms_norm(algebra, _bits(parts), a.form, eps, frame) if norm is kind else None
+                normed = rms_norm(algebra, _bound_mask(parts), a.form, eps, frame) if norm is kind else None
                 if normed is not None:
                     yield Attrs(dim=dim, eps=eps), normed, a.dims
 
     # --- graph-defined kernels ---------------------------------------------------------------------------------
 
-    def _defined(self, state: _State) -> Iterator[Path]:
+    def _graph_defined(self, state: _State) -> Iterator[Path]:
         count = len(state.tensors)
         for size in range(1, min(self._space.max_block_inputs, count) + 1):
             for operands in combinations(map(TensorId, range(count)), size):
-                if self._commutes(state, operands):
+                if self._commutes_with_last(state, operands):
                     continue  # the other order finds it
                 rest = TensorMask(state.unused & ~sum(1 << i for i in operands))
                 if sum(i in state.read for i in operands) > self._space.max_reread:
@@ -309,7 +309,7 @@ class PathFinder:
                 for tensors in product(*readings):
                     yield from self._kernel(state, operands, rest, tensors)
 
-    def _commutes(self, state: _State, operands: tuple[TensorId, ...]) -> bool:
+    def _commutes_with_last(self, state: _State, operands: tuple[TensorId, ...]) -> bool:
         """Return whether the previous step is a predefined operator whose result the new kernel does not read."""
         return (
             bool(state.path) and isinstance(state.path[-1], PredefinedStep) and len(state.tensors) - 1 not in operands
@@ -321,7 +321,7 @@ class PathFinder:
         if not rest and state.path and self._mine(state):  # single kernels have come first
             kernels = self._solver.last(tensors, state.frame)
             if kernels:
-                yield (*state.path, DefinedStep(operands, tuple(kernels), (self._goal,)))
+                yield (*state.path, GraphDefinedStep(operands, tuple(kernels), (self._goal,)))
         if state.steps_left > 1:
             yield from self._earlier(state, operands, rest, tensors)
 
@@ -332,9 +332,9 @@ class PathFinder:
         output, or where the axis has another copy, it may also read the axis unsplit.
         """
         names, axes = self._solver.names, self._solver.axes
-        split = {a for a in names.axes if frame[a] != 1 << whole(a)}
+        split = {a for a in names.axes if frame[a] != 1 << unsplit_part(a)}
         present = {axis_of(leaf) for leaf in tensor.leaves}
-        places = [leaf for leaf in tensor.leaves if is_whole(leaf)]
+        places = [leaf for leaf in tensor.leaves if is_unsplit(leaf)]
         choices: list[list[Axis | None]] = []
         for leaf in places:
             axis = axis_of(leaf)
@@ -355,7 +355,7 @@ class PathFinder:
         into = {leaf: axis for leaf, axis in chosen.items() if axis is not None}
         if len(set(into.values())) < len(into):
             return None
-        parts = {leaf: carried_in(frame, a) for leaf, a in into.items()}
+        parts = {leaf: parts_of_axis(frame, a) for leaf, a in into.items()}
         dims = tuple(tuple(p for leaf in dim for p in parts.get(leaf, (leaf,))) for dim in tensor.dims)
         pairs = tuple((axis_of(leaf), a) for leaf, a in into.items() if axis_of(leaf) != a)
         return KTensor(self._solver.algebra.substitute(tensor.form, pairs), dims)
@@ -363,13 +363,13 @@ class PathFinder:
     def _earlier(
         self, state: _State, operands: tuple[TensorId, ...], rest: TensorMask, tensors: tuple[KTensor, ...]
     ) -> Iterator[Path]:
-        if self._hopeless(rest.bit_count() + 1, state.steps_left - 1):
+        if self._has_too_many_unused(rest.bit_count() + 1, state.steps_left - 1):
             return
         count = len(state.tensors)
         for handover, kernels in self._handovers(state, tensors):
             outputs = handover.outputs
             unused = TensorMask(rest | ((1 << len(outputs)) - 1) << count)
-            if self._hopeless(unused.bit_count(), state.steps_left - 1):
+            if self._has_too_many_unused(unused.bit_count(), state.steps_left - 1):
                 continue
             if self._goal in outputs:
                 continue  # the last kernel of a shorter path
@@ -387,11 +387,11 @@ class PathFinder:
                     state.defined_left - 1,
                     handover.frame,
                     state.read | set(operands),
-                    (*state.path, DefinedStep(operands, tuple(kernels), outputs)),
+                    (*state.path, GraphDefinedStep(operands, tuple(kernels), outputs)),
                 )
             )
 
-    def _handovers(self, state: _State, tensors: tuple[KTensor, ...]) -> list[tuple[Handover, list[Kernel]]]:
+    def _handovers(self, state: _State, tensors: tuple[KTensor, ...]) -> list[tuple[KernelInterface, list[Kernel]]]:
         """Return the interfaces that one more kernel can have; for a first kernel only those of this share.
 
         Sound: every handover of a first kernel belongs to exactly one share. With few inputs, solving a first kernel is
@@ -406,7 +406,7 @@ class PathFinder:
             share, shares = 0, 1
         return list(self._solver.earlier(tensors, state.frame).items())[share::shares]
 
-    def _readable(self, state: _State, handover: Handover) -> bool:
+    def _readable(self, state: _State, handover: KernelInterface) -> bool:
         """Return whether later steps can still consume the tensors that a kernel leaves.
 
         Sound: a predefined operator works on whole dims, so without a further graph-defined kernel it consumes the
@@ -415,7 +415,7 @@ class PathFinder:
         if state.defined_left > 1:
             return True
         split = [a for a, made_of in enumerate(handover.frame) if made_of != self._solver.frame[a]]
-        alone = {axis_of(dim[0]) for out in handover.outputs for dim in out.dims if _alone(dim)}
+        alone = {axis_of(dim[0]) for out in handover.outputs for dim in out.dims if _is_one_carried_axis(dim)}
         return alone.issuperset(split)
 
 
@@ -424,21 +424,21 @@ _PAIRS = ARITHMETIC | COMPARISONS | {OpKind.MATMUL}
 _RARE = EXTREMES | COMPARISONS | {OpKind.SUB, OpKind.DIV_NO_NAN}
 
 
-def _alone(dim: Parts) -> bool:
+def _is_one_carried_axis(dim: Parts) -> bool:
     """Return whether a dim consists only of parts of one carried axis."""
     axes = {axis_of(part) for part in dim}
-    return len(axes) == 1 and not any(is_whole(part) for part in dim)
+    return len(axes) == 1 and not any(is_unsplit(part) for part in dim)
 
 
-def _bits(parts: Parts) -> PartMask:
+def _bound_mask(parts: Parts) -> PartMask:
     """Return the mask that a sum over a dim's parts binds; an unsplit axis is bound wholly, even if split elsewhere."""
     out = 0
     for part in parts:
-        out |= full_mask(axis_of(part)) if is_whole(part) else 1 << part
+        out |= full_mask(axis_of(part)) if is_unsplit(part) else 1 << part
     return PartMask(out)
 
 
-def _numbered(tensors: tuple[KTensor, ...]) -> Iterator[tuple[TensorId, KTensor]]:
+def _enumerate_tensors(tensors: tuple[KTensor, ...]) -> Iterator[tuple[TensorId, KTensor]]:
     return ((TensorId(i), tensor) for i, tensor in enumerate(tensors))
 
 

@@ -21,34 +21,44 @@ from typing import Final
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.search.engine import SearchOptions, Tally
-from mirage_formal.search.epilogue_inputs import elementwise
+from mirage_formal.search.epilogue_inputs import epilogue_inputs
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
-from mirage_formal.search.guided.algebra.masks import Frame, unsplit
-from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Part, Parts, Split, axis_of, child, is_whole, whole
+from mirage_formal.search.guided.algebra.masks import Frame, unsplit_frame
+from mirage_formal.search.guided.algebra.parts import (
+    SLOTS,
+    Axis,
+    Part,
+    Parts,
+    Split,
+    axis_of,
+    child_part,
+    is_unsplit,
+    unsplit_part,
+)
 from mirage_formal.search.guided.axes import ProgramAxes, TensorId
-from mirage_formal.search.guided.extract import Dag, costs, every_input, extract, needed, reachable_inputs
-from mirage_formal.search.guided.index_renaming import Dims, Views
-from mirage_formal.search.guided.kernel_interface import Handover, collapse
-from mirage_formal.search.guided.saturation import PRUNED, ClassId, Closer
-from mirage_formal.search.guided.shared_indices import ties
-from mirage_formal.search.guided.solved_kernel import Kernel, Placement, Solved
+from mirage_formal.search.guided.extract import Dag, all_inputs, extract, min_costs, min_operators, reachable_inputs
+from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
+from mirage_formal.search.guided.kernel_interface import KernelInterface, merge_parts
+from mirage_formal.search.guided.saturation import PRUNED, ClassId, Saturator
+from mirage_formal.search.guided.shared_indices import shared_index_places
+from mirage_formal.search.guided.solved_kernel import Kernel, Placement, SolvedClosure
 from mirage_formal.search.guided.symbolic_tiling import (
+    AxisCopies,
     G,
     KTensor,
     L,
-    Names,
     Reader,
-    Structure,
-    StructureRules,
+    SymbolicTiling,
     T,
+    TilingRules,
     leaves_of,
 )
 from mirage_formal.search.space import SearchSpace
 
 
 @dataclass(frozen=True, slots=True)
-class _Earlier:
+class _EarlierKernel:
     """A solved kernel before the last one whose outputs are not yet chosen.
 
     Attributes:
@@ -62,8 +72,8 @@ class _Earlier:
     tensors: tuple[KTensor, ...]
     read: tuple[KTensor, ...]
     frame: Frame
-    structure: Structure
-    solved: Solved
+    structure: SymbolicTiling
+    solved: SolvedClosure
 
 
 #: The full sum that each partial reduction becomes if the part that it would keep is left out of the structure.
@@ -85,27 +95,27 @@ class KernelSolver:
         self._filter = "filter" not in options.off
         self._merge = "merge" not in options.off
         ops = frozenset(space.block_ops)
-        self._closer = Closer(axes, algebra, ops, options)
+        self._closer = Saturator(axes, algebra, ops, options)
         loose = ops | {_WHOLE[op] for op in ops & _WHOLE.keys()}
-        self._loose_closer = self._closer if loose == ops else Closer(axes, algebra, loose, options)
+        self._loose_closer = self._closer if loose == ops else Saturator(axes, algebra, loose, options)
         most = space.max_axes_per_split
         self.target, self.goal = axes.target(algebra)
         repeats = axes.repeats(algebra, self.target)
-        self.names = Names(algebra.width, max(most, min(repeats, 2)), 1 if repeats == 1 else repeats + 1)
+        self.names = AxisCopies(algebra.width, max(most, min(repeats, 2)), 1 if repeats == 1 else repeats + 1)
         folds = space.fold_tiles and bool(ops & {OpKind.SUM_TO_DIMX, OpKind.ACCUM_SUM_TO_DIMX})
-        self._rules = StructureRules(axes.free, axes.bound, folds, self.names, most, "apart" not in options.off)
+        self._rules = TilingRules(axes.free, axes.bound, folds, self.names, most, "apart" not in options.off)
         self.inputs = tuple(KTensor(*axes.tensor(algebra, TensorId(i))) for i in range(len(axes.program.inputs)))
         tied = self.names.ways > 1 and "ties" not in options.off
-        places = ties(algebra, self.target, self.inputs) if tied else {}
+        places = shared_index_places(algebra, self.target, self.inputs) if tied else {}
         self._reader = Reader(self.names, places, frozenset(tensor.form for tensor in self.inputs))
-        self._solved: dict[tuple[Closer, tuple[KTensor, ...], Frame, Structure], Solved | None] = {}
+        self._solved: dict[tuple[Saturator, tuple[KTensor, ...], Frame, SymbolicTiling], SolvedClosure | None] = {}
         self._last: dict[tuple[tuple[KTensor, ...], Frame], list[Kernel]] = {}
-        self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[Handover, list[Kernel]]] = {}
-        self.frame = unsplit(self.names.count)
+        self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[KernelInterface, list[Kernel]]] = {}
+        self.frame = unsplit_frame(self.names.count)
         self._raw = {tensor.form for tensor in self.inputs}
-        self._late = {self.inputs[i].form for i in elementwise(axes.program)}
+        self._late = {self.inputs[i].form for i in epilogue_inputs(axes.program)}
 
-    def views(self, frame: Frame) -> Views:
+    def views(self, frame: Frame) -> IndexRenaming:
         """Return the index renaming of device tensors: an axis that an earlier kernel left split keeps its name.
 
         Args:
@@ -114,12 +124,12 @@ class KernelSolver:
         names = self.names
 
         def peers(axis: Axis) -> list[Axis]:
-            if frame[axis] != 1 << whole(axis):
+            if frame[axis] != 1 << unsplit_part(axis):
                 return [axis]
             copies = names.axes[names.base(axis) :: names.width]
-            return [copy for copy in copies if frame[copy] == 1 << whole(copy)]
+            return [copy for copy in copies if frame[copy] == 1 << unsplit_part(copy)]
 
-        return Views(self.algebra, peers)
+        return IndexRenaming(self.algebra, peers)
 
     def device_tensor(self, form: Form, dims: Dims, frame: Frame) -> KTensor | None:
         """Return a device tensor with its index copies renamed canonically.
@@ -148,7 +158,7 @@ class KernelSolver:
         held: dict[Axis, list[Parts]] = {}
         for leaf in leaves:
             ways = held.setdefault(axis_of(leaf), [()])
-            if is_whole(leaf):
+            if is_unsplit(leaf):
                 ways.insert(0, (leaf,))
             else:
                 ways[-1] += (leaf,)
@@ -181,7 +191,7 @@ class KernelSolver:
 
     # --- closures ----------------------------------------------------------------------------------------------
 
-    def _shared(self, structure: Structure) -> Structure:
+    def _shared(self, structure: SymbolicTiling) -> SymbolicTiling:
         """Return the structure without grid parts of axes that the program never reduces."""
         if not self._share:
             return structure
@@ -190,9 +200,9 @@ class KernelSolver:
             (leaf, split if base(axis_of(leaf)) in bound else tuple(k for k in split if k is not G))
             for leaf, split in structure.splits
         )
-        return Structure(splits, structure.loops, structure.names)
+        return SymbolicTiling(splits, structure.loops, structure.names)
 
-    def _solve(self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure) -> Solved | None:
+    def _solve(self, tensors: tuple[KTensor, ...], frame: Frame, structure: SymbolicTiling) -> SolvedClosure | None:
         """Return the closure of a kernel under a structure; None where the structure does not fit its inputs."""
         self.tally.add("structures")
         if any(structure.block_dims(t.dims) is None or not structure.opens(t.dims) for t in tensors):
@@ -200,15 +210,17 @@ class KernelSolver:
         return self._closed(self._closer, tensors, frame, self._shared(structure))
 
     def _closed(
-        self, closer: Closer, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure
-    ) -> Solved | None:
+        self, closer: Saturator, tensors: tuple[KTensor, ...], frame: Frame, structure: SymbolicTiling
+    ) -> SolvedClosure | None:
         """Return the memoised closure of a kernel under this structure; None where it does not fit the inputs."""
         key = (closer, tensors, frame, structure)
         if key not in self._solved:
             self._solved[key] = self._close(closer, tensors, frame, structure)
         return self._solved[key]
 
-    def _close(self, closer: Closer, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure) -> Solved | None:
+    def _close(
+        self, closer: Saturator, tensors: tuple[KTensor, ...], frame: Frame, structure: SymbolicTiling
+    ) -> SolvedClosure | None:
         inputs: list[tuple[Form, Dims]] = []
         for tensor in tensors:
             form = self.algebra.rename(tensor.form, structure.renaming)
@@ -226,7 +238,7 @@ class KernelSolver:
         for reason, count in closure.dropped.items():
             self.tally.prune(reason, "block", count)
         self.tally.check()
-        return Solved(closure, costs(closure), reachable_inputs(closure))
+        return SolvedClosure(closure, min_costs(closure), reachable_inputs(closure))
 
     # --- the last kernel ---------------------------------------------------------------------------------------
 
@@ -261,21 +273,21 @@ class KernelSolver:
         return tuple(sorted({self.names.first(leaf) for leaf in leaves_of(tensors)}))
 
     def _last_kernel(
-        self, tensors: tuple[KTensor, ...], frame: Frame, structure: Structure, form: Form, goal: Dims
+        self, tensors: tuple[KTensor, ...], frame: Frame, structure: SymbolicTiling, form: Form, goal: Dims
     ) -> Kernel | None:
         tile = structure.block_dims(goal)
         if tile is None or not structure.opens(goal):
             return None
         if any(L in structure.split(leaf) for dim in goal for leaf in dim):
             return None
-        placement = tuple((leaf, _dim_with(goal, leaf)) for leaf in structure.grid_leaves)
+        placement = tuple((leaf, _dim_of_leaf(goal, leaf)) for leaf in structure.grid_leaves)
         if any(dim < 0 for _, dim in placement):
             return None
         solved = self._solve(tensors, frame, structure)
         if solved is None:
             return None
         number = solved.closure.index.get((form, tile, True), PRUNED)
-        need = every_input(len(tensors))
+        need = all_inputs(len(tensors))
         if number == PRUNED or solved.reach[number] != need or solved.cost[number] > self.space.max_block_ops:
             return None
         return Kernel(tensors, structure, solved, (number,), (placement,), last=True)
@@ -292,12 +304,12 @@ class KernelSolver:
         leaves = self._leaves(tensors)
         left_out = self.axes.free - self.axes.bound
         base: dict[Part, Split] = {leaf: (() if base_of(axis_of(leaf)) in left_out else (T,)) for leaf in leaves}
-        need = every_input(len(tensors))
+        need = all_inputs(len(tensors))
         for loops in self._rules.loop_groups(tensors):
             ways: list[Split] = [(L,), (L, T)] if len(loops) > 1 else [(L,)]
             for splits in product(ways, repeat=len(loops)):
                 every = {**base, **dict(zip(loops, splits, strict=True))}
-                structure = Structure(tuple(sorted(every.items())), loops, self.names)
+                structure = SymbolicTiling(tuple(sorted(every.items())), loops, self.names)
                 solved = self._closed(self._loose_closer, tensors, frame, structure)
                 if solved is None:
                     continue
@@ -310,7 +322,7 @@ class KernelSolver:
 
     # --- an earlier kernel -------------------------------------------------------------------------------------
 
-    def earlier(self, tensors: tuple[KTensor, ...], frame: Frame) -> dict[Handover, list[Kernel]]:
+    def earlier(self, tensors: tuple[KTensor, ...], frame: Frame) -> dict[KernelInterface, list[Kernel]]:
         """Return the interfaces that one kernel can have, with the ways to compute them.
 
         Args:
@@ -322,15 +334,15 @@ class KernelSolver:
         if found is None:
             found = self._earlier[key] = {}
             for read in self._reader.readings(tensors, frame, self.algebra):
-                if _ambiguous(read):
+                if _has_ambiguous_axis(read):
                     continue
                 for structure in self._rules.structures(read, last=False):
                     solved = self._solve(read, frame, structure)
                     if solved is not None:
-                        self._add_outputs(found, _Earlier(tensors, read, frame, structure, solved))
+                        self._add_outputs(found, _EarlierKernel(tensors, read, frame, structure, solved))
         return found
 
-    def _add_outputs(self, out: dict[Handover, list[Kernel]], kernel: _Earlier) -> None:
+    def _add_outputs(self, out: dict[KernelInterface, list[Kernel]], kernel: _EarlierKernel) -> None:
         exports = self._exports(kernel)
         for count in range(1, self.space.max_block_outputs + 1):
             for chosen in combinations(exports, count):
@@ -339,19 +351,19 @@ class KernelSolver:
                     handover, complete = written
                     out.setdefault(handover, []).append(complete)
 
-    def _written(self, kernel: _Earlier, chosen: tuple[_Export, ...]) -> tuple[Handover, Kernel] | None:
+    def _written(self, kernel: _EarlierKernel, chosen: tuple[_Export, ...]) -> tuple[KernelInterface, Kernel] | None:
         """Return the interface of the kernel that writes these classes, and the kernel; None if it may not."""
         solved = kernel.solved
         numbers = [number for number, _, _ in chosen]
         used = 0
         for number in numbers:
             used |= solved.reach[number]
-        if used != every_input(len(kernel.tensors)) or len(set(numbers)) < len(numbers):
+        if used != all_inputs(len(kernel.tensors)) or len(set(numbers)) < len(numbers):
             return None
-        if needed([solved.cost[n] for n in numbers]) > self.space.max_block_ops:
+        if min_operators([solved.cost[n] for n in numbers]) > self.space.max_block_ops:
             return None
         tensors = [tensor for _, tensor, _ in chosen]
-        collapsed = collapse(self.algebra, tensors, kernel.structure, kernel.frame, merge=self._merge)
+        collapsed = merge_parts(self.algebra, tensors, kernel.structure, kernel.frame, merge=self._merge)
         if collapsed is None:
             self.tally.prune("parts", "kernel")
             return None
@@ -371,7 +383,7 @@ class KernelSolver:
             Kernel(kernel.read, kernel.structure, solved, goals, placements, origins),
         )
 
-    def _exports(self, kernel: _Earlier) -> list[_Export]:
+    def _exports(self, kernel: _EarlierKernel) -> list[_Export]:
         out: list[_Export] = []
         solved = kernel.solved
         closure = solved.closure
@@ -382,7 +394,7 @@ class KernelSolver:
         return out
 
     def _placed(
-        self, form: Form, dims: Dims, structure: Structure, tensors: tuple[KTensor, ...]
+        self, form: Form, dims: Dims, structure: SymbolicTiling, tensors: tuple[KTensor, ...]
     ) -> Iterator[tuple[KTensor, Placement]]:
         """Yield the device tensors that the blocks' tiles can form: every grid part goes in front of its own tile part.
 
@@ -391,7 +403,7 @@ class KernelSolver:
         """
         choices: list[list[int]] = []
         for leaf in structure.grid_leaves:
-            if not self.algebra.free[form] >> child(leaf, G) & 1:
+            if not self.algebra.free[form] >> child_part(leaf, G) & 1:
                 return  # blocks along this axis would write the same values
             local = structure.local(leaf)
             holding = [i for i, dim in enumerate(dims) if any(p in local for p in dim)]
@@ -404,19 +416,19 @@ class KernelSolver:
                 continue
             placed = [list(dim) for dim in dims]
             for leaf, position in zip(structure.grid_leaves, positions, strict=True):
-                placed[position].insert(0, child(leaf, G))
+                placed[position].insert(0, child_part(leaf, G))
             tensor = KTensor(form, tuple(tuple(dim) for dim in placed))
             yield tensor, tuple(zip(structure.grid_leaves, positions, strict=True))
 
 
-def _ambiguous(read: tuple[KTensor, ...]) -> bool:
+def _has_ambiguous_axis(read: tuple[KTensor, ...]) -> bool:
     """Return whether one name stands for two indices: an axis is carried in parts and also occurs whole.
 
     Sound: a last kernel can only reach its goal through one of them; the outputs of an earlier one could hold both.
     """
     leaves = leaves_of(read)
-    return not {axis_of(p) for p in leaves if is_whole(p)}.isdisjoint(axis_of(p) for p in leaves if not is_whole(p))
+    return not {axis_of(p) for p in leaves if is_unsplit(p)}.isdisjoint(axis_of(p) for p in leaves if not is_unsplit(p))
 
 
-def _dim_with(dims: Dims, leaf: Part) -> int:
+def _dim_of_leaf(dims: Dims, leaf: Part) -> int:
     return next((i for i, dim in enumerate(dims) if leaf in dim), -1)

@@ -22,19 +22,19 @@ from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import NO_PARTS, Frame, PartMask, mask
 from mirage_formal.search.guided.algebra.operators import (
     EXTREMES,
-    binary,
-    compared,
-    function,
+    binary_form,
+    comparison_form,
+    function_form,
     layer_norm,
     rms_norm,
-    select,
-    selected_part,
-    shift,
+    selection_branch_form,
+    selection_form,
+    shift_form,
 )
 from mirage_formal.search.guided.algebra.parts import Axis, Parts, axis_of
 from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes
-from mirage_formal.search.guided.index_renaming import Dims, Views
-from mirage_formal.search.guided.symbolic_tiling import Structure
+from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
+from mirage_formal.search.guided.symbolic_tiling import SymbolicTiling
 
 #: Number of a class in a closure; those below ``Closure.inputs`` are the block's inputs, in order.
 ClassId = NewType("ClassId", int)
@@ -73,7 +73,7 @@ class _Context:
     loop: tuple[PartMask, ...]
     same: tuple[tuple[PartMask, ...], ...]
     target: Form
-    views: Views | None
+    views: IndexRenaming | None
     loose: bool
     carried: frozenset[ClassId]
 
@@ -126,7 +126,7 @@ _OF_TWO_MASKS: Final = frozenset({OpKind.MUL, OpKind.MAXIMUM, OpKind.EQ})
 _Branches = tuple[list[ClassId], list[ClassId]]
 
 
-class Closer:
+class Saturator:
     """Builder of closures for one program, operator list and algebra.
 
     Sound: a class is dropped only if no monomial context turns it into a part of the target (Algebra.within); every
@@ -163,7 +163,7 @@ class Closer:
     def close(
         self,
         inputs: list[tuple[Form, Dims]],
-        structure: Structure,
+        structure: SymbolicTiling,
         frame: Frame,
         target: Form,
         depth: int,
@@ -180,7 +180,7 @@ class Closer:
             carried: Inputs that may be copied behind the loop if the loop does not change them.
         """
         names = structure.names
-        views = Views(self._algebra, names.peers) if names.twins > 1 else None
+        views = IndexRenaming(self._algebra, names.peers) if names.twins > 1 else None
         several = len(structure.loops) > 1
         context = _Context(frame, structure.loop_parts, structure.same, target, views, several, carried)
         out = Closure(len(inputs), [], {}, [])
@@ -241,9 +241,12 @@ class Closer:
             yield from self._of_mask(out, number, context)
             return
         for kind in self._functions:
-            yield (function(algebra, kind, form), dims, after), Producer(kind, (number,))
+            yield (function_form(algebra, kind, form), dims, after), Producer(kind, (number,))
         for kind, value in self._numbers:
-            yield (compared(algebra, kind, form, value), dims, after), Producer(kind, (number,), Attrs(value=value))
+            yield (
+                (comparison_form(algebra, kind, form, value), dims, after),
+                Producer(kind, (number,), Attrs(value=value)),
+            )
         if OpKind.SQUARE in self._ops:
             squared = algebra.mul(form, form)
             if squared is not None:
@@ -253,7 +256,7 @@ class Closer:
             if scaled is not None:
                 yield (scaled, dims, after), Producer(OpKind.SCALE, (number,), Attrs(factor=value))
         for value in self._shifts:
-            yield (shift(algebra, form, value), dims, after), Producer(OpKind.SHIFT, (number,), Attrs(shift=value))
+            yield (shift_form(algebra, form, value), dims, after), Producer(OpKind.SHIFT, (number,), Attrs(shift=value))
         for dim, parts in enumerate(dims):
             if parts:
                 yield from self._reductions(out, number, dim, mask(parts), frame)
@@ -265,11 +268,11 @@ class Closer:
         form, dims, after = out.classes[number]
         if self._negated:
             yield (
-                (function(self._algebra, OpKind.LOGICAL_NOT, form), dims, after),
+                (function_form(self._algebra, OpKind.LOGICAL_NOT, form), dims, after),
                 Producer(OpKind.LOGICAL_NOT, (number,)),
             )
         for dtype in self._casts:
-            cast = function(self._algebra, OpKind.CAST, form)
+            cast = function_form(self._algebra, OpKind.CAST, form)
             yield (cast, dims, after), Producer(OpKind.CAST, (number,), Attrs(dtype=dtype))
         loop = any(self._algebra.free[form] & part for part in context.loop)
         if after or loop:
@@ -284,7 +287,7 @@ class Closer:
         algebra = self._algebra
         form, dims, after = out.classes[number]
         # The program's norms run over whole axes, so no other norm is part of the target.
-        norms = self._norms if not self._prune or _entire(dims[dim], parts, frame) else []
+        norms = self._norms if not self._prune or _are_all_parts(dims[dim], parts, frame) else []
         for kind, eps in norms:
             norm = rms_norm if kind is OpKind.RMS_NORM else layer_norm
             normed = norm(algebra, parts, form, eps, frame)
@@ -293,7 +296,7 @@ class Closer:
         if OpKind.SUM in self._ops:
             total = algebra.sum(parts, form, frame)
             if total is not None:
-                yield (total, _without(dims, dim), after), Producer(OpKind.SUM, (number,), Attrs(dim=dim))
+                yield (total, _drop_dim(dims, dim), after), Producer(OpKind.SUM, (number,), Attrs(dim=dim))
         if OpKind.SUM_TO_DIMX in self._ops:
             for cut in range(1, len(dims[dim])):
                 folded = algebra.sum(mask(dims[dim][:cut]), form, frame)
@@ -303,7 +306,7 @@ class Closer:
         if OpKind.MEAN in self._ops:
             average = self._mean(form, parts, frame)
             if average is not None:
-                yield (average, _without(dims, dim), after), Producer(OpKind.MEAN, (number,), Attrs(dim=dim))
+                yield (average, _drop_dim(dims, dim), after), Producer(OpKind.MEAN, (number,), Attrs(dim=dim))
 
     def _mean(self, form: Form, parts: PartMask, frame: Frame) -> Form | None:
         """Return the form of a mean over a whole axis; None unless the program uses the axis' 1/n as a factor."""
@@ -328,13 +331,13 @@ class Closer:
         if OpKind.ACCUM_SUM in ops:
             found.append((algebra.sum(NO_PARTS, form, frame, loop), dims, OpKind.ACCUM_SUM))
         if last:
-            short = _without(dims, len(dims) - 1)
+            short = _drop_dim(dims, len(dims) - 1)
             if OpKind.ACCUM_SUM_LAST in ops:
                 found.append((algebra.sum(last, form, frame, loop), short, OpKind.ACCUM_SUM_LAST))
             for parts in [PartMask(last | part) for part in loop] or [last]:
                 if OpKind.ACCUM_MEAN_LAST in ops:
                     found.append((self._mean(form, parts, frame), short, OpKind.ACCUM_MEAN_LAST))
-                entire = not self._prune or _entire(dims[-1], parts, frame)
+                entire = not self._prune or _are_all_parts(dims[-1], parts, frame)
                 if OpKind.ACCUM_RMS_LAST in ops and self._plain_rms and entire:
                     norm = algebra.root_mean_square(parts, form, None, frame)
                     found.append((norm, short, OpKind.ACCUM_RMS_LAST))
@@ -353,7 +356,7 @@ class Closer:
         form2, dims2, after2 = out.classes[other]
         if after != after2 or len(dims) != len(dims2):
             return
-        joined = _joined(dims, form2, dims2, context.views)
+        joined = _elementwise_operand(dims, form2, dims2, context.views)
         if joined is not None:
             yield from self._elementwise(number, other, form, *joined, after)
         if OpKind.MATMUL not in self._ops or len(dims) < 2 or any(dims[:-2]) or any(dims2[:-2]):
@@ -373,18 +376,18 @@ class Closer:
             if any(masks) and not all(masks):
                 (chooses, m), (other, x) = ((form, a), (form2, b)) if masks[0] else ((form2, b), (form, a))
                 for number in self._selections:
-                    chosen = select(self._algebra, chooses, (other,), number)
+                    chosen = selection_form(self._algebra, chooses, (other,), number)
                     yield (chosen, dims, after), Producer(OpKind.SELECT, (m, x), Attrs(value=number))
                 return
             pairs = self._of_two_masks if all(masks) else pairs
         for kind in pairs:
             if a == b and (kind is OpKind.MUL or kind in EXTREMES):
                 continue  # square is that operator, and an extreme of one value is the value
-            value = binary(self._algebra, kind, form, form2)
+            value = binary_form(self._algebra, kind, form, form2)
             if value is not None:
                 yield (value, dims, after), Producer(kind, (a, b))
             if a != b and not SPECS[kind].commutative:
-                value = binary(self._algebra, kind, form2, form)
+                value = binary_form(self._algebra, kind, form2, form)
                 if value is not None:
                     yield (value, dims, after), Producer(kind, (b, a))
 
@@ -411,10 +414,14 @@ class Closer:
     def _selects(self, out: Closure, operands: tuple[ClassId, ClassId], place: int, context: _Context) -> bool:
         """Return whether a selection by a mask may have a tensor at a place: 0 where the mask is 1, 1 elsewhere."""
         (chooses, dims, after), (form, dims2, after2) = (out.classes[n] for n in operands)
-        joined = _joined(dims, form, dims2, context.views) if after == after2 and len(dims) == len(dims2) else None
+        joined = (
+            _elementwise_operand(dims, form, dims2, context.views)
+            if after == after2 and len(dims) == len(dims2)
+            else None
+        )
         if joined is None:
             return False
-        part = selected_part(self._algebra, chooses, joined[0], place)
+        part = selection_branch_form(self._algebra, chooses, joined[0], place)
         return not self._prune or self._algebra.within(part, context.target, loose=context.loose)
 
     def _selected(
@@ -424,12 +431,12 @@ class Closer:
         values: list[Form] = []
         for n in operands[1:]:
             form, own, _ = out.classes[n]
-            joined = _joined(dims, form, own, context.views)
+            joined = _elementwise_operand(dims, form, own, context.views)
             if joined is None:
                 return
             values.append(joined[0])
             dims = joined[1]
-        yield (select(self._algebra, chooses, values, None), dims, after), Producer(OpKind.SELECT, operands)
+        yield (selection_form(self._algebra, chooses, values, None), dims, after), Producer(OpKind.SELECT, operands)
 
     def _matmul(
         self,
@@ -455,11 +462,11 @@ class Closer:
             yield (value, (*dims_a[:-1], dims_b[-1]), after), Producer(OpKind.MATMUL, (i, j))
 
 
-def _without(dims: Dims, dim: int) -> Dims:
+def _drop_dim(dims: Dims, dim: int) -> Dims:
     return (*dims[:dim], (), *dims[dim + 1 :])
 
 
-def _entire(dim: Parts, parts: PartMask, frame: Frame) -> bool:
+def _are_all_parts(dim: Parts, parts: PartMask, frame: Frame) -> bool:
     """Return whether ``parts`` are all parts of the axes of a dim."""
     full = 0
     for part in dim:
@@ -467,7 +474,7 @@ def _entire(dim: Parts, parts: PartMask, frame: Frame) -> bool:
     return parts == full
 
 
-def _fits(a: Dims, b: Dims) -> bool:
+def _ranks_match(a: Dims, b: Dims) -> bool:
     """Return whether the dims could be those of an elementwise operator's operands after a renaming of indices."""
     return all(not x or not y or len(x) == len(y) for x, y in zip(a, b, strict=True))
 
@@ -476,22 +483,22 @@ def _axes(parts: Parts) -> set[Axis]:
     return {axis_of(part) for part in parts}
 
 
-def _joined(dims: Dims, form: Form, dims2: Dims, views: Views | None) -> tuple[Form, Dims] | None:
+def _elementwise_operand(dims: Dims, form: Form, dims2: Dims, views: IndexRenaming | None) -> tuple[Form, Dims] | None:
     """Return an elementwise operator's second form, renamed to the first's indices, and the result's dims.
 
     None if the dims do not fit.
     """
     if views is None:
-        joined = _join(dims, dims2)
+        joined = _elementwise_dims(dims, dims2)
         return None if joined is None else (form, joined)
-    if not _fits(dims, dims2):
+    if not _ranks_match(dims, dims2):
         return None
     with suppress(ValueError):
         return views.joined(dims, form, dims2)
     return None
 
 
-def _join(a: Dims, b: Dims) -> Dims | None:
+def _elementwise_dims(a: Dims, b: Dims) -> Dims | None:
     """Return the dims of an elementwise result; None if the operands differ or one axis would index two dims."""
     out: list[Parts] = []
     for x, y in zip(a, b, strict=True):

@@ -8,14 +8,14 @@ from mirage_formal.search.guided.algebra.parts import Part
 from mirage_formal.search.guided.extract import Dag, InputMask
 from mirage_formal.search.guided.kernel_interface import Origins
 from mirage_formal.search.guided.saturation import ClassId, Closure
-from mirage_formal.search.guided.symbolic_tiling import KTensor, Structure
+from mirage_formal.search.guided.symbolic_tiling import KTensor, SymbolicTiling
 
 #: For each grid leaf the output dim that concatenates it.
 Placement = tuple[tuple[Part, int], ...]
 
 
 @dataclass(slots=True)
-class Solved:
+class SolvedClosure:
     """The closure of one kernel, with the DAGs extracted from it on demand."""
 
     closure: Closure
@@ -39,8 +39,8 @@ class Kernel:
     """
 
     read: tuple[KTensor, ...]
-    structure: Structure
-    solved: Solved
+    structure: SymbolicTiling
+    solved: SolvedClosure
     goals: tuple[ClassId, ...]
     placements: tuple[Placement, ...]
     origins: Origins = ()

@@ -27,10 +27,10 @@ from mirage_formal.search.guided.algebra.parts import (
     Parts,
     Split,
     axis_of,
-    child,
-    is_whole,
-    rename,
-    whole,
+    child_part,
+    is_unsplit,
+    move_part,
+    unsplit_part,
 )
 from mirage_formal.search.guided.index_renaming import Dims
 
@@ -56,7 +56,7 @@ class KTensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class AxisCopies:
     """Numbering of the copies of axes.
 
     Attributes:
@@ -95,7 +95,7 @@ class Names:
 
     def first(self, part: Part) -> Part:
         """Return the same part of the first twin."""
-        return rename(part, Axis(axis_of(part) % (self.width * self.ways)))
+        return move_part(part, Axis(axis_of(part) % (self.width * self.ways)))
 
     def twin_parts(self, part: Part) -> Parts:
         """Return the same part of every twin of an axis, given that of the first one."""
@@ -103,7 +103,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Structure:
+class SymbolicTiling:
     """A kernel's symbolic tiling: the split of each leaf, and the leaves that the loop splits.
 
     Leaves are those of first twins; the others are split like them.
@@ -111,7 +111,7 @@ class Structure:
 
     splits: tuple[tuple[Part, Split], ...]
     loops: Parts
-    names: Names
+    names: AxisCopies
 
     @cached_property
     def _by_leaf(self) -> dict[Part, Split]:
@@ -123,11 +123,11 @@ class Structure:
 
     def children(self, leaf: Part) -> Parts:
         """Return the parts that a leaf is split into."""
-        return tuple(child(leaf, kind) for kind in self.split(leaf))
+        return tuple(child_part(leaf, kind) for kind in self.split(leaf))
 
     def local(self, leaf: Part) -> Parts:
         """Return the parts of a leaf that one block holds at a time: fold and tile parts."""
-        return tuple(child(leaf, kind) for kind in self.split(leaf) if kind >= F)
+        return tuple(child_part(leaf, kind) for kind in self.split(leaf) if kind >= F)
 
     @property
     def grid_leaves(self) -> Parts:
@@ -137,13 +137,14 @@ class Structure:
     @cached_property
     def loop_parts(self) -> tuple[PartMask, ...]:
         """Return the mask of the loop's part of each index that it iterates over; none where the loop runs once."""
-        return tuple(PartMask(1 << child(twin, L)) for leaf in self.loops for twin in self.names.twin_parts(leaf))
+        return tuple(PartMask(1 << child_part(twin, L)) for leaf in self.loops for twin in self.names.twin_parts(leaf))
 
     @cached_property
     def same(self) -> tuple[tuple[PartMask, ...], ...]:
         """Return groups of part masks; a group is one index of the kernel, such as the loop's, under several names."""
         grids = [
-            tuple(PartMask(1 << child(twin, G)) for twin in self.names.twin_parts(leaf)) for leaf in self.grid_leaves
+            tuple(PartMask(1 << child_part(twin, G)) for twin in self.names.twin_parts(leaf))
+            for leaf in self.grid_leaves
         ]
         return tuple(group for group in (self.loop_parts, *grids) if len(group) > 1)
 
@@ -186,7 +187,7 @@ class Structure:
                     highest = Kind(rank)
                     grids += kind is G
                     if kind >= F:
-                        tile.append(child(leaf, kind))
+                        tile.append(child_part(leaf, kind))
             if grids > 1:
                 return None
             out.append(tuple(tile))
@@ -207,7 +208,7 @@ def leaves_of(tensors: tuple[KTensor, ...]) -> Parts:
 
 
 @dataclass(frozen=True, slots=True)
-class StructureRules:
+class TilingRules:
     """Limits of symbolic tilings.
 
     Attributes:
@@ -223,7 +224,7 @@ class StructureRules:
     free: frozenset[Axis]
     bound: frozenset[Axis]
     fold: bool
-    names: Names
+    names: AxisCopies
     loops: int = 1
     apart: bool = True
     max_grid: int = 3
@@ -238,7 +239,7 @@ class StructureRules:
                 if count < 2 or all(len(leaves & set(group)) < 2 for leaves in held):
                     yield group
 
-    def structures(self, tensors: tuple[KTensor, ...], *, last: bool) -> Iterator[Structure]:
+    def structures(self, tensors: tuple[KTensor, ...], *, last: bool) -> Iterator[SymbolicTiling]:
         """Yield all structures over the leaves of some tensors.
 
         Args:
@@ -249,14 +250,14 @@ class StructureRules:
         for loops in self.loop_groups(tensors):
             for splits in product(*(self._options(leaf, leaf in loops, last) for leaf in leaves)):
                 if sum(G in s for s in splits) <= self.max_grid and sum(F in s for s in splits) <= 1:
-                    structure = Structure(tuple(zip(leaves, splits, strict=True)), loops, self.names)
+                    structure = SymbolicTiling(tuple(zip(leaves, splits, strict=True)), loops, self.names)
                     if self._told_apart(structure):
                         yield structure
 
     def _base(self, leaf: Part) -> Axis:
         return self.names.base(axis_of(leaf))
 
-    def _told_apart(self, structure: Structure) -> bool:
+    def _told_apart(self, structure: SymbolicTiling) -> bool:
         """Return whether the copies of each axis are split in different ways; splits with a grid part always count.
 
         Sound: with equal splits every operator of the structure is one of that in which the copies are one.
@@ -291,7 +292,7 @@ class Reader:
             way, unless one of them holds it twice.
     """
 
-    def __init__(self, names: Names, ties: Mapping[Place, frozenset[Place]], inputs: frozenset[Form]) -> None:
+    def __init__(self, names: AxisCopies, ties: Mapping[Place, frozenset[Place]], inputs: frozenset[Form]) -> None:
         self._names = names
         self._ties = ties
         self._inputs = inputs
@@ -310,23 +311,23 @@ class Reader:
         if names.ways == 1:
             yield tensors
             return
-        taken = {a for a in names.axes[: names.width * names.ways] if frame[a] != 1 << whole(a)}
+        taken = {a for a in names.axes[: names.width * names.ways] if frame[a] != 1 << unsplit_part(a)}
         places = [
             (i, axis)
             for i, tensor in enumerate(tensors)
-            for axis in dict.fromkeys(axis_of(leaf) for leaf in tensor.leaves if is_whole(leaf))
+            for axis in dict.fromkeys(axis_of(leaf) for leaf in tensor.leaves if is_unsplit(leaf))
         ]
         groups = self._groups(tensors, places)
         bases = [names.base(places[group[0]][1]) for group in groups]
-        for ways in product(*(self._ways(base, taken) for base in bases)):
-            if not _in_order(bases, ways, taken, names.width):
+        for ways in product(*(self._free_ways(base, taken) for base in bases)):
+            if not _copies_ascend(bases, ways, taken, names.width):
                 continue
             chosen = {n: way for group, way in zip(groups, ways, strict=True) for n in group}
             read = self._read(tensors, places, chosen, algebra)
             if read is not None:
                 yield read
 
-    def _ways(self, base: Axis, taken: set[Axis]) -> list[int]:
+    def _free_ways(self, base: Axis, taken: set[Axis]) -> list[int]:
         return [way for way in range(self._names.ways) if base + way * self._names.width not in taken]
 
     def _groups(self, tensors: tuple[KTensor, ...], places: list[ReadPlace]) -> list[list[int]]:
@@ -373,12 +374,12 @@ class Reader:
                         return None
                     new_names[axis] = Axis(first + twin * names.width * names.ways)
             pairs = tuple((a, b) for a, b in new_names.items() if a != b)
-            dims = tuple(tuple(rename(p, new_names.get(axis_of(p), axis_of(p))) for p in dim) for dim in tensor.dims)
+            dims = tuple(tuple(move_part(p, new_names.get(axis_of(p), axis_of(p))) for p in dim) for dim in tensor.dims)
             out.append(KTensor(algebra.substitute(tensor.form, pairs), dims))
         return tuple(out)
 
 
-def _in_order(bases: list[Axis], ways: tuple[int, ...], taken: set[Axis], width: int) -> bool:
+def _copies_ascend(bases: list[Axis], ways: tuple[int, ...], taken: set[Axis], width: int) -> bool:
     """Return whether the copies of each axis are first used in ascending order."""
     next_way: dict[Axis, int] = {}
     for base, way in zip(bases, ways, strict=True):

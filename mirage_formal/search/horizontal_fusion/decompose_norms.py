@@ -23,7 +23,7 @@ from mirage_formal.search.space import SearchSpace
 _MARK: Final = "written out: "
 
 
-def written_out(program: KernelGraph) -> KernelGraph | None:
+def decompose_norms(program: KernelGraph) -> KernelGraph | None:
     """Return the program with every norm with eps decomposed into mean, shift, root and quotient; None if not useful.
 
     Decomposition is useful if there are such norms and products: without a product, a norm is as good as one operator.
@@ -79,9 +79,9 @@ class WrittenOutEngine:
             UnsupportedError: The program is outside the guided engine.
         """
         units = self._guided.units(program, space, options)
-        longer = written_out(program)
+        longer = decompose_norms(program)
         if longer is not None:
-            space, options = _own(program, longer, space, options)
+            space, options = _bounds_of_decomposed(program, longer, space, options)
             with suppress(UnsupportedError):  # written out it may have no normal form, though it has one as it is
                 (one,) = self._guided.units(longer, space, options)
                 units.append(Unit(len(units), "one kernel, norms written out", f"{_MARK}{one.payload}"))
@@ -91,14 +91,14 @@ class WrittenOutEngine:
         """Run one unit."""
         if not unit.payload.startswith(_MARK):
             return self._guided.run(program, space, options, unit)
-        longer = written_out(program)
+        longer = decompose_norms(program)
         assert longer is not None
-        space, options = _own(program, longer, space, options)
+        space, options = _bounds_of_decomposed(program, longer, space, options)
         own = msgspec.structs.replace(unit, payload=unit.payload.removeprefix(_MARK))
         return self._guided.run(longer, space, options, own)
 
 
-def _own(
+def _bounds_of_decomposed(
     program: KernelGraph, longer: KernelGraph, space: SearchSpace, options: SearchOptions
 ) -> tuple[SearchSpace, SearchOptions]:
     """Return the space and options for a program with decomposed norms."""
@@ -107,4 +107,4 @@ def _own(
     return replace(space, max_kernel_ops=1, max_graph_defined=1, max_block_ops=most), options
 
 
-__all__ = ["WrittenOutEngine", "written_out"]
+__all__ = ["WrittenOutEngine", "decompose_norms"]

@@ -1,11 +1,11 @@
 """Engine around the guided one: horizontal fusion for several outputs, and fusion of whole programs without products.
 
-Each output has its backward slices (``slices``), which the guided engine searches for single kernels. Kernels with the
-same grid and loop range are fused (``union``), equal loads and operators once. A producer that several outputs need is
-in each of their kernels, and the union computes it once. The unions of least estimated cost are found by a beam search,
-result by result: the best unions for the first results are extended by each kernel for the next. A program without
-products has kernels of its own operators as well (``fuse_whole_program``), which a kernel's operator limits do not
-bound.
+Each output has its backward slices (``backward_slices``), which the guided engine searches for single kernels. Kernels
+with the same grid and loop range are fused (``union``), equal loads and operators once. A producer that several
+outputs need is in each of their kernels, and the union computes it once. The unions of least estimated cost are found
+by a beam search, result by result: the best unions for the first results are extended by each kernel for the next. A
+program without products has kernels of its own operators as well (``fuse_whole_program``), which a kernel's operator
+limits do not bound.
 
 Sound: nothing is pruned that was asked for, and nothing is accepted here: the united kernel is a candidate for the
 program with all its outputs, which the prover and the checker decide.
@@ -30,9 +30,9 @@ from mirage_formal.search.engine import SearchOptions, Stats, Unit, UnitResult
 from mirage_formal.search.guided.axes import require_normal_form
 from mirage_formal.search.horizontal_fusion.decompose_norms import WrittenOutEngine
 from mirage_formal.search.horizontal_fusion.outputs import require_outputs
-from mirage_formal.search.horizontal_fusion.slices import Slice, slices
+from mirage_formal.search.horizontal_fusion.slices import Slice, backward_slices
 from mirage_formal.search.horizontal_fusion.union import Piece, permute_grid, united_graph
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_mirrored
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_fusible
 from mirage_formal.search.space import SearchSpace
 
 #: Beam widths: kernels of one output tried on one grid and loop range, and unions that are extended by them.
@@ -70,7 +70,7 @@ class UnitedEngine:
         Raises:
             UnsupportedError: An output is not one that the guided engine takes, see ``require_outputs``.
         """
-        mirror = options.longer and is_mirrored(program)
+        mirror = options.longer and is_fusible(program)
         if not mirror:
             return self._searches(program, space, options)
         units: list[Unit] = []
@@ -84,14 +84,14 @@ class UnitedEngine:
         cost = options.cost or _bytes_read
         if unit.payload == _MIRRORED:
             return self._best(fuse_whole_program(program, space, cost), Stats(), _TILINGS)
-        if options.longer and is_mirrored(program):
+        if options.longer and is_fusible(program):
             space = replace(space, max_states=min(_BESIDE, space.max_states or _BESIDE))
         if unit.payload != _UNITED:
             return WrittenOutEngine().run(program, space, options, unit)
         space = replace(options.bounded(space), max_kernel_ops=1, max_graph_defined=1)
-        search = _Slices(space, replace(options, accept=None), cost)
+        search = _SliceSearches(space, replace(options, accept=None), cost)
         # A slice that reads another output comes after that output's slice.
-        ordered = sorted(slices(program), key=lambda ways: ways[0].result)
+        ordered = sorted(backward_slices(program), key=lambda ways: ways[0].result)
         pieces = [[piece for one in ways for piece in search.pieces(one)] for ways in ordered]
         return self._best(_unions(program, pieces, space, cost), search.stats, _MOST)
 
@@ -112,7 +112,7 @@ class UnitedEngine:
         return UnitResult(tuple(candidate for _, (_, candidate) in best), total)
 
 
-class _Slices:
+class _SliceSearches:
     """Searches of slices for single kernels, memoised by program."""
 
     def __init__(self, space: SearchSpace, options: SearchOptions, cost: Callable[[KernelGraph], float]) -> None:
@@ -136,13 +136,13 @@ class _Slices:
         try:
             require_normal_form(program)
         except UnsupportedError:
-            if is_mirrored(program):
+            if is_fusible(program):
                 yield from (_piece(graph, us) for us, graph in fuse_whole_program(program, self._space, self._cost))
             return
         engine, seen = WrittenOutEngine(_ASSIGNMENTS), set[KernelGraph]()
         for unit in engine.units(program, self._space, self._options):
             found = engine.run(program, self._space, self._options, unit)
-            self.stats += _of_slice(found.stats)
+            self.stats += _counts_of_slice(found.stats)
             for graph in (candidate.graph for candidate in found.candidates):
                 if len(graph.ops) == 1 and isinstance(graph.ops[0], GraphDefined) and graph not in seen:
                     seen.add(graph)
@@ -156,7 +156,7 @@ def _piece(graph: KernelGraph, us: float) -> Piece:
     return Piece(kernel.operands, inline_blocks(kernel.graph), 0, us)
 
 
-def _of_slice(stats: Stats) -> Stats:
+def _counts_of_slice(stats: Stats) -> Stats:
     """Return the counts of a slice's search without its candidates, which are not candidates of the program."""
     counts = {name: getattr(stats, name) for name in Stats.__struct_fields__}
     return Stats(**{**counts, "complete": 0, "candidates": 0})
@@ -176,7 +176,7 @@ def _unions(
         fitting = [
             sorted(
                 (p for p in pieces if p.shape == shape or (p.shape[0] == shape[0] and p.behind(written, carry=carry))),
-                key=_us,
+                key=_estimate_of,
             )
             for pieces in results
         ]
@@ -187,24 +187,24 @@ def _unions(
         for pieces in fitting:
             grown: dict[KernelGraph, tuple[float, tuple[Piece, ...], KernelGraph]] = {}
             for _, sofar, _ in unions:
-                for piece in _several(pieces):
+                for piece in _best_per_reads(pieces):
                     for one in permute_grid(piece, sofar[0].block.grid if sofar else piece.block.grid):
                         made = (*sofar, one)
-                        graph = _graph(program, made, space, [piece.result for piece in made])
+                        graph = _union_graph(program, made, space, [piece.result for piece in made])
                         if graph is not None and graph not in grown:
                             grown[graph] = (cost(graph), made, graph)
             unions = sorted(grown.values(), key=lambda union: union[0])[:_UNIONS]
         for _, pieces_, _ in unions:
-            whole = _graph(program, pieces_, space, program.outputs)
+            whole = _union_graph(program, pieces_, space, program.outputs)
             if whole is not None:
                 yield cost(whole), whole
 
 
-def _us(piece: Piece) -> float:
+def _estimate_of(piece: Piece) -> float:
     return piece.us
 
 
-def _several(pieces: Sequence[Piece]) -> list[Piece]:
+def _best_per_reads(pieces: Sequence[Piece]) -> list[Piece]:
     """Return the first ``_KERNELS`` kernels for each set of tensors read: others may fit where these do not."""
     counts: dict[tuple[int, ...], int] = {}
     found = []
@@ -216,7 +216,7 @@ def _several(pieces: Sequence[Piece]) -> list[Piece]:
     return found
 
 
-def _graph(
+def _union_graph(
     program: KernelGraph, pieces: Sequence[Piece], space: SearchSpace, outputs: Sequence[int]
 ) -> KernelGraph | None:
     """Return the union of kernels as a graph; None if it is not well-formed or exceeds the space's limits."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.search.guided.axes import require_normal_form
-from mirage_formal.search.horizontal_fusion.slices import slices
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_mirrored
+from mirage_formal.search.horizontal_fusion.slices import backward_slices
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 
 
 def require_outputs(program: KernelGraph) -> None:
@@ -21,13 +21,13 @@ def require_outputs(program: KernelGraph) -> None:
     if len(program.outputs) == 1:
         require_normal_form(program)
         return
-    for ways in slices(program):
+    for ways in backward_slices(program):
         refused: list[UnsupportedError] = []
         for one in ways:
             try:
                 require_normal_form(one.program)
             except UnsupportedError as error:
-                if not is_mirrored(one.program):
+                if not is_fusible(one.program):
                     refused.append(error)
         if len(refused) == len(ways):
             raise refused[0]

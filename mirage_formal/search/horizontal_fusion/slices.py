@@ -26,7 +26,7 @@ class Slice:
     result: int
 
 
-def taken_out(
+def extract_subgraph(
     program: KernelGraph, types: Sequence[DTensor], operators: Sequence[int], results: Sequence[int]
 ) -> tuple[KernelGraph, tuple[int, ...]]:
     """Return some operators of a program as a program of their own, with inputs x0, x1, ... in the order of first use.
@@ -60,7 +60,7 @@ def _input(program: KernelGraph, types: Sequence[DTensor], tensor: int, number: 
     return Input(f"x{number}", types[tensor], strides)
 
 
-def slices(program: KernelGraph) -> tuple[tuple[Slice, ...], ...]:
+def backward_slices(program: KernelGraph) -> tuple[tuple[Slice, ...], ...]:
     """Return for each output its backward slices: from the program's inputs, and with other outputs as inputs.
 
     The second is left out where no other output is needed. An output that reads another one may be too large for one
@@ -79,13 +79,15 @@ def slices(program: KernelGraph) -> tuple[tuple[Slice, ...], ...]:
     types = kernel_types(program)
     found: list[tuple[Slice, ...]] = []
     for output in program.outputs:
-        cones = (_cone(program, output, stop) for stop in ((), program.outputs))
-        made = ((operators, *taken_out(program, types, operators, (output,))) for operators in dict.fromkeys(cones))
+        cones = (_needed_operators(program, output, stop) for stop in ((), program.outputs))
+        made = (
+            (operators, *extract_subgraph(program, types, operators, (output,))) for operators in dict.fromkeys(cones)
+        )
         found.append(tuple(Slice(graph, reads, output) for _, graph, reads in made))
     return tuple(found)
 
 
-def _cone(program: KernelGraph, output: int, stop: Sequence[int]) -> tuple[int, ...]:
+def _needed_operators(program: KernelGraph, output: int, stop: Sequence[int]) -> tuple[int, ...]:
     """Return the numbers, ascending, of the operators that a tensor needs, without those behind tensors in ``stop``."""
     base = len(program.inputs)
     needed: set[int] = set()
@@ -100,4 +102,4 @@ def _cone(program: KernelGraph, output: int, stop: Sequence[int]) -> tuple[int, 
     return tuple(sorted(needed))
 
 
-__all__ = ["Slice", "slices", "taken_out"]
+__all__ = ["Slice", "backward_slices", "extract_subgraph"]

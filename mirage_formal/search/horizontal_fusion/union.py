@@ -115,7 +115,7 @@ def united_graph(
     kernel = fuse_horizontally(pieces, outputs, carry=carry)
     if kernel is None or any(tensor >= len(inputs) for tensor in kernel.operands):
         return None
-    kernel = replace(kernel, graph=_with_masks(kernel.graph, [inputs[n].tensor.dtype for n in kernel.operands]))
+    kernel = replace(kernel, graph=_replace_mask_sums(kernel.graph, [inputs[n].tensor.dtype for n in kernel.operands]))
     graph = KernelGraph(inputs, (kernel,), tuple(range(len(inputs), len(inputs) + len(outputs))))
     try:
         types = kernel_types(graph)
@@ -124,7 +124,7 @@ def united_graph(
     return graph if shared_bytes(kernel.graph, tuple(types[i] for i in kernel.operands)) <= most_bytes else None
 
 
-def _with_masks(block: BlockGraph, dtypes: Sequence[DType]) -> BlockGraph:
+def _replace_mask_sums(block: BlockGraph, dtypes: Sequence[DType]) -> BlockGraph:
     """Return the block graph with each sum of a boolean mask over the loop replaced by a maximum.
 
     Masks have no sums.
@@ -141,7 +141,7 @@ def _with_masks(block: BlockGraph, dtypes: Sequence[DType]) -> BlockGraph:
     return replace(block, ops=tuple(ops))
 
 
-def _carried(block: BlockGraph) -> set[int]:
+def _carried_inputs(block: BlockGraph) -> set[int]:
     """Return the loop-invariant input iterators that only ``accum_max`` reads, to carry them behind the loop."""
     found = {at for at, iterator in enumerate(block.inputs) if iterator.fmap is None}
     for op in block.ops:
@@ -173,7 +173,7 @@ class _Union:
         """Add a kernel; return False if it does not fit the kernels added before."""
         own: list[int] = []
         behind = self._once or piece.behind(self._written, carry=self._carry)
-        carried = set() if behind else _carried(piece.block)
+        carried = set() if behind else _carried_inputs(piece.block)
         for at, (tensor, iterator) in enumerate(zip(piece.reads, piece.block.inputs, strict=True)):
             if tensor in self._written:
                 node, omap = self._written[tensor]
@@ -206,7 +206,7 @@ class _Union:
 
         None if an accumulator would read a result of another accumulator.
         """
-        maker = _Maker(self._first)
+        maker = _BlockGraphBuilder(self._first)
         place: dict[int, int] = {}
         for number, node in enumerate(self._nodes):
             made = maker.iterator(node.what, node.operands[0]) if isinstance(node.what, InputIterator) else None
@@ -233,7 +233,7 @@ class _Union:
         return self._numbers[node]
 
 
-class _Maker:
+class _BlockGraphBuilder:
     """Builder of a block graph; where the loop runs once, it inserts accumulators where operators need them.
 
     Operators stand inside the loop as long as all their operands do.

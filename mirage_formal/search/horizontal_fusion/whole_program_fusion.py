@@ -38,10 +38,10 @@ _TOGETHER: Final = 8
 
 
 @lru_cache(maxsize=4096)
-def is_mirrored(program: KernelGraph) -> bool:
+def is_fusible(program: KernelGraph) -> bool:
     """Return whether whole-program fusion applies: blocks have all operators, and some tiling has fit tile sizes."""
     kinds = [op.kind if isinstance(op, Op) else OpKind.MATMUL for op in program.ops]
-    if any(kind is not OpKind.SOFTMAX and not _in_blocks(kind) for kind in kinds):
+    if any(kind is not OpKind.SOFTMAX and not _has_block_operator(kind) for kind in kinds):
         return False
     # A program that only moves elements of its inputs would become a copy.
     computed = all(output >= len(program.inputs) for output in program.outputs)
@@ -56,17 +56,17 @@ def fuse_whole_program(
     Sound: nothing is accepted here. Each is a candidate for the program like any other, to be proved.
 
     Args:
-        program: A program that ``is_mirrored``.
+        program: A program that ``is_fusible``.
         space: Its limits on blocks and their shared memory hold.
         cost: Returns the cost of a graph.
     """
     ties = Ties(program)
-    ops = _operators(program)
+    ops = _block_operators(program)
     found: list[tuple[float, KernelGraph]] = []
     again: list[tuple[float, KernelGraph]] = []
     for tiles, most in _tilings(program, ties):
-        graph = _graph(program, ties, ops, tiles, _threads(most))
-        if _fits(graph, space):
+        graph = _tiled_graph(program, ties, ops, tiles, _thread_count(most))
+        if _is_within_space(graph, space):
             (again if _repeats_rows(program, ties, tiles) else found).append((cost(graph), graph))
     least = min((us for us, _ in again), default=math.inf)
     # The estimates do not include the cost of repeated reads, so between equal estimates kernels without them win.
@@ -75,12 +75,12 @@ def fuse_whole_program(
     return found
 
 
-def _in_blocks(kind: OpKind) -> bool:
+def _has_block_operator(kind: OpKind) -> bool:
     spec = SPECS[kind]
     return Level.BLOCK in spec.levels and spec.family is not Family.PRODUCT and not spec.accumulator
 
 
-def _cut(program: KernelGraph, ties: Ties) -> list[Dim]:
+def _tiled_dims(program: KernelGraph, ties: Ties) -> list[Dim]:
     """Return the dims that the grid may split, longest first: all outputs have them, no operator works along them."""
     base = len(program.inputs)
     common = set[Dim].intersection(*(set(ties.of(output)) for output in program.outputs))
@@ -102,24 +102,24 @@ def _tilings(program: KernelGraph, ties: Ties) -> Iterator[tuple[dict[Dim, int],
     """
     types = kernel_types(program)
     lasts = {ties.of(output)[-1] for output in program.outputs}
-    dims = _cut(program, ties)
+    dims = _tiled_dims(program, ties)
     for count in range(1, 1 + min(len(dims), _AXES)):
         for chosen in combinations(dims, count):
-            for extents in product(*(_extents(ties.extent(dim), last=dim in lasts) for dim in chosen)):
+            for extents in product(*(_tile_extents(ties.extent(dim), last=dim in lasts) for dim in chosen)):
                 tiles = dict(zip(chosen, extents, strict=True))
-                most = max(_tile(ties, tensor, tiles) for tensor in range(len(types)))
+                most = max(_tile_size(ties, tensor, tiles) for tensor in range(len(types)))
                 if _FEWEST <= most <= _MOST:
                     yield tiles, most
 
 
-def _shape(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> Shape:
+def _tile_shape(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> Shape:
     """Return the extents of a tensor's tile."""
     return tuple(tiles.get(dim, ties.extent((tensor, d))) for d, dim in enumerate(ties.of(tensor)))
 
 
-def _tile(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> int:
+def _tile_size(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> int:
     """Return the number of elements of a tensor's tile."""
-    return prod(_shape(ties, tensor, tiles))
+    return prod(_tile_shape(ties, tensor, tiles))
 
 
 def _repeats_rows(program: KernelGraph, ties: Ties, tiles: dict[Dim, int]) -> bool:
@@ -130,26 +130,26 @@ def _repeats_rows(program: KernelGraph, ties: Ties, tiles: dict[Dim, int]) -> bo
     All dims but the last are rows; an operand that has all rows of the result, or one row, stays in registers.
     """
     for first, op in enumerate(program.ops, len(program.inputs)):
-        rows = prod(_shape(ties, first, tiles)[:-1])
+        rows = prod(_tile_shape(ties, first, tiles)[:-1])
         for operand in op.operands if isinstance(op, Op) and SPECS[op.kind].elementwise else ():
-            if prod(_shape(ties, operand, tiles)[:-1]) not in (1, rows):
+            if prod(_tile_shape(ties, operand, tiles)[:-1]) not in (1, rows):
                 return True
     return False
 
 
-def _extents(extent: int, *, last: bool) -> list[int]:
+def _tile_extents(extent: int, *, last: bool) -> list[int]:
     """Return the tile extents of a dim, less than all of it: powers of 2 that divide it, or 1."""
     found = [1 << n for n in range(extent.bit_length()) if extent % (1 << n) == 0 and 1 << n < extent]
     return [n for n in found if n >= _TOGETHER] or found[-1:] if last else found
 
 
-def _threads(tile: int) -> int:
+def _thread_count(tile: int) -> int:
     """Return the threads of a block, 32 to 512: a power of 2 for about 8 elements of its largest tile per thread."""
     fewest, most = _THREADS
     return min(most, max(fewest, 1 << max(0, -(-tile // _ELEMENTS) - 1).bit_length()))
 
 
-def _operators(program: KernelGraph) -> tuple[tuple[Op, ...], tuple[int, ...]]:
+def _block_operators(program: KernelGraph) -> tuple[tuple[Op, ...], tuple[int, ...]]:
     """Return a block's operators, and the tensors that it writes: the program's outputs, each behind an accumulator."""
     base = len(program.inputs)
     place = list(range(base))
@@ -177,7 +177,7 @@ def _operators(program: KernelGraph) -> tuple[tuple[Op, ...], tuple[int, ...]]:
     return tuple(ops), written
 
 
-def _graph(
+def _tiled_graph(
     program: KernelGraph, ties: Ties, ops: tuple[tuple[Op, ...], tuple[int, ...]], tiles: dict[Dim, int], threads: int
 ) -> KernelGraph:
     """Return the kernel with these tiles."""
@@ -190,10 +190,10 @@ def _graph(
         block=(threads, 1, 1),
         forloop_range=1,
         reduction_dimx=1,
-        inputs=tuple(InputIterator(_map(ties, axes, tensor), None) for tensor in range(base)),
+        inputs=tuple(InputIterator(_grid_map(ties, axes, tensor), None) for tensor in range(base)),
         ops=body,
         outputs=tuple(
-            OutputSaver(number, _map(ties, axes, output))
+            OutputSaver(number, _grid_map(ties, axes, output))
             for number, output in zip(written, program.outputs, strict=True)
         ),
     )
@@ -201,14 +201,14 @@ def _graph(
     return KernelGraph(program.inputs, (GraphDefined(tuple(range(base)), block),), outputs)
 
 
-def _map(ties: Ties, axes: Sequence[Dim], tensor: int) -> DimMap:
+def _grid_map(ties: Ties, axes: Sequence[Dim], tensor: int) -> DimMap:
     """Return for each grid axis the dim of a tensor that it cuts."""
     dims = ties.of(tensor)
     x, y, z = [*(dims.index(axis) if axis in dims else None for axis in axes), None, None][:_AXES]
     return x, y, z
 
 
-def _fits(graph: KernelGraph, space: SearchSpace) -> bool:
+def _is_within_space(graph: KernelGraph, space: SearchSpace) -> bool:
     """Return whether a kernel is well-formed and within the limits of the space."""
     try:
         types = kernel_types(graph)
@@ -220,4 +220,4 @@ def _fits(graph: KernelGraph, space: SearchSpace) -> bool:
     return fits and kernel.graph.blocks <= space.limits.max_blocks
 
 
-__all__ = ["fuse_whole_program", "is_mirrored"]
+__all__ = ["fuse_whole_program", "is_fusible"]

@@ -32,7 +32,7 @@ def owners(module: GraphModule) -> dict[str, str]:
     return found
 
 
-def operand(node: Node, owned: Mapping[str, str]) -> Node | None:
+def viewed_operand(node: Node, owned: Mapping[str, str]) -> Node | None:
     """Return the operand of which a node is a view; None if the node is no view.
 
     Args:
@@ -52,7 +52,7 @@ def _owner(node: Node, owned: Mapping[str, str]) -> str | None:
     return next((owned[item.name] for item in node.all_input_nodes if item.name in owned), None)
 
 
-def shared(module: GraphModule, results: Sequence[str | None], owned: Mapping[str, str]) -> dict[str, str]:
+def shared_results(module: GraphModule, results: Sequence[str | None], owned: Mapping[str, str]) -> dict[str, str]:
     """Return the results that are views of memory in which another result lies, each with the owner of that memory.
 
     Such a result must be made as a view of the owner's tensor, and cannot be computed by itself.
@@ -72,4 +72,4 @@ def shared(module: GraphModule, results: Sequence[str | None], owned: Mapping[st
     }
 
 
-__all__ = ["ITSELF", "operand", "owners", "shared"]
+__all__ = ["ITSELF", "owners", "shared_results", "viewed_operand"]

@@ -15,7 +15,7 @@ from typing import Any, Final
 import torch
 
 from mirage_formal.frontend.origins import Origin, Origins
-from mirage_formal.graph.edit import pruned
+from mirage_formal.graph.edit import eliminate_dead_code
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType
@@ -90,7 +90,7 @@ def conditions(program: KernelGraph, origins: Origins) -> tuple[Condition, ...]:
     found: list[Condition] = []
     for op, where in zip(program.ops, origins.operators, strict=True):
         assert isinstance(op, Op)
-        for need, tensor in _needs(op):
+        for need, tensor in _needs_of_operator(op):
             if signs[tensor] < (_NONNEGATIVE if need is Need.NONNEGATIVE else _POSITIVE):
                 found.append(Condition(need, tensor, None, False, where))
         if op.kind in (OpKind.RMS_NORM, OpKind.LAYER_NORM) and not op.attrs.eps:
@@ -101,7 +101,7 @@ def conditions(program: KernelGraph, origins: Origins) -> tuple[Condition, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _needs(op: Op) -> list[tuple[Need, int]]:
+def _needs_of_operator(op: Op) -> list[tuple[Need, int]]:
     match op.kind:
         case OpKind.DIV:
             return [(Need.NONZERO, op.operands[1])]
@@ -166,7 +166,7 @@ class Guard:
         self.conditions = conditions(program, Origins((None,) * len(program.inputs), (None,) * len(program.ops)))
         self._function: Callable[..., tuple[Any, ...]] | None = None
         if self.conditions:
-            self._function = torch_program(_looked_at(program, self.conditions))
+            self._function = torch_program(_condition_program(program, self.conditions))
 
     def unmet(self, tensors: Sequence[Any]) -> str:
         """Return the first condition that a program's inputs violate, or an empty string.
@@ -177,13 +177,13 @@ class Guard:
             return ""
         with torch.no_grad():
             wide = [x.detach().float() if x.is_floating_point() else x.detach() for x in tensors]
-            met = torch.stack([_holds(x, one) for x, one in zip(self._function(*wide), self.conditions, strict=True)])
+            met = torch.stack([_is_met(x, one) for x, one in zip(self._function(*wide), self.conditions, strict=True)])
             if bool(met.all()):
                 return ""
             return str(self.conditions[int(met.to(torch.int8).argmin())])
 
 
-def _holds(tensor: Any, condition: Condition) -> Any:
+def _is_met(tensor: Any, condition: Condition) -> Any:
     match condition.need:
         case Need.NONZERO:
             return (tensor.abs() > 0).all()
@@ -193,21 +193,21 @@ def _holds(tensor: Any, condition: Condition) -> Any:
             return (tensor > 0).all()
 
 
-def _looked_at(program: KernelGraph, wanted: Sequence[Condition]) -> KernelGraph:
+def _condition_program(program: KernelGraph, wanted: Sequence[Condition]) -> KernelGraph:
     """Return the part of a program that computes the tensors of its conditions."""
     ops: list[KernelOp] = list(program.ops)
     outputs: list[int] = []
     for one in wanted:
         number = one.tensor
         if one.norm is not None:
-            for step in _mean_square(number, one, len(program.inputs) + len(ops)):
+            for step in _mean_square_operators(number, one, len(program.inputs) + len(ops)):
                 ops.append(step)
             number = len(program.inputs) + len(ops) - 1
         outputs.append(number)
-    return pruned(_wide(replace(program, ops=tuple(ops), outputs=tuple(outputs))))
+    return eliminate_dead_code(_widen_program(replace(program, ops=tuple(ops), outputs=tuple(outputs))))
 
 
-def _wide(program: KernelGraph) -> KernelGraph:
+def _widen_program(program: KernelGraph) -> KernelGraph:
     """Return the program with float32 tensors; roundings that are operators stay."""
     inputs = tuple(
         replace(item, tensor=replace(item.tensor, dtype=DType.FLOAT32)) if item.tensor.dtype.floating else item
@@ -223,7 +223,7 @@ def _wide(program: KernelGraph) -> KernelGraph:
     return replace(program, inputs=inputs, ops=tuple(ops))
 
 
-def _mean_square(tensor: int, one: Condition, first: int) -> list[Op]:
+def _mean_square_operators(tensor: int, one: Condition, first: int) -> list[Op]:
     """Return the operators of the mean of squares along a dim, with or without subtraction of the mean."""
     dim = Attrs(dim=one.norm)
     if not one.centred:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 
 
-def convex(order: Sequence[str], reads: Mapping[str, Sequence[str]], taken: Set[str]) -> list[list[str]]:
+def convex_parts(order: Sequence[str], reads: Mapping[str, Sequence[str]], taken: Set[str]) -> list[list[str]]:
     """Partition the taken nodes into convex parts that can be scheduled one by one among the other nodes.
 
     Args:
@@ -45,10 +45,10 @@ def convex(order: Sequence[str], reads: Mapping[str, Sequence[str]], taken: Set[
         seen.update({key: number for key, part in seen.items() if part in near})
     place = {node: i for i, node in enumerate(order)}
     found = [sorted(part, key=place.__getitem__) for part in members if part]
-    return _merged(order, reads, found)
+    return _merge_parts(order, reads, found)
 
 
-def _merged(order: Sequence[str], reads: Mapping[str, Sequence[str]], parts: list[list[str]]) -> list[list[str]]:
+def _merge_parts(order: Sequence[str], reads: Mapping[str, Sequence[str]], parts: list[list[str]]) -> list[list[str]]:
     place = {node: i for i, node in enumerate(order)}
     number = 0
     while number < len(parts):
@@ -77,4 +77,4 @@ def _is_convex(order: Sequence[str], reads: Mapping[str, Sequence[str]], part: S
     return True
 
 
-__all__ = ["convex"]
+__all__ = ["convex_parts"]

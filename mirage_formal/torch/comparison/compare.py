@@ -32,10 +32,10 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.typed import run_typed
-from mirage_formal.torch.capture import Captured, called, lines
+from mirage_formal.torch.capture import CapturedGraph, operator_name, source_lines
 from mirage_formal.torch.comparison.contract import Difference, Expected, difference
-from mirage_formal.torch.comparison.reference import Reference, between
-from mirage_formal.torch.comparison.samples import SETS, draw
+from mirage_formal.torch.comparison.reference import Reference, nodes_between
+from mirage_formal.torch.comparison.samples import SETS, draw_tensors
 from mirage_formal.torch.convert import import_captured as import_of
 from mirage_formal.torch.import_result import Imported, Region
 
@@ -137,7 +137,7 @@ def compare_with_torch(
     for number, piece in todo.items():
         _with_sets(found, number, piece, sets)
     waiting = {number: piece for number, piece in todo.items() if number not in found.faults and piece.affordable}
-    for number, leaves in _given(imported, waiting, values or {}):
+    for number, leaves in _values_of_call(imported, waiting, values or {}):
         _compare(found, number, waiting[number], GIVEN, leaves)
     for number, piece in pieces.items():
         first = known[piece.text]
@@ -163,7 +163,7 @@ def _with_sets(found: Comparison, number: int, piece: Piece, sets: Sequence[str]
     for place, style in enumerate(sets[:count]):
         seed = int.from_bytes(sha256(f"{piece.text} {place}".encode()).digest()[:4], "big")
         if number not in found.faults:
-            leaves = draw(piece.leaves, style, seed)
+            leaves = draw_tensors(piece.leaves, style, seed)
             leaves.update({name: leaves[one] for name, one in piece.tied.items() if one in leaves})
             _compare(found, number, piece, f"drawn: {style}, set {place}", leaves)
 
@@ -175,13 +175,13 @@ def _compare(found: Comparison, number: int, piece: Piece, name: str, leaves: Ma
         return
     found.sets[number] = found.sets.get(number, 0) + 1
     for node, how in piece.differences(leaves, expected):
-        found.faults[number] = locate(piece, leaves, name) or _fault(piece, node, name, how, alone=False)
+        found.faults[number] = locate_fault(piece, leaves, name) or _fault(piece, node, name, how, alone=False)
         return
 
 
 def _fault(piece: Piece, node: str, name: str, how: Difference, *, alone: bool) -> Fault:
-    own = _maker(piece.nodes[node])
-    return Fault(node, called(own), lines(own)[0], name, how, alone)
+    own = _producer(piece.nodes[node])
+    return Fault(node, operator_name(own), source_lines(own)[0], name, how, alone)
 
 
 class Piece:
@@ -202,7 +202,7 @@ class Piece:
         read = {item.node for item in self.region.inputs}
         outputs = [output.node for output in self.region.outputs]
         placeholders = {name for name, node in self.nodes.items() if node.op != "call_function"}
-        self.order = [n for n in between(list(self.nodes.values()), outputs, read) if n.name not in placeholders]
+        self.order = [n for n in nodes_between(list(self.nodes.values()), outputs, read) if n.name not in placeholders]
         inside = {node.name for node in self.order}
         leaves = {n.name: n for node in self.order for n in node.all_input_nodes if n.name not in inside}
         self.constants: dict[str, Any] = {}
@@ -216,14 +216,14 @@ class Piece:
         state = {name: imported.given[name] for name in self.leaves if name in imported.given}
         self.tied = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
         self.reference = Reference(self.order, outputs)
-        self.text = (self.region.digest, _text(self.order, {**self.leaves, **self.constants}))
+        self.text = (self.region.digest, _operators_text(self.order, {**self.leaves, **self.constants}))
 
     def _is_fixed(self, imported: Imported, name: str, read: Collection[str]) -> bool:
         """Return whether a leaf is fixed: the import's own constant, or a constant that its program does not read."""
         if name not in self.nodes:
             return True
         constant = imported.arguments.get(name) == "constant" and name in imported.given
-        return constant and (name not in read or _fixed(imported.given[name]))
+        return constant and (name not in read or _is_part_of_computation(imported.given[name]))
 
     @property
     def drawable(self) -> bool:
@@ -309,7 +309,7 @@ class Piece:
                 yield output.node, found
 
 
-def _text(order: Sequence[Node], leaves: Mapping[str, Any]) -> str:
+def _operators_text(order: Sequence[Node], leaves: Mapping[str, Any]) -> str:
     """Return the text of the nodes' operators, independent of node names."""
     names = {name: f"x{i}" for i, name in enumerate(leaves)} | {node.name: f"t{i}" for i, node in enumerate(order)}
     rows = [f"{tuple(x.shape)} {tuple(x.stride())} {x.dtype} {x.device}" for x in leaves.values()]
@@ -319,7 +319,7 @@ def _text(order: Sequence[Node], leaves: Mapping[str, Any]) -> str:
     return "\n".join(rows)
 
 
-def _given(
+def _values_of_call(
     imported: Imported, pieces: Mapping[int, Piece], values: Mapping[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number of each region with the tensors that it reads in the call that a module was imported with.
@@ -332,14 +332,14 @@ def _given(
         for name in piece.leaves:
             wanted.setdefault(name, set()).add(number)
     nodes = list(imported.module.graph.nodes)
-    order = between(nodes, list(wanted), ())
+    order = nodes_between(nodes, list(wanted), ())
     last = {read.name: node.name for node in order for read in node.all_input_nodes}
     known = {name: x for name, x in {**imported.given, **values}.items() if _has_values(x)}
     kept: dict[int, dict[str, Any]] = {number: {} for number in pieces}
     devices = sorted({x.device.index for x in known.values() if x.is_cuda})
     with torch.no_grad(), torch.random.fork_rng(devices):
         for node in order:
-            if node.op == "call_function" and all(n.name in known for n in node.all_input_nodes) and _calls(node):
+            if node.op == "call_function" and all(n.name in known for n in node.all_input_nodes) and _is_pure(node):
                 args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: known[n.name])
                 try:
                     known[node.name] = node.target(*args, **kwargs)
@@ -356,7 +356,7 @@ def _given(
                     known.pop(read.name, None)
 
 
-def _calls(node: Node) -> bool:
+def _is_pure(node: Node) -> bool:
     """Return whether a node may be called again: it has no side effects."""
     if node.target is operator.getitem:
         return True
@@ -364,7 +364,7 @@ def _calls(node: Node) -> bool:
     return own and not node.target._schema.is_mutable
 
 
-def _fixed(x: Any) -> bool:
+def _is_part_of_computation(x: Any) -> bool:
     """Return whether a constant is part of the computation: a number, or integers such as indices."""
     return not x.dim() or not (x.is_floating_point() or x.dtype is torch.bool)
 
@@ -377,7 +377,7 @@ def _has_values(x: Any) -> bool:
 # --- the smallest operator that differs ------------------------------------------------------------------------------
 
 
-def locate(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
+def locate_fault(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
     """Return the smallest operator of a region that differs on these tensors.
 
     Args:
@@ -391,24 +391,24 @@ def locate(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
     given = {**piece.constants, **leaves}
     with torch.no_grad():
         values = {**given, **Reference(piece.order, [node.name for node in piece.order]).own(given)}
-    found = _first(piece.order, values)
+    found = _first_difference(piece.order, values)
     if found is None:
         return None
-    node = _maker(piece.nodes[found[0]])
+    node = _producer(piece.nodes[found[0]])
     part = [node, *(user for user in piece.order if user.target is operator.getitem and user.args[0] is node)]
-    single = _first(part, values)
+    single = _first_difference(part, values)
     return _fault(piece, node.name, name, (single or found)[1], alone=single is not None)
 
 
-def _maker(node: Node) -> Node:
+def _producer(node: Node) -> Node:
     """Return the operator that computes a node, which may be a ``getitem`` of it."""
     return node.args[0] if node.target is operator.getitem else node
 
 
-def _first(nodes: Sequence[Node], values: Mapping[str, Any]) -> tuple[str, Difference] | None:
+def _first_difference(nodes: Sequence[Node], values: Mapping[str, Any]) -> tuple[str, Difference] | None:
     """Return the first result of some nodes that differs where these are imported by themselves."""
     try:
-        found = import_of(cut_out(nodes, values))
+        found = import_of(extract_nodes(nodes, values))
     except MirageError:
         return None
     place = {node.name: i for i, node in enumerate(nodes)}
@@ -424,7 +424,7 @@ def _first(nodes: Sequence[Node], values: Mapping[str, Any]) -> tuple[str, Diffe
     return min(differing, key=lambda pair: place[pair[0]], default=None)
 
 
-def cut_out(nodes: Sequence[Node], values: Mapping[str, Any]) -> Captured:
+def extract_nodes(nodes: Sequence[Node], values: Mapping[str, Any]) -> CapturedGraph:
     """Return some nodes as a graph of their own, with all results that are of a type that programs have.
 
     Args:
@@ -442,10 +442,21 @@ def cut_out(nodes: Sequence[Node], values: Mapping[str, Any]) -> Captured:
     made = ((node.name, node.meta.get("val")) for node in nodes)
     results = [name for name, x in made if isinstance(x, torch.Tensor) and x.is_floating_point()]
     graph.output(tuple(known[name] for name in results))
-    numbers = {name for name, node in known.items() if node.op == "placeholder" and _fixed(values[name])}
+    numbers = {
+        name for name, node in known.items() if node.op == "placeholder" and _is_part_of_computation(values[name])
+    }
     arguments = {n: "constant" if n in numbers else f"argument {n}" for n, o in known.items() if o.op == "placeholder"}
     given = {name: values[name] for name in numbers}
-    return Captured(GraphModule(torch.nn.Module(), graph), arguments, given, {}, tuple(results), ())
+    return CapturedGraph(GraphModule(torch.nn.Module(), graph), arguments, given, {}, tuple(results), ())
 
 
-__all__ = ["GIVEN", "Comparison", "Fault", "Piece", "arguments_of", "compare_with_torch", "cut_out", "locate"]
+__all__ = [
+    "GIVEN",
+    "Comparison",
+    "Fault",
+    "Piece",
+    "arguments_of",
+    "compare_with_torch",
+    "extract_nodes",
+    "locate_fault",
+]

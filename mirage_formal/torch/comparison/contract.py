@@ -101,7 +101,7 @@ def difference(found: Any, expected: Expected) -> Difference | None:
     if not own.numel():
         return None
     if not dtype.is_floating_point:
-        return _found(CHOSEN, ours != own, expected, ours, torch.zeros_like(own))
+        return _find_difference(CHOSEN, ours != own, expected, ours, torch.zeros_like(own))
     largest = torch.finfo(dtype).max
     error = torch.nan_to_num((own - exact).abs(), nan=0.0, posinf=0.0)
     spread, settled = torch.zeros_like(own), torch.ones_like(own, dtype=torch.bool)
@@ -112,7 +112,10 @@ def difference(found: Any, expected: Expected) -> Difference | None:
     wanted = torch.where(fine, own, exact)
     size = wanted.abs().nan_to_num(nan=0.0, posinf=0.0)
     allowed = (
-        _OWN * error + _MOVED * torch.maximum(spread, _around(spread)) + _UNITS * ROUNDOFF[dtype] * size + _least(dtype)
+        _OWN * error
+        + _MOVED * torch.maximum(spread, _average_along_least_dim(spread))
+        + _UNITS * ROUNDOFF[dtype] * size
+        + _smallest_error(dtype)
     )
     off = torch.nan_to_num((ours - wanted).abs(), nan=torch.inf)
     apart = (fine | exact.isfinite()) & there & settled & (off > allowed)
@@ -128,12 +131,12 @@ def difference(found: Any, expected: Expected) -> Difference | None:
         (TURNED, genuine & own.isinf() & (exact == own) & ~there & (ours != own)),
     )
     for kind, bad in cases:
-        if (at := _found(kind, bad, expected, ours, allowed)) is not None:
+        if (at := _find_difference(kind, bad, expected, ours, allowed)) is not None:
             return at
     return None
 
 
-def _found(kind: str, bad: Any, expected: Expected, ours: Any, allowed: Any) -> Difference | None:
+def _find_difference(kind: str, bad: Any, expected: Expected, ours: Any, allowed: Any) -> Difference | None:
     """Return the difference at elements that break the contract in one way; None if there are none."""
     if not bool(bad.any()):
         return None
@@ -145,7 +148,7 @@ def _found(kind: str, bad: Any, expected: Expected, ours: Any, allowed: Any) -> 
     return Difference(kind, place, int(bad.sum()), own.numel(), *numbers)
 
 
-def _around(spread: Any) -> Any:
+def _average_along_least_dim(spread: Any) -> Any:
     """Return the average along the dim where it is least, because few random samples say little about one element."""
     averages = [spread.mean(dim, keepdim=True) for dim in range(spread.dim()) if spread.shape[dim] > 1]
     found = averages[0] if averages else spread
@@ -154,7 +157,7 @@ def _around(spread: Any) -> Any:
     return found.expand_as(spread)
 
 
-def _least(dtype: Any) -> float:
+def _smallest_error(dtype: Any) -> float:
     """Return four times the smallest subnormal number of a type, but at least the flush-to-zero threshold."""
     return max(8 * ROUNDOFF[dtype] * float(torch.finfo(dtype).smallest_normal), _FLUSHED)
 

@@ -180,7 +180,7 @@ class Reference:
         self._outputs = frozenset(outputs)
         self._last = {read.name: node.name for node in nodes for read in node.all_input_nodes}
         self._place = {node.name: i for i, node in enumerate(nodes)}
-        self._kept = _seen_again(nodes)
+        self._kept = _casts_widened_again(nodes)
         self._discrete: dict[str, Any] = {}
         self._numbers: dict[str, Any] = {}
 
@@ -224,24 +224,26 @@ class Reference:
             if _floating(tensor):
                 wide[name] = tensor.double()
                 if seed is not None and tensor.numel() <= _MOST_MOVED:
-                    wide[name] = _moved(wide[name], _SINGLE, 0.0, (seed, number))
+                    wide[name] = _perturb(wide[name], _SINGLE, 0.0, (seed, number))
 
         def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if node.name in self._discrete:
                 if decided:
                     return self._discrete[node.name]
-                args = _as_stored(node, args) if stored else args
+                args = _round_arguments(node, args) if stored else args
             target, own = str(node.target), node.meta.get("val")
             if target in _CASTS:
                 found = args[0].double()
             elif node.target is operator.getitem:
                 found = args[0][args[1]]
             else:
-                kwargs = _widened(_of_own_type(node, kwargs))
+                kwargs = _widen_arguments(_fill_type_defaults(node, kwargs))
                 # Filled-in arguments come after all given ones.
-                args = tuple(x for x, name in zip(_widened(args), _names(node), strict=False) if name not in kwargs)
+                args = tuple(
+                    x for x, name in zip(_widen_arguments(args), _names(node), strict=False) if name not in kwargs
+                )
                 found = _by_definition(args, kwargs) if target == _ATTENTION else node.target(*args, **kwargs)
-            narrows = isinstance(own, torch.Tensor) and _narrows(node, own)
+            narrows = isinstance(own, torch.Tensor) and _is_narrowing_cast(node, own)
             if narrows and ((seed is None and decided) or node.name in self._kept):
                 return found.to(own.dtype).double()
             if seed is None and not stored:
@@ -251,11 +253,11 @@ class Reference:
             if node.target is operator.getitem or (target in free and not narrows):
                 return found
             place = None if seed is None else (seed, len(known) + 2 * self._place[node.name])
-            found = _inside(node, args, kwargs, found, self._numbers.get(node.name), place)
+            found = _perturb_inside(node, args, kwargs, found, self._numbers.get(node.name), place)
             if place is None:
                 return found
             floor = _SINGLE if target in _NEAR_ONE else 0.0
-            return _each(found, own, lambda x, y: _rounded(x, y.dtype, floor, (place[0], place[1] + 1)))
+            return _map_results(found, own, lambda x, y: _round_randomly(x, y.dtype, floor, (place[0], place[1] + 1)))
 
         return self._run({**known, **wide}, call)
 
@@ -275,7 +277,7 @@ class Reference:
         return found
 
 
-def between(nodes: Sequence[Node], outputs: Collection[str], read: Collection[str]) -> list[Node]:
+def nodes_between(nodes: Sequence[Node], outputs: Collection[str], read: Collection[str]) -> list[Node]:
     """Return the nodes between known tensors and outputs, in order.
 
     Args:
@@ -301,7 +303,7 @@ def _floating(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and bool(x.is_floating_point())
 
 
-def _widened(given: Any) -> Any:
+def _widen_arguments(given: Any) -> Any:
     """Return arguments with every floating-point type and tensor in float64."""
 
     def wide(x: Any) -> Any:
@@ -312,7 +314,7 @@ def _widened(given: Any) -> Any:
     return torch.utils._pytree.tree_map(wide, given)
 
 
-def _of_own_type(node: Node, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _fill_type_defaults(node: Node, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments of a node, with defaults filled in that depend on the element type."""
     target, given = str(node.target), {**dict(zip(_names(node), node.args, strict=False)), **kwargs}
     found = dict(kwargs)
@@ -329,7 +331,9 @@ def _names(node: Node) -> list[str]:
     return [item.name for item in node.target._schema.arguments]
 
 
-def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, numbers: Any, seed: _Seed) -> Any:
+def _perturb_inside(
+    node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, numbers: Any, seed: _Seed
+) -> Any:
     """Return a result perturbed by the roundings inside its operator, and poisoned where float32 overflows inside.
 
     Args:
@@ -348,34 +352,34 @@ def _inside(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: A
     given = {**dict(zip(_names(node), args, strict=False)), **kwargs}
     if target in _SQUARES:
         parts = ("weight", "bias")
-        clipped = {name: _bounded(x) if name in parts else _squared(x, seed) for name, x in given.items()}
+        clipped = {name: _bound_weights(x) if name in parts else _perturb_squares(x, seed) for name, x in given.items()}
         found, bias = node.target(**clipped), clipped.get("bias")
         if bias is None or not isinstance(found, torch.Tensor):
             return found
         product = node.target(**{**clipped, "bias": torch.zeros_like(bias)})
-        return _spoiled(found, product.isfinite() & (product.abs() > _MOST), numbers)
+        return _poison(found, product.isfinite() & (product.abs() > _MOST), numbers)
     unit = ROUNDOFF.get(node.meta["val"].dtype, 0.0)
     if target in _ADDED:
         name = _ADDED[target]
         rest = given.get(name)
         if rest is not None:
             product = node.target(**{**given, name: torch.zeros_like(rest)})
-            found = found + (_moved(product, unit, 0.0, seed) - product).nan_to_num(nan=0.0)
+            found = found + (_perturb(product, unit, 0.0, seed) - product).nan_to_num(nan=0.0)
             most = torch.finfo(node.meta["val"].dtype).max * (1 - 4 * unit)
-            found = _spoiled(found, product.isfinite() & (product.abs() > most), numbers)
+            found = _poison(found, product.isfinite() & (product.abs() > most), numbers)
     if target == _ATTENTION:
-        chosen, sizes, far = _selected(given)
-        chosen = chosen + (_moved(sizes, unit, 0.0, seed) - sizes).nan_to_num(nan=0.0)
-        return _spoiled(chosen, far, numbers)
+        chosen, sizes, far = _selected_attention(given)
+        chosen = chosen + (_perturb(sizes, unit, 0.0, seed) - sizes).nan_to_num(nan=0.0)
+        return _poison(chosen, far, numbers)
     if target in _PLAIN and given.get("alpha", 1) == 1:
         return found
     sizes = {name: _size(x, name) for name, x in given.items()}
     if target == "aten.sub.Tensor":
         sizes["alpha"] = -sizes["alpha"]
-    return _spoiled(found, node.target(**sizes).nan_to_num(nan=0.0, posinf=0.0) > _MOST, numbers)
+    return _poison(found, node.target(**sizes).nan_to_num(nan=0.0, posinf=0.0) > _MOST, numbers)
 
 
-def _as_stored(node: Node, args: Sequence[Any]) -> tuple[Any, ...]:
+def _round_arguments(node: Node, args: Sequence[Any]) -> tuple[Any, ...]:
     """Return the arguments of a node, each tensor rounded to its own type."""
     pairs = zip(args, node.args, strict=True)
     return tuple(x.to(read.meta["val"].dtype).double() if _floating(x) else x for x, read in pairs)
@@ -404,7 +408,7 @@ def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return torch.ops.aten._scaled_dot_product_attention_math.default(**given)[0]
 
 
-def _selected(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def _selected_attention(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     """Return attention over selected keys only, the same for magnitudes, and a mask of values beyond float32.
 
     The third tensor marks rows whose scores, and results whose weighted values, float32 cannot hold.
@@ -434,7 +438,7 @@ def _selected(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
     return found, weights @ values.abs(), far
 
 
-def _spoiled(found: Any, bad: Any, numbers: Any) -> Any:
+def _poison(found: Any, bad: Any, numbers: Any) -> Any:
     """Return a result with poisoned elements: NaN where the result without roundings is a number, else 0."""
     return torch.where(bad, torch.where(numbers, torch.nan, 0.0), found)
 
@@ -449,7 +453,7 @@ def _size(x: Any, name: str = "") -> Any:
     return max(1, abs(x)) if name in ("alpha", "beta", "value") and isinstance(x, int | float) else x
 
 
-def _squared(x: Any, seed: _Seed) -> Any:
+def _perturb_squares(x: Any, seed: _Seed) -> Any:
     """Return an argument of squares, perturbed, and NaN where float32 cannot hold the sum or 0 where it underflows.
 
     The perturbation models the rounding of a mean that is subtracted before.
@@ -457,11 +461,11 @@ def _squared(x: Any, seed: _Seed) -> Any:
     if not _floating(x) or not x.numel():
         return x
     small = torch.where(x.abs() < _LEAST, 0.0, x)
-    small = _moved(small, _SINGLE, 0.0, seed and (~seed[0], ~seed[1]))
+    small = _perturb(small, _SINGLE, 0.0, seed and (~seed[0], ~seed[1]))
     return torch.where((x.abs() <= (_MOST / x.numel()) ** 0.5) | ~x.isfinite(), small, torch.nan)
 
 
-def _bounded(x: Any) -> Any:
+def _bound_weights(x: Any) -> Any:
     """Return the weight or bias of a norm with 1 for infinities, and NaN where float32 may not hold its products.
 
     The result of a norm with an infinite weight depends on its formula.
@@ -469,7 +473,7 @@ def _bounded(x: Any) -> Any:
     return torch.where(x.isinf(), 1.0, torch.where(x.abs() > _MOST / 256, torch.nan, x)) if _floating(x) else x
 
 
-def _seen_again(nodes: Sequence[Node]) -> frozenset[str]:
+def _casts_widened_again(nodes: Sequence[Node]) -> frozenset[str]:
     """Return the names of casts to a narrower type whose results are widened again, directly or through views.
 
     The roundings of other casts may be skipped, as torch.compile does.
@@ -482,8 +486,10 @@ def _seen_again(nodes: Sequence[Node]) -> frozenset[str]:
         if not _floating(own):
             continue
         users = [user for user in node.users if user in inside]
-        wide[node] = any(_wider(user, own) or (_is_view(user, free) and wide.get(user, False)) for user in users)
-        if wide[node] and _narrows(node, own):
+        wide[node] = any(
+            _has_wider_result(user, own) or (_is_view(user, free) and wide.get(user, False)) for user in users
+        )
+        if wide[node] and _is_narrowing_cast(node, own):
             found.add(node.name)
     return frozenset(found)
 
@@ -492,13 +498,13 @@ def _is_view(node: Node, free: Collection[str]) -> bool:
     return node.target is operator.getitem or str(node.target) in free
 
 
-def _wider(node: Node, own: Any) -> bool:
+def _has_wider_result(node: Node, own: Any) -> bool:
     """Return whether a node's result has a wider type than its operand."""
     results = [x.dtype for x in _tensors(node.meta.get("val")) if _floating(x)]
     return any(ROUNDOFF.get(dtype, 0.0) < ROUNDOFF.get(own.dtype, 0.0) for dtype in results)
 
 
-def _narrows(node: Node, own: Any) -> bool:
+def _is_narrowing_cast(node: Node, own: Any) -> bool:
     """Return whether a node is a cast to a type that cannot represent all numbers of its operand's type."""
     if str(node.target) not in _CASTS or own.dtype not in ROUNDOFF or own.dtype is torch.float32:
         return False
@@ -506,14 +512,14 @@ def _narrows(node: Node, own: Any) -> bool:
     return _floating(value) and value.dtype is not own.dtype
 
 
-def _each(found: Any, own: Any, change: Callable[[Any, Any], Any]) -> Any:
+def _map_results(found: Any, own: Any, change: Callable[[Any, Any], Any]) -> Any:
     """Apply a change to a result, or to each of several results, where it is a floating-point tensor."""
     if isinstance(found, tuple | list):
-        return type(found)(_each(x, y, change) for x, y in zip(found, own, strict=True))
+        return type(found)(_map_results(x, y, change) for x, y in zip(found, own, strict=True))
     return change(found, own) if _floating(found) else found
 
 
-def _rounded(tensor: Any, dtype: Any, floor: float, seed: tuple[int, int]) -> Any:
+def _round_randomly(tensor: Any, dtype: Any, floor: float, seed: tuple[int, int]) -> Any:
     """Return a tensor with random rounding errors of a type: its unit roundoff, or half of its smallest number.
 
     Values beyond float32's range become infinite.
@@ -522,7 +528,7 @@ def _rounded(tensor: Any, dtype: Any, floor: float, seed: tuple[int, int]) -> An
         return tensor
     limits = torch.finfo(dtype)
     tensor = torch.where(tensor.abs() > torch.finfo(torch.float32).max, tensor * torch.inf, tensor)
-    found = _moved(tensor, ROUNDOFF[dtype], floor, seed)
+    found = _perturb(tensor, ROUNDOFF[dtype], floor, seed)
     small = (tensor.abs() < limits.smallest_normal) & (tensor != 0)
     if not bool(small.any()):
         return found
@@ -530,7 +536,7 @@ def _rounded(tensor: Any, dtype: Any, floor: float, seed: tuple[int, int]) -> An
     return torch.where(small, found + half * _signs(tensor, (seed[0], ~seed[1])), found)
 
 
-def _moved(tensor: Any, share: float, floor: float, seed: _Seed) -> Any:
+def _perturb(tensor: Any, share: float, floor: float, seed: _Seed) -> Any:
     """Return a tensor with each element perturbed by a relative share and an absolute floor, up or down at random."""
     if seed is None:
         return tensor
@@ -544,4 +550,4 @@ def _signs(tensor: Any, seed: tuple[int, int]) -> Any:
     return torch.randint(0, 2, tensor.shape, generator=generator, dtype=torch.int8).to(tensor.device) * 2 - 1
 
 
-__all__ = ["Reference", "between"]
+__all__ = ["Reference", "nodes_between"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from mirage_formal.torch.modules.operators import once
+from mirage_formal.torch.modules.operators import distinct_elements
 
 #: Function that draws a float32 tensor of given extents; its last argument is the type's largest number.
 _Style = Callable[[Any, Sequence[int], float], Any]
@@ -64,7 +64,7 @@ def _special(draw: Any, shape: Sequence[int], largest: float) -> Any:
     return torch.where(torch.rand(shape, generator=draw) < 0.0625, chosen, torch.randn(shape, generator=draw))
 
 
-def _rows(*given: float) -> _Style:
+def _row_style(*given: float) -> _Style:
     """Return a style of normal numbers with constant rows of these values here and there along one dim."""
 
     def style(draw: Any, shape: Sequence[int], largest: float) -> Any:
@@ -93,16 +93,16 @@ STYLES: Final[Mapping[str, _Style]] = {
     "0 or -inf": _additive,
     "0 or the lowest": _lowest,
     "special": _special,
-    "rows of zeros or of -inf": _rows(0.0, -torch.inf),
-    "rows of inf or NaN": _rows(torch.inf, torch.nan),
-    "rows of large numbers": _rows(4e2, -4e2, 6e4),
+    "rows of zeros or of -inf": _row_style(0.0, -torch.inf),
+    "rows of inf or NaN": _row_style(torch.inf, torch.nan),
+    "rows of large numbers": _row_style(4e2, -4e2, 6e4),
 }
 
 #: Style of each set: one style for all tensors, or "mixed", which draws a style for each.
 SETS: Final = ("normal", "mixed", "positive", "x 4e2", "mixed", "special", "mixed", "zeros", "mixed", "the largest")
 
 
-def draw(forms: Mapping[str, Any], style: str, seed: int) -> dict[str, Any]:
+def draw_tensors(forms: Mapping[str, Any], style: str, seed: int) -> dict[str, Any]:
     """Return tensors like given ones, with values of a style.
 
     Args:
@@ -118,11 +118,11 @@ def draw(forms: Mapping[str, Any], style: str, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, form in forms.items():
         chosen = names[int(torch.randint(0, len(names), (), generator=draw))] if style == "mixed" else style
-        found[name] = one(draw, form, chosen)
+        found[name] = draw_tensor(draw, form, chosen)
     return found
 
 
-def one(draw: Any, form: Any, style: str) -> Any:
+def draw_tensor(draw: Any, form: Any, style: str) -> Any:
     """Return a tensor like another one, with values of a style.
 
     Args:
@@ -135,13 +135,13 @@ def one(draw: Any, form: Any, style: str) -> Any:
         values = torch.zeros(shape, dtype=torch.bool) if style == "zeros" else _mask(draw, shape)
     else:
         values = STYLES[style](draw, shape, torch.finfo(form.dtype).max)
-    return laid_out(values, form)
+    return lay_out(values, form)
 
 
-def laid_out(values: Any, form: Any) -> Any:
+def lay_out(values: Any, form: Any) -> Any:
     """Return values with the element type and the strides of another tensor."""
     found = torch.empty_strided(tuple(form.shape), tuple(form.stride()), dtype=form.dtype)
-    once(found, found.stride()).copy_(once(values, found.stride()))
+    distinct_elements(found, found.stride()).copy_(distinct_elements(values, found.stride()))
     return found
 
 
@@ -158,4 +158,4 @@ def _signs(draw: Any, shape: Sequence[int]) -> Any:
     return torch.randint(0, 2, tuple(shape), generator=draw) * 2.0 - 1.0
 
 
-__all__ = ["SETS", "STYLES", "draw", "laid_out", "one"]
+__all__ = ["SETS", "STYLES", "draw_tensor", "draw_tensors", "lay_out"]

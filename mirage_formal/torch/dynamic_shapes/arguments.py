@@ -11,11 +11,11 @@ import torch
 from torch.utils import _pytree as pytree
 
 from mirage_formal.errors import ShapeError, UnsupportedError
-from mirage_formal.torch.capture import Captured, _distinct
+from mirage_formal.torch.capture import CapturedGraph, _separate_shared_arguments
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, Extent, Length, Lengths, buckets, dense, order_of
-from mirage_formal.torch.dynamic_shapes.guards import failing, same_at_one
+from mirage_formal.torch.dynamic_shapes.guards import is_valid_at_one, lengths_failing_guards
 from mirage_formal.torch.modules.plan import Form, Plan
-from mirage_formal.torch.modules.trace import Function, captured_with
+from mirage_formal.torch.modules.trace import Function, capture_with_structure
 
 _HINT = "write shapes={'k': {2: (1, 4096, 128)}}, with the name or the number of an argument that is a tensor"
 
@@ -99,7 +99,7 @@ class Traced:
         without: Lengths of each symbol at which the module takes another path.
     """
 
-    captured: Captured
+    captured: CapturedGraph
     out: Any
     stops: bool
     lengths: Lengths
@@ -108,7 +108,7 @@ class Traced:
     without: Mapping[str, frozenset[int]]
 
 
-def traced(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], shapes: Any) -> Traced:
+def trace_dynamic(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], shapes: Any) -> Traced:
     """Return a module's graph for arguments with dynamic dims.
 
     Args:
@@ -123,10 +123,10 @@ def traced(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], shapes: A
         ShapeError: Shapes are not of that form, or the module needs one extent.
         UnsupportedError: torch.export has no graph of it.
     """
-    args, kwargs = _distinct(module, given)
+    args, kwargs = _separate_shared_arguments(module, given)
     given = args, kwargs
     leaves, _ = pytree.tree_flatten(given)
-    named = _named(module, given, leaves, shapes)
+    named = _named_dims(module, given, leaves, shapes)
     extents = {leaves[leaf].shape[dim] for leaf, dim in named}
     near = {n + more for n in extents for more in (-1, 0, 1)}
     tensors = {i: x for i, x in enumerate(leaves) if isinstance(x, torch.Tensor)}
@@ -134,7 +134,7 @@ def traced(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], shapes: A
     follow = set(named)
     if wide - follow:
         try:
-            follow = _following(_captured(module, given, leaves, wide | follow), leaves, named)
+            follow = _equal_dims(_captured(module, given, leaves, wide | follow), leaves, named)
         except UnsupportedError:
             follow = set(named)  # some of the other dims cannot be dynamic
     found = _captured(module, given, leaves, follow)
@@ -147,7 +147,7 @@ def traced(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], shapes: A
         if not isinstance(extent, Length) or extent.more:
             text = f"shapes: expected an extent that may vary, but the module needs {extent}"
             raise ShapeError(text, where=label, hint="name the dims of the other arguments that depend on it as well")
-        _within(tensors[leaf].shape[dim], where, label)
+        _expect_lengths(tensors[leaf].shape[dim], where, label)
         if symbols.setdefault(extent.symbol, where) != where:
             text = (
                 f"shapes: expected the same buckets for dims that are equal, got {where} and {symbols[extent.symbol]}"
@@ -161,12 +161,12 @@ def traced(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], shapes: A
             order = order_of(leaves[leaf])
             forms[leaf] = Varying(plain.shape, plain.strides, plain.dtype, plain.device, own, order)
     return Traced(
-        captured, out, stops, lengths, symbols, forms, _without(found, lengths, symbols, module, given, forms)
+        captured, out, stops, lengths, symbols, forms, _failing_lengths(found, lengths, symbols, module, given, forms)
     )
 
 
-def _without(
-    found: tuple[Captured, Any, bool],
+def _failing_lengths(
+    found: tuple[CapturedGraph, Any, bool],
     lengths: Lengths,
     symbols: Mapping[str, Buckets],
     module: Any,
@@ -175,14 +175,14 @@ def _without(
 ) -> dict[str, frozenset[int]]:
     """Return the lengths of each symbol for which the graph is not the module's."""
     wanted = {symbol: range(max(where.lowest, 2), where.highest + 1) for symbol, where in symbols.items()}
-    failed = failing(found[0], lengths, wanted)
+    failed = lengths_failing_guards(found[0], lengths, wanted)
     short = [symbol for symbol, where in symbols.items() if where.lowest == 1]
     if short and not _holds_at_one(found[0], module, given, forms):
         failed |= {symbol: failed[symbol] | {1} for symbol in short}
     return failed
 
 
-def _holds_at_one(captured: Captured, module: Any, given: Any, forms: Mapping[int, Varying]) -> bool:
+def _holds_at_one(captured: CapturedGraph, module: Any, given: Any, forms: Mapping[int, Varying]) -> bool:
     """Return whether the graph is valid for lengths of 1."""
     leaves, spec = pytree.tree_flatten(given)
     for leaf, form in forms.items():
@@ -194,20 +194,20 @@ def _holds_at_one(captured: Captured, module: Any, given: Any, forms: Mapping[in
         leaves[leaf] = made.copy_(leaves[leaf])
     try:
         args, kwargs = pytree.tree_unflatten(leaves, spec)
-        return same_at_one(captured, captured_with(module, args, kwargs)[0])
+        return is_valid_at_one(captured, capture_with_structure(module, args, kwargs)[0])
     except UnsupportedError:
         return False
 
 
-def _captured(module: Any, given: Any, leaves: Sequence[Any], places: set[Place]) -> tuple[Captured, Any, bool]:
+def _captured(module: Any, given: Any, leaves: Sequence[Any], places: set[Place]) -> tuple[CapturedGraph, Any, bool]:
     wanted = torch.export.ShapesCollection()
     for leaf in sorted({leaf for leaf, _ in places}):
         wanted[leaves[leaf]] = {dim: torch.export.Dim.AUTO for other, dim in sorted(places) if other == leaf}
     args, kwargs = given
-    return captured_with(module, args, kwargs, wanted)
+    return capture_with_structure(module, args, kwargs, wanted)
 
 
-def _tensors(captured: Captured, leaves: Sequence[Any]) -> dict[int, Any]:
+def _tensors(captured: CapturedGraph, leaves: Sequence[Any]) -> dict[int, Any]:
     """Return the tensors of the graph's arguments, by the numbers of the leaves."""
     nodes = [n for n in captured.module.graph.nodes if n.op == "placeholder"]
     values = [n.meta.get("val") for n in nodes if captured.arguments.get(n.name, "argument").startswith("argument")]
@@ -215,7 +215,9 @@ def _tensors(captured: Captured, leaves: Sequence[Any]) -> dict[int, Any]:
     return {i: value for i, value in enumerate(values) if isinstance(value, torch.Tensor)}
 
 
-def _following(found: tuple[Captured, Any, bool], leaves: Sequence[Any], named: Mapping[Place, Buckets]) -> set[Place]:
+def _equal_dims(
+    found: tuple[CapturedGraph, Any, bool], leaves: Sequence[Any], named: Mapping[Place, Buckets]
+) -> set[Place]:
     """Return the named dims and all dims that are equal to them."""
     captured = found[0]
     lengths, tensors = Lengths(captured.module.graph), _tensors(captured, leaves)
@@ -228,7 +230,7 @@ def _following(found: tuple[Captured, Any, bool], leaves: Sequence[Any], named: 
     return follow
 
 
-def _within(number: Any, where: Buckets, label: str) -> None:
+def _expect_lengths(number: Any, where: Buckets, label: str) -> None:
     """Raise an error unless the module accepts all lengths of the buckets."""
     bounds = number.node.shape_env.var_to_range[number.node.expr]
     low, high = max(where.lowest, 2), where.highest
@@ -237,7 +239,7 @@ def _within(number: Any, where: Buckets, label: str) -> None:
         raise ShapeError(text, where=label, hint="give buckets within these lengths")
 
 
-def _named(
+def _named_dims(
     module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], leaves: Sequence[Any], shapes: Any
 ) -> dict[Place, Buckets]:
     """Return the dims that a user names, with their buckets."""
@@ -273,4 +275,4 @@ def _named(
     return found
 
 
-__all__ = ["Traced", "Varying", "VaryingPlan", "traced"]
+__all__ = ["Traced", "Varying", "VaryingPlan", "trace_dynamic"]

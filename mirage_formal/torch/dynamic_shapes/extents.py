@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mirage_formal.errors import ShapeError, UnsupportedError
-from mirage_formal.torch.values import stuck
+from mirage_formal.torch.values import unsupported
 
 _EXAMPLE = "write shapes={'k': {2: (1, 4096, 128)}}: lengths 1 to 4096 of dim 2 of argument k, in buckets of 128"
 
@@ -100,9 +100,9 @@ class Lengths:
         self._same: dict[str, str] = {}
         for node in graph.nodes:
             if str(node.target) == "aten.scaled_dot_product_attention.default":
-                self._attention(node)
+                self._unify_attention(node)
 
-    def _attention(self, node: Any) -> None:
+    def _unify_attention(self, node: Any) -> None:
         """Unify the numbers of keys, values and mask columns of an attention node.
 
         Torch's shape rule of attention does not require that they are equal.
@@ -143,7 +143,7 @@ class Lengths:
             rest = expr - symbol
             if rest.is_Integer:
                 return Length(self.name(str(symbol)), int(rest))
-        raise stuck(f"expected an extent that is known, or a length and a number, got {expr}")
+        raise unsupported(f"expected an extent that is known, or a length and a number, got {expr}")
 
     def is_length(self, number: Any, length: Length) -> bool:
         """Return whether a number is a length."""

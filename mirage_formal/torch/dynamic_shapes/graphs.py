@@ -11,24 +11,24 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.torch.capture import Captured, capture
+from mirage_formal.torch.capture import CapturedGraph, capture
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, hint
-from mirage_formal.torch.dynamic_shapes.guards import handed_on
+from mirage_formal.torch.dynamic_shapes.guards import add_guards
 from mirage_formal.torch.dynamic_shapes.parts import divide
 from mirage_formal.torch.dynamic_shapes.prepare import Searches, ShapesReport, host_graph
 from mirage_formal.torch.modules.rewrite import rewrite
 
 
-def varies(module: GraphModule, inputs: Sequence[Any]) -> bool:
+def has_dynamic_extents(module: GraphModule, inputs: Sequence[Any]) -> bool:
     """Return whether a Dynamo graph has inputs with symbolic extents."""
     return any(
         isinstance(x, torch.SymInt)
         or (isinstance(x, torch.Tensor) and not all(isinstance(n, int) for n in (*x.shape, *x.stride())))
-        for x in _symbolic(module, inputs)
+        for x in _symbolic_inputs(module, inputs)
     )
 
 
-def _symbolic(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
+def _symbolic_inputs(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
     """Return the inputs with Dynamo's symbolic extents; Dynamo may pass the example's tensors to a backend."""
     nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
     found = [node.meta.get("example_value") for node in nodes]
@@ -57,7 +57,7 @@ def replace_parts(
         UnsupportedError: The graph reads numbers that are no extents, or torch cannot trace it.
         MirageError: An option is at fault.
     """
-    found = divide(_captured(module, inputs), buckets)
+    found = divide(_capture_dynamic(module, inputs), buckets)
     report = ShapesReport()
     searches = Searches(found, asked, report, rounding)
     rewrite(host_graph(found, [None] * len(found.parts)), {})  # what cannot be rewritten is not searched
@@ -73,12 +73,12 @@ def replace_parts(
     return _module(found.captured, rewrite(host, {}), module, inputs), report
 
 
-def _captured(module: GraphModule, inputs: Sequence[Any]) -> Captured:
+def _capture_dynamic(module: GraphModule, inputs: Sequence[Any]) -> CapturedGraph:
     """Return the graph of ATen operators, with new symbols for Dynamo's symbolic extents."""
     from torch.fx import traceback
 
     nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
-    inputs = _symbolic(module, inputs)
+    inputs = _symbolic_inputs(module, inputs)
     places = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
     sources = [None if isinstance(x, torch.Tensor) else _source(x, inputs) for x in inputs]
 
@@ -99,13 +99,13 @@ def _captured(module: GraphModule, inputs: Sequence[Any]) -> Captured:
     with torch._guards.tracing(None):
         found = capture(run, given, None, "from_graph", wanted)
     names = [nodes[i].name for i in places]
-    _guarded(found, inputs, places)
+    _add_guards_to_dynamo(found, inputs, places)
     labels = dict(zip((n for n, what in found.arguments.items() if what.startswith("argument")), names, strict=False))
     arguments = {n: f"argument {labels[n]}" if n in labels else what for n, what in found.arguments.items()}
-    return Captured(found.module, arguments, found.given, found.same, found.results, found.writes)
+    return CapturedGraph(found.module, arguments, found.given, found.same, found.results, found.writes)
 
 
-def _guarded(captured: Captured, inputs: Sequence[Any], places: Sequence[int]) -> None:
+def _add_guards_to_dynamo(captured: CapturedGraph, inputs: Sequence[Any], places: Sequence[int]) -> None:
     """Add the guards of a graph to Dynamo's guards."""
     nodes = [n for n in captured.module.graph.nodes if n.op == "placeholder"]
     values = [n.meta["val"] for n in nodes if captured.arguments.get(n.name, "argument").startswith("argument")]
@@ -117,7 +117,7 @@ def _guarded(captured: Captured, inputs: Sequence[Any], places: Sequence[int]) -
                 symbols[str(mine.node.expr)] = theirs.node.expr
                 environment = theirs.node.shape_env
     if environment is not None:
-        handed_on(captured, symbols, environment)
+        add_guards(captured, symbols, environment)
 
 
 def _example(tensor: Any) -> Any:
@@ -143,7 +143,7 @@ def _read(at: Any, tensors: Mapping[int, Any]) -> Any:
     return dim if place == "known" else tensors[place].shape[dim]
 
 
-def _module(captured: Captured, graph: Graph, original: GraphModule, inputs: Sequence[Any]) -> GraphModule:
+def _module(captured: CapturedGraph, graph: Graph, original: GraphModule, inputs: Sequence[Any]) -> GraphModule:
     """Return the graph with its constants as a module, with the original's placeholders in its order."""
     root = torch.nn.Module()
     tensors: list[Node] = []
@@ -171,4 +171,4 @@ def _module(captured: Captured, graph: Graph, original: GraphModule, inputs: Seq
     return GraphModule(root, graph)
 
 
-__all__ = ["replace_parts", "varies"]
+__all__ = ["has_dynamic_extents", "replace_parts"]

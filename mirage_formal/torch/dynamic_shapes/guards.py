@@ -9,13 +9,13 @@ from typing import Any, Final
 import torch
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.torch.capture import Captured
+from mirage_formal.torch.capture import CapturedGraph
 from mirage_formal.torch.dynamic_shapes.extents import Lengths
 
 _MOST_PAIRS: Final = 10_000
 
 
-def guards(captured: Captured) -> list[Any]:
+def guards(captured: CapturedGraph) -> list[Any]:
     """Return the guards on symbolic extents that torch assumed when it traced the graph, as expressions.
 
     torch.export keeps only the range of each length.
@@ -25,7 +25,7 @@ def guards(captured: Captured) -> list[Any]:
     return list(dict.fromkeys(expr for expr in found if expr.free_symbols))
 
 
-def _environment(captured: Captured) -> Any:
+def _environment(captured: CapturedGraph) -> Any:
     for node in captured.module.graph.nodes:
         value = node.meta.get("val")
         for extent in value.shape if isinstance(value, torch.Tensor) else ():
@@ -34,7 +34,9 @@ def _environment(captured: Captured) -> Any:
     return None
 
 
-def failing(captured: Captured, lengths: Lengths, wanted: Mapping[str, Iterable[int]]) -> dict[str, frozenset[int]]:
+def lengths_failing_guards(
+    captured: CapturedGraph, lengths: Lengths, wanted: Mapping[str, Iterable[int]]
+) -> dict[str, frozenset[int]]:
     """Return the lengths for which the module takes another path.
 
     Args:
@@ -59,7 +61,7 @@ def failing(captured: Captured, lengths: Lengths, wanted: Mapping[str, Iterable[
         if not names <= found.keys():
             raise UnsupportedError(f"expected a module that asks nothing about other extents, got {expr}")
         if len(names) > 1:
-            _always(expr, [wanted[lengths.name(str(symbol))] for symbol in symbols], symbols)
+            _expect_guard_for_all(expr, [wanted[lengths.name(str(symbol))] for symbol in symbols], symbols)
             continue
         (name,) = names
         for length in wanted[name]:
@@ -68,7 +70,7 @@ def failing(captured: Captured, lengths: Lengths, wanted: Mapping[str, Iterable[
     return {symbol: frozenset(some) for symbol, some in found.items()}
 
 
-def _always(expr: Any, ranges: Sequence[Iterable[int]], symbols: Sequence[Any]) -> None:
+def _expect_guard_for_all(expr: Any, ranges: Sequence[Iterable[int]], symbols: Sequence[Any]) -> None:
     """Refuse a guard on several lengths that fails for some of them, or that has too many combinations to check."""
     pairs = list(itertools.islice(itertools.product(*ranges), _MOST_PAIRS + 1))
     holds = (expr.xreplace(dict(zip(symbols, map(_integer, pair), strict=True))) for pair in pairs)
@@ -83,7 +85,7 @@ def _integer(number: int) -> Any:
     return sympy.Integer(number)
 
 
-def handed_on(captured: Captured, symbols: Mapping[str, Any], environment: Any) -> None:
+def add_guards(captured: CapturedGraph, symbols: Mapping[str, Any], environment: Any) -> None:
     """Add a graph's guards to those of the graph that Dynamo compiles, so that a failing guard recompiles it.
 
     Args:
@@ -97,7 +99,7 @@ def handed_on(captured: Captured, symbols: Mapping[str, Any], environment: Any) 
             raise UnsupportedError(f"expected extents for which {expr} holds")
 
 
-def same_at_one(captured: Captured, static: Captured) -> bool:
+def is_valid_at_one(captured: CapturedGraph, static: CapturedGraph) -> bool:
     """Return whether the graph at lengths of 1 is the one that torch traces for arguments of these lengths.
 
     Torch takes lengths to be at least 2, because extents of 1 are broadcast where others are not.
@@ -111,7 +113,7 @@ def same_at_one(captured: Captured, static: Captured) -> bool:
     return _rows(captured) == _rows(static)
 
 
-def _rows(captured: Captured) -> list[Any]:
+def _rows(captured: CapturedGraph) -> list[Any]:
     numbers: dict[str, int] = {}
     rows: list[Any] = []
     for node in captured.module.graph.nodes:
@@ -120,7 +122,7 @@ def _rows(captured: Captured) -> list[Any]:
             continue
         numbers[node.name] = len(rows)
         args = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: _row(n, numbers))
-        shapes = [_one(x) for x in (value if isinstance(value, tuple | list) else [value])]
+        shapes = [_at_length_one(x) for x in (value if isinstance(value, tuple | list) else [value])]
         rows.append((node.op, str(node.target) if node.op == "call_function" else "", str(args), str(shapes)))
     return rows
 
@@ -131,15 +133,15 @@ def _of_tensors(value: Any) -> bool:
 
 def _row(node: Any, numbers: Mapping[str, int]) -> Any:
     value = node.meta.get("val")
-    return f"t{numbers[node.name]}" if node.name in numbers else _one(value)
+    return f"t{numbers[node.name]}" if node.name in numbers else _at_length_one(value)
 
 
-def _one(value: Any) -> Any:
+def _at_length_one(value: Any) -> Any:
     """Return a number, or the extents of a tensor, with all lengths set to 1."""
     if isinstance(value, torch.SymInt):
         expr = value.node.expr
         return int(expr.xreplace({symbol: _integer(1) for symbol in expr.free_symbols}))
-    return [_one(n) for n in value.shape] if isinstance(value, torch.Tensor) else value
+    return [_at_length_one(n) for n in value.shape] if isinstance(value, torch.Tensor) else value
 
 
-__all__ = ["failing", "guards", "handed_on", "same_at_one"]
+__all__ = ["add_guards", "guards", "is_valid_at_one", "lengths_failing_guards"]

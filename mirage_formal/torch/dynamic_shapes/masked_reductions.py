@@ -9,8 +9,8 @@ from typing import Any, Final
 import torch
 
 from mirage_formal.torch.dynamic_shapes.extents import Length
-from mirage_formal.torch.dynamic_shapes.padding import Behind, Behinds, Result, Rule, Step, Written, several
-from mirage_formal.torch.values import stuck
+from mirage_formal.torch.dynamic_shapes.padding import Behind, Behinds, Result, Rule, Step, Written, results_of
+from mirage_formal.torch.values import unsupported
 
 _aten = torch.ops.aten
 _LOWEST: Final = float("-inf")
@@ -31,7 +31,7 @@ def product(first: str, second: str, *, turned: bool = False) -> Rule:
         a, b = step.tensor(first), step.tensor(second)
         inner = b.rank - 1 if turned or b.rank == 1 else b.rank - 2
         if a.extents[-1] != b.extents[inner]:
-            raise stuck("expected equal lengths to be summed over")
+            raise unsupported("expected equal lengths to be summed over")
         if a.long(-1) and Behind.ZERO not in (a.behind[-1], b.behind[inner]):
             a = step.masked(a, [a.rank - 1])
         rows: Behinds = (*a.behind[:-1], *([] if b.rank == 1 else [None]))
@@ -58,9 +58,9 @@ def attention(step: Step) -> Result:
     q, k, v, given = step.tensor("query"), step.tensor("key"), step.tensor("value"), step.given
     mask, causal = given.get("attn_mask"), given["is_causal"]
     if q.long(-1) or v.long(-1) or k.extents[-2] != v.extents[-2] or given["dropout_p"]:
-        raise stuck("expected heads of known extents, keys and values of one length, and no dropout")
+        raise unsupported("expected heads of known extents, keys and values of one length, and no dropout")
     if given.get("enable_gqa") and (k.long(-3) or q.long(-3)):
-        raise stuck("expected known numbers of heads")
+        raise unsupported("expected known numbers of heads")
     rows = [(*q.behind[:-1], None), *((*item.behind[:-2], None, None) for item in (k, v))]
     rows += [(*mask.behind[:-1], None)] if isinstance(mask, Written) and mask.rank > 1 else []
     found = list(step.joined(rows))
@@ -70,12 +70,12 @@ def attention(step: Step) -> Result:
     if not isinstance(keys, Length) or (causal and q.extents[-2] == keys):
         return step.result(step.call(), tuple(found))
     if causal:
-        raise stuck("expected causal attention of as many queries as keys")
+        raise unsupported("expected causal attention of as many queries as keys")
     upper = step.bucket.uppers[keys]
     if mask is None:
         return step.result(step.call({"attn_mask": step.bucket.mask(keys, [1, upper])}), tuple(found))
     if mask.extents[-1] not in (1, keys):
-        raise stuck("expected a mask for as many keys as there are")
+        raise unsupported("expected a mask for as many keys as there are")
     kept = step.bucket.mask(keys, [*[1] * (mask.rank - 1), upper])
     if mask.node.meta["val"].dtype is torch.bool:
         both = step.bucket.emit(_aten.logical_and.default, (mask.node, kept))
@@ -109,20 +109,20 @@ def _dims(step: Step, value: Written) -> list[int]:
     return [d % value.rank for d in wanted] or list(range(value.rank))
 
 
-def _closed(step: Step, value: Written, dims: Sequence[int]) -> Behinds:
+def _drop_reduced_padding(step: Step, value: Written, dims: Sequence[int]) -> Behinds:
     """Return the padding content of the remaining dims of a reduction; zeros and copies stay."""
     keep = bool(step.given.get("keepdim"))
     return tuple(None if d in dims else b for d, b in enumerate(value.behind) if keep or d not in dims)
 
 
-def total(step: Step) -> Result:
+def sum_rule(step: Step) -> Result:
     """Apply a sum over dims.
 
     Sound: zeros behind the length add nothing.
     """
     value = step.tensor("self")
     dims = _dims(step, value)
-    return step.result(step.call({"self": step.masked(value, dims)}), _closed(step, value, dims))
+    return step.result(step.call({"self": step.masked(value, dims)}), _drop_reduced_padding(step, value, dims))
 
 
 def mean(step: Step) -> Result:
@@ -134,7 +134,7 @@ def mean(step: Step) -> Result:
     dims = _dims(step, value)
     lengths = [n for n in (value.extents[d] for d in dims) if isinstance(n, Length)]
     if not lengths:
-        return step.result(step.call(), _closed(step, value, dims))
+        return step.result(step.call(), _drop_reduced_padding(step, value, dims))
     keep, dtype = bool(step.given.get("keepdim")), step.node.meta["val"].dtype
     wide = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
     arguments = (step.masked(value, dims).node, dims, keep)
@@ -148,7 +148,7 @@ def mean(step: Step) -> Result:
         found = step.bucket.emit(_aten.mul.Tensor, (found, step.bucket.emit(_aten.view.default, (part, shape))))
     if wide is not dtype:
         found = step.bucket.emit(_aten.to.dtype, (found, dtype))
-    return step.result(found, _closed(step, value, dims))
+    return step.result(found, _drop_reduced_padding(step, value, dims))
 
 
 def extreme(step: Step) -> Result:
@@ -159,13 +159,13 @@ def extreme(step: Step) -> Result:
     value = step.tensor("self")
     dims = _dims(step, value)
     if any(value.behind[d] not in (None, Behind.REPEATED) for d in dims):
-        raise stuck("what lies behind the length may be larger")
-    closed = _closed(step, value, dims)
+        raise unsupported("what lies behind the length may be larger")
+    closed = _drop_reduced_padding(step, value, dims)
     if not isinstance(step.node.meta["val"], tuple | list):
         return step.result(step.call(), closed)
     if any(user.args[1] for user in step.node.users):
-        raise stuck("indices may be behind the length")
-    return several(step, step.call(), [closed, closed])
+        raise unsupported("indices may be behind the length")
+    return results_of(step, step.call(), [closed, closed])
 
 
 def softmax(step: Step) -> Result:
@@ -182,7 +182,7 @@ def softmax(step: Step) -> Result:
     return step.result(step.call({"self": step.masked(value, [dim], _LOWEST)}), tuple(found))
 
 
-def spread(step: Step) -> Result:
+def variance_rule(step: Step) -> Result:
     """Apply a variance or standard deviation along static dims.
 
     Sound: each index along the other dims is reduced by itself, and that of zeros is zero.
@@ -190,8 +190,8 @@ def spread(step: Step) -> Result:
     value = step.tensor("self")
     dims = _dims(step, value)
     if any(value.long(d) for d in dims):
-        raise stuck("it works along a dim with a length")
-    return step.result(step.call(), _closed(step, value, dims))
+        raise unsupported("it works along a dim with a length")
+    return step.result(step.call(), _drop_reduced_padding(step, value, dims))
 
 
 def log_softmax(step: Step) -> Result:
@@ -201,7 +201,7 @@ def log_softmax(step: Step) -> Result:
     """
     value = step.tensor("self")
     if value.long(step.given["dim"] % value.rank):
-        raise stuck("it works along a dim with a length, behind which it would be minus infinity")
+        raise unsupported("it works along a dim with a length, behind which it would be minus infinity")
     behind = tuple(b and (Behind.REPEATED if b is Behind.REPEATED else Behind.OTHER) for b in value.behind)
     return step.result(step.call(), behind)
 
@@ -215,7 +215,7 @@ def logsumexp(step: Step) -> Result:
     dims = _dims(step, value)
     step.total([value])
     if not any(value.long(d) for d in dims):
-        return step.result(step.call(), _closed(step, value, dims))
+        return step.result(step.call(), _drop_reduced_padding(step, value, dims))
     largest = emit(_aten.amax.default, (value.node, dims, True))
     apart = emit(_aten.exp.default, (emit(_aten.sub.Tensor, (value.node, largest)),))
     weights = step.masked(Written(apart, value.extents, value.behind), dims)
@@ -223,7 +223,7 @@ def logsumexp(step: Step) -> Result:
     found = emit(_aten.log.default, (emit(_aten.sum.dim_IntList, (weights.node, dims, keep)),))
     shape = list(found.meta["val"].shape)
     found = emit(_aten.add.Tensor, (found, emit(_aten.reshape.default, (largest, shape))))
-    return step.result(found, _closed(step, value, dims))
+    return step.result(found, _drop_reduced_padding(step, value, dims))
 
 
 def norm(step: Step) -> Result:
@@ -234,7 +234,7 @@ def norm(step: Step) -> Result:
     value, weights = step.tensor("input"), step.tensors[1:]
     last = range(value.rank - len(step.given["normalized_shape"]), value.rank)
     if any(value.long(d) for d in last) or any(b is not None for item in weights for b in item.behind):
-        raise stuck("it works along a dim with a length")
+        raise unsupported("it works along a dim with a length")
     if step.given.get("eps") == 0:
         step.total([value])
     behind = tuple(b and (Behind.REPEATED if b is Behind.REPEATED else Behind.OTHER) for b in value.behind)
@@ -250,7 +250,7 @@ def concat(step: Step) -> Result:
     rank, dim = len(step.extents), step.given.get("dim") or 0
     at = dim % rank
     if isinstance(step.extents[at], Length) or any(item.rank == rank and item.long(at) for item in values):
-        raise stuck("it puts positions behind a length, which is known when a call is made")
+        raise unsupported("it puts positions behind a length, which is known when a call is made")
     wide = [item.behind if item.rank == rank else (*item.behind[:at], None, *item.behind[at:]) for item in values]
     zero = [all(row[d] is Behind.ZERO for row in wide) for d in range(rank)]
     behind = tuple(Behind.ZERO if z else b for z, b in zip(zero, step.joined(wide), strict=True))
@@ -267,6 +267,6 @@ __all__ = [
     "norm",
     "product",
     "softmax",
-    "spread",
-    "total",
+    "sum_rule",
+    "variance_rule",
 ]

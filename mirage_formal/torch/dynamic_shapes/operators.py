@@ -16,7 +16,7 @@ from torch.fx import Graph
 
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, Extent, Length
 from mirage_formal.torch.dynamic_shapes.parts import Form, Part
-from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator, _library, _Recomputed
+from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator, _library, _RecomputedGradient
 from mirage_formal.torch.modules.report import FallbackWarning
 
 _registered: Final[dict[str, BucketOperator]] = {}
@@ -173,21 +173,23 @@ class BucketOperator:
             return self._torch(*given)
         at = dict(zip(self.call.lengths, lengths, strict=True))
         entry = self._entry(uppers)
-        if entry is None or not self._fit(tensors, at):
+        if entry is None or not self._have_extents(tensors, at):
             return self._torch(*given)
         tops = dict(zip(self.call.lengths, uppers, strict=True))
         padded = [continue_padding(x, form, at, tops) for x, form in zip(tensors, self.call.forms, strict=True)]
         with torch.no_grad():
-            found = entry.function(*(_fed(item, padded, lengths, uppers) for item in entry.feed))
+            found = entry.function(*(_feed_arguments(item, padded, lengths, uppers) for item in entry.feed))
         results = [_cut(x, extents, at) for x, extents in zip(found, self.call.results, strict=True)]
-        return _apart(tensors, results)[0] if self._single else tuple(_apart(tensors, results))
+        return (
+            _copy_shared_results(tensors, results)[0] if self._single else tuple(_copy_shared_results(tensors, results))
+        )
 
-    def _fit(self, tensors: Sequence[Any], at: Mapping[Length, int]) -> bool:
+    def _have_extents(self, tensors: Sequence[Any], at: Mapping[Length, int]) -> bool:
         """Return whether inputs have the extents of the lengths; if not, torch raises the error."""
         for x, form in zip(tensors, self.call.forms, strict=True):
             if tuple(x.shape) != tuple(at[n] if isinstance(n, Length) else n for n in form.extents):
                 return False
-            if form.strides is not None and not all(form.strides) and not _lies(x, form.strides):
+            if form.strides is not None and not all(form.strides) and not _has_strides(x, form.strides):
                 return False
         return True
 
@@ -207,13 +209,13 @@ class BucketOperator:
     def _differentiable(self, *given: Any) -> Any:
         tensors, lengths, numbers = self._split(given)
         if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-            return _Recomputed.apply(_Bound(self, (*lengths, *numbers)), *tensors)
+            return _RecomputedGradient.apply(_BoundOperator(self, (*lengths, *numbers)), *tensors)
         with torch._C._AutoDispatchBelowAutograd():
             return self.overload(*given)
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
+class _BoundOperator:
     """A bucket operator with its numbers bound, as the gradient rule receives it."""
 
     operator: BucketOperator
@@ -267,7 +269,7 @@ def continue_padding(tensor: Any, form: Form, at: Mapping[Length, int], uppers: 
         Itself if no padding is needed and its strides are those of the form, and a copy otherwise.
     """
     shape, strides = form.at(uppers)
-    if tuple(tensor.shape) == shape and _lies(tensor, strides):
+    if tuple(tensor.shape) == shape and _has_strides(tensor, strides):
         return tensor
     made = torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
     filled = made
@@ -285,7 +287,7 @@ def continue_padding(tensor: Any, form: Form, at: Mapping[Length, int], uppers: 
     return made
 
 
-def _lies(tensor: Any, strides: Sequence[int]) -> bool:
+def _has_strides(tensor: Any, strides: Sequence[int]) -> bool:
     return all(n == 1 or a == b for n, a, b in zip(tensor.shape, tensor.stride(), strides, strict=True))
 
 
@@ -296,7 +298,7 @@ def _cut(tensor: Any, extents: Sequence[Extent], at: Mapping[Length, int]) -> An
     return tensor.contiguous()
 
 
-def _apart(tensors: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+def _copy_shared_results(tensors: Sequence[Any], results: Sequence[Any]) -> list[Any]:
     """Return the results, copied where they share memory with an input or another result, as torch requires."""
     taken = {x.untyped_storage().data_ptr() for x in tensors}
     found = []
@@ -307,7 +309,7 @@ def _apart(tensors: Sequence[Any], results: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _fed(item: Any, padded: Sequence[Any], lengths: Sequence[int], uppers: Sequence[int]) -> Any:
+def _feed_arguments(item: Any, padded: Sequence[Any], lengths: Sequence[int], uppers: Sequence[int]) -> Any:
     if isinstance(item, int):
         return padded[item]
     if not isinstance(item, tuple):
@@ -315,10 +317,10 @@ def _fed(item: Any, padded: Sequence[Any], lengths: Sequence[int], uppers: Seque
     length, upper, device = lengths[item[1]], uppers[item[1]], padded[0].device
     if item[0] == "part":
         return torch.full((1,), 1 / length, dtype=item[2], device=device)
-    return kept(length, upper, device)
+    return length_mask(length, upper, device)
 
 
-def kept(length: int, upper: int, device: Any) -> Any:
+def length_mask(length: int, upper: int, device: Any) -> Any:
     """Return a mask with ones below a length and zeros behind it: a slice of a tensor cached for each bucket."""
     key = upper, str(device)
     if key not in _ones:
@@ -334,6 +336,6 @@ __all__ = [
     "bucket_operator",
     "call_of",
     "continue_padding",
-    "kept",
+    "length_mask",
     "name_of",
 ]

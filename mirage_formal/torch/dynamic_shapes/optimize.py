@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import mirage_formal.torch.modules.trace as trace
-from mirage_formal.torch.dynamic_shapes.arguments import Traced, VaryingPlan, traced
+from mirage_formal.torch.dynamic_shapes.arguments import Traced, VaryingPlan, trace_dynamic
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, Length
 from mirage_formal.torch.dynamic_shapes.parts import Part, divide
 from mirage_formal.torch.dynamic_shapes.prepare import Searches, ShapesReport, deadline_of, host_graph
@@ -35,12 +35,14 @@ def plan_for(
     Raises:
         MirageError: Shapes or options are at fault, or torch.export has no graph of the module.
     """
-    found = traced(module, given, shapes)
+    found = trace_dynamic(module, given, shapes)
     apart = divide(found.captured, found.buckets)
     report = ShapesReport()
     searches = Searches(apart, asked, report, rounding)
     operators = [searches.operator(part) for part in apart.parts]
-    wanted = [(item, at) for part, item in zip(apart.parts, operators, strict=True) for at in _calls(part, found)]
+    wanted = [
+        (item, at) for part, item in zip(apart.parts, operators, strict=True) for at in _bucket_lengths(part, found)
+    ]
     wanted = list(dict.fromkeys(wanted))
     deadline = deadline_of(asked)
     for number, (item, at) in enumerate(wanted):
@@ -61,11 +63,11 @@ def plan_for(
     return VaryingPlan(**fields), report
 
 
-def _calls(part: Part, found: Traced) -> list[tuple[int, ...]]:
+def _bucket_lengths(part: Part, found: Traced) -> list[tuple[int, ...]]:
     """Return lengths of a part that together reach every combination of buckets once."""
     symbols = list(dict.fromkeys(found.lengths.name(length.symbol) for length in part.lengths))
     own: dict[str, Buckets] = {found.lengths.name(s): where for s, where in found.buckets.items()}
-    of = [_steps(own[symbol], [n for n in part.lengths if n.symbol == symbol]) for symbol in symbols]
+    of = [_representative_values(own[symbol], [n for n in part.lengths if n.symbol == symbol]) for symbol in symbols]
     calls = []
     for values in itertools.product(*of):
         at = dict(zip(symbols, values, strict=True))
@@ -73,7 +75,7 @@ def _calls(part: Part, found: Traced) -> list[tuple[int, ...]]:
     return calls
 
 
-def _steps(where: Buckets, lengths: list[Length]) -> list[int]:
+def _representative_values(where: Buckets, lengths: list[Length]) -> list[int]:
     """Return one value of a symbol for each combination of buckets of its lengths."""
     seen: dict[tuple[int | None, ...], int] = {}
     for value in range(max(where.lowest, 2), where.highest + 1):

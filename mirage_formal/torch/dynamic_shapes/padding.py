@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, Node
 
 from mirage_formal.torch.dynamic_shapes.extents import Extent, Length, Lengths, upper_extents
-from mirage_formal.torch.values import stuck
+from mirage_formal.torch.values import unsupported
 
 _aten = torch.ops.aten
 
@@ -120,7 +120,7 @@ class Bucket:
             UnsupportedError: No rule shows that positions behind the length do not matter to it.
         """
         if rule is None:
-            raise stuck("no rule says what it computes from positions behind a length")
+            raise unsupported("no rule says what it computes from positions behind a length")
         self._trace = node.meta.get("stack_trace") or ""
         found = rule(Step(self, node))
         self._checked(node, found)
@@ -137,7 +137,7 @@ class Bucket:
             long = tuple(isinstance(n, Length) for n in extents)
             apart = extents != result.extents or shape != tuple(result.node.meta["val"].shape)
             if apart or long != tuple(b is not None for b in result.behind):
-                raise stuck(f"expected extents {list(map(str, extents))}, got {list(map(str, result.extents))}")
+                raise unsupported(f"expected extents {list(map(str, extents))}, got {list(map(str, result.extents))}")
 
     def emit(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Node:
         """Add a call of an operator to the bucket's graph."""
@@ -148,7 +148,7 @@ class Bucket:
                 made.meta["val"] = target(*value[0], **value[1])
         except Exception as error:  # torch raises various errors for extents that do not fit
             first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise stuck(f"torch cannot compute it at the bucket's extents: {first}") from None
+            raise unsupported(f"torch cannot compute it at the bucket's extents: {first}") from None
         made.meta["stack_trace"] = self._trace
         return made
 
@@ -218,12 +218,12 @@ class Step:
         if isinstance(arg, Node):
             found = self.bucket.known.get(arg.name)
             if found is None:
-                raise stuck("expected tensors and numbers that are known, got a number that depends on a length")
+                raise unsupported("expected tensors and numbers that are known, got a number that depends on a length")
             return found
         if isinstance(arg, tuple | list):
             return [self._value(item) for item in arg]
         if isinstance(arg, torch.SymInt):
-            raise stuck("expected numbers that are known, got one that depends on a length")
+            raise unsupported("expected numbers that are known, got one that depends on a length")
         return arg
 
     def tensor(self, name: str) -> Written:
@@ -234,7 +234,7 @@ class Step:
         """
         found = self.given[name]
         if not isinstance(found, Written):
-            raise stuck(f"expected a tensor as {name}")
+            raise unsupported(f"expected a tensor as {name}")
         return found
 
     @property
@@ -260,8 +260,8 @@ class Step:
         """Add the operator to the bucket's graph, with some arguments replaced."""
         given = {**self.given, **(changed or {})}
         names = [item.name for item, _ in self._arguments() if not item.kwarg_only]
-        more = {item.name: plain(given[item.name]) for item, _ in self._arguments() if item.kwarg_only}
-        return self.bucket.emit(self.node.target, [plain(given[name]) for name in names], more)
+        more = {item.name: to_graph_argument(given[item.name]) for item, _ in self._arguments() if item.kwarg_only}
+        return self.bucket.emit(self.node.target, [to_graph_argument(given[name]) for name in names], more)
 
     def result(self, node: Node, behind: Behinds) -> Written:
         """Return the operator's result, with its content behind the lengths."""
@@ -292,7 +292,7 @@ class Step:
     def total(self, operands: Iterable[Written]) -> None:
         """Refuse operands with padding of unknown values or zeros, for operators that are not defined everywhere."""
         if any(b in (Behind.OTHER, Behind.ZERO) for item in operands for b in item.behind):
-            raise stuck("it is not finite everywhere, and what lies behind the length is not known")
+            raise unsupported("it is not finite everywhere, and what lies behind the length is not known")
 
     def masked(self, value: Written, dims: Iterable[int], number: float = 0.0) -> Written:
         """Return a tensor with its padding along some dims replaced by a number.
@@ -322,7 +322,7 @@ class Step:
 Rule = Callable[[Step], Result]
 
 
-def several(step: Step, made: Any, behinds: Sequence[Behinds]) -> tuple[Written, ...]:
+def results_of(step: Step, made: Any, behinds: Sequence[Behinds]) -> tuple[Written, ...]:
     """Return the results of an operator with several, each as a ``getitem``."""
     found = []
     for number, (tensor, behind) in enumerate(zip(step.node.meta["val"], behinds, strict=True)):
@@ -332,11 +332,11 @@ def several(step: Step, made: Any, behinds: Sequence[Behinds]) -> tuple[Written,
     return tuple(found)
 
 
-def plain(value: Any) -> Any:
+def to_graph_argument(value: Any) -> Any:
     """Return an argument with nodes of the bucket's graph in place of ``Written`` tensors."""
     if isinstance(value, Written):
         return value.node
-    return [plain(item) for item in value] if isinstance(value, list) else value
+    return [to_graph_argument(item) for item in value] if isinstance(value, list) else value
 
 
-__all__ = ["Behind", "Behinds", "Bucket", "Result", "Rule", "Step", "Written", "plain", "several"]
+__all__ = ["Behind", "Behinds", "Bucket", "Result", "Rule", "Step", "Written", "results_of", "to_graph_argument"]

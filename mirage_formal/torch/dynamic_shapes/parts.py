@@ -11,8 +11,8 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.torch.analysis.regions import convex
-from mirage_formal.torch.capture import Captured
+from mirage_formal.torch.analysis.regions import convex_parts
+from mirage_formal.torch.capture import CapturedGraph
 from mirage_formal.torch.convert import import_captured
 from mirage_formal.torch.dynamic_shapes.extents import (
     Buckets,
@@ -90,7 +90,7 @@ class Part:
         bucket.graph.output([item.node for item in found if isinstance(item, Written)])
         return bucket
 
-    def imported(self, captured: Captured, bucket: Bucket, rounding: str) -> Imported:
+    def imported(self, captured: CapturedGraph, bucket: Bucket, rounding: str) -> Imported:
         """Return the import of the part's graph in a bucket."""
         arguments: dict[str, str] = {}
         given: dict[str, Any] = {}
@@ -103,7 +103,7 @@ class Part:
         (output,) = (node for node in bucket.graph.nodes if node.op == "output")
         results = tuple(node.name for node in output.args[0])
         module = GraphModule(torch.nn.Module(), bucket.graph)
-        return import_captured(Captured(module, arguments, given, {}, results, ()), rounding)
+        return import_captured(CapturedGraph(module, arguments, given, {}, results, ()), rounding)
 
     def example(self, lengths: Lengths) -> tuple[int, ...]:
         """Return the part's lengths in the call that the graph was traced from."""
@@ -133,7 +133,7 @@ class Part:
             value = node.meta["val"]
             lines.append(f"{named(form.extents)} {form.order} {form.strides} {value.dtype} {value.device}")
         for node in self.nodes:
-            args = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: _Name(names[n.name]))
+            args = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: _UnquotedName(names[n.name]))
             lines.append(f"{node.target} {args}")
         return "\n".join([*lines, " ".join(names[node.name] for node in self.outputs)])
 
@@ -149,7 +149,7 @@ class Part:
         return graph
 
 
-class _Name(str):
+class _UnquotedName(str):
     """A string whose repr has no quotes."""
 
     __slots__ = ()
@@ -169,13 +169,13 @@ class Divided:
         left: Operators that are computed at their own length, each with the reason.
     """
 
-    captured: Captured
+    captured: CapturedGraph
     lengths: Lengths
     parts: tuple[Part, ...]
     left: Mapping[str, str]
 
 
-def divide(captured: Captured, buckets: Mapping[str, Buckets] | Buckets) -> Divided:
+def divide(captured: CapturedGraph, buckets: Mapping[str, Buckets] | Buckets) -> Divided:
     """Divide a graph into parts.
 
     Args:
@@ -186,7 +186,7 @@ def divide(captured: Captured, buckets: Mapping[str, Buckets] | Buckets) -> Divi
 
 
 class _Division:
-    def __init__(self, captured: Captured, buckets: Mapping[str, Buckets] | Buckets) -> None:
+    def __init__(self, captured: CapturedGraph, buckets: Mapping[str, Buckets] | Buckets) -> None:
         self._captured = captured
         self._graph = captured.module.graph
         self._lengths = Lengths(self._graph)
@@ -200,14 +200,14 @@ class _Division:
         reads = {node.name: [n.name for n in node.all_input_nodes] for node in self._graph.nodes}
         nodes = {node.name: node for node in self._graph.nodes}
         found = []
-        for names in convex(order, reads, taken):
+        for names in convex_parts(order, reads, taken):
             if any(not self._free(nodes[name]) for name in names):
                 part = self._part([nodes[name] for name in names])
                 if part is not None:
                     found.append(part)
         return Divided(self._captured, self._lengths, tuple(found), self._left)
 
-    def _of(self, length: Length) -> Buckets | None:
+    def _buckets_of(self, length: Length) -> Buckets | None:
         if isinstance(self._buckets, Buckets):
             return self._buckets
         own = {self._lengths.name(symbol): item for symbol, item in self._buckets.items()}.get(length.symbol)
@@ -215,7 +215,7 @@ class _Division:
 
     def _taken(self) -> set[str]:
         """Return the operators that can be written to a bucket's graph, found by writing them."""
-        uppers = _First(self._of)
+        uppers = _FirstBuckets(self._buckets_of)
         bucket = Bucket(self._lengths, uppers)
         taken: set[str] = set()
         for node in self._graph.nodes:
@@ -262,7 +262,7 @@ class _Division:
             value = node.meta["val"]
             for tensor in value if isinstance(value, tuple | list) else [value]:
                 lengths |= dict.fromkeys(n for n in self._lengths.of(tensor) if isinstance(n, Length))
-        where = [self._of(length) for length in lengths]
+        where = [self._buckets_of(length) for length in lengths]
         found = {n for node in inputs for n in self._lengths.of(node.meta["val"])}
         missing = [length for length in lengths if length not in found]
         for node in numbers:
@@ -293,7 +293,7 @@ class _Division:
         return [node for node in nodes if node in found]
 
 
-class _First(dict[Length, int]):
+class _FirstBuckets(dict[Length, int]):
     """Mapping of each length to the largest length of its first bucket."""
 
     def __init__(self, of: Any) -> None:

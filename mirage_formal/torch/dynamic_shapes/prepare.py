@@ -11,13 +11,13 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.torch.capture import called, lines
+from mirage_formal.torch.capture import operator_name, source_lines
 from mirage_formal.torch.comparison.compare import compare_with_torch
 from mirage_formal.torch.dynamic_shapes.operators import BucketOperator, Entry, Text, bucket_operator, call_of, name_of
 from mirage_formal.torch.dynamic_shapes.padding import Bucket
 from mirage_formal.torch.dynamic_shapes.parts import Divided, Part
 from mirage_formal.torch.import_result import Imported, Left
-from mirage_formal.torch.modules.choose import Known, choose
+from mirage_formal.torch.modules.choose import Known, choose_operators
 from mirage_formal.torch.modules.report import Report
 from mirage_formal.torch.modules.rewrite import rewrite
 
@@ -98,7 +98,7 @@ class Searches:
         except UnsupportedError as error:
             self.report.buckets.append(BucketReport(name, uppers, None, error.what))
             return None
-        operators, report = choose(found, asked, self._known, compare_with_torch(found))
+        operators, report = choose_operators(found, asked, self._known, compare_with_torch(found))
         self.report.buckets.append(BucketReport(name, uppers, report))
         if not operators:
             return None
@@ -125,17 +125,17 @@ def host_graph(found: Divided, operators: Sequence[BucketOperator | None]) -> Im
         operators: For each part its operator, or None where torch computes it.
     """
     captured = found.captured
-    graph = _Host(found, operators).run()
+    graph = _HostGraphWriter(found, operators).run()
     module = GraphModule(torch.nn.Module(), graph)
     left = tuple(
-        Left(node.name, called(node), found.left[node.name], *lines(node))
+        Left(node.name, operator_name(node), found.left[node.name], *source_lines(node))
         for node in captured.module.graph.nodes
         if node.name in found.left
     )
     return Imported(module, (), left, (), (), (), captured.arguments, captured.given, captured.results, captured.writes)
 
 
-class _Host:
+class _HostGraphWriter:
     def __init__(self, found: Divided, operators: Sequence[BucketOperator | None]) -> None:
         self._found = found
         self._source = found.captured.module.graph

@@ -18,12 +18,12 @@ from mirage_formal.torch.dynamic_shapes.masked_reductions import (
     norm,
     product,
     softmax,
-    spread,
-    total,
+    sum_rule,
+    variance_rule,
 )
-from mirage_formal.torch.dynamic_shapes.padding import Behind, Result, Rule, Step, Written, several
+from mirage_formal.torch.dynamic_shapes.padding import Behind, Result, Rule, Step, Written, results_of
 from mirage_formal.torch.op_table import rules
-from mirage_formal.torch.values import stuck
+from mirage_formal.torch.values import unsupported
 
 _aten = torch.ops.aten
 
@@ -31,7 +31,7 @@ _aten = torch.ops.aten
 # --- by elements ------------------------------------------------------------------------------------------------------
 
 
-def elements(step: Step) -> Result:
+def elementwise(step: Step) -> Result:
     """Apply an elementwise operator.
 
     Sound: see ``Step.joined``.
@@ -41,18 +41,18 @@ def elements(step: Step) -> Result:
     return step.result(step.call(), step.joined(item.behind for item in step.tensors))
 
 
-def odd(step: Step) -> Result:
+def zero_preserving(step: Step) -> Result:
     """Apply an elementwise operator of one tensor that maps 0 to 0.
 
-    Sound: as ``elements``; where the operand has zeros, so does the result.
+    Sound: as ``elementwise``; where the operand has zeros, so does the result.
     """
     (value,) = step.tensors
     if step.partial and Behind.OTHER in value.behind:
-        raise stuck("it is not defined everywhere, and what lies behind the length is not known")
+        raise unsupported("it is not defined everywhere, and what lies behind the length is not known")
     return step.result(step.call(), value.behind)
 
 
-def times(step: Step) -> Result:
+def multiply(step: Step) -> Result:
     """Apply an elementwise product.
 
     Sound: see ``Step.joined``.
@@ -60,7 +60,7 @@ def times(step: Step) -> Result:
     return step.result(step.call(), step.joined((item.behind for item in step.tensors), product=True))
 
 
-def over(step: Step) -> Result:
+def divide(step: Step) -> Result:
     """Apply an elementwise quotient.
 
     Sound: positions that are read from the divisor are ones that it has below the length, or copies of them, so they
@@ -78,14 +78,14 @@ def over(step: Step) -> Result:
 # --- views ------------------------------------------------------------------------------------------------------------
 
 
-def same(step: Step) -> Result:
+def identity_rule(step: Step) -> Result:
     """Apply an operator that returns its first operand, possibly in another element type.
 
     Sound: positions stay where they are.
     """
     value = step.tensors[0]
     if step.given.get("train"):
-        raise stuck("expected dropout in evaluation")
+        raise unsupported("expected dropout in evaluation")
     return step.result(step.call(), value.behind)
 
 
@@ -97,7 +97,7 @@ def reshape(step: Step) -> Result:
     """
     value = step.tensors[0]
     if _segments(value.extents) != _segments(step.extents):
-        raise stuck("it joins a dim with a length and others, or splits one")
+        raise unsupported("it joins a dim with a length and others, or splits one")
     behind = iter([b for b in value.behind if b is not None])
     found = tuple(next(behind) if isinstance(n, Length) else None for n in step.extents)
     return step.result(step.bucket.emit(_aten.reshape.default, (value.node, step.shape)), found)
@@ -145,7 +145,7 @@ def expand(step: Step) -> Result:
     return step.result(made, tuple(found))
 
 
-def beside(*names: str) -> Rule:
+def along_static_dims(*names: str) -> Rule:
     """Return the rule of an operator that works along static dims, and leaves the others as they are."""
 
     def rule(step: Step) -> Result:
@@ -157,14 +157,14 @@ def beside(*names: str) -> Rule:
         dims = [given[name] for name in names if name in given]
         flat = [d for item in dims for d in (item if isinstance(item, list) else [item])]
         if not flat or any(d is None or value.long(d) for d in flat):
-            raise stuck("it works along a dim with a length")
+            raise unsupported("it works along a dim with a length")
         outputs = step.node.meta["val"]
         dropped = str(step.node.target) in ("aten.select.int", "aten.unbind.int")
         kept = [b for d, b in enumerate(value.behind) if not (dropped and d == flat[0] % value.rank)]
         if not isinstance(outputs, tuple | list):
             return step.result(step.call(), tuple(kept))
         made = step.call()
-        return several(step, made, [tuple(kept) for _ in outputs])
+        return results_of(step, made, [tuple(kept) for _ in outputs])
 
     return rule
 
@@ -178,11 +178,11 @@ def slice_(step: Step) -> Result:
     dim = int(next(iter(step.node.args[1:2]), 0)) % value.rank
     if not value.long(dim):
         if isinstance(step.extents[dim], Length):
-            raise stuck("it ends at a length")
+            raise unsupported("it ends at a length")
         return step.result(step.call(), value.behind)
     start = step.node.args[2] if len(step.node.args) > 2 else None
     if step.extents != value.extents or start not in (None, 0):
-        raise stuck("it takes some positions of a dim with a length")
+        raise unsupported("it takes some positions of a dim with a length")
     return value
 
 
@@ -203,39 +203,42 @@ _SAME: Final = (
 )
 
 
-def _named(names: str, rule: Rule) -> dict[str, Rule]:
+def _rules_by_name(names: str, rule: Rule) -> dict[str, Rule]:
     return {f"aten.{name}" if "." in name else f"aten.{name}.default": rule for name in names.split()}
 
 
 RULES: Final[dict[str, Rule]] = {
-    **_named(_ELEMENTS, elements),
-    **_named(_ODD, odd),
-    **_named("mul.Tensor", times),
-    **_named("div.Tensor", over),
-    **_named(_SAME, same),
-    **_named(f"{_RESHAPES} flatten.using_ints unflatten.int", reshape),
-    **_named("transpose.int t mT numpy_T permute", permute),
-    **_named("expand expand_as broadcast_to", expand),
-    **_named("narrow select.int chunk split.Tensor split.sizes split_with_sizes unsafe_split.Tensor", beside("dim")),
-    **_named("unsafe_chunk unbind.int repeat_interleave.self_int", beside("dim")),
-    **_named("var.correction var.dim std.correction std.dim", spread),
-    **_named("log_softmax.int", log_softmax),
-    **_named("slice.Tensor", slice_),
-    **_named("matmul dot", product("self", "other")),
+    **_rules_by_name(_ELEMENTS, elementwise),
+    **_rules_by_name(_ODD, zero_preserving),
+    **_rules_by_name("mul.Tensor", multiply),
+    **_rules_by_name("div.Tensor", divide),
+    **_rules_by_name(_SAME, identity_rule),
+    **_rules_by_name(f"{_RESHAPES} flatten.using_ints unflatten.int", reshape),
+    **_rules_by_name("transpose.int t mT numpy_T permute", permute),
+    **_rules_by_name("expand expand_as broadcast_to", expand),
+    **_rules_by_name(
+        "narrow select.int chunk split.Tensor split.sizes split_with_sizes unsafe_split.Tensor",
+        along_static_dims("dim"),
+    ),
+    **_rules_by_name("unsafe_chunk unbind.int repeat_interleave.self_int", along_static_dims("dim")),
+    **_rules_by_name("var.correction var.dim std.correction std.dim", variance_rule),
+    **_rules_by_name("log_softmax.int", log_softmax),
+    **_rules_by_name("slice.Tensor", slice_),
+    **_rules_by_name("matmul dot", product("self", "other")),
     "aten.dot.default": product("self", "tensor"),
-    **_named("mm bmm", product("self", "mat2")),
-    **_named("mv", product("self", "vec")),
-    **_named("linear", product("input", "weight", turned=True)),
-    **_named("addmm", product("mat1", "mat2")),
-    **_named("baddbmm", product("batch1", "batch2")),
-    **_named("scaled_dot_product_attention", attention),
-    **_named("sum sum.dim_IntList", total),
-    **_named("mean mean.dim", mean),
-    **_named("amax amin max min max.dim min.dim", extreme),
-    **_named("softmax.int", softmax),
-    **_named("logsumexp", logsumexp),
-    **_named("rms_norm layer_norm", norm),
-    **_named("cat stack", concat),
+    **_rules_by_name("mm bmm", product("self", "mat2")),
+    **_rules_by_name("mv", product("self", "vec")),
+    **_rules_by_name("linear", product("input", "weight", turned=True)),
+    **_rules_by_name("addmm", product("mat1", "mat2")),
+    **_rules_by_name("baddbmm", product("batch1", "batch2")),
+    **_rules_by_name("scaled_dot_product_attention", attention),
+    **_rules_by_name("sum sum.dim_IntList", sum_rule),
+    **_rules_by_name("mean mean.dim", mean),
+    **_rules_by_name("amax amin max min max.dim min.dim", extreme),
+    **_rules_by_name("softmax.int", softmax),
+    **_rules_by_name("logsumexp", logsumexp),
+    **_rules_by_name("rms_norm layer_norm", norm),
+    **_rules_by_name("cat stack", concat),
 }
 assert RULES.keys() <= rules().keys(), "an operator that cannot be imported has no use for a rule"
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F  # as everybody writes it
 
 from mirage_formal import options as checks
 from mirage_formal.errors import MirageError, UnsupportedError
-from mirage_formal.frontend.arguments import fail
+from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.torch import optimize
 from mirage_formal.torch.modules.report import Report
 
@@ -88,9 +88,9 @@ class Attention:
     """
 
     def __init__(self, time_limit: float, total: float, bucket: int, options: Mapping[str, Any]) -> None:
-        self._limit_s = checks.amount("time_limit", time_limit)
-        self._left_s = checks.amount("total", total)
-        self._bucket = checks.whole("bucket", bucket)
+        self._limit_s = checks.positive_number("time_limit", time_limit)
+        self._left_s = checks.positive_number("total", total)
+        self._bucket = checks.whole_number("bucket", bucket)
         self._options = dict(options)
         self._known: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()
@@ -112,7 +112,7 @@ class Attention:
         Returns:
             The result of [batch, length, heads, dim], and no weights.
         """
-        if torch.compiler.is_compiling() or self._by_torch(query, key, value, attention_mask, more):
+        if torch.compiler.is_compiling() or self._needs_torch(query, key, value, attention_mask, more):
             from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
             found: tuple[torch.Tensor, None] = sdpa_attention_forward(module, query, key, value, attention_mask, **more)
@@ -121,7 +121,7 @@ class Attention:
         causal = getattr(module, "is_causal", True) if causal is None else causal
         scale = more.get("scaling")
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-        given = self._one_form(query, key, value, attention_mask, causal=bool(causal), scale=scale)
+        given = self._unify_layout(query, key, value, attention_mask, causal=bool(causal), scale=scale)
         computed = self._found(given)
         result = _attention(given) if computed is None else computed(*given.tensors)
         return result[:, :, : given.queries].transpose(1, 2).contiguous(), None
@@ -134,7 +134,7 @@ class Attention:
 
     # --- forms
 
-    def _by_torch(self, query: Any, key: Any, value: Any, mask: Any, more: Mapping[str, Any]) -> bool:
+    def _needs_torch(self, query: Any, key: Any, value: Any, mask: Any, more: Mapping[str, Any]) -> bool:
         """Return whether torch must compute a call, because no program has its options, types or devices."""
         beyond = [name for name in _BEYOND if more.get(name) is not None]
         if more.get("dropout"):
@@ -148,7 +148,7 @@ class Attention:
             self._say(f"no program has {', '.join(beyond)}")
         return bool(beyond)
 
-    def _one_form(self, query: Any, key: Any, value: Any, mask: Any, *, causal: bool, scale: float) -> Inputs:
+    def _unify_layout(self, query: Any, key: Any, value: Any, mask: Any, *, causal: bool, scale: float) -> Inputs:
         queries, keys = query.shape[2], key.shape[2]
         if mask is not None and mask.shape[-1] > keys:
             mask = mask[..., :keys]
@@ -160,9 +160,9 @@ class Attention:
         if mask is None and not causal and self._bucket:  # always one, so that a length needs no program of its own
             mask = torch.ones(1, 1, 1, keys, dtype=torch.bool, device=query.device)
         if mask is not None:
-            mask = _seen(mask, rows - queries, columns - keys)
-        query = _longer(query, rows - queries)
-        key, value = (_longer(x, columns - keys) for x in (key, value))
+            mask = _pad_mask(mask, rows - queries, columns - keys)
+        query = _pad_length(query, rows - queries)
+        key, value = (_pad_length(x, columns - keys) for x in (key, value))
         return Inputs(query, key, value, mask, causal, scale, queries)
 
     def _rounded(self, length: int) -> int:
@@ -200,7 +200,7 @@ class Attention:
             self.reports[name] = f"stays with torch: {error.what}"
             return None
         except MirageError as error:
-            raise fail(type(error), f"register: {error.what}", error.hint) from None
+            raise error_at_user_line(type(error), f"register: {error.what}", error.hint) from None
         finally:
             self._left_s -= time.monotonic() - begin
         report = self.reports[name] = made.mirage_report()
@@ -225,25 +225,25 @@ def _attention(given: Inputs) -> torch.Tensor:
     )
 
 
-def _longer(x: torch.Tensor, more: int) -> torch.Tensor:
+def _pad_length(x: torch.Tensor, more: int) -> torch.Tensor:
     """Return a tensor padded with zeros along the length."""
     return F.pad(x, (0, 0, 0, more)) if more else x
 
 
-def _seen(mask: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+def _pad_mask(mask: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     """Return a mask padded for more queries, which see all keys, and more keys, which only these see.
 
     A query that sees no key is given all keys.
     """
     if mask.dtype is torch.bool:
         mask = F.pad(mask, (0, columns)) if columns else mask
-        return _broader(mask | ~mask.any(-1, keepdim=True), rows)
+        return _pad_mask_rows(mask | ~mask.any(-1, keepdim=True), rows)
     least = torch.finfo(mask.dtype).min
     mask = mask.clamp(min=least)
-    return _broader(F.pad(mask, (0, columns), value=least) if columns else mask, rows)
+    return _pad_mask_rows(F.pad(mask, (0, columns), value=least) if columns else mask, rows)
 
 
-def _broader(mask: torch.Tensor, rows: int) -> torch.Tensor:
+def _pad_mask_rows(mask: torch.Tensor, rows: int) -> torch.Tensor:
     """Return a mask padded for more queries, which see all keys."""
     if not rows or mask.shape[-2] == 1:
         return mask.contiguous()

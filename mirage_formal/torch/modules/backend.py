@@ -14,19 +14,26 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.errors import SpaceError, UnsupportedError
-from mirage_formal.options import switch
+from mirage_formal.options import boolean
 from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import import_captured, parse_rounding
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, buckets
-from mirage_formal.torch.dynamic_shapes.graphs import replace_parts, varies
+from mirage_formal.torch.dynamic_shapes.graphs import has_dynamic_extents, replace_parts
 from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport
 from mirage_formal.torch.import_result import Imported
-from mirage_formal.torch.modules.choose import choose
-from mirage_formal.torch.modules.combo_kernels import late
+from mirage_formal.torch.modules.choose import choose_operators
+from mirage_formal.torch.modules.combo_kernels import late_combo_kernels
 from mirage_formal.torch.modules.operators import TorchOperator
 from mirage_formal.torch.modules.plan import constant_on
-from mirage_formal.torch.modules.profitability import Compile, Settled, as_it_is, faster_regions, on_this_gpu, settled
+from mirage_formal.torch.modules.profitability import (
+    Compile,
+    Settled,
+    eager_compile,
+    faster_regions,
+    has_gpu_tensors,
+    settle_operators,
+)
 from mirage_formal.torch.modules.report import Report
 from mirage_formal.torch.modules.rewrite import rewrite
 
@@ -77,25 +84,25 @@ def mirage_formal(
     rest = asked.pop("rest", "inductor")
     if rest not in _RESTS:
         raise SpaceError(f"expected {' or '.join(_RESTS)}, got {rest!r}", where="rest")
-    compare = switch("compare", asked.pop("compare", True))
+    compare = boolean("compare", asked.pop("compare", True))
     rounding = parse_rounding(asked.pop("rounding", "fused"))
     asked.setdefault("time_limit", _LIMIT_S)
     shapes = buckets(asked.pop("shapes", _BUCKETS), "shapes")
     mode = asked.pop("mode", mode)
     if mode is not None and str(mode).startswith(_FASTEST):
         asked.setdefault("backend", "auto")
-    inductor = rest == "inductor" and _compiles(inputs)
-    ways = _ways(mode) if inductor else (as_it_is,)
-    captured = inductor and _captures(mode)
+    inductor = rest == "inductor" and _can_compile(inputs)
+    ways = _inductor_compilers(mode) if inductor else (eager_compile,)
+    captured = inductor and _uses_cuda_graphs(mode)
     # All timed calls are captured in one CUDA graph of ours.
-    timing = _ways(mode, **{"triton.cudagraphs": False}) if captured else ways
-    found = _replaced(module, inputs, asked, (shapes, rounding), timing if compare and _timed(inputs) else ())
-    if found.compiled is not None and not captured and _apart(inputs):
+    timing = _inductor_compilers(mode, **{"triton.cudagraphs": False}) if captured else ways
+    found = _replace_regions(module, inputs, asked, (shapes, rounding), timing if compare and _is_timed(inputs) else ())
+    if found.compiled is not None and not captured and _have_separate_memory(inputs):
         return found.compiled
     return ways[found.way](found.graph or module, list(inputs))
 
 
-def _ways(mode: str | None, **more: Any) -> tuple[Compile, ...]:
+def _inductor_compilers(mode: str | None, **more: Any) -> tuple[Compile, ...]:
     """Return one Inductor compiler for each configuration of ``_WAYS``; see ``_inductor``."""
     return tuple(_inductor(mode, **more, **way) for way in _WAYS)
 
@@ -114,14 +121,14 @@ def _inductor(mode: str | None, **more: Any) -> Compile:
         raise SpaceError(f"expected a mode of Inductor's, got {mode!r}", where="mode", hint=str(error)) from None
 
     def compile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        with late() if patches.get(_COMBINED) else nullcontext():
+        with late_combo_kernels() if patches.get(_COMBINED) else nullcontext():
             compiled: Callable[..., Any] = compile_fx(module, list(inputs), config_patches=patches or None)
         return compiled
 
     return compile
 
 
-def _captures(mode: str | None) -> bool:
+def _uses_cuda_graphs(mode: str | None) -> bool:
     """Return whether Inductor captures its own CUDA graphs in a mode."""
     from torch._inductor import config
 
@@ -135,7 +142,7 @@ def _options_of(mode: str | None) -> dict[str, Any]:
     return dict(list_mode_options(mode)) if mode not in (None, "default") else {}
 
 
-def _apart(inputs: Sequence[Any]) -> bool:
+def _have_separate_memory(inputs: Sequence[Any]) -> bool:
     """Return whether no two input tensors share memory, and each has memory of its own.
 
     Where tensors share memory, the compiler tells Dynamo its assumptions on aliasing.
@@ -147,13 +154,13 @@ def _apart(inputs: Sequence[Any]) -> bool:
     return len(set(memory)) == len(memory)
 
 
-def _timed(inputs: Sequence[Any]) -> bool:
+def _is_timed(inputs: Sequence[Any]) -> bool:
     """Return whether a graph is timed: its tensors lie on an available GPU, and it records no gradients."""
     recorded = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-    return on_this_gpu(inputs) and not recorded
+    return has_gpu_tensors(inputs) and not recorded
 
 
-def _replaced(
+def _replace_regions(
     module: GraphModule,
     inputs: Sequence[Any],
     asked: Mapping[str, Any],
@@ -171,17 +178,19 @@ def _replaced(
             Empty for no timing.
     """
     nothing = Report((), (), ())
-    if _stops(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
+    if _stops_gradients(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         return Settled(None, nothing)
-    if varies(module, inputs):
-        return Settled(_varying(module, inputs, asked, *how), nothing)
+    if has_dynamic_extents(module, inputs):
+        return Settled(_replace_dynamic_parts(module, inputs, asked, *how), nothing)
     try:
-        found = import_captured(capture_graph(module, [_alone(x) for x in inputs]), how[1])
+        found = import_captured(capture_graph(module, [_detach(x) for x in inputs]), how[1])
         rewrite(found, {})
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
         return Settled(None, nothing)
-    operators, report = choose(found, asked, comparison=compare_with_torch(found, arguments_of(found, inputs)))
+    operators, report = choose_operators(
+        found, asked, comparison=compare_with_torch(found, arguments_of(found, inputs))
+    )
     if timing and len(set(operators.values())) > 1:
         operators, report = faster_regions(found, operators, report, timing[0])
 
@@ -190,7 +199,7 @@ def _replaced(
         return _module(found, graph, module, inputs)
 
     if timing:
-        made = settled(operators, report, build, module, inputs, timing)
+        made = settle_operators(operators, report, build, module, inputs, timing)
     else:
         made = Settled(build(operators) if operators else None, report)
     REPORTS.append(made.report)
@@ -198,7 +207,7 @@ def _replaced(
     return made
 
 
-def _varying(
+def _replace_dynamic_parts(
     module: GraphModule, inputs: Sequence[Any], asked: Mapping[str, Any], shapes: Buckets, rounding: str
 ) -> GraphModule | None:
     """Return the graph with operators that choose a bucket for each call; None if there is none."""
@@ -229,12 +238,12 @@ def _module(found: Imported, graph: Graph, original: GraphModule, inputs: Sequen
     return GraphModule(root, graph)
 
 
-def _alone(tensor: Any) -> Any:
+def _detach(tensor: Any) -> Any:
     """Return a tensor detached from any autograd graph; other values are returned unchanged."""
     return tensor.detach() if isinstance(tensor, torch.Tensor) else tensor
 
 
-def _stops(module: GraphModule) -> bool:
+def _stops_gradients(module: GraphModule) -> bool:
     """Return whether the graph stops gradients somewhere, which an import does not represent."""
 
     def stop(node: Node) -> bool:
@@ -244,7 +253,7 @@ def _stops(module: GraphModule) -> bool:
     return any(node.op in ("call_function", "call_method") and stop(node) for node in module.graph.nodes)
 
 
-def _compiles(inputs: Sequence[Any]) -> bool:
+def _can_compile(inputs: Sequence[Any]) -> bool:
     """Return whether Inductor can compile: Triton for a GPU, a C++ compiler elsewhere."""
     from torch.utils._triton import has_triton
 

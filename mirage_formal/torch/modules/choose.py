@@ -14,7 +14,7 @@ import torch
 from mirage_formal import options
 from mirage_formal.device.runtime import device_count
 from mirage_formal.errors import ClusterError, MirageError, RunError, SpaceError, TargetError, UnsupportedError
-from mirage_formal.frontend.arguments import fail
+from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
@@ -24,7 +24,7 @@ from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.partitioning.partition import floor_us
-from mirage_formal.run.request import Options, kept_results, stored_results
+from mirage_formal.run.request import Options, search_into_store, stored_results
 from mirage_formal.run.results.result import Result
 from mirage_formal.torch.analysis.conditions import conditions
 from mirage_formal.torch.comparison.compare import Comparison
@@ -47,7 +47,7 @@ _WRITTEN: Final[set[Path]] = set()
 Known = dict[str, tuple[RegionReport, TorchOperator | None]]
 
 
-def choose(
+def choose_operators(
     imported: Imported,
     asked: Mapping[str, Any],
     known: Known | None = None,
@@ -74,7 +74,7 @@ def choose(
     """
     if unknown := sorted(set(asked) - set(Options.__annotations__)):
         hint = "the options are " + ", ".join(Options.__annotations__)
-        raise fail(UnsupportedError, f"optimize: no option is called {', '.join(unknown)}", hint)
+        raise error_at_user_line(UnsupportedError, f"optimize: no option is called {', '.join(unknown)}", hint)
     target = load_target(str(asked.get("target", options.DEFAULT_TARGET)))
     limit = asked.get("time_limit")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0):
@@ -84,7 +84,7 @@ def choose(
     comparison = comparison or Comparison()
     for number, region in enumerate(imported.regions):
         differs = f" {number}" if number in comparison.faults else ""
-        equal.setdefault(_unnamed(region.program) + differs, []).append(number)
+        equal.setdefault(_digest_without_names(region.program) + differs, []).append(number)
     gains = {
         key: 0.0 if same[0] in comparison.faults else len(same) * _gain(imported.regions[same[0]].program, target)
         for key, same in equal.items()
@@ -97,13 +97,13 @@ def choose(
         unfused = estimate(region.program, target).us
         said = "; ".join(dict.fromkeys(comparison.said(number) for number in numbers))
         needs = tuple(map(str, conditions(region.program, region.graph.origins())))
-        report = RegionReport(numbers, region.digest, _called(imported, region), unfused, compared=said)
+        report = RegionReport(numbers, region.digest, _describe_call(imported, region), unfused, compared=said)
         report = dataclasses.replace(report, conditions=needs, guarded=guard)
         gain, still = gains.pop(key), sum(gains.values())
         if numbers[0] in comparison.faults:
             reports.append(dataclasses.replace(report, kept=str(comparison.faults[numbers[0]])))
             continue
-        if not _improvable(region.program):
+        if not _may_be_improved(region.program):
             reports.append(dataclasses.replace(report, kept="it is one operator"))
             continue
         share = None if deadline is None else (deadline - time.monotonic()) * gain / (gain + still or 1.0)
@@ -113,18 +113,18 @@ def choose(
             report = dataclasses.replace(earlier, numbers=numbers, compared=said, conditions=needs)
         else:
             where = _device(imported, region)
-            report, operator = _searched(region, report, asked, (share, planned), where, guard=guard)
+            report, operator = _search_region(region, report, asked, (share, planned), where, guard=guard)
             if known is not None:
                 known[key] = report, operator
         if operator is not None:
             found.update(dict.fromkeys(numbers, operator))
         reports.append(report)
     reports.sort(key=lambda report: report.numbers)
-    left, ahead = (tuple(_outside(item) for item in items) for items in (imported.left, imported.ahead))
+    left, ahead = (tuple(_with_library_line(item) for item in items) for items in (imported.left, imported.ahead))
     return found, Report(tuple(reports), left, ahead)
 
 
-def _searched(
+def _search_region(
     region: Region,
     report: RegionReport,
     asked: Mapping[str, Any],
@@ -141,7 +141,7 @@ def _searched(
         asked: Options of ``superoptimize``.
         limits: Its share of the seconds that are left, and its planned seconds.
         device: Kind of the device that computes it.
-        guard: As for ``choose``.
+        guard: As for ``choose_operators``.
     """
     share, planned = limits
     if device == "cuda" and torch.cuda.is_available() and not device_count():
@@ -152,13 +152,13 @@ def _searched(
     given: Any = dict(asked, time_limit=share)
     earlier: Any = dict(asked, time_limit=planned)
     if asked.get("out") is not None:
-        given["out"] = _place(Path(asked["out"]) / f"region-{report.digest[:12]}")
+        given["out"] = _unused_directory(Path(asked["out"]) / f"region-{report.digest[:12]}")
     try:
         results = stored_results(region.graph, earlier)
         if results is None and share is not None and share < _LEAST_S:
             return dataclasses.replace(report, kept="no time was left for a search"), None
-        found = results or kept_results(region.graph, given)
-        best = next((one for one in found if not guard or _has_no_others(one)), None)
+        found = results or search_into_store(region.graph, given)
+        best = next((one for one in found if not guard or _has_only_program_conditions(one)), None)
     except MirageError as error:
         if isinstance(error, _ASKED):
             raise
@@ -186,12 +186,12 @@ def _searched(
     return report, operator
 
 
-def _has_no_others(result: Result) -> bool:
+def _has_only_program_conditions(result: Result) -> bool:
     """Return whether a result is proved without conditions beyond its program's."""
     return isinstance(result.verdict, Equivalent) and not result.verdict.added
 
 
-def _place(first: Path) -> Path:
+def _unused_directory(first: Path) -> Path:
     """Return a region's directory, with a number appended where this process searched the region before."""
     later = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
     place = next(place for place in itertools.chain([first], later) if place not in _WRITTEN or not place.exists())
@@ -206,7 +206,7 @@ def _device(imported: Imported, region: Region) -> str:
     return next((str(value.device.type) for value in values if isinstance(value, torch.Tensor)), "cpu")
 
 
-def _unnamed(program: KernelGraph) -> str:
+def _digest_without_names(program: KernelGraph) -> str:
     """Return the digest of a program with numbered inputs, because layers of a model differ in names only."""
     inputs = (dataclasses.replace(item, name=f"x{number}") for number, item in enumerate(program.inputs))
     return digest(dataclasses.replace(program, inputs=tuple(inputs)))
@@ -220,7 +220,7 @@ def _gain(program: KernelGraph, target: Target) -> float:
     return max(estimate(program, target).us - floor_us(program, target, len(program.inputs), cuts=False), 0.0)
 
 
-def _improvable(program: KernelGraph) -> bool:
+def _may_be_improved(program: KernelGraph) -> bool:
     """Return whether a candidate can be faster than torch's separate operators.
 
     This needs several operators, or a product of float32, which libraries compute without tensor cores.
@@ -230,16 +230,16 @@ def _improvable(program: KernelGraph) -> bool:
     return len(computing) > 1 or (single and any(op.kind is OpKind.MATMUL for op in computing))
 
 
-def _outside(item: Left) -> Left:
+def _with_library_line(item: Left) -> Left:
     """Return an operator's entry with the library's line in place of this package's line that calls the library."""
     if item.where is None or not Path(item.where.path).is_relative_to(_PACKAGE):
         return item
     return dataclasses.replace(item, where=item.through, through=None)
 
 
-def _called(imported: Imported, region: Region) -> tuple[str, ...]:
+def _describe_call(imported: Imported, region: Region) -> tuple[str, ...]:
     nodes = {node.name: node for node in imported.module.graph.nodes}
     return tuple(str(nodes[name].target).removeprefix("aten.") for name in region.nodes)
 
 
-__all__ = ["choose"]
+__all__ = ["choose_operators"]

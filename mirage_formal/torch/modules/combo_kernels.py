@@ -18,7 +18,7 @@ _Node = TypeVar("_Node")
 BOUNDED: Final = ("combo_kernel_peak_memory_pct_threshold", "combo_kernel_peak_memory_increase_gb")
 
 
-def latest(levels: Sequence[Sequence[_Node]], needs: Callable[[_Node], Iterable[_Node]]) -> list[list[_Node]]:
+def schedule_late(levels: Sequence[Sequence[_Node]], needs: Callable[[_Node], Iterable[_Node]]) -> list[list[_Node]]:
     """Return the same nodes, each moved to its latest possible level.
 
     Sound: a node is on an earlier level than all that need it. So nodes of one level do not need one another, no level
@@ -43,7 +43,7 @@ def latest(levels: Sequence[Sequence[_Node]], needs: Callable[[_Node], Iterable[
 
 
 @contextmanager
-def late() -> Iterator[None]:
+def late_combo_kernels() -> Iterator[None]:
     """Make Inductor group combo kernels by levels counted from the end, for versions where that is possible."""
     from torch._inductor import config, scheduler
 
@@ -53,14 +53,14 @@ def late() -> Iterator[None]:
     if own is None or take is None or any(getattr(config, name, None) is not None for name in BOUNDED):
         yield
         return
-    take(lambda scheduled: own(_Late(scheduled)))
+    take(lambda scheduled: own(_LateScheduler(scheduled)))
     try:
         yield
     finally:
         take(own)
 
 
-class _Late:
+class _LateScheduler:
     """Proxy of an Inductor scheduler whose levels are counted from the end."""
 
     def __init__(self, scheduler: Any) -> None:
@@ -70,7 +70,7 @@ class _Late:
         return getattr(self._scheduler, name)
 
     def _topological_sort_nodes(self) -> list[list[Any]]:
-        return latest(self._scheduler._topological_sort_nodes(), self._scheduler._get_unmet_dep_nodes)
+        return schedule_late(self._scheduler._topological_sort_nodes(), self._scheduler._get_unmet_dep_nodes)
 
 
-__all__ = ["BOUNDED", "late", "latest"]
+__all__ = ["BOUNDED", "late_combo_kernels", "schedule_late"]

@@ -10,7 +10,7 @@ import torch.nn.functional as F  # of the functions made here
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
-from mirage_formal.torch.modules.text import source
+from mirage_formal.torch.modules.text import torch_source
 
 DTYPES = {
     DType.FLOAT16: torch.float16,
@@ -23,6 +23,6 @@ DTYPES = {
 def torch_program(program: KernelGraph) -> Callable[..., tuple[torch.Tensor, ...]]:
     """Return a function that computes the program's outputs from its inputs with torch operators."""
     names: dict[str, Any] = {"torch": torch, "F": F}
-    exec(source(program), names)
+    exec(torch_source(program), names)
     found: Callable[..., tuple[torch.Tensor, ...]] = names["program"]
     return found

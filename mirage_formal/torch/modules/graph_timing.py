@@ -15,7 +15,7 @@ import torch
 
 from mirage_formal.device.measure import TorchRecorder, measure
 from mirage_formal.errors import MirageError
-from mirage_formal.torch.modules.operators import once
+from mirage_formal.torch.modules.operators import distinct_elements
 
 #: Largest ratio of two times that counts as faster: repeated measurements differ by less than this.
 CLEARLY: Final = 0.99
@@ -49,7 +49,7 @@ class Timed:
         return self.ours < CLEARLY * self.theirs
 
 
-def drawn(inputs: Sequence[Any], seed: int = _SEED) -> list[Any]:
+def draw_inputs(inputs: Sequence[Any], seed: int = _SEED) -> list[Any]:
     """Return tensors like the given ones, which may be fake: random numbers, ones for booleans, zeros for integers.
 
     Integers are mostly indices, for which 0 is valid.
@@ -61,22 +61,22 @@ def drawn(inputs: Sequence[Any], seed: int = _SEED) -> list[Any]:
             continue
         place = torch.empty_strided(tuple(x.shape), tuple(x.stride()), dtype=x.dtype, device=x.device)
         if x.dtype.is_floating_point:
-            made.append(_filled(place, seed + number))
+            made.append(_fill_random(place, seed + number))
         else:
             made.append(place.fill_(x.dtype is torch.bool))
     return made
 
 
-def _filled(place: Any, seed: int) -> Any:
+def _fill_random(place: Any, seed: int) -> Any:
     """Fill a tensor, which may have strides of 0, with normal numbers."""
     generator = torch.Generator(place.device).manual_seed(seed)
-    part = once(place, place.stride())
+    part = distinct_elements(place, place.stride())
     values = torch.randn(part.shape, generator=generator, device=place.device, dtype=torch.float32)
     part.copy_(values * _SCALE)
     return place
 
 
-def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> Timed | None:
+def time_in_turns(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> Timed | None:
     """Time two functions in turns; return None if one cannot be captured, or memory is short.
 
     Args:
@@ -89,16 +89,16 @@ def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Seque
 
     def made(seed: int) -> list[Any]:
         if seed not in sets:
-            sets[seed] = drawn(inputs, _SEED + 1000 * seed)
+            sets[seed] = draw_inputs(inputs, _SEED + 1000 * seed)
         return sets[seed]
 
     times: dict[Callable[..., Any], list[float]] = {ours: [], theirs: []}
-    with _at(inputs):
+    with _without_gradients_on_device(inputs):
         try:
             with alone():
                 for _ in range(_ROUNDS):
                     for call in (ours, theirs):
-                        found = measure(_spread(call), made, size, TorchRecorder(), outputs=())
+                        found = measure(_call_with_list(call), made, size, TorchRecorder(), outputs=())
                         times[call].append(found.us)
         except _FAILURES:
             return None
@@ -107,7 +107,7 @@ def compared(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Seque
     return Timed(min(times[ours]), min(times[theirs]))
 
 
-def alike(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> bool:
+def have_equal_results(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> bool:
     """Return whether two functions return and write equal tensors for one set of random inputs.
 
     Tensors are equal by ``torch.testing.assert_close`` for their element type. If a call fails, the result is False.
@@ -119,10 +119,10 @@ def alike(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence
     """
 
     def tensors(call: Callable[..., Any]) -> list[Any]:
-        given = drawn(inputs)
+        given = draw_inputs(inputs)
         return [x for x in (*call(*given), *given) if isinstance(x, torch.Tensor)]
 
-    with _at(inputs):
+    with _without_gradients_on_device(inputs):
         try:
             with alone():  # a concurrent measurement would be disturbed
                 torch.testing.assert_close(tensors(ours), tensors(theirs), equal_nan=True)
@@ -132,7 +132,7 @@ def alike(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence
 
 
 @contextmanager
-def _at(inputs: Sequence[Any]) -> Iterator[None]:
+def _without_gradients_on_device(inputs: Sequence[Any]) -> Iterator[None]:
     """Disable gradients and select the GPU of the tensors; afterwards release the memory that is free again."""
     # Capture and events are those of the current GPU, which need not be the one that the tensors are on.
     where = next((torch.cuda.device(x.device) for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
@@ -145,9 +145,9 @@ def _at(inputs: Sequence[Any]) -> Iterator[None]:
                 torch.cuda.empty_cache()
 
 
-def _spread(call: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
+def _call_with_list(call: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
     """Return a function that takes a list of tensors and passes them as separate arguments."""
     return lambda given: call(*given)
 
 
-__all__ = ["CLEARLY", "Timed", "alike", "alone", "compared", "drawn"]
+__all__ = ["CLEARLY", "Timed", "alone", "draw_inputs", "have_equal_results", "time_in_turns"]

@@ -172,7 +172,7 @@ class TorchOperator:
                 or (x.is_cuda and x.data_ptr() % _ALIGNED)
             ):
                 self._checked(tensors)
-                tensors = tuple(_laid_out(x, strides) for x, strides in zip(tensors, self._strides, strict=True))
+                tensors = tuple(_lay_out(x, strides) for x, strides in zip(tensors, self._strides, strict=True))
                 break
         if not torch.is_grad_enabled() or not any([x.requires_grad for x in tensors]):
             found = self._optimized(*tensors)
@@ -198,9 +198,11 @@ class TorchOperator:
     def _differentiable(self, *tensors: torch.Tensor) -> Outputs:
         found: Outputs
         if torch.is_grad_enabled() and any([x.requires_grad for x in tensors]):
-            found = _Recomputed.apply(self, *tensors)
+            found = _RecomputedGradient.apply(self, *tensors)
             return found
-        if _plain(tensors):  # the dispatcher would call the kernel next, and take as long as the way to here
+        if _has_plain_dispatch(
+            tensors
+        ):  # the dispatcher would call the kernel next, and take as long as the way to here
             return self._run(*tensors)
         with torch._C._AutoDispatchBelowAutograd():
             found = self._call(*tensors)
@@ -219,7 +221,7 @@ class TorchOperator:
         return (made[0], 0) if self._single else (made, tuple(0 for _ in made))
 
 
-class _Recomputed(torch.autograd.Function):  # type: ignore[misc]  # torch has no types where it is not installed
+class _RecomputedGradient(torch.autograd.Function):  # type: ignore[misc]  # torch has no types where it is not installed
     """Autograd function: the candidate in forward; in backward, gradients of the program's recomputed operators."""
 
     @staticmethod
@@ -262,7 +264,7 @@ def _inputs_of(program: KernelGraph) -> list[frozenset[int]]:
     return [found[number] for number in program.outputs]
 
 
-def _bits(names: Sequence[str]) -> int:
+def _dispatch_bits(names: Sequence[str]) -> int:
     """Return dispatch keys as the bits of an integer."""
     found = 0
     for name in names:
@@ -270,10 +272,10 @@ def _bits(names: Sequence[str]) -> int:
     return found
 
 
-_OTHER_BITS: Final = ~_bits(_PLAIN)
+_OTHER_BITS: Final = ~_dispatch_bits(_PLAIN)
 
 
-def _plain(tensors: Sequence[torch.Tensor]) -> bool:
+def _has_plain_dispatch(tensors: Sequence[torch.Tensor]) -> bool:
     """Return whether no dispatch key below autograd would handle these tensors before a kernel."""
     keys = torch._C._dispatch_tls_local_include_set().raw_repr()
     for x in tensors:
@@ -304,7 +306,7 @@ def operator_of(name: str) -> TorchOperator:
     return _registered[name]
 
 
-def once(tensor: Any, strides: Sequence[int]) -> Any:
+def distinct_elements(tensor: Any, strides: Sequence[int]) -> Any:
     """Return the view of a tensor without repeated elements: the first index along dims of stride 0."""
     for dim, (extent, stride) in enumerate(zip(tensor.shape, strides, strict=True)):
         if extent > 1 and not stride:
@@ -312,18 +314,18 @@ def once(tensor: Any, strides: Sequence[int]) -> Any:
     return tensor
 
 
-def _laid_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+def _lay_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """Return a tensor with these strides at an aligned address: itself, or a copy."""
     same = value.stride() == strides or same_strides(tuple(value.shape), value.stride(), strides)
     if same and not (value.is_cuda and value.data_ptr() % _ALIGNED):
         return value
     made = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     # Where strides are 0 the program reads one element for many, so all of them are the same in what is given.
-    once(made, strides).copy_(once(value, strides))
+    distinct_elements(made, strides).copy_(distinct_elements(value, strides))
     return made
 
 
-def expect_met(name: str, *tensors: Any) -> None:
+def expect_conditions(name: str, *tensors: Any) -> None:
     """Raise Unmet unless the conditions of a region hold.
 
     Args:
@@ -336,7 +338,7 @@ def expect_met(name: str, *tensors: Any) -> None:
         raise Unmet(found)
 
 
-torch.fx.node.has_side_effect(expect_met)
+torch.fx.node.has_side_effect(expect_conditions)
 
 
-__all__ = ["NAMESPACE", "TorchOperator", "expect_met", "once", "operator_of", "torch_operator"]
+__all__ = ["NAMESPACE", "TorchOperator", "distinct_elements", "expect_conditions", "operator_of", "torch_operator"]

@@ -12,21 +12,21 @@ from torch.utils import _pytree as pytree
 
 from mirage_formal import options
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.frontend.arguments import fail
+from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.torch.analysis.conditions import Unmet
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import parse_rounding
 from mirage_formal.torch.dynamic_shapes.optimize import plan_for
 from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport
-from mirage_formal.torch.modules.choose import choose
+from mirage_formal.torch.modules.choose import choose_operators
 from mirage_formal.torch.modules.plan import Plan, has_hooks, make_plan
-from mirage_formal.torch.modules.profitability import as_it_is, faster_regions, on_this_gpu
+from mirage_formal.torch.modules.profitability import eager_compile, faster_regions, has_gpu_tensors
 from mirage_formal.torch.modules.report import FallbackWarning, Report
 from mirage_formal.torch.modules.rewrite import rewrite
 from mirage_formal.torch.modules.trace import Function, trace
 
 
-class _Optimized:
+class _OptimizedModule:
     """Base class that an optimized module has in addition to its own class: it holds the plan and the report."""
 
     _mirage_plan: Plan | None
@@ -37,10 +37,10 @@ class _Optimized:
         return self._mirage_report
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _empty, (type(self).__bases__[1],), self.__dict__
+        return _new_optimized, (type(self).__bases__[1],), self.__dict__
 
 
-def optimized(
+def optimize_module(
     module: Any,
     given: tuple[Sequence[Any], Mapping[str, Any]],
     asked: Mapping[str, Any],
@@ -62,42 +62,44 @@ def optimized(
     args, kwargs = given
     if guard and shapes is not None:
         text = "optimize: expected guard or shapes, got both: tensors behind a length meet no condition"
-        raise fail(UnsupportedError, text, "leave one of them out")
-    if isinstance(module, _Optimized):
-        raise fail(UnsupportedError, "optimize: expected a module, got one that is optimized", "give the first one")
+        raise error_at_user_line(UnsupportedError, text, "leave one of them out")
+    if isinstance(module, _OptimizedModule):
+        raise error_at_user_line(
+            UnsupportedError, "optimize: expected a module, got one that is optimized", "give the first one"
+        )
     if not isinstance(module, torch.nn.Module):
         if not callable(module):
             text = f"optimize: expected a torch module or a function, got {type(module).__name__}"
-            raise fail(UnsupportedError, text, "give a module, with its arguments as a tuple")
+            raise error_at_user_line(UnsupportedError, text, "give a module, with its arguments as a tuple")
         module = Function(module)
     if not isinstance(args, tuple | list):
         text = f"optimize: expected the arguments as a tuple, got {type(args).__name__}"
-        raise fail(UnsupportedError, text, "write optimize(module, (x,))")
+        raise error_at_user_line(UnsupportedError, text, "write optimize(module, (x,))")
     for path, inner in module.named_modules():
         if path and has_hooks(inner):
             text = f"optimize: expected modules without hooks, got one with some: {path}"
-            raise fail(UnsupportedError, text, "remove its hooks; those of the module itself may stay")
+            raise error_at_user_line(UnsupportedError, text, "remove its hooks; those of the module itself may stay")
     flat = (tuple(args), dict(kwargs))
     parse_rounding(rounding)
     plan, report = (
-        _planned(module, flat, asked, rounding, guard=guard)
+        _plan_module(module, flat, asked, rounding, guard=guard)
         if shapes is None
         else plan_for(module, flat, asked, shapes, rounding)
     )
-    found = _empty(type(module))
+    found = _new_optimized(type(module))
     vars(found).update(vars(module), _mirage_plan=plan, _mirage_report=report)
     return found
 
 
-def _planned(
+def _plan_module(
     module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], rounding: str, *, guard: bool
 ) -> tuple[Plan | None, Report]:
     traced = trace(module, *given, rounding)
     rewrite(traced.imported, {})  # what cannot be rewritten is not searched
     comparison = compare_with_torch(traced.imported, arguments_of(traced.imported, pytree.tree_leaves(given)))
-    operators, report = choose(traced.imported, asked, comparison=comparison, guard=guard)
-    if asked.get("measure", options.MEASURED) and on_this_gpu(pytree.tree_leaves(given)):
-        operators, report = faster_regions(traced.imported, operators, report, as_it_is)
+    operators, report = choose_operators(traced.imported, asked, comparison=comparison, guard=guard)
+    if asked.get("measure", options.MEASURED) and has_gpu_tensors(pytree.tree_leaves(given)):
+        operators, report = faster_regions(traced.imported, operators, report, eager_compile)
     plan = None
     if operators:
         chosen = {number: found.overload for number, found in operators.items()}
@@ -107,13 +109,13 @@ def _planned(
     return plan, report
 
 
-def _empty(base: Any) -> Any:
+def _new_optimized(base: Any) -> Any:
     """Return a module without state, of the optimized subclass of a class."""
-    return object.__new__(_class(base))
+    return object.__new__(_optimized_class(base))
 
 
 @functools.cache
-def _class(base: Any) -> Any:
+def _optimized_class(base: Any) -> Any:
     """Return the optimized subclass of a module's class, cached for each class."""
 
     @functools.wraps(base.forward)
@@ -138,7 +140,7 @@ def _class(base: Any) -> Any:
         return base.forward(self, *args, **kwargs)
 
     names = {"forward": forward, "__module__": base.__module__, "__doc__": base.__doc__}
-    return type(f"Optimized{base.__name__}", (_Optimized, base), names)
+    return type(f"Optimized{base.__name__}", (_OptimizedModule, base), names)
 
 
-__all__ = ["FallbackWarning", "optimized"]
+__all__ = ["FallbackWarning", "optimize_module"]

@@ -140,15 +140,15 @@ class Plan:
     said: bool = field(default=False, repr=False, init=False)
 
     def __post_init__(self) -> None:
-        names: dict[str, Any] = {name: _meant(value) for name, value in self.names.items()}
+        names: dict[str, Any] = {name: _resolve_name(value) for name, value in self.names.items()}
         exec(self.source, names)
         self._function = names["forward"]
         self._flat = self.spec == pytree.tree_flatten(((None,) * len(self.leaves), {}))[1]
         self._single = self.out == pytree.tree_flatten(None)[1]
-        self._home = self._anywhere()
+        self._home = self._movable_home()
         self._moved: dict[Any, tuple[Any, ...]] = {}
 
-    def _anywhere(self) -> Any:
+    def _movable_home(self) -> Any:
         """Return the GPU of all tensors if another GPU can take its place, because the source names none; else None."""
         forms = [*(x for x in self.leaves if isinstance(x, Form)), *(item.form for item in self.state)]
         homes = {form.device for form in forms} | {x.device for x in self.constants if x.dim()}
@@ -236,22 +236,22 @@ class Plan:
         for number, (value, wanted) in enumerate(zip(leaves, self.leaves, strict=True), 1):
             if isinstance(wanted, Form):
                 if not wanted.fits(value, place):
-                    return f"argument {number}: expected {wanted.on(place)}, got {_said(value)}"
+                    return f"argument {number}: expected {wanted.on(place)}, got {_describe_value(value)}"
             elif type(value) is not type(wanted) or value != wanted:
-                return f"argument {number}: expected {wanted!r}, got {_said(value)}"
+                return f"argument {number}: expected {wanted!r}, got {_describe_value(value)}"
         return ""
 
     def _read(self, module: Any, tensors: list[Any], place: Any) -> str:
         """Append the parameters and buffers of a module; return the reason if it has changed since the import."""
         found = [module]
         if module.training is not self.parts[0].training:
-            return _mode("the module", module.training)
+            return _training_mode_reason("the module", module.training)
         for part in self.parts[1:]:
             inner = found[part.parent]._modules.get(part.name)
             if type(inner) is not part.kind:
                 return f"{part.path}: expected {part.kind.__name__}, got {type(inner).__name__}"
             if inner.training is not part.training:
-                return _mode(part.path, inner.training)
+                return _training_mode_reason(part.path, inner.training)
             if has_hooks(inner):
                 return f"{part.path}: a hook"
             found.append(inner)
@@ -260,7 +260,7 @@ class Plan:
             value = (owner._parameters if item.parameter else owner._buffers).get(item.name)
             if not item.form.fits(value, place):
                 where = f"{self.parts[item.part].path}.{item.name}".lstrip(".")
-                return f"{where}: expected {item.form.on(place)}, got {_said(value)}"
+                return f"{where}: expected {item.form.on(place)}, got {_describe_value(value)}"
             if item.same < len(tensors) and value is not tensors[item.same]:
                 return f"{self.parts[item.part].path}.{item.name}: it was tied to another parameter"
             tensors.append(value)
@@ -299,7 +299,7 @@ def make_plan(
     values, spec = pytree.tree_flatten(given)
     own = dict(forms or {})
     leaves = tuple(own.get(i, Form.of(x)) if isinstance(x, torch.Tensor) else x for i, x in enumerate(values))
-    owned = _State(module, numbers)
+    owned = _StateCollector(module, numbers)
     constants: list[Any] = []
     places: dict[str, tuple[str, int]] = {}
     count = 0
@@ -319,7 +319,7 @@ def make_plan(
     first = {"state": 0, "leaf": len(state), "constant": len(state) + len(leaves)}
     feed = {name: first[kind] + number for name, (kind, number) in places.items()}
     written = tuple(feed[name] for name in written_to(imported))
-    _by_methods(graph)
+    _use_view_methods(graph)
     code = graph.python_code("self")
     text = code.src.replace("def forward(self, ", "def forward(", 1).replace("def forward(self)", "def forward()", 1)
     names = {name: f"={v.__name__}" if isinstance(v, ModuleType) else v for name, v in code.globals.items()}
@@ -327,7 +327,7 @@ def make_plan(
     return Plan(text, names, *fixed, traced.out, traced.stops)
 
 
-class _State:
+class _StateCollector:
     """Collector of the parameters and buffers that a plan reads."""
 
     def __init__(self, module: Any, parts: Mapping[str, int]) -> None:
@@ -354,7 +354,7 @@ class _State:
         return tuple(self._found.values())
 
 
-def _by_methods(graph: Graph) -> None:
+def _use_view_methods(graph: Graph) -> None:
     """Replace view operators of a graph by method calls, which are faster."""
     for node in list(graph.nodes):
         method = _METHODS.get(node.target) if node.op == "call_function" and not node.kwargs else None
@@ -390,16 +390,16 @@ def constant_on(tensor: Any, devices: Collection[Any]) -> Any:
     return tensor.to(next(iter(devices))) if moved else tensor
 
 
-def _meant(value: Any) -> Any:
+def _resolve_name(value: Any) -> Any:
     """Return the value of a name in the source text; modules are stored by name because they cannot be pickled."""
     return import_module(value[1:]) if isinstance(value, str) and value.startswith("=") else value
 
 
-def _mode(where: str, training: bool) -> str:
+def _training_mode_reason(where: str, training: bool) -> str:
     return f"{where} is {'training' if training else 'not training'}, other than at the import"
 
 
-def _said(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     return str(Form.of(value)) if isinstance(value, torch.Tensor) else type(value).__name__
 
 

@@ -21,21 +21,21 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.torch.import_result import Imported
-from mirage_formal.torch.modules.graph_timing import Timed, alike, compared
+from mirage_formal.torch.modules.graph_timing import Timed, have_equal_results, time_in_turns
 from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator
 from mirage_formal.torch.modules.report import RegionReport, Report
-from mirage_formal.torch.modules.rewrite import alone
+from mirage_formal.torch.modules.rewrite import region_alone
 
 #: Compiler of a graph, for inputs like the given ones.
 Compile: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
-def as_it_is(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+def eager_compile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """Return the graph's forward without compilation: torch runs operator by operator."""
     return module.forward  # type: ignore[no-any-return]  # a method of a class without types
 
 
-def on_this_gpu(inputs: Sequence[Any]) -> bool:
+def has_gpu_tensors(inputs: Sequence[Any]) -> bool:
     """Return whether some tensors lie on an available GPU."""
     return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs) and bool(torch.cuda.is_available())
 
@@ -55,7 +55,7 @@ def faster_regions(
     rows: list[RegionReport] = []
     for row in report.regions:
         operator = operators.get(row.numbers[0])
-        found = None if operator is None else _timed(imported, row.numbers[0], operator, compile)
+        found = None if operator is None else _time_operator(imported, row.numbers[0], operator, compile)
         if found is not None:
             row = dataclasses.replace(row, measured_us=found.ours, others_us=found.theirs)
             if not found.faster:
@@ -66,16 +66,16 @@ def faster_regions(
     return kept, dataclasses.replace(report, regions=tuple(rows))
 
 
-def _timed(imported: Imported, number: int, operator: TorchOperator, compile: Compile) -> Timed | None:
+def _time_operator(imported: Imported, number: int, operator: TorchOperator, compile: Compile) -> Timed | None:
     """Time an operator against a compilation of its region; None if one cannot be compiled or timed."""
     calls = []
     for chosen in ({number: operator.overload}, {}):
-        graph, inputs = alone(imported, number, chosen)
-        calls.append(_apart(graph, inputs, compile))
-    return _compared(calls[0], calls[1], inputs)
+        graph, inputs = region_alone(imported, number, chosen)
+        calls.append(_compile_alone(graph, inputs, compile))
+    return _compare_times(calls[0], calls[1], inputs)
 
 
-def _apart(graph: Graph | GraphModule, inputs: Sequence[Any], compile: Compile) -> Callable[..., Any] | None:
+def _compile_alone(graph: Graph | GraphModule, inputs: Sequence[Any], compile: Compile) -> Callable[..., Any] | None:
     """Compile a copy of a graph in isolation from other compilations; return None if it cannot be compiled."""
     owner = graph if isinstance(graph, GraphModule) else torch.nn.Module()
     copy = Graph()
@@ -88,11 +88,11 @@ def _apart(graph: Graph | GraphModule, inputs: Sequence[Any], compile: Compile) 
             return None
 
 
-def _compared(
+def _compare_times(
     ours: Callable[..., Any] | None, theirs: Callable[..., Any] | None, inputs: Sequence[Any]
 ) -> Timed | None:
     """Time both functions in turns; return None if one could not be compiled, or cannot be timed."""
-    return None if ours is None or theirs is None else compared(ours, theirs, inputs)
+    return None if ours is None or theirs is None else time_in_turns(ours, theirs, inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Settled:
     way: int = 0
 
 
-def settled(
+def settle_operators(
     operators: Mapping[int, TorchOperator],
     report: Report,
     build: Callable[[Mapping[int, TorchOperator]], GraphModule],
@@ -131,28 +131,28 @@ def settled(
         ways: Compiler configurations: graphs with operators are compiled by each, the one without by the first.
     """
     left = dict(operators)
-    theirs = _apart(without, inputs, ways[0]) if left else None
+    theirs = _compile_alone(without, inputs, ways[0]) if left else None
     while left:
         made = build(left)
-        ours, way = _fastest(made, inputs, ways)
-        found = _compared(ours, theirs, inputs)
+        ours, way = _fastest_compilation(made, inputs, ways)
+        found = _compare_times(ours, theirs, inputs)
         if found is None:
             return Settled(made, report)
         rows = [row for row in report.regions if row.numbers[0] in left]
         if len(rows) == 1 and rows[0].measured_us is None:  # the graph's only operator, which was not timed by itself
-            report = _instead(report, rows[0], measured_us=found.ours, others_us=found.theirs)
+            report = _replace_row(report, rows[0], measured_us=found.ours, others_us=found.theirs)
         report = dataclasses.replace(report, measured_us=found.ours, others_us=found.theirs)
         if found.faster:
             return Settled(made, report, ours, way)
-        least = min(rows, key=_gained)
+        least = min(rows, key=_gained_us)
         why = f"the whole graph is faster there, as measured: {found.theirs:.1f} us, with operators {found.ours:.1f} us"
-        report = _instead(report, next(row for row in report.regions if row.numbers == least.numbers), kept=why)
+        report = _replace_row(report, next(row for row in report.regions if row.numbers == least.numbers), kept=why)
         for number in least.numbers:
             left.pop(number, None)
     return Settled(None, report, theirs)
 
 
-def _fastest(
+def _fastest_compilation(
     graph: GraphModule, inputs: Sequence[Any], ways: Sequence[Compile]
 ) -> tuple[Callable[..., Any] | None, int]:
     """Return the fastest compilation of a graph, and its configuration: the first, where another fails.
@@ -163,32 +163,32 @@ def _fastest(
     Configurations differ in how they compile several nodes. A graph with fewer than two nodes besides our operators is
     compiled by the first only.
     """
-    best, way = _apart(graph, inputs, ways[0]), 0
-    for number, compile in enumerate(ways[1:] if len(_others(graph)) > 1 else (), 1):
-        other = _apart(graph, inputs, compile)
+    best, way = _compile_alone(graph, inputs, ways[0]), 0
+    for number, compile in enumerate(ways[1:] if len(_other_operators(graph)) > 1 else (), 1):
+        other = _compile_alone(graph, inputs, compile)
         if best is None or other is None:
             continue
-        found = compared(other, best, inputs)
-        if found is not None and found.ours < found.theirs and alike(other, best, inputs):
+        found = time_in_turns(other, best, inputs)
+        if found is not None and found.ours < found.theirs and have_equal_results(other, best, inputs):
             best, way = other, number
     return best, way
 
 
-def _others(graph: GraphModule) -> list[Node]:
+def _other_operators(graph: GraphModule) -> list[Node]:
     """Return the nodes that call operators other than ours; views of tensors are among them."""
     calls = (node for node in graph.graph.nodes if node.op == "call_function" and node.target is not getitem)
     return [node for node in calls if getattr(node.target, "namespace", "") != NAMESPACE]
 
 
-def _gained(row: RegionReport) -> float:
+def _gained_us(row: RegionReport) -> float:
     """Return the microseconds that an operator saves alone; 0 where that was not measured."""
     return 0.0 if row.measured_us is None or row.others_us is None else row.others_us - row.measured_us
 
 
-def _instead(report: Report, row: RegionReport, **changed: Any) -> Report:
+def _replace_row(report: Report, row: RegionReport, **changed: Any) -> Report:
     """Return a report with some fields of one row replaced."""
     regions = (dataclasses.replace(one, **changed) if one is row else one for one in report.regions)
     return dataclasses.replace(report, regions=tuple(regions))
 
 
-__all__ = ["Compile", "Settled", "as_it_is", "faster_regions", "on_this_gpu", "settled"]
+__all__ = ["Compile", "Settled", "eager_compile", "faster_regions", "has_gpu_tensors", "settle_operators"]

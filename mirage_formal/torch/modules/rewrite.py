@@ -13,9 +13,9 @@ from torch.fx import Graph, Node
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.torch.analysis.aliases import ITSELF, operand, owners
+from mirage_formal.torch.analysis.aliases import ITSELF, owners, viewed_operand
 from mirage_formal.torch.import_result import Binding, Imported, Output, Region
-from mirage_formal.torch.modules.operators import expect_met
+from mirage_formal.torch.modules.operators import expect_conditions
 
 _aten = torch.ops.aten
 
@@ -39,7 +39,7 @@ def rewrite(imported: Imported, chosen: Mapping[int, Any], *, guard: bool = Fals
     return _Rewrite(imported, chosen, guard=guard).run()
 
 
-def alone(imported: Imported, number: int, chosen: Mapping[int, Any]) -> tuple[Graph, list[Any]]:
+def region_alone(imported: Imported, number: int, chosen: Mapping[int, Any]) -> tuple[Graph, list[Any]]:
     """Return one region as a graph of its own, and a tensor for each of its placeholders, mostly without memory.
 
     Args:
@@ -93,7 +93,7 @@ class _Rewrite:
         return self._graph
 
     def alone(self, number: int) -> tuple[Graph, list[Any]]:
-        """Implement the module's function ``alone``."""
+        """Implement the module's function ``region_alone``."""
         region = self._imported.regions[number]
         inputs: list[Any] = []
         # Torch may read more nodes, such as a view of a region's input that is also used outside.
@@ -157,7 +157,7 @@ class _Rewrite:
             if not isinstance(result, Node):
                 found.append(result)
                 continue
-            made = self._again(result)
+            made = self._remake_view(result)
             root, own = _root(made), self._owned.get(result.name, result.name)
             own = f"written {own}" if made is not self._known[result.name] else own
             if lying.setdefault(root, own) != own:
@@ -165,13 +165,13 @@ class _Rewrite:
             found.append(made)
         return found
 
-    def _again(self, result: Node) -> Node:
+    def _remake_view(self, result: Node) -> Node:
         """Return a result; a view of a written value becomes a view of the argument or buffer that was written."""
         chain: list[Node] = []
         node: Node | None = result
         while node is not None and node.name not in self._written:
             chain.append(node)
-            node = operand(node, self._owned)
+            node = viewed_operand(node, self._owned)
         if node is None:
             return self._known[result.name]
         made = {node: self._written[node.name]}
@@ -208,7 +208,7 @@ class _Rewrite:
     def _region(self, region: Region, overload: Any) -> None:
         given = [self._read(item) for item in region.inputs]
         if self._guard:
-            self._call(expect_met, overload._schema.name.partition("::")[2], *given)
+            self._call(expect_conditions, overload._schema.name.partition("::")[2], *given)
         found = self._call(overload, *given)
         count = len(region.program.outputs)
         results = [found] if count == 1 else [self._call(operator.getitem, found, i) for i in range(count)]
@@ -218,27 +218,27 @@ class _Rewrite:
     def _read(self, item: Binding) -> Node:
         layout, node = item.layout, self._known[item.node]
         if self._owned.get(item.node) in self._copied:  # its write comes after all regions
-            node = self._call(kept, node)
-        source = Memory(node, item.shape, item.strides, item.node in self._imported.arguments)
+            node = self._call(keep_before_write, node)
+        source = MemoryLayout(node, item.shape, item.strides, item.node in self._imported.arguments)
         return self._laid(source, layout.shape, layout.strides, layout.offset)
 
     def _present(self, output: Output, node: Node) -> Node:
         shape = self._dense_shape(output)
-        return self._laid(Memory(node, shape, _row_major(shape), True), output.shape, output.strides, 0)
+        return self._laid(MemoryLayout(node, shape, _row_major(shape), True), output.shape, output.strides, 0)
 
     def _dense_shape(self, output: Output) -> tuple[int, ...]:
         number = self._made[output.node]
         program = self._imported.regions[number].program
         return tuple(kernel_types(program)[program.outputs[output.number]].shape)
 
-    def _laid(self, source: Memory, shape: Sequence[int], strides: Sequence[int], offset: int) -> Node:
+    def _laid(self, source: MemoryLayout, shape: Sequence[int], strides: Sequence[int], offset: int) -> Node:
         """Return another view of the memory of a tensor.
 
         It is made of permutations, views and expansions where possible, because torch.compile and autograd handle these
         better than ``as_strided``.
         """
         node, span = source.node, 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        if not prod(shape) or _same(source, shape, strides, offset):
+        if not prod(shape) or _is_same_view(source, shape, strides, offset):
             return node
         dims = [d for d, n in enumerate(source.shape) if n > 1 and source.strides[d]]
         for d in reversed(range(len(source.shape))):
@@ -279,7 +279,7 @@ class _Rewrite:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryLayout:
     """A node and the memory layout of its tensor.
 
     Attributes:
@@ -328,7 +328,7 @@ def written_to(imported: Imported) -> list[str]:
     return [names[what] for what in imported.writes]
 
 
-def kept(tensor: Any) -> Any:
+def keep_before_write(tensor: Any) -> Any:
     """Return a tensor that is unaffected by later writes to its memory: a copy where gradients are recorded."""
     if not torch.is_grad_enabled():
         return tensor
@@ -351,7 +351,7 @@ def restride(tensor: Any, own: Sequence[int], shape: Sequence[int], strides: Seq
     return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
 
-def _same(source: Memory, shape: Sequence[int], strides: Sequence[int], offset: int) -> bool:
+def _is_same_view(source: MemoryLayout, shape: Sequence[int], strides: Sequence[int], offset: int) -> bool:
     alike = source.shape == tuple(shape) and offset == 0
     return alike and all(n == 1 or a == b for n, a, b in zip(shape, source.strides, strides, strict=True))
 
@@ -360,4 +360,4 @@ def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
-__all__ = ["alone", "kept", "restride", "rewrite", "written_to"]
+__all__ = ["keep_before_write", "region_alone", "restride", "rewrite", "written_to"]

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import KernelGraph, Op, numbered
+from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import ROUNDINGS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.semantics.functions import FUNCTION_SPECS
@@ -38,11 +38,11 @@ _DIGITS: Final = 14
 _LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: float(2**128 - 2**120)}
 
 
-def source(program: KernelGraph) -> str:
+def torch_source(program: KernelGraph) -> str:
     """Return the text of a program as a torch function, with all numbers and shapes as literals."""
     types, count = kernel_types(program), len(program.inputs)
     lines = [f"def program({', '.join(f't{i}' for i in range(count))}):"]
-    chosen = _chosen(program)
+    chosen = _masked_exponentials(program)
     for number, op in enumerate(program.ops, count):
         assert isinstance(op, Op)
         line = _line(op, [types[i] for i in op.operands])
@@ -55,9 +55,9 @@ def source(program: KernelGraph) -> str:
     return "\n".join([*lines, f"    return ({outputs},)"]) + "\n"
 
 
-def _chosen(program: KernelGraph) -> dict[int, int]:
+def _masked_exponentials(program: KernelGraph) -> dict[int, int]:
     """Return the exponentials that are only read by a selection between them and 0, each with its constant mask."""
-    makers = dict(numbered(len(program.inputs), program.ops))
+    makers = dict(enumerate_results(len(program.inputs), program.ops))
     masks: dict[int, set[int | None]] = {number: {None} for number in program.outputs}
     for op in makers.values():
         for place, number in enumerate(op.operands):
@@ -90,7 +90,7 @@ def _line(op: Op, x: Sequence[DTensor]) -> str:
             if attrs.value is None:
                 return f"torch.{kind.value}({first}, {names[1]})"
             # PyTorch rounds the number to the element type, which may be another number.
-            wide = first if _short(attrs.value) or not x[0].dtype.floating else f"{first}.float()"
+            wide = first if _is_exact_in_all_types(attrs.value) or not x[0].dtype.floating else f"{first}.float()"
             return f"torch.{kind.value}({wide}, {float(attrs.value)!r})"
         case OpKind.DIV_NO_NAN:
             return f"torch.where({names[1]} == 0, 0.0, {first} / torch.where({names[1]} == 0, 1.0, {names[1]}))"
@@ -110,10 +110,10 @@ def _line(op: Op, x: Sequence[DTensor]) -> str:
         case OpKind.RMS_NORM | OpKind.LAYER_NORM:
             return _norm(kind, attrs, x, names, dim)
         case _:
-            return _moved(kind, attrs, x, names, dim)
+            return _movement_line(kind, attrs, x, names, dim)
 
 
-def _short(value: Fraction) -> bool:
+def _is_exact_in_all_types(value: Fraction) -> bool:
     """Return whether every element type represents a number exactly."""
     size = abs(value.numerator)
     odd = size // (size & -size) if size else 0
@@ -136,7 +136,7 @@ def _norm(kind: OpKind, attrs: Attrs, x: Sequence[DTensor], names: Sequence[str]
     return f"{out} + {rest[1]}" if len(rest) > 1 else out
 
 
-def _moved(kind: OpKind, attrs: Attrs, x: Sequence[DTensor], names: Sequence[str], dim: int) -> str:
+def _movement_line(kind: OpKind, attrs: Attrs, x: Sequence[DTensor], names: Sequence[str], dim: int) -> str:
     first, rank = names[0], len(x[0].shape)
     match kind:
         case OpKind.TRANSPOSE:

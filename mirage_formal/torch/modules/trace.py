@@ -14,7 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from mirage_formal.torch.capture import Captured, _module, capture
+from mirage_formal.torch.capture import CapturedGraph, _wrap_function, capture
 from mirage_formal.torch.convert import import_captured
 from mirage_formal.torch.import_result import Imported
 
@@ -64,13 +64,13 @@ def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rounding:
     Raises:
         UnsupportedError: torch.export has no graph of it.
     """
-    captured, out, stops = captured_with(module, args, kwargs)
+    captured, out, stops = capture_with_structure(module, args, kwargs)
     return Traced(import_captured(captured, rounding), out, stops)
 
 
-def captured_with(
+def capture_with_structure(
     module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], varying: Any = None
-) -> tuple[Captured, Any, bool]:
+) -> tuple[CapturedGraph, Any, bool]:
     """Return the graph of a module, the structure of its return value, and whether it stops gradients.
 
     Args:
@@ -84,12 +84,12 @@ def captured_with(
     """
     seen: list[tuple[Any, bool]] = []
     # Torch keeps the source lines of functions named forward.
-    source = _module(module.function) if isinstance(module, Function) else module
-    captured = capture(_recorded(source, seen), args, kwargs, "optimize", varying)
+    source = _wrap_function(module.function) if isinstance(module, Function) else module
+    captured = capture(_record_structure(source, seen), args, kwargs, "optimize", varying)
     return captured, seen[-1][0], any(stop for _, stop in seen)
 
 
-def _recorded(module: Any, seen: list[tuple[Any, bool]]) -> Any:
+def _record_structure(module: Any, seen: list[tuple[Any, bool]]) -> Any:
     """Return the module without its own hooks, which records its result's structure and stopped gradients in ``seen``.
 
     It shares the module's state, so parameters keep their names.
@@ -100,7 +100,7 @@ def _recorded(module: Any, seen: list[tuple[Any, bool]]) -> Any:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = (*self.parameters(), *pytree.tree_leaves((args, kwargs)))
         with ExitStack() as stack:
-            mode = stack.enter_context(_Gradients(tensors))
+            mode = stack.enter_context(_GradientStopDetector(tensors))
             for owner, name, value in mode.watched():
                 stack.enter_context(patch.object(owner, name, value))
             result = base.forward(self, *args, **kwargs)
@@ -113,7 +113,7 @@ def _recorded(module: Any, seen: list[tuple[Any, bool]]) -> Any:
     return found
 
 
-class _Gradients(TorchFunctionMode):  # type: ignore[misc]  # torch has no types where it is not installed
+class _GradientStopDetector(TorchFunctionMode):  # type: ignore[misc]  # torch has no types where it is not installed
     """Detector of stopped gradients during the import.
 
     The import runs without gradients, so that the graph has no trace of ``no_grad``; a program would let them through.
@@ -168,4 +168,4 @@ def _differentiable(tensor: Any) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-__all__ = ["Function", "Traced", "captured_with", "trace"]
+__all__ = ["Function", "Traced", "capture_with_structure", "trace"]

@@ -101,10 +101,10 @@ def test_what_is_known_holds_at_zeros_and_negative_numbers() -> None:
 
 def _product(graphs: tuple[KernelGraph, KernelGraph], monkeypatch: pytest.MonkeyPatch) -> bytes:
     """What a prover writes that takes every selection for a product."""
-    right = facts.fact
+    right = facts.infer_facts
     with monkeypatch.context() as patch:
         for module in (tensor_terms, exact):
-            patch.setattr(module, "fact", lambda body, given: facts.Fact(True, right(body, given).sign))
+            patch.setattr(module, "fact", lambda body, given: facts.TensorFacts(True, right(body, given).sign))
         verdict = prove(*graphs)
     assert isinstance(verdict, Equivalent)
     return verdict.proof

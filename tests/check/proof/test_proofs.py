@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.reader import Reader, document
+from mirage_formal.check.proof.reader import Reader, parse_tables
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Key, Poly, ProofError, Ring
 from mirage_formal.check.proof.tensor_steps import Steps, Tensor
@@ -371,7 +371,7 @@ def test_every_step_has_the_value_of_its_term() -> None:
     for name, (program, candidate) in PAIRS.items():
         numbers = np.random.default_rng(1)
         arrays = with_masks(program, [numbers.uniform(0.3, 1.4, x.tensor.shape) for x in program.inputs])
-        steps = replayed(program, candidate, document(text(name)))
+        steps = replayed(program, candidate, parse_tables(text(name)))
         terms = Numbers(steps.terms, arrays)
         values = Values(steps.ring, [terms(source) for source in steps.sources])
         for tensor in steps.tensors:

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mirage_formal.check.proof.index_substitution import Move, folding
+from mirage_formal.check.proof.index_substitution import Move, folding_substitution
 from mirage_formal.check.proof.ring import Coef, Poly, ProofError, Ring
 from tests.kit.proofs.proof_judge import Values
 
@@ -232,7 +232,7 @@ def test_folding_keeps_the_value(seed: int) -> None:
     maker = Maker(seed)
     ring, values = maker.ring, Values(maker.ring, ARRAYS)
     poly = Move(ring, [((2,), (0, ((0, 3), (1, 1))))]).polynomial(maker.poly(5, (2,)))
-    folded = folding(ring, [(5, (0, 1))], ring.free_in(poly)).polynomial(poly)
+    folded = folding_substitution(ring, [(5, (0, 1))], ring.free_in(poly)).polynomial(poly)
     assert ring.free_in(folded) <= {5}
     for i in range(2):
         for j in range(3):
@@ -251,12 +251,15 @@ def test_a_chain_is_folded_only_where_it_stands_whole_and_in_order() -> None:
     part = element(ring, 0, 0, 0)
     bare = ring.intern("in", (0, ((0, ((0, 3), (1, 1))), (0, ((1, 1),)))))
     chains = [(5, (0, 1))]
-    assert folding(ring, chains, frozenset({0, 1})).polynomial(one(both)) == one(element_at(ring, 5))
+    assert folding_substitution(ring, chains, frozenset({0, 1})).polynomial(one(both)) == one(element_at(ring, 5))
     for f in (swapped, part, bare):
-        refused("all as one number", partial(lambda f: folding(ring, chains, frozenset({0, 1})).polynomial(one(f)), f))
-    refused("extents", lambda: folding(ring, [(4, (0, 1))], frozenset()))
-    refused("one chain", lambda: folding(ring, [(5, (0, 1)), (3, (0,))], frozenset()))
-    refused("occur already", lambda: folding(ring, chains, frozenset({0, 1, 5})))
+        refused(
+            "all as one number",
+            partial(lambda f: folding_substitution(ring, chains, frozenset({0, 1})).polynomial(one(f)), f),
+        )
+    refused("extents", lambda: folding_substitution(ring, [(4, (0, 1))], frozenset()))
+    refused("one chain", lambda: folding_substitution(ring, [(5, (0, 1)), (3, (0,))], frozenset()))
+    refused("occur already", lambda: folding_substitution(ring, chains, frozenset({0, 1, 5})))
 
 
 def element_at(ring: Ring, digit: int) -> int:

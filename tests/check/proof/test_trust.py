@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.check.equal import main
-from mirage_formal.check.trusted import CLAIMS, RULES, count, modules, table, total
+from mirage_formal.check.trusted import CLAIMS, RULES, count_lines, modules, table, total_lines
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.verdict import Equivalent
@@ -59,12 +59,12 @@ def test_replaying_loads_no_solver_and_no_library() -> None:
 
 
 def test_the_rules_stay_small() -> None:
-    assert total(RULES)[0] <= 880
+    assert total_lines(RULES)[0] <= 880
 
 
 def test_equivalence_of_a_directory_rests_on_little() -> None:
     names = modules(CLAIMS["equivalent, of a candidate's directory"])
-    assert total(names)[0] <= 3300
+    assert total_lines(names)[0] <= 3300
     prefixes = ("mirage_formal.check.proof.", "mirage_formal.graph.")
     own = {"check.proof_composition", "check.equal", "errors", "files", "limits", "strict_json", "terminal"}
     assert {n.removeprefix("mirage_formal.") for n in names if not n.startswith(prefixes)} == own
@@ -78,7 +78,7 @@ def test_imports_are_followed_wherever_they_stand() -> None:
     before = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     loaded = {n for n in set(done.stdout.split()) - set(before.stdout.split()) if n.startswith("mirage_formal.")}
     counted = set(modules("mirage_formal.check.equal"))
-    assert {n for n in loaded - counted if count(n)[0]} == set()
+    assert {n for n in loaded - counted if count_lines(n)[0]} == set()
 
 
 def test_docs_count_the_lines_that_are_there() -> None:

@@ -15,7 +15,7 @@ from mirage_formal import Graph, Tensor
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.sympy_crosscheck import Answer, second_opinion
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.equality.radicals import Radicals, coprime
+from mirage_formal.claims.equality.radicals import SquareRoots, coprime_base
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown
@@ -138,7 +138,7 @@ numbers = st.lists(st.sampled_from([2, 3, 5, 6, 997, 1009, 1013, 10007, 1009 * 1
 @hypothesis.given(st.lists(numbers, min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_roots_have_one_form(found: list[int], rng: random.Random) -> None:
     """Of all products of the numbers: the root of a product has the form of the product of the roots."""
-    radicals = Radicals()
+    radicals = SquareRoots()
     while True:
         for n in found:
             radicals.split(n)
@@ -146,7 +146,7 @@ def test_roots_have_one_form(found: list[int], rng: random.Random) -> None:
         if better is None:
             break
         radicals = better
-    complete = Radicals(radicals.table())
+    complete = SquareRoots(radicals.table())
     for _ in range(10):
         chosen = [rng.choice(found) for _ in range(rng.randint(1, 5))]
         s, r = complete.split(prod(chosen))
@@ -162,7 +162,7 @@ def test_roots_have_one_form(found: list[int], rng: random.Random) -> None:
 
 @hypothesis.given(st.lists(st.integers(1, 10**30), max_size=8))
 def test_common_divisors_are_taken_apart(found: list[int]) -> None:
-    bases = coprime(found)
+    bases = coprime_base(found)
     for n in found:
         for base in bases:
             while n % base == 0:
@@ -170,4 +170,4 @@ def test_common_divisors_are_taken_apart(found: list[int]) -> None:
         assert n == 1
     for i, base in enumerate(bases):
         assert isqrt(base) ** 2 != base
-        assert all(coprime((base, other)) == tuple(sorted((base, other))) for other in bases[:i])
+        assert all(coprime_base((base, other)) == tuple(sorted((base, other))) for other in bases[:i])

@@ -10,8 +10,8 @@ import pytest
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof_composition import replay
-from mirage_formal.claims.equality.exact import Exact
-from mirage_formal.claims.equality.facts import Fact, Sign, together
+from mirage_formal.claims.equality.exact import ExactDomain
+from mirage_formal.claims.equality.facts import Sign, TensorFacts, combine_facts
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph
@@ -32,9 +32,9 @@ def drawn(count: int) -> list[KernelGraph]:
 
 
 def test_both_sides_know_the_same() -> None:
-    seen: Counter[Fact] = Counter()
+    seen: Counter[TensorFacts] = Counter()
     for graph in drawn(number(150, 1000)):
-        domain = Exact()
+        domain = ExactDomain()
         inputs = domain.inputs([source.tensor.shape for source in graph.inputs])
         mine = domain.outputs(0, graph, inputs)
         theirs = Elaboration(terms := Terms(), graph, "program").outputs
@@ -47,8 +47,12 @@ def test_both_sides_know_the_same() -> None:
 
 
 def test_tensors_side_by_side_have_what_all_have() -> None:
-    assert together([Fact(True, Sign.POSITIVE), Fact(True, Sign.NONNEGATIVE)]) == Fact(True, Sign.NONNEGATIVE)
-    assert together([Fact(True, Sign.POSITIVE), Fact(False, Sign.UNKNOWN)]) == Fact(False, Sign.UNKNOWN)
+    assert combine_facts([TensorFacts(True, Sign.POSITIVE), TensorFacts(True, Sign.NONNEGATIVE)]) == TensorFacts(
+        True, Sign.NONNEGATIVE
+    )
+    assert combine_facts([TensorFacts(True, Sign.POSITIVE), TensorFacts(False, Sign.UNKNOWN)]) == TensorFacts(
+        False, Sign.UNKNOWN
+    )
 
 
 @pytest.mark.parametrize(("eps", "equal"), [(0.01, True), (None, False)])

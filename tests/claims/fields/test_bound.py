@@ -13,11 +13,18 @@ import pytest
 import sympy
 from numpy.typing import NDArray
 
-from mirage_formal.claims.identity_testing.bound import ONE, Growth, OutsideTheorem, Sums, error_bound, growth
+from mirage_formal.claims.identity_testing.bound import (
+    ONE,
+    ExponentialSum,
+    OutsideTheorem,
+    QuotientBounds,
+    bound_growth,
+    error_bound,
+)
 from mirage_formal.claims.identity_testing.primes import field_pair
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.semantics.straight_line_trace import NotLax, needs, record
+from mirage_formal.semantics.straight_line_trace import NotLax, needed_parts, record_tape
 from tests.kit.graphs import reference_interpreter
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import random_graph
@@ -75,11 +82,11 @@ def _symbols(graph: KernelGraph) -> list[NDArray[Any]]:
     ]
 
 
-def _growth(graph: KernelGraph) -> Growth | OutsideTheorem:
-    tape = record(graph)
-    wanted = needs(tape)
+def _growth(graph: KernelGraph) -> QuotientBounds | OutsideTheorem:
+    tape = record_tape(graph)
+    wanted = needed_parts(tape)
     assert not isinstance(wanted, NotLax)
-    return growth(tape, wanted)
+    return bound_growth(tape, wanted)
 
 
 def _degree(e: Any, symbols: list[Any]) -> int:
@@ -100,7 +107,7 @@ def test_degrees_are_upper_bounds(seed: int) -> None:
     above, below = sympy.fraction(sympy.cancel(sympy.together(element)))
     symbols = sorted(element.free_symbols, key=str)
     bound = _growth(graph)
-    assert isinstance(bound, Growth)
+    assert isinstance(bound, QuotientBounds)
     assert bound.above.degree >= _degree(above, symbols)
     assert bound.below.degree >= _degree(below, symbols)
     assert bound.above.exponent == bound.below.exponent == 0
@@ -129,24 +136,24 @@ def test_exponentials_are_upper_bounds(graph: KernelGraph) -> None:
     element = reference_interpreter.evaluate(graph, _symbols(graph), _Symbolic())[0].ravel()[0]
     above, below = sympy.fraction(sympy.together(element))
     bound = _growth(graph)
-    assert isinstance(bound, Growth)
+    assert isinstance(bound, QuotientBounds)
     assert bound.above.terms >= _terms(above)
     assert bound.below.terms >= _terms(below)
     assert max(bound.above.exponent, bound.below.exponent) >= 1
 
 
 def test_exact_numbers() -> None:
-    assert _growth(w.lora()) == Growth(Sums(1, 3, 0), ONE)
-    assert _growth(w.lora_fused()) == Growth(Sums(1, 3, 0), ONE)
+    assert _growth(w.lora()) == QuotientBounds(ExponentialSum(1, 3, 0), ONE)
+    assert _growth(w.lora_fused()) == QuotientBounds(ExponentialSum(1, 3, 0), ONE)
     # silu(a) b = a b / (1 + exp(-a)): one polynomial of degree 4 over two terms, exponents of degree 2.
-    assert _growth(w.gated_mlp()) == Growth(Sums(1, 4, 0), Sums(2, 0, 2))
-    assert _growth(w.attention_split(b=1, m=2, d=2, n=64, e=2, split=4, loop=4)) == Growth(
-        Sums(64, 1, 2), Sums(64, 0, 2)
+    assert _growth(w.gated_mlp()) == QuotientBounds(ExponentialSum(1, 4, 0), ExponentialSum(2, 0, 2))
+    assert _growth(w.attention_split(b=1, m=2, d=2, n=64, e=2, split=4, loop=4)) == QuotientBounds(
+        ExponentialSum(64, 1, 2), ExponentialSum(64, 0, 2)
     )
     mean = KernelGraph(
         (w.tensor("a", 2, 8), w.tensor("b", 2, 8)), (w.op(OpKind.DIV, 0, 1), w.op(OpKind.SUM, 2, dim=1)), (3,)
     )
-    assert _growth(mean) == Growth(Sums(1, 8, 0), Sums(1, 8, 0))
+    assert _growth(mean) == QuotientBounds(ExponentialSum(1, 8, 0), ExponentialSum(1, 8, 0))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +168,7 @@ def test_what_is_outside_the_theorem(op: Op, reason: str) -> None:
     found = _growth(KernelGraph((w.tensor("a", 2, 8),), (op,), (1,)))
     assert isinstance(found, OutsideTheorem)
     assert reason in found.reason
-    bound = error_bound(found, Growth(ONE, ONE), PAIR, 1)
+    bound = error_bound(found, QuotientBounds(ONE, ONE), PAIR, 1)
     assert bound.log2 is None
     assert reason in bound.reason
 
@@ -176,7 +183,7 @@ def test_an_exponent_with_a_division_is_outside() -> None:
 @pytest.mark.parametrize(("terms", "probability"), [(1, 5.5e-3), (2, 0.27), (8, 0.93)])
 def test_the_theorem(terms: int, probability: float) -> None:
     """Degree 10 and k = 2, 4, 16 exponentials at q about 2^30, as tabulated."""
-    side = Growth(Sums(terms, 10, 1), ONE)
+    side = QuotientBounds(ExponentialSum(terms, 10, 1), ONE)
     one = error_bound(side, side, PAIR, 1)
     assert one.log2 is not None
     assert 2**one.log2 == pytest.approx(probability, rel=0.02)
@@ -184,21 +191,21 @@ def test_the_theorem(terms: int, probability: float) -> None:
 
 
 def test_vacuous_bounds_say_so() -> None:
-    side = Growth(Sums(64, 3, 2), Sums(64, 0, 2))
+    side = QuotientBounds(ExponentialSum(64, 3, 2), ExponentialSum(64, 0, 2))
     bound = error_bound(side, side, PAIR, 5)
     assert bound.log2 is None
     assert bound.reason == "vacuous: k = 8192 exponentials, degree 3"
-    huge = Growth(Sums(1, PAIR.p, 0), ONE)
+    huge = QuotientBounds(ExponentialSum(1, PAIR.p, 0), ONE)
     assert "vacuous" in error_bound(huge, ONE_OVER_ONE, PAIR, 1).reason
 
 
-ONE_OVER_ONE = Growth(ONE, ONE)
+ONE_OVER_ONE = QuotientBounds(ONE, ONE)
 
 
 def test_schwartz_zippel() -> None:
-    cubic = Growth(Sums(1, 3, 0), ONE)
+    cubic = QuotientBounds(ExponentialSum(1, 3, 0), ONE)
     assert error_bound(cubic, cubic, PAIR, 2).log2 == pytest.approx(2 * log2(3 / PAIR.p))
-    over = Growth(Sums(1, 3, 0), Sums(1, 2, 0))
+    over = QuotientBounds(ExponentialSum(1, 3, 0), ExponentialSum(1, 2, 0))
     assert error_bound(over, cubic, PAIR, 1).log2 == pytest.approx(log2(5 / (PAIR.p - 2)))
 
 
@@ -207,7 +214,7 @@ def test_the_bound_holds_where_it_can_be_counted() -> None:
     pair = field_pair(16)
     x = np.arange(pair.p, dtype=np.uint64)
     agree = int(((x * x % pair.p * x) % pair.p == x).sum())
-    cube, line = Growth(Sums(1, 3, 0), ONE), Growth(Sums(1, 1, 0), ONE)
+    cube, line = QuotientBounds(ExponentialSum(1, 3, 0), ONE), QuotientBounds(ExponentialSum(1, 1, 0), ONE)
     bound = error_bound(cube, line, pair, 1).log2
     assert bound is not None
     assert agree / pair.p == pytest.approx(2**bound)
@@ -215,4 +222,4 @@ def test_the_bound_holds_where_it_can_be_counted() -> None:
 
 def test_scale_and_offset_do_not_change_exponentials() -> None:
     ops = (w.op(OpKind.SCALE, 0, factor=Fraction(-1)), w.op(OpKind.EXP, 1))
-    assert _growth(KernelGraph((w.tensor("a", 2),), ops, (2,))) == Growth(Sums(1, 0, 1), ONE)
+    assert _growth(KernelGraph((w.tensor("a", 2),), ops, (2,))) == QuotientBounds(ExponentialSum(1, 0, 1), ONE)

@@ -13,9 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from mirage_formal.claims.identity_testing import confirmation
-from mirage_formal.claims.identity_testing.cone_of_influence import cone
+from mirage_formal.claims.identity_testing.cone_of_influence import trace_cone
 from mirage_formal.claims.identity_testing.draw import field_point
-from mirage_formal.claims.identity_testing.field import Undefined, Unrepresentable, run
+from mirage_formal.claims.identity_testing.field import Undefined, Unrepresentable, run_tape
 from mirage_formal.claims.identity_testing.modular import Modulus, Powers
 from mirage_formal.claims.identity_testing.prime_table import GALOIS, PAIRS
 from mirage_formal.claims.identity_testing.primes import (
@@ -32,7 +32,7 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.batched_matmul import FREE_COPY
-from mirage_formal.semantics.straight_line_trace import Needs, NotLax, Part, Tape, Unary, needs, record
+from mirage_formal.semantics.straight_line_trace import Needs, NotLax, Part, Tape, Unary, needed_parts, record_tape
 from tests.kit.graphs import reference_interpreter
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
@@ -288,13 +288,13 @@ def _compare(seed: int) -> str:
     arithmetic = Exact(POINT.pair.p, POINT.pair.q, POINT.omega, POINT.keys)
     exact = [arithmetic.array(residues[i, Part.P], residues[i, Part.Q]) for i in range(len(graph.inputs))]
     (want,) = reference_interpreter.evaluate(graph, exact, arithmetic)
-    tape = record(graph)
-    wanted = needs(tape)
+    tape = record_tape(graph)
+    wanted = needed_parts(tape)
     lost = any(value.p is None for value in want.ravel())
     if isinstance(wanted, NotLax):
         assert lost
         return "not LAX"
-    got = run(tape, wanted, POINT, lambda index, part: residues[index, part])
+    got = run_tape(tape, wanted, POINT, lambda index, part: residues[index, part])
     if isinstance(got, Undefined):
         assert lost
         return "undefined"
@@ -326,32 +326,32 @@ def test_random_programs_reach_both_outcomes() -> None:
 )
 def test_a_second_exponential_on_a_path_is_not_lax(ops: tuple[Op, ...]) -> None:
     graph = KernelGraph((w.tensor("a", 2, 3),), ops, (len(ops),))
-    wanted = needs(record(graph))
+    wanted = needed_parts(record_tape(graph))
     assert isinstance(wanted, NotLax)
     assert "second exponential" in wanted.reason
 
 
 def _needed(tape: Tape) -> Needs:
-    wanted = needs(tape)
+    wanted = needed_parts(tape)
     assert not isinstance(wanted, NotLax)
     return wanted
 
 
 def test_only_needed_parts_are_needed() -> None:
     """Scores of attention are needed in Z_q only, values in Z_p only, the gate of a gated MLP in both."""
-    wanted = _needed(record(w.attention(b=1, m=2, d=3, n=4, e=2)))
+    wanted = _needed(record_tape(w.attention(b=1, m=2, d=3, n=4, e=2)))
     assert [wanted[i] for i in range(3)] == [(Part.Q,), (Part.Q,), (Part.P,)]
-    wanted = _needed(record(w.gated_mlp(b=2, k=3, n=4)))
+    wanted = _needed(record_tape(w.gated_mlp(b=2, k=3, n=4)))
     assert [wanted[i] for i in range(3)] == [(Part.P, Part.Q), (Part.P, Part.Q), (Part.P,)]
     # An exponential that no output depends on does not count.
     unused = KernelGraph((w.tensor("a", 2),), (w.op(OpKind.EXP, 0), w.op(OpKind.EXP, 1), w.op(OpKind.SQUARE, 0)), (3,))
-    assert [parts for parts in _needed(record(unused))] == [(Part.P,), (), (), (Part.P,)]
+    assert [parts for parts in _needed(record_tape(unused))] == [(Part.P,), (), (), (Part.P,)]
 
 
 def test_constants_that_vanish_are_reported() -> None:
     graph = KernelGraph((w.tensor("a", 4),), (w.op(OpKind.SCALE, 0, factor=Fraction(1, POINT.pair.p)),), (1,))
-    tape = record(graph)
-    out = run(tape, _needed(tape), POINT, lambda index, part: np.ones(4, dtype=np.uint64))
+    tape = record_tape(graph)
+    out = run_tape(tape, _needed(tape), POINT, lambda index, part: np.ones(4, dtype=np.uint64))
     assert isinstance(out, Unrepresentable)
     assert f"1/{POINT.pair.p}" in out.reason
 
@@ -364,14 +364,14 @@ def test_nothing_outside_a_cone_has_influence(seed: int) -> None:
     """Change input elements outside the cone of some output elements: those outputs stay."""
     rng = random.Random(seed)
     graph = random_graph(rng, LINEAR | {OpKind.EXP}, kernels=rng.randint(1, 2))
-    tape = record(graph)
-    wanted = needs(tape)
+    tape = record_tape(graph)
+    wanted = needed_parts(tape)
     if isinstance(wanted, NotLax):
         return
     numbers = np.random.default_rng(seed)
     (output,) = tape.outputs
     mask = numbers.random(tape.steps[output].shape) < 0.2
-    found = cone(tape, wanted, [(output, Part.P, mask)])
+    found = trace_cone(tape, wanted, [(output, Part.P, mask)])
 
     def residues(part: Part, m: int) -> dict[tuple[int, Part], NDArray[Any]]:
         return {
@@ -382,8 +382,8 @@ def test_nothing_outside_a_cone_has_influence(seed: int) -> None:
     first = residues(Part.P, POINT.pair.p) | residues(Part.Q, POINT.pair.q)
     other = residues(Part.P, POINT.pair.p) | residues(Part.Q, POINT.pair.q)
     mixed = {key: np.where(found.get(key, False), value, other[key]) for key, value in first.items()}
-    before = run(tape, wanted, POINT, lambda index, part: first[index, part])
-    after = run(tape, wanted, POINT, lambda index, part: mixed[index, part])
+    before = run_tape(tape, wanted, POINT, lambda index, part: first[index, part])
+    after = run_tape(tape, wanted, POINT, lambda index, part: mixed[index, part])
     assert isinstance(before, tuple)
     assert isinstance(after, tuple)
     assert (before[0][mask] == after[0][mask]).all()
@@ -391,22 +391,22 @@ def test_nothing_outside_a_cone_has_influence(seed: int) -> None:
 
 def test_a_cone_is_no_larger_than_it_must_be() -> None:
     """One row of a norm depends on one row of X; one score on a row of Q and a column of K, in Z_q only."""
-    tape = record(w.rmsnorm_fused(b=4, k=12, n=6, grid=3, loop=2))
+    tape = record_tape(w.rmsnorm_fused(b=4, k=12, n=6, grid=3, loop=2))
     wanted = _needed(tape)
     rows = next(step for step in tape.steps if getattr(step, "kind", None) is OpKind.SQRT)
     assert isinstance(rows, Unary)
     mask = np.zeros(rows.shape, dtype=bool)
     mask.reshape(4)[2] = True
-    found = cone(tape, wanted, [(rows.a, Part.P, mask)])
+    found = trace_cone(tape, wanted, [(rows.a, Part.P, mask)])
     assert list(found) == [(0, Part.P)]
     assert np.flatnonzero(found[0, Part.P].all(axis=1)).tolist() == [2]
     assert found[0, Part.P].sum() == 12
-    tape = record(w.attention_one(b=1, m=4, d=3, n=8, e=3, rows=2, loop=4))
+    tape = record_tape(w.attention_one(b=1, m=4, d=3, n=8, e=3, rows=2, loop=4))
     wanted = _needed(tape)
     number = next(i for i, step in enumerate(tape.steps) if getattr(step, "kind", None) is OpKind.EXP)
     mask = np.zeros(tape.steps[number].shape, dtype=bool)
     mask[0, 1, 0, 3, 0, 1, 0] = True  # Row block 1, iteration 3: query 3, key 6.
-    found = cone(tape, wanted, [(number, Part.P, mask)])
+    found = trace_cone(tape, wanted, [(number, Part.P, mask)])
     assert set(found) == {(0, Part.Q), (1, Part.Q)}
     assert np.argwhere(found[0, Part.Q]).tolist() == [[0, 3, i] for i in range(3)]
     assert np.argwhere(found[1, Part.Q]).tolist() == [[0, i, 6] for i in range(3)]

@@ -12,7 +12,7 @@ import pytest
 from mirage_formal import Graph, Tensor
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.claims.identity_testing.draw import field_point
-from mirage_formal.claims.identity_testing.field import run
+from mirage_formal.claims.identity_testing.field import run_tape
 from mirage_formal.claims.identity_testing.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.claims.identity_testing.primes import field_pair
 from mirage_formal.errors import FormatError, GraphError
@@ -20,7 +20,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Different, Probable, Unknown
 from mirage_formal.records.fingerprint import FingerprintRecord
-from mirage_formal.semantics.straight_line_trace import NotLax, Part, needs, record
+from mirage_formal.semantics.straight_line_trace import NotLax, Part, needed_parts, record_tape
 from tests.kit.proofs.claims import Mask, Pair, pair, program
 
 SETTINGS = FingerprintSettings(seed=9, rounds=2)
@@ -151,11 +151,11 @@ def test_what_is_not_equal_differs(name: str) -> None:
 
 def outputs(graph: KernelGraph, *values: object) -> np.ndarray:
     """The first output at a point, of inputs that are these numbers in both fields."""
-    tape = record(graph)
-    wanted = needs(tape)
+    tape = record_tape(graph)
+    wanted = needed_parts(tape)
     assert not isinstance(wanted, NotLax)
     arrays = [np.array(value, dtype=np.uint64) for value in values]
-    found = run(tape, wanted, POINT, lambda index, part: arrays[index])
+    found = run_tape(tape, wanted, POINT, lambda index, part: arrays[index])
     assert isinstance(found, tuple)
     return found[0]
 
@@ -181,10 +181,12 @@ def test_comparisons_are_bits_of_which_half_are_ones() -> None:
 def test_an_exponential_within_a_comparison_is_none_in_the_exponent() -> None:
     """A comparison reads values, which are there behind exponentials; a selection between exponentials does not."""
     made = program(NUMBERS, lambda g, x, y: exponent(g, g.lt(g.exp(x), y), y))
-    wanted = needs(record(made))
+    wanted = needed_parts(record_tape(made))
     assert not isinstance(wanted, NotLax)
     assert wanted[:2] == ((Part.Q,), (Part.P, Part.Q))
-    assert isinstance(needs(record(program(NUMBERS, lambda g, x, y: exponent(g, g.lt(x, y), g.exp(y))))), NotLax)
+    assert isinstance(
+        needed_parts(record_tape(program(NUMBERS, lambda g, x, y: exponent(g, g.lt(x, y), g.exp(y))))), NotLax
+    )
 
 
 def test_masks_are_drawn_once_and_anew_where_a_divisor_is_zero() -> None:

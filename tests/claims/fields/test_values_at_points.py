@@ -12,9 +12,9 @@ import pytest
 
 from mirage_formal.claims.identity_testing import modular
 from mirage_formal.claims.identity_testing.draw import field_point
-from mirage_formal.claims.identity_testing.field import Inputs, Outcome, Undefined, run
+from mirage_formal.claims.identity_testing.field import Inputs, Outcome, Undefined, run_tape
 from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.claims.identity_testing.modular import BLOCK, Modulus, Residues, words
+from mirage_formal.claims.identity_testing.modular import BLOCK, Modulus, Residues, as_words
 from mirage_formal.claims.identity_testing.point import Point
 from mirage_formal.claims.identity_testing.primes import field_pair
 from mirage_formal.claims.identity_testing.value_cache import KEPT_BYTES, Kept
@@ -22,7 +22,7 @@ from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Different, Probable
-from mirage_formal.semantics.straight_line_trace import NotLax, Part, needs, record
+from mirage_formal.semantics.straight_line_trace import NotLax, Part, needed_parts, record_tape
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 
@@ -43,9 +43,9 @@ def read(graph: KernelGraph) -> Inputs:
 
 
 def evaluated(graph: KernelGraph, inputs: Inputs, kept: Kept | None) -> Outcome | NotLax:
-    tape = record(graph)
-    wanted = needs(tape)
-    return wanted if isinstance(wanted, NotLax) else run(tape, wanted, PLACE, inputs, kept)
+    tape = record_tape(graph)
+    wanted = needed_parts(tape)
+    return wanted if isinstance(wanted, NotLax) else run_tape(tape, wanted, PLACE, inputs, kept)
 
 
 def same(one: Outcome | NotLax, other: Outcome | NotLax) -> bool:
@@ -162,8 +162,8 @@ def test_numbers_of_steps_do_not_matter() -> None:
     second = program(X, w.op(K.SQUARE, 0), w.op(K.MATMUL, 0, 1), w.op(K.SUM, 3, dim=1))
     kept = Kept()
     evaluated(first, read(first), kept)
-    tape = record(second)
-    wanted = needs(tape)
+    tape = record_tape(second)
+    wanted = needed_parts(tape)
     assert not isinstance(wanted, NotLax)
     known, todo = kept.begin(tape, wanted)
     assert list(known) == [(tape.outputs[0], Part.P)]
@@ -179,13 +179,13 @@ def test_blocks_are_the_whole(shape: Shape) -> None:
     b = rng.integers(0, PAIR.p, shape[::-1], dtype=np.uint64).transpose()
     narrow = rng.integers(0, PAIR.p, (*shape[:-1], 1), dtype=np.uint64).astype(np.float64)
     for other in (b, narrow, narrow.reshape(-1)[0].reshape((1,) * len(shape))):
-        assert np.array_equal(field.multiply(a, other), words(a) * words(other) % np.uint64(PAIR.p))
+        assert np.array_equal(field.multiply(a, other), as_words(a) * as_words(other) % np.uint64(PAIR.p))
         assert np.array_equal(
-            field.subtract(a, other), (words(a) + np.uint64(PAIR.p) - words(other)) % np.uint64(PAIR.p)
+            field.subtract(a, other), (as_words(a) + np.uint64(PAIR.p) - as_words(other)) % np.uint64(PAIR.p)
         )
     assert np.array_equal(field.scale(a, 7), a * np.uint64(7) % np.uint64(PAIR.p))
     assert np.array_equal(field.offset(b, 9), (b + np.uint64(9)) % np.uint64(PAIR.p))
     sizes: list[int] = []
-    modular.in_blocks(lambda x: sizes.append(x.size) or words(x).copy(), a)  # type: ignore[func-returns-value]
+    modular.apply_in_blocks(lambda x: sizes.append(x.size) or as_words(x).copy(), a)  # type: ignore[func-returns-value]
     assert sum(sizes) == a.size
     assert max(sizes) <= BLOCK

@@ -11,7 +11,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from mirage_formal.claims.numerics.numerics import Inputs, Runner, check, draw_all, exact, lost, where_computed
+from mirage_formal.claims.numerics.numerics import (
+    Inputs,
+    Runner,
+    check,
+    computed_answer,
+    draw_all,
+    exact_outputs,
+    lost_elements,
+)
 from mirage_formal.claims.numerics.rounding import quantize
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -61,7 +69,7 @@ def test_what_is_not_lost_still_has_to_be_right() -> None:
     graph = _two_products()
     record = check(graph, graph, "", _times(1.5, graph), device="x")
     assert [scale.answer for scale in record.scales] == ["outside"] * 3
-    assert where_computed(record) == "outside"
+    assert computed_answer(record) == "outside"
 
 
 def test_nothing_is_lost_where_only_the_kernel_overflows() -> None:
@@ -71,7 +79,7 @@ def test_nothing_is_lost_where_only_the_kernel_overflows() -> None:
     ops = (ops[0], replace(ops[1], operands=(0, 3)), replace(ops[2], operands=(4, 2)))
     other = KernelGraph(graph.inputs, ops, (5,))
     arrays = draw_all(other, 0, 8.0)
-    assert not lost(other, arrays)[0].any()
+    assert not lost_elements(other, arrays)[0].any()
     record = check(other, other, "", _times(1.0, graph), device="x", inputs=Inputs(scales=(8.0,)))
     assert record.answer == "outside"
 
@@ -82,9 +90,9 @@ def test_nothing_is_said_where_everything_is_lost() -> None:
     many = check(graph, graph, "", _times(1.0, graph), device="x", inputs=Inputs(scales=(1.0, 512.0)))
     assert [scale.answer for scale in many.scales] == ["within", "undecided"]
     assert many.answer == "undecided"
-    assert where_computed(many) == "within"
+    assert computed_answer(many) == "within"
     only = check(graph, graph, "", _times(1.0, graph), device="x", inputs=Inputs(scales=(512.0,)))
-    assert where_computed(only) == "undecided"
+    assert computed_answer(only) == "undecided"
 
 
 @pytest.mark.parametrize("kind", [K.EXP, K.SQUARE])
@@ -93,7 +101,7 @@ def test_exponentials_that_are_divided_by_their_sum_are_not_lost(kind: K) -> Non
     ops = (Op(kind, (0,), Attrs()), Op(K.SUM, (1,), Attrs(dim=1)), Op(K.DIV, (1, 2), Attrs()))
     graph = KernelGraph((_typed((8, 64), "X"),), ops, (3,))
     arrays = draw_all(graph, 0, 100.0)
-    gone = lost(graph, arrays)[0]
+    gone = lost_elements(graph, arrays)[0]
     assert gone.any() == (kind is K.SQUARE)
 
 
@@ -103,7 +111,7 @@ def test_what_follows_a_quotient_of_exponentials_can_be_lost_again() -> None:
         *(Op(K.SCALE, (3,), Attrs(factor=Fraction(10**6))), Op(K.SCALE, (4,), Attrs(factor=Fraction(1, 10**6)))),
     )
     graph = KernelGraph((_typed((2, 4), "X"),), ops, (5,))
-    assert lost(graph, draw_all(graph, 0, 1.0))[0].any()
+    assert lost_elements(graph, draw_all(graph, 0, 1.0))[0].any()
 
 
 def _product_and(kind: K, factor: float) -> tuple[KernelGraph, Runner]:
@@ -128,7 +136,7 @@ def test_what_has_no_exact_value_is_not_lost(factor: float) -> None:
     record = check(graph, graph, "", run, device="x", inputs=Inputs(scales=(8.0,)))
     first, second = record.scales[0].outputs
     assert (first.answer, second.answer, second.lost) == ("within", "undecided", 0)
-    assert where_computed(record) == "undecided"
+    assert computed_answer(record) == "undecided"
 
 
 def test_an_output_that_nobody_knows_is_not_covered_by_one_that_is_lost() -> None:
@@ -137,7 +145,7 @@ def test_an_output_that_nobody_knows_is_not_covered_by_one_that_is_lost() -> Non
     record = check(graph, graph, "", run, device="x", inputs=Inputs(scales=(1.0, 512.0)))
     assert [o.lost == o.elements for o in record.scales[1].outputs] == [True, False]
     within = _with_scale_within(record, 0)
-    assert (within.scales[0].answer, where_computed(within)) == ("within", "undecided")
+    assert (within.scales[0].answer, computed_answer(within)) == ("within", "undecided")
 
 
 def _with_scale_within(record: NumericsRecord, scale: int) -> NumericsRecord:
@@ -181,10 +189,10 @@ def test_exponentials_that_nothing_divides_are_lost() -> None:
     outputs = [scale.outputs[0] for scale in record.scales]
     assert [one.answer for one in outputs] == ["within", "undecided", "undecided"]
     assert [one.lost == one.elements for one in outputs] == [False, True, True]
-    assert not np.isfinite(exact(graph, draw_all(graph, 0, 8.0))[0]).any()
-    assert where_computed(record) == "within"
+    assert not np.isfinite(exact_outputs(graph, draw_all(graph, 0, 8.0))[0]).any()
+    assert computed_answer(record) == "within"
     wrong = check(graph, graph, "", _as_stored(1.5), device="x")
-    assert where_computed(wrong) == "outside"
+    assert computed_answer(wrong) == "outside"
 
 
 def test_rows_whose_exponentials_are_held_still_have_to_be_right() -> None:
@@ -194,7 +202,7 @@ def test_rows_whose_exponentials_are_held_still_have_to_be_right() -> None:
     (one,) = record.scales[0].outputs
     assert one.answer == "within"
     assert 0 < one.lost < one.elements
-    assert where_computed(check(graph, graph, "", _as_stored(1.5), device="x", inputs=inputs)) == "outside"
+    assert computed_answer(check(graph, graph, "", _as_stored(1.5), device="x", inputs=inputs)) == "outside"
 
 
 @pytest.mark.parametrize("kind", [K.LOG, K.SQUARE])
@@ -202,7 +210,7 @@ def test_sums_of_exponentials_are_not_lost_for_their_logarithm(kind: K) -> None:
     """A kernel can keep log(sum exp) in range by a maximum, and no other function of the sum."""
     ops = (Op(K.EXP, (0,), Attrs()), Op(K.SUM, (1,), Attrs(dim=1)), Op(kind, (2,), Attrs()))
     graph = KernelGraph((_typed((8, 64), "X"),), ops, (3,))
-    assert lost(graph, draw_all(graph, 0, 30.0))[0].any() == (kind is K.SQUARE)
+    assert lost_elements(graph, draw_all(graph, 0, 30.0))[0].any() == (kind is K.SQUARE)
 
 
 def test_what_shares_a_sum_of_exponentials_is_lost_by_itself() -> None:
@@ -212,7 +220,7 @@ def test_what_shares_a_sum_of_exponentials_is_lost_by_itself() -> None:
         *(Op(K.DIV, (1, 2), Attrs()), Op(K.MUL, (0, 2), Attrs())),
     )
     graph = KernelGraph((_typed((8, 64), "X"),), ops, (3, 4))
-    divided, multiplied = lost(graph, draw_all(graph, 0, 30.0))
+    divided, multiplied = lost_elements(graph, draw_all(graph, 0, 30.0))
     assert not divided.any()
     assert multiplied.any()
 
@@ -227,9 +235,9 @@ def test_a_pole_is_no_value_however_much_is_lost() -> None:
     graph = KernelGraph(inputs, ops, (7,))
     arrays = draw_all(graph, 0, 1.0)
     arrays[3][:] = 0.0
-    assert not lost(graph, arrays)[0].any()
+    assert not lost_elements(graph, arrays)[0].any()
     arrays[3][:] = 1.0
-    assert lost(graph, arrays)[0].any()
+    assert lost_elements(graph, arrays)[0].any()
 
 
 def test_what_the_programs_own_operators_compute_is_not_lost_though_a_tensor_on_the_way_is_infinite() -> None:
@@ -239,8 +247,8 @@ def test_what_the_programs_own_operators_compute_is_not_lost_though_a_tensor_on_
         *(Op(K.SUM, (2,), Attrs(dim=1)), Op(K.SQRT, (3,), Attrs()), Op(K.DIV, (1, 4), Attrs())),
     )
     graph = KernelGraph((_typed((8, 64), "X"),), ops, (5, 3))
-    quotient, total = lost(graph, draw_all(graph, 0, 1.0))
+    quotient, total = lost_elements(graph, draw_all(graph, 0, 1.0))
     assert not quotient.any()
     assert not total.any()  # an output that is too large has to be infinite, which ``compare`` sees to
     other = replace(graph, ops=(*ops, Op(K.SUB, (3, 3), Attrs())), outputs=(6,))
-    assert lost(other, draw_all(graph, 0, 1.0))[0].all()
+    assert lost_elements(other, draw_all(graph, 0, 1.0))[0].all()

@@ -15,9 +15,9 @@ from mirage_formal.claims.numerics.numerics import (
     Runner,
     check,
     compare,
-    draw,
     draw_all,
-    expected,
+    draw_input,
+    expected_results,
 )
 from mirage_formal.claims.numerics.rounding import quantize, quantum, unit_roundoff
 from mirage_formal.device.emulate import run as emulate
@@ -88,14 +88,14 @@ def test_rounding_to_bfloat16() -> None:
 
 def test_inputs_are_seeded_normal_and_held_by_their_type() -> None:
     item = Input("X", DTensor((64, 1000), DType.FLOAT16), (1000, 1))
-    x = draw(item, 0, 3, 8.0)
+    x = draw_input(item, 0, 3, 8.0)
     assert np.array_equal(x, x.astype(np.float16).astype(np.float64))
-    assert np.array_equal(x, draw(item, 0, 3, 8.0))
+    assert np.array_equal(x, draw_input(item, 0, 3, 8.0))
     assert abs(x.mean()) < 0.1
     assert 7.9 < x.std() < 8.1
     assert abs((x**4).mean() / x.var() ** 2 - 2.7) < 0.1  # of four uniform summands: 3 - 1.2 / 4
-    assert not np.array_equal(x, draw(item, 1, 3, 8.0))
-    assert not np.array_equal(x, draw(item, 0, 4, 8.0))
+    assert not np.array_equal(x, draw_input(item, 1, 3, 8.0))
+    assert not np.array_equal(x, draw_input(item, 0, 4, 8.0))
 
 
 # --- exact values ----------------------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ def test_inputs_are_seeded_normal_and_held_by_their_type() -> None:
 def test_exact_values_are_the_reference(name: str) -> None:
     program, candidate = SMALL[name]
     arrays = draw_all(program, 1, 0.3)
-    found = expected(program, candidate, arrays)
+    found = expected_results(program, candidate, arrays)
     for value, want in zip(found.values, reference.run(program, arrays), strict=True):
         np.testing.assert_allclose(value, want, rtol=1e-12, atol=1e-15)
 
@@ -118,7 +118,7 @@ def test_exact_values_where_float64_overflows() -> None:
     assert logits.max() > 710
     weights = np.exp(logits - logits.max(axis=2, keepdims=True))
     want = weights / weights.sum(axis=2, keepdims=True) @ v
-    (value,) = expected(program, candidate, arrays).values
+    (value,) = expected_results(program, candidate, arrays).values
     np.testing.assert_allclose(value, want, rtol=1e-9, atol=1e-12)
 
 
@@ -163,7 +163,7 @@ def test_every_operator_agrees_with_the_reference() -> None:
     )
     graph = KernelGraph(inputs, ops, (20, 30))
     arrays = draw_all(graph, 0, 1.0)
-    found = expected(graph, graph, arrays)
+    found = expected_results(graph, graph, arrays)
     for value, tolerance, wanted in zip(found.values, found.tolerances, reference.run(graph, arrays), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-11)
         assert np.isfinite(tolerance).all()
@@ -205,19 +205,19 @@ def test_selections_comparisons_and_roundings_agree_with_the_reference() -> None
         outputs=(4, 11, 14, 24),
     )
     arrays = draw_all(graph, 0, 1.0)
-    found = expected(graph, graph, arrays)
+    found = expected_results(graph, graph, arrays)
     for value, tolerance, wanted in zip(found.values, found.tolerances, reference.run(graph, arrays), strict=True):
         np.testing.assert_allclose(value, wanted, rtol=1e-11)
         assert (tolerance <= 0.02 * np.abs(value)).all()
 
 
 def test_a_mask_that_is_drawn_has_empty_rows_and_columns() -> None:
-    mask = draw(Input("M", DTensor((2, 16, 20), DType.BOOL), (320, 20, 1)), 0, 0, 8.0)
+    mask = draw_input(Input("M", DTensor((2, 16, 20), DType.BOOL), (320, 20, 1)), 0, 0, 8.0)
     assert set(np.unique(mask)) == {0.0, 1.0}
     assert (mask.any(axis=(0, 2)) == 0).any()
     assert (mask.any(axis=(0, 1)) == 0).any()
     assert 0.2 < mask.mean() < 0.5
-    assert np.array_equal(mask, draw(Input("M", DTensor((2, 16, 20), DType.BOOL), (320, 20, 1)), 0, 0, 0.1))
+    assert np.array_equal(mask, draw_input(Input("M", DTensor((2, 16, 20), DType.BOOL), (320, 20, 1)), 0, 0, 0.1))
 
 
 def test_what_a_selection_discards_has_no_error_and_no_influence() -> None:
@@ -230,9 +230,9 @@ def test_what_a_selection_discards_has_no_error_and_no_influence() -> None:
         outputs=(6,),
     )
     arrays = draw_all(graph, 0, 1.0)
-    plain = expected(graph, graph, arrays)
+    plain = expected_results(graph, graph, arrays)
     for wild in (np.nan, np.inf, 1e4, -1e4):
-        other = expected(graph, graph, [np.where(arrays[2] == 0, wild, arrays[0]), *arrays[1:]])
+        other = expected_results(graph, graph, [np.where(arrays[2] == 0, wild, arrays[0]), *arrays[1:]])
         for one, two in zip((*plain.values, *plain.tolerances), (*other.values, *other.tolerances), strict=True):
             np.testing.assert_allclose(one, two, rtol=1e-12)
     assert (plain.values[0][arrays[2].sum(axis=1) == 0] == 0).all()
@@ -257,7 +257,7 @@ def test_a_comparison_of_what_rounding_decides_may_come_out_either_way(kind: K) 
 
 
 def _of(graph: KernelGraph, arrays: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
-    found = expected(graph, graph, arrays)
+    found = expected_results(graph, graph, arrays)
     return found.values, found.tolerances, found.overflows
 
 
@@ -422,11 +422,11 @@ def test_rounding_of_an_exact_operation_costs_nothing() -> None:
     inputs = tuple(Input(n, DTensor(shape, DType.FLOAT16), (4, 1)) for n in "XY")
     graph = KernelGraph(inputs, (Op(K.MATMUL, (0, 1), Attrs()),), (2,))
     ones = [np.ones(shape), np.ones(shape)]
-    found = expected(graph, graph, ones)
+    found = expected_results(graph, graph, ones)
     assert (found.values[0] == 4.0).all()
     assert found.tolerances[0].max() <= 6.1 * unit_roundoff(DType.FLOAT16) * 4
     bfloat = replace(graph, inputs=tuple(replace(x, tensor=DTensor(shape, DType.BFLOAT16)) for x in inputs))
-    assert expected(bfloat, bfloat, ones).tolerances[0].max() > 5 * found.tolerances[0].max()
+    assert expected_results(bfloat, bfloat, ones).tolerances[0].max() > 5 * found.tolerances[0].max()
 
 
 def test_the_spacing_of_small_values_counts_also_behind_an_exponential() -> None:
@@ -437,7 +437,7 @@ def test_the_spacing_of_small_values_counts_also_behind_an_exponential() -> None
     fused = KernelGraph((x,), (Op(K.SOFTMAX, (0,), Attrs(dim=1)),), (1,))
     values = np.zeros((2, 8))
     values[:, 0] = 18.0
-    found = expected(graph, fused, [values])
+    found = expected_results(graph, fused, [values])
     small = found.values[0][0, 1]
     assert 0 < small < 2.0**-25
     result = found.values[0].astype(np.float16).astype(np.float64)

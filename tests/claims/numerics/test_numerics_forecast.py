@@ -12,8 +12,8 @@ import mirage_formal as mf
 from mirage_formal import Graph, Tensor
 from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.claims.numerics.rounding import LARGEST
-from mirage_formal.claims.numerics.rounding_simulation import MAX_ELEMENTS, foresee, held, simulate
-from mirage_formal.claims.numerics.values import Foreseen
+from mirage_formal.claims.numerics.rounding_simulation import MAX_ELEMENTS, predict_numerics, round_to_type, simulate
+from mirage_formal.claims.numerics.values import PredictedNumerics
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.online_softmax.stabilize import stabilize
@@ -25,16 +25,18 @@ from tests.kit.proofs.claims import program
 @pytest.mark.parametrize("values", [np.linspace(-70000, 70000, 4001), np.geomspace(1e-9, 65535, 4001)])
 def test_elements_are_held_as_numpy_holds_them(values: NDArray[Any]) -> None:
     with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(held(values, DType.FLOAT16), values.astype(np.float16).astype(np.float32))
-        np.testing.assert_array_equal(held(values, DType.FLOAT32), values.astype(np.float32))
+        np.testing.assert_array_equal(
+            round_to_type(values, DType.FLOAT16), values.astype(np.float16).astype(np.float32)
+        )
+        np.testing.assert_array_equal(round_to_type(values, DType.FLOAT32), values.astype(np.float32))
 
 
 def test_bfloat16_keeps_the_range_of_float32() -> None:
     values = np.geomspace(1e-30, 3e38, 999)
     bits = values.astype(np.float32).view(np.uint32)
     nearest = ((bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000).view(np.float32)
-    np.testing.assert_allclose(held(values, DType.BFLOAT16), nearest, rtol=2**-8)
-    assert np.isinf(held(np.array([LARGEST[DType.BFLOAT16] * 1.01]), DType.BFLOAT16)).all()
+    np.testing.assert_allclose(round_to_type(values, DType.BFLOAT16), nearest, rtol=2**-8)
+    assert np.isinf(round_to_type(np.array([LARGEST[DType.BFLOAT16] * 1.01]), DType.BFLOAT16)).all()
 
 
 def test_each_kernel_stores_its_results() -> None:
@@ -63,7 +65,7 @@ def test_a_softmax_without_a_running_maximum_is_outside_and_its_stable_form_is_n
 
     wanted, form = program(inputs, attention), stabilize(graph)
     assert isinstance(form, KernelGraph)
-    found, stable = foresee(wanted, graph), foresee(wanted, form)
+    found, stable = predict_numerics(wanted, graph), predict_numerics(wanted, form)
     assert found is not None
     assert stable is not None
     assert 8.0 in found.outside
@@ -76,7 +78,7 @@ def test_where_the_program_itself_overflows_nobody_is_outside() -> None:
         return e / g.reduction(e, 1)
 
     wanted = program({"X": (16, 64)}, by_hand)
-    found = foresee(wanted, wanted)
+    found = predict_numerics(wanted, wanted)
     assert found is not None
     assert found.outside == ()
 
@@ -86,7 +88,7 @@ def test_what_loses_more_than_the_program_is_outside() -> None:
     inputs = {"X": (16, 64), "Y": (16, 64)}
     plain = program(inputs, lambda g, x, y: g.sub(x, y))
     lossy = program(inputs, lambda g, x, y: g.sub((x + 4000) - 4000, y))
-    found, other = foresee(plain, lossy), foresee(plain, plain)
+    found, other = predict_numerics(plain, lossy), predict_numerics(plain, plain)
     assert found is not None
     assert other is not None
     assert found.outside == (1.0,)
@@ -107,7 +109,7 @@ def test_a_scale_behind_a_product_rounds_less_than_one_before_it() -> None:
 
     wanted = program(inputs, lambda g, q, k: g.exp(g.scale(q @ k, 1 / 3)))
     early, late = (
-        foresee(wanted, program(inputs, lambda g, q, k, early=early: kernel(g, q, k, early=early)))
+        predict_numerics(wanted, program(inputs, lambda g, q, k, early=early: kernel(g, q, k, early=early)))
         for early in (True, False)
     )
     assert early is not None
@@ -117,7 +119,7 @@ def test_a_scale_behind_a_product_rounds_less_than_one_before_it() -> None:
 
 def test_a_large_graph_is_not_executed() -> None:
     large = program({"X": (MAX_ELEMENTS, 2)}, lambda g, x: g.exp(x))
-    assert foresee(large, large) is None
+    assert predict_numerics(large, large) is None
 
 
 def test_of_a_larger_graph_it_is_seen_whether_it_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +132,8 @@ def test_of_a_larger_graph_it_is_seen_whether_it_overflows(monkeypatch: pytest.M
         return e / g.reduction(e, 1)
 
     plain = program(inputs, by_hand)
-    assert foresee(stable, plain) == Foreseen((8.0,), None)
-    assert foresee(stable, stable) == foresee(plain, plain) == Foreseen((), None)
+    assert predict_numerics(stable, plain) == PredictedNumerics((8.0,), None)
+    assert predict_numerics(stable, stable) == predict_numerics(plain, plain) == PredictedNumerics((), None)
 
 
 def test_near_the_largest_number_rounding_makes_nobody_overflow(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,13 +143,13 @@ def test_near_the_largest_number_rounding_makes_nobody_overflow(monkeypatch: pyt
     arrays = draw_all(plain, 0, 8.0)
     (one,), (other,) = simulate(plain, arrays), simulate(fused, arrays)
     assert (np.isfinite(one) != np.isfinite(other)).any()
-    assert foresee(plain, fused) == Foreseen((), None)
+    assert predict_numerics(plain, fused) == PredictedNumerics((), None)
 
 
 def test_errors_beyond_all_numbers_are_not_told() -> None:
     """exp(exp(9 x)) leaves float64, in the program as well."""
     wild = program({"X": (16, 64)}, lambda g, x: g.exp(g.exp(g.scale(x, 9))))
-    found = foresee(wild, wild)
+    found = predict_numerics(wild, wild)
     assert found is not None
     assert found.outside == ()
     assert found.rounding is None or np.isfinite(found.rounding)
@@ -166,7 +168,10 @@ def _norms(*, wide: bool) -> KernelGraph:
 
 
 def test_what_stores_squares_that_the_program_does_not_store_is_outside() -> None:
-    found, other = foresee(_norms(wide=True), _norms(wide=False)), foresee(_norms(wide=True), _norms(wide=True))
+    found, other = (
+        predict_numerics(_norms(wide=True), _norms(wide=False)),
+        predict_numerics(_norms(wide=True), _norms(wide=True)),
+    )
     assert found is not None
     assert other is not None
     assert found.outside == (1.0, 8.0)
@@ -186,6 +191,6 @@ def test_an_element_that_the_program_loses_excuses_no_other() -> None:
     (plain,), (other,) = simulate(wanted, arrays), simulate(early, arrays)
     assert not np.isfinite(plain).all()
     assert (np.isfinite(plain) & ~np.isfinite(other)).any()
-    found = foresee(wanted, early)
+    found = predict_numerics(wanted, early)
     assert found is not None
     assert 1.0 in found.outside

@@ -11,8 +11,8 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal import Graph, Tensor
-from mirage_formal.claims.numerics.bounded_maxima import bounded_maxima
-from mirage_formal.claims.numerics.special_values import Fault, draws, special
+from mirage_formal.claims.numerics.bounded_maxima import bound_maxima
+from mirage_formal.claims.numerics.special_values import Fault, check_special_values, special_draws
 from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernels.online_softmax.stabilize import stabilize
@@ -146,17 +146,17 @@ def test_what_is_the_same_at_special_values_is_not(name: str) -> None:
     wanted, other = RIGHT[name]
     found = at_special_values(masked(wanted), masked(other))
     assert isinstance(found, SpecialRecord), found
-    assert found.draws == len(draws(masked(wanted).inputs)) > 10
+    assert found.draws == len(special_draws(masked(wanted).inputs)) > 10
     assert 0 < found.undefined < found.elements or name == "the division behind the product"
 
 
 def test_an_overflow_that_a_candidate_removes_is_counted_and_no_fault() -> None:
     wanted = masked(lambda g, m, x, v: g.log(g.exp(x)), dtype=mf.float32)
     other = masked(lambda g, m, x, v: g.scale(x, 1), dtype=mf.float32)
-    found = special(wanted, other, wanted)
+    found = check_special_values(wanted, other, wanted)
     assert isinstance(found, SpecialRecord)
     assert found.overflows > 0
-    same = special(wanted, wanted, wanted)
+    same = check_special_values(wanted, wanted, wanted)
     assert isinstance(same, SpecialRecord)
     assert same.overflows == 0
 
@@ -165,7 +165,7 @@ def test_a_candidate_may_overflow_where_the_program_does_in_its_types() -> None:
     """exp(400) is a number in float64 and none in float32."""
     wanted = masked(lambda g, m, x, v: v * g.exp(x) * g.exp(x))
     other = masked(lambda g, m, x, v: v * g.sqrt(g.exp(g.scale(x, 4))))
-    assert isinstance(special(wanted, other, wanted), SpecialRecord)
+    assert isinstance(check_special_values(wanted, other, wanted), SpecialRecord)
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,10 @@ def test_a_candidate_may_not_overflow_alone_in_its_types(dtype: object, name: st
     """Squares of the operands are infinite in float16 or float32, and finite in float64."""
     wanted = masked(lambda g, m, x, v: g.square(x / x), dtype=dtype)
     other = masked(lambda g, m, x, v: g.square(x) / g.square(x), dtype=dtype)
-    found = special(wanted, other, wanted)
+    found = check_special_values(wanted, other, wanted)
     assert isinstance(found, Fault)
     assert (found.draw, found.expected, np.isnan(found.got)) == (name, 1.0, True)
-    assert isinstance(special(other, wanted, other), SpecialRecord)
+    assert isinstance(check_special_values(other, wanted, other), SpecialRecord)
 
 
 @pytest.mark.parametrize("name", ["rmsnorm", "attention_one", "attention_split", "lora", "gated_mlp", "ntrans"])
@@ -208,10 +208,10 @@ def test_a_softmax_needs_its_maximum(case: str) -> None:
 
     wanted, form = program(inputs, attention), stabilize(graph)
     assert isinstance(form, KernelGraph)
-    found = special(wanted, graph, wanted)
+    found = check_special_values(wanted, graph, wanted)
     assert isinstance(found, Fault)
     assert "got nan" in str(found)
-    assert isinstance(special(wanted, form, wanted), SpecialRecord)
+    assert isinstance(check_special_values(wanted, form, wanted), SpecialRecord)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -241,7 +241,7 @@ def test_maxima_under_exponentials_are_numbers_where_all_scores_are_minus_infini
     shapes = [item.tensor.shape for item in form.inputs]
     q, k, v = (np.random.default_rng(0).standard_normal(shape) for shape in shapes)
     q[..., 0], k[..., 0, :64] = 1.0, -np.inf  # the keys of the first of four blocks
-    (plain,), (bounded,) = (reference.run(graph, [q, k, v]) for graph in (form, bounded_maxima(form)))
+    (plain,), (bounded,) = (reference.run(graph, [q, k, v]) for graph in (form, bound_maxima(form)))
     assert np.isnan(plain).all()
     p = np.exp(q @ k[..., 64:] - (q @ k[..., 64:]).max(axis=-1, keepdims=True))
     np.testing.assert_allclose(bounded, (p / p.sum(axis=-1, keepdims=True)) @ v[..., 64:, :], rtol=1e-9)
@@ -256,4 +256,4 @@ def test_a_maximum_that_is_a_result_is_minus_infinity() -> None:
     block.new_output(block.forloop_accum(top), (-1, -1, -1))
     graph.mark_output(graph.customized([x], block)[0])
     given = graph.freeze()
-    assert bounded_maxima(given) == given
+    assert bound_maxima(given) == given

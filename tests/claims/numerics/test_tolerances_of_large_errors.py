@@ -12,7 +12,7 @@ import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.claims.numerics import nonlinear_error
-from mirage_formal.claims.numerics.numerics import Inputs, Runner, check, compare, draw_all, expected
+from mirage_formal.claims.numerics.numerics import Inputs, Runner, check, compare, draw_all, expected_results
 from mirage_formal.claims.numerics.rounding import quantize, unit_roundoff
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -95,7 +95,7 @@ def test_what_a_square_is_not_below_bounds_its_reciprocal() -> None:
     graph = _of_squares(K.RECIPROCAL, Fraction(1))
     arrays = draw_all(graph, 0, 8.0)
     arrays[1][:, 0] = 0.0
-    found = expected(graph, graph, arrays)
+    found = expected_results(graph, graph, arrays)
     assert (found.values[0][:, 0] == 1.0).all()
     assert found.tolerances[0].max() < 1.01
     # Where nothing cancels it is that of the derivative: both ends of the interval are about as far away.
@@ -133,7 +133,8 @@ def test_roundings_of_equal_values_are_not_independent(missing: int, answer: str
     arrays = draw_all(graph, 0, 1e-4)
     value = np.zeros((1, 8))
     assert (
-        compare(run(arrays)[0], value, expected(graph, graph, arrays).tolerances[0], DType.FLOAT16).answer == "outside"
+        compare(run(arrays)[0], value, expected_results(graph, graph, arrays).tolerances[0], DType.FLOAT16).answer
+        == "outside"
     )
 
 

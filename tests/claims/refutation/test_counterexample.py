@@ -11,12 +11,17 @@ import numpy as np
 import pytest
 
 from mirage_formal import Graph, Tensor
-from mirage_formal.claims.counterexamples.refute import CLEAR, arrays_of, confirm, find
+from mirage_formal.claims.counterexamples.refute import (
+    CLEAR,
+    evaluate_counterexample,
+    find_counterexample,
+    input_arrays,
+)
 from mirage_formal.claims.counterexamples.trial_evaluator import WRITTEN_OUT, landmarks
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
 from mirage_formal.semantics import reference
-from mirage_formal.semantics.working_set import footprint
+from mirage_formal.semantics.working_set import working_set_size
 from tests.kit.processes import calls
 from tests.kit.proofs.claims import Claim, load, pair, program
 from tests.kit.sampling import number, share
@@ -25,7 +30,7 @@ SEED = 5
 
 
 def _found(claim: Claim) -> Counterexample | None:
-    return find(*claim.tiny(), seed=SEED)
+    return find_counterexample(*claim.tiny(), seed=SEED)
 
 
 def test_every_wrong_pair_has_a_small_counterexample() -> None:
@@ -46,7 +51,7 @@ def test_the_reference_confirms_every_one_and_no_element_before_differs() -> Non
         left, right = claim.tiny()
         item = _found(claim)
         assert item is not None
-        inputs = arrays_of(left, item)
+        inputs = input_arrays(left, item)
         outputs = list(zip(reference.run(left, inputs), reference.run(right, inputs), strict=True))
         assert all(np.isfinite(a).all() and np.isfinite(b).all() for a, b in outputs), claim.name
         a, b = outputs[item.output]
@@ -57,14 +62,14 @@ def test_the_reference_confirms_every_one_and_no_element_before_differs() -> Non
         assert not flat[: np.ravel_multi_index(item.index, a.shape)].any()
         for a, b in outputs[: item.output]:
             np.testing.assert_allclose(a, b, rtol=CLEAR)
-        value = confirm(left, right, item)
+        value = evaluate_counterexample(left, right, item)
         assert (value.expected, value.got) == (item.expected, item.got)
 
 
 @pytest.mark.slow
 def test_right_pairs_have_none() -> None:
     for claim in share(load("prove"), 3, 0):
-        assert find(*claim.tiny(), seed=SEED, attempts=2) is None, claim.name
+        assert find_counterexample(*claim.tiny(), seed=SEED, attempts=2) is None, claim.name
 
 
 def test_a_search_takes_few_trials() -> None:
@@ -72,7 +77,7 @@ def test_a_search_takes_few_trials() -> None:
     found = []
     for claim in share(load("refute"), 2, 0):
         made = claim.tiny()
-        found.append(calls(partial(find, *made, seed=SEED), 2_000_000))
+        found.append(calls(partial(find_counterexample, *made, seed=SEED), 2_000_000))
     assert statistics.median(found) < 120_000
 
 
@@ -89,7 +94,7 @@ def test_entries_are_minimal() -> None:
         assert item is not None
         for entry in item.entries:
             rest = tuple(other for other in item.entries if other != entry)
-            inputs = arrays_of(left, Counterexample(item.fills, rest, item.output, item.index, 0.0, 0.0))
+            inputs = input_arrays(left, Counterexample(item.fills, rest, item.output, item.index, 0.0, 0.0))
             a, b = reference.run(left, inputs), reference.run(right, inputs)
             pairs = list(zip(a, b, strict=True))
             finite = all(np.isfinite(x).all() and np.isfinite(y).all() for x, y in pairs)
@@ -99,7 +104,7 @@ def test_entries_are_minimal() -> None:
 
 def test_defaults_are_zero_unless_a_norm_needs_more() -> None:
     zero, norm, centred = (
-        find(*pair({"X": (2, 3)}, *sides), seed=SEED)
+        find_counterexample(*pair({"X": (2, 3)}, *sides), seed=SEED)
         for sides in (
             (lambda g, x: g.exp(x), lambda g, x: g.exp(g.scale(x, 2))),
             (lambda g, x: g.rms_norm(x), lambda g, x: g.scale(g.rms_norm(x), 2)),
@@ -124,7 +129,7 @@ def test_rounding_is_no_difference() -> None:
     )
     for left, right in sides:
         for seed in range(5):
-            assert find(*pair({"X": (3, 7)}, left, right), seed=seed) is None
+            assert find_counterexample(*pair({"X": (3, 7)}, left, right), seed=seed) is None
 
 
 @pytest.mark.slow
@@ -136,7 +141,10 @@ def test_what_every_float_type_loses_is_no_difference() -> None:
         return g.sub(g.square(x + c), g.square(g.sub(x, c))) / g.scale(c, 4)
 
     for seed in range(number(6, 20)):
-        assert find(*pair({"X": (3, 7), "Y": (3, 7)}, lambda g, x, y: g.scale(x, 1), candidate), seed=seed) is None
+        assert (
+            find_counterexample(*pair({"X": (3, 7), "Y": (3, 7)}, lambda g, x, y: g.scale(x, 1), candidate), seed=seed)
+            is None
+        )
 
 
 def test_a_difference_of_a_sign_in_a_large_tensor_is_found() -> None:
@@ -146,7 +154,7 @@ def test_a_difference_of_a_sign_in_a_large_tensor_is_found() -> None:
         lambda g, x, y: g.sub(x @ y, g.transpose(x, 0, 1)),
         lambda g, x, y: g.sub(x @ y, x),
     )
-    item = find(*made, seed=SEED)
+    item = find_counterexample(*made, seed=SEED)
     assert item is not None
     assert len(item.entries) <= 2
 
@@ -156,16 +164,16 @@ def test_every_wrong_pair_at_real_extents_has_a_counterexample_that_the_referenc
     """Extents of 4096 and more: what is evaluated are classes of equal elements, and the cone of one element."""
     for claim in share(load("refute"), 3, 0):
         left, right = claim.real()
-        item = find(left, right, seed=SEED)
+        item = find_counterexample(left, right, seed=SEED)
         assert item is not None, claim.name
         assert len(item.entries) <= 12, claim.name
-        value = confirm(left, right, item)
+        value = evaluate_counterexample(left, right, item)
         assert (value.expected, value.got) == (item.expected, item.got), claim.name
 
 
 def test_right_pairs_at_real_extents_have_none() -> None:
     for claim in share(load("prove")[::5], 2, 0):
-        assert find(*claim.real(), seed=SEED, attempts=1) is None, claim.name
+        assert find_counterexample(*claim.real(), seed=SEED, attempts=1) is None, claim.name
 
 
 def test_what_is_found_at_large_extents_is_what_the_whole_evaluation_gives() -> None:
@@ -177,10 +185,10 @@ def test_what_is_found_at_large_extents_is_what_the_whole_evaluation_gives() -> 
         pair({"X": (n, n)}, lambda g, x: g.softmax(x, 0), lambda g, x: g.softmax(x, 1)),
     ]
     for left, right in made:
-        assert footprint(left) > WRITTEN_OUT
-        item = find(left, right, seed=SEED)
+        assert working_set_size(left) > WRITTEN_OUT
+        item = find_counterexample(left, right, seed=SEED)
         assert item is not None
-        inputs = arrays_of(left, item)
+        inputs = input_arrays(left, item)
         a, b = (reference.run(side, inputs)[item.output] for side in (left, right))
         assert item.expected == pytest.approx(a[item.index], rel=1e-12)
         assert item.got == pytest.approx(b[item.index], rel=1e-12)
@@ -204,7 +212,7 @@ def test_it_is_plain_data_that_json_takes() -> None:
 
 def test_one_that_does_not_fit_is_refused() -> None:
     left, right = pair({"X": (2, 3)}, lambda g, x: g.exp(x), lambda g, x: g.square(x))
-    fitting = find(left, right, seed=SEED)
+    fitting = find_counterexample(left, right, seed=SEED)
     assert fitting is not None
     for wrong in (
         Counterexample(fitting.fills, (Entry(0, (2, 0), 1),), 0, (0, 0), 1.0, 0.0),
@@ -216,7 +224,7 @@ def test_one_that_does_not_fit_is_refused() -> None:
         Counterexample((), (), 0, (0, 0), 1.0, 0.0),
     ):
         with pytest.raises(ShapeError):
-            confirm(left, right, wrong)
+            evaluate_counterexample(left, right, wrong)
 
 
 def test_graphs_of_other_shapes_are_refused() -> None:
@@ -224,4 +232,4 @@ def test_graphs_of_other_shapes_are_refused() -> None:
     other = program({"X": (3, 2)}, lambda g, x: g.reduction(x, 1))
     for wrong in (right, other):
         with pytest.raises(ShapeError, match="expected inputs and outputs"):
-            find(left, wrong, seed=SEED)
+            find_counterexample(left, wrong, seed=SEED)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mirage_formal import Graph, Tensor
-from mirage_formal.claims.counterexamples.definedness import NEVER, unmet
-from mirage_formal.claims.counterexamples.refute import arrays_of, confirm, find
-from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, exactly, run_bounded
+from mirage_formal.claims.counterexamples.definedness import NEVER, check_conditions
+from mirage_formal.claims.counterexamples.refute import evaluate_counterexample, find_counterexample, input_arrays
+from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, run_bounded, without_error
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
 from mirage_formal.graph.graph import KernelGraph
@@ -36,11 +36,11 @@ def masked(*size: int) -> dict[str, tuple[int, ...]]:
 
 def refuted(program: KernelGraph, candidate: KernelGraph) -> Counterexample:
     """A counterexample, confirmed by the reference on inputs in which masks are zeros and ones."""
-    found = find(program, candidate, seed=3)
+    found = find_counterexample(program, candidate, seed=3)
     assert found is not None
-    for source, array in zip(program.inputs, arrays_of(program, found), strict=True):
+    for source, array in zip(program.inputs, input_arrays(program, found), strict=True):
         assert source.tensor.dtype is not DType.BOOL or set(np.unique(array)) <= {0, 1}
-    value = confirm(program, candidate, found)
+    value = evaluate_counterexample(program, candidate, found)
     assert (value.expected, value.got) == (found.expected, found.got)
     assert value.expected != value.got
     return found
@@ -173,7 +173,7 @@ RIGHT: dict[str, Callable[..., tuple[KernelGraph, KernelGraph]]] = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_candidates_are_not(name: str, size: tuple[int, int]) -> None:
     """Also where what is compared is equal over the reals and not in float64, where nothing may be concluded."""
-    assert find(*RIGHT[name](*size), seed=3, attempts=3) is None
+    assert find_counterexample(*RIGHT[name](*size), seed=3, attempts=3) is None
 
 
 def test_quotients_differ_at_zero_alone() -> None:
@@ -187,7 +187,7 @@ def test_quotients_differ_at_zero_alone() -> None:
 
 def test_a_comparison_that_rounding_may_have_decided_is_off_by_one() -> None:
     domain = BoundedDomain()
-    x = exactly(np.array([2.0, 2.0, 3.0, np.nan]))
+    x = without_error(np.array([2.0, 2.0, 3.0, np.nan]))
     near = np.stack([np.array([2.0, 2.0 + 1e-15, 4.0, 1.0]), np.array([1e-15, 1e-15, 1e-15, 0.0])])
     for kind in (OpKind.EQ, OpKind.LT, OpKind.LE):
         assert domain.binary(kind, x, near)[1].tolist() == [1.0, 1.0, 0.0, 1.0]
@@ -199,7 +199,7 @@ def test_a_comparison_that_rounding_may_have_decided_is_off_by_one() -> None:
 
 def test_what_a_selection_discards_adds_no_error() -> None:
     domain = BoundedDomain()
-    mask = exactly(np.array([0.0, 1.0, 0.0]))
+    mask = without_error(np.array([0.0, 1.0, 0.0]))
     lost = np.stack([np.array([np.nan, 2.0, np.inf]), np.array([np.nan, 0.5, np.inf])])
     found = domain.binary(OpKind.SELECT, mask, lost)
     assert found[0].tolist() == [0.0, 2.0, 0.0]
@@ -242,7 +242,7 @@ def test_masks_of_counterexamples_are_zeros_and_ones() -> None:
         replace(found, entries=(*found.entries, Entry(0, (0, 0), -1))),
     ):
         with pytest.raises(ShapeError, match="zeros and ones for the mask M"):
-            confirm(left, right, wrong)
+            evaluate_counterexample(left, right, wrong)
 
 
 def test_a_mask_does_not_stand_for_a_tensor() -> None:
@@ -250,17 +250,17 @@ def test_a_mask_does_not_stand_for_a_tensor() -> None:
         return g.cast(m, "float16")
 
     with pytest.raises(ShapeError, match=r"mask \[2, 3\]"):
-        find(program({"M": Mask(2, 3)}, cast), program({"M": (2, 3)}, cast), seed=0)
+        find_counterexample(program({"M": Mask(2, 3)}, cast), program({"M": (2, 3)}, cast), seed=0)
 
 
 def test_witnesses_have_zeros_and_ones_in_masks() -> None:
     """1 / m is defined where the mask is 1 everywhere; 1 / (m (1 - m)) nowhere, and so it is said."""
     one = program({"M": Mask(4, 4)}, lambda g, m: g.reciprocal(g.cast(m, "float32")))
-    assert unmet(one, one, doubtful=True) is None
+    assert check_conditions(one, one, doubtful=True) is None
     never = program(
         {"M": Mask(4, 4)},
         lambda g, m: g.reciprocal(g.cast(g.logical_and(m, g.logical_not(m)), "float32")),
     )
-    assert unmet(never, never, doubtful=True) == Unknown(NEVER)
+    assert check_conditions(never, never, doubtful=True) == Unknown(NEVER)
     total = program({"M": Mask(4, 4), "X": (4, 4)}, lambda g, m, x: g.div_no_nan(x, g.select(m, x, 0)))
-    assert unmet(total, total, doubtful=True) is None
+    assert check_conditions(total, total, doubtful=True) is None

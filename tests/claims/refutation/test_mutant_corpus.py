@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.claims.counterexamples.refute import CLEAR, arrays_of, find
+from mirage_formal.claims.counterexamples.refute import CLEAR, find_counterexample, input_arrays
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.semantics.reference import run
 from tests.kit.graphs.mutants import SEARCHED, WRITTEN, Decision, Mutant, candidates, differs, mutants
@@ -60,13 +60,15 @@ def test_the_seed_decides() -> None:
 def test_wrong_mutants_have_confirmed_counterexamples_and_right_ones_none() -> None:
     changed = []
     for item, decision in _decided():
-        found = find(item.program, item.graph, seed=0, attempts=3 if decision is Decision.DIFFERENT else 1)
+        found = find_counterexample(
+            item.program, item.graph, seed=0, attempts=3 if decision is Decision.DIFFERENT else 1
+        )
         if decision is Decision.SAME:
             assert found is None, item.name
         if decision is Decision.DIFFERENT:
             assert found is not None, item.name
         if found is not None:
-            inputs = arrays_of(item.program, found)
+            inputs = input_arrays(item.program, found)
             a, b = run(item.program, inputs)[found.output], run(item.graph, inputs)[found.output]
             assert (a[found.index], b[found.index]) == (found.expected, found.got)
             assert abs(found.expected - found.got) > CLEAR * max(np.abs(a).max(), np.abs(b).max())

@@ -9,12 +9,12 @@ from functools import cache
 
 import pytest
 
-from mirage_formal.claims.counterexamples.refute import confirm
+from mirage_formal.claims.counterexamples.refute import evaluate_counterexample
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent
 from mirage_formal.run.verify.decide import decide
-from mirage_formal.semantics.working_set import footprint
+from mirage_formal.semantics.working_set import working_set_size
 from tests.kit.graphs.mutants import single_mutants
 from tests.kit.kernels.example_kernels import EXAMPLES, fastest, real
 from tests.kit.sampling import number
@@ -55,14 +55,14 @@ def test_nearly_all_are_decided() -> None:
 
 
 def test_the_graphs_are_large() -> None:
-    assert max(footprint(graph) for _, _, graph, _ in judged()) > 1 << 27
+    assert max(working_set_size(graph) for _, _, graph, _ in judged()) > 1 << 27
 
 
 def test_the_reference_confirms_each_counterexample() -> None:
     for label, program, graph, verdict in judged():
         if isinstance(verdict, Different):
             assert verdict.counterexample is not None
-            value = confirm(program, graph, verdict.counterexample)
+            value = evaluate_counterexample(program, graph, verdict.counterexample)
             assert (value.expected, value.got) == (verdict.expected, verdict.got), label
 
 

@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, TooManyClasses, run_grouped
-from mirage_formal.claims.counterexamples.element import element
-from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, exactly, run_bounded
-from mirage_formal.claims.counterexamples.sparse import Places, Trial, inputs_of
+from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, TooManyClasses, run_compressed
+from mirage_formal.claims.counterexamples.element import evaluate_element
+from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, run_bounded, without_error
+from mirage_formal.claims.counterexamples.sparse import Places, Trial, make_inputs
 from mirage_formal.graph.counterexample import Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
@@ -58,8 +58,8 @@ def same(got: np.ndarray, expected: np.ndarray) -> None:
 def test_classes_give_what_the_reference_gives_everywhere(part: int) -> None:
     for number, graph in enumerate(GRAPHS[part::8]):
         places, chosen = trials(graph, number)
-        inputs = inputs_of(places, chosen, np.float64)
-        found = run_grouped(graph, inputs, BatchedDomain())
+        inputs = make_inputs(places, chosen, np.float64)
+        found = run_compressed(graph, inputs, BatchedDomain())
         for row in range(len(chosen)):
             expected = run(graph, [written_out(item)[row] for item in inputs])
             for got, want in zip(found, expected, strict=True):
@@ -75,7 +75,9 @@ def test_an_element_is_the_reference_s(part: int) -> None:
         arrays = with_masks(graph, drawn)
         for output, want in enumerate(run(graph, arrays)):
             index = tuple(rng.randrange(extent) for extent in want.shape)
-            got = element(graph, partial(lambda arrays, i, box: arrays[i][np.ix_(*box)], arrays), output, index)
+            got = evaluate_element(
+                graph, partial(lambda arrays, i, box: arrays[i][np.ix_(*box)], arrays), output, index
+            )
             assert got is not None
             same(np.array([got]), np.array([want[index]]))
 
@@ -103,7 +105,7 @@ def test_sums_count_every_coordinate() -> None:
     n = 1 << 20
     graph = program({"X": (2, n)}, lambda g, x: g.reduction(g.square(x), 1))
     places = Places([graph.inputs[0].tensor])
-    (found,) = run_grouped(graph, inputs_of(places, [Trial((Fill(1, 2),), {5: 7})], np.float64), BatchedDomain())
+    (found,) = run_compressed(graph, make_inputs(places, [Trial((Fill(1, 2),), {5: 7})], np.float64), BatchedDomain())
     assert written_out(found)[0].tolist() == [[n / 2 + 4 * n / 2 - 4 + 49], [n / 2 + 4 * n / 2]]
 
 
@@ -112,14 +114,14 @@ def test_a_tensor_whose_elements_all_differ_is_refused() -> None:
     numbers = np.arange(n)
     item = Grouped((n, n), (numbers, numbers), np.zeros((1, n, n)))
     with pytest.raises(TooManyClasses):
-        run_grouped(program({"X": (n, n)}, lambda g, x: g.reshape(x, n * 2, n // 2)), [item], BatchedDomain())
+        run_compressed(program({"X": (n, n)}, lambda g, x: g.reshape(x, n * 2, n // 2)), [item], BatchedDomain())
 
 
 def test_a_bound_grows_with_what_is_lost() -> None:
     """(x + c)^2 - (x - c)^2 over 4c is x, of which nothing is left beside a large c."""
     domain = BoundedDomain()
     for exponent, kept in ((4, True), (60, False)):
-        x, c = exactly(np.array([1.0])), exactly(np.array([2.0**exponent]))
+        x, c = without_error(np.array([1.0])), without_error(np.array([2.0**exponent]))
         left, right = (domain.binary(kind, x, c) for kind in (OpKind.ADD, OpKind.SUB))
         squares = [domain.unary(OpKind.SQUARE, side) for side in (left, right)]
         found = domain.binary(OpKind.DIV, domain.binary(OpKind.SUB, *squares), domain.scale(c, Fraction(4)))
@@ -127,7 +129,7 @@ def test_a_bound_grows_with_what_is_lost() -> None:
 
 
 def test_a_quotient_by_what_may_be_zero_has_no_bound() -> None:
-    domain, one = BoundedDomain(), exactly(np.array([1.0]))
+    domain, one = BoundedDomain(), without_error(np.array([1.0]))
     tenth = domain.scale(one, Fraction(1, 10))
     zero = domain.binary(OpKind.SUB, domain.scale(tenth, Fraction(10)), one)
     with np.errstate(all="ignore"):

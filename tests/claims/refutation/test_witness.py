@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from mirage_formal import Graph, Tensor
-from mirage_formal.check.equivalence import Replayed, replayed
+from mirage_formal.check.equivalence import Replayed, replay_with_obligations
 from mirage_formal.claims.counterexamples import definedness
-from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, run_grouped
-from mirage_formal.claims.counterexamples.definedness import NEVER, unmet
+from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, run_compressed
+from mirage_formal.claims.counterexamples.definedness import NEVER, check_conditions
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.run.verify.certify import Refused, Verified, certify
+from mirage_formal.run.verify.certify import RefusedCandidate, VerifiedCandidate, verify_by_policy
 from mirage_formal.run.verify.policy import Policy
 from tests.kit.proofs.claims import Shapes, load, pair
 
@@ -44,8 +44,8 @@ def shown(
     program, candidate = pair(shapes or SHAPES, left, right)
     verdict = prove(program, candidate)
     assert isinstance(verdict, Equivalent), verdict
-    found = replayed(program, candidate, verdict.proof)
-    return found, unmet(program, candidate, found.doubtful)
+    found = replay_with_obligations(program, candidate, verdict.proof)
+    return found, check_conditions(program, candidate, found.doubtful)
 
 
 @pytest.mark.parametrize("candidate", [never_zero_divisor, negative_radicand])
@@ -59,7 +59,7 @@ def test_rounding_is_no_witness() -> None:
     """The divisor is 0 and not 0 in float64; whatever the prover says, no point counts."""
     program, candidate = pair(SHAPES, lambda g, x, y: g.scale(y, 1), hidden_zero)
     assert not isinstance(prove(program, candidate), Equivalent)
-    assert unmet(program, candidate, True) == Unknown(NEVER)
+    assert check_conditions(program, candidate, True) == Unknown(NEVER)
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_every_right_pair_is_defined_somewhere_at_real_extents_and_adds_nothing(
         program, candidate = claim.real()
         verdict = prove(program, candidate)
         if isinstance(verdict, Equivalent):
-            found = replayed(program, candidate, verdict.proof)
+            found = replay_with_obligations(program, candidate, verdict.proof)
             assert found.added == (), claim.name
-            assert unmet(program, candidate, found.doubtful) is None, claim.name
+            assert check_conditions(program, candidate, found.doubtful) is None, claim.name
 
 
 def test_the_first_point_is_mostly_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,12 +98,12 @@ def test_the_first_point_is_mostly_enough(monkeypatch: pytest.MonkeyPatch) -> No
 
     def counted(*given: Any) -> tuple[Grouped, ...]:
         tried.append(1)
-        return run_grouped(*given)
+        return run_compressed(*given)
 
     monkeypatch.setattr(definedness, "run_grouped", counted)
     made = [claim.real() for claim in load("prove") if claim.name.startswith("norm.")]
     for sides in made:
-        assert unmet(*sides, True) is None
+        assert check_conditions(*sides, True) is None
     assert len(tried) <= 2 * len(made) + 10
 
 
@@ -161,11 +161,11 @@ def test_no_policy_accepts_what_holds_nowhere(accept: Policy) -> None:
     for candidate, good in ((never_zero_divisor, False), (lambda g, x, y: y * x / x, True)):
         program, graph = pair(SHAPES, lambda g, x, y: g.scale(y, 1), candidate)
         session = FingerprintSession(program, FingerprintSettings(seed=3, rounds=1))
-        judged = certify(session, graph, accept, replayed)
+        judged = verify_by_policy(session, graph, accept, replay_with_obligations)
         if good:
-            assert isinstance(judged, Verified)
+            assert isinstance(judged, VerifiedCandidate)
             assert isinstance(judged.verdict, Equivalent)
             assert judged.verdict.added == ("candidate, kernel operator 1: divisor nonzero",)
         else:
-            assert isinstance(judged, Refused)
+            assert isinstance(judged, RefusedCandidate)
             assert (judged.kind, judged.reason) == ("unknown", NEVER)

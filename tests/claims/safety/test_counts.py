@@ -7,8 +7,8 @@ from math import prod
 
 import pytest
 
-from mirage_formal.claims.safety.enumerate import MAX_POINTS, count
-from mirage_formal.claims.safety.mixed_radix import decodes, facts, linear
+from mirage_formal.claims.safety.enumerate import MAX_POINTS, count_points
+from mirage_formal.claims.safety.mixed_radix import decodes, implied_facts, to_digits
 from mirage_formal.kernels.program.integers import evaluate
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 
@@ -51,15 +51,15 @@ CONDITIONS = [
 def test_counts_are_those_of_all_points(guard: IntExpr) -> None:
     names = [name for name, _ in EXTENTS]
     points = (dict(zip(names, point, strict=True)) for point in product(*(range(extent) for _, extent in EXTENTS)))
-    assert count([guard], EXTENTS) == sum(bool(evaluate(guard, point)) for point in points)
+    assert count_points([guard], EXTENTS) == sum(bool(evaluate(guard, point)) for point in points)
 
 
 def test_more_points_than_are_looked_at_are_counted() -> None:
     extents = (("tid", 128), ("u", 4), ("bx", 300_001))
     assert prod(extent for _, extent in extents) > MAX_POINTS
     number = add((1, "tid"), (128, "u"), (512, "bx"))
-    assert count([below(number, 512 * 300_000 + 5)], extents) == 512 * 300_000 + 5
-    assert count([below(IntBin(IntOp.MOD, number, Int(7)), 3)], extents) is None
+    assert count_points([below(number, 512 * 300_000 + 5)], extents) == 512 * 300_000 + 5
+    assert count_points([below(IntBin(IntOp.MOD, number, Int(7)), 3)], extents) is None
 
 
 def test_a_bound_is_a_multiple_of_what_divides_all_terms() -> None:
@@ -67,6 +67,6 @@ def test_a_bound_is_a_multiple_of_what_divides_all_terms() -> None:
     sizes = {"tid": 2, "by": 63, "bx": 9}
     column = add((8, "tid"), (16, "by"))
     for row, apart in ((1000, True), (999, False)):
-        x = linear(IntBin(IntOp.ADD, column, add((row, "bx"))), sizes)
+        x = to_digits(IntBin(IntOp.ADD, column, add((row, "bx"))), sizes)
         assert x is not None
-        assert decodes(x, 8, facts([below(column, 1000)], sizes)) is apart
+        assert decodes(x, 8, implied_facts([below(column, 1000)], sizes)) is apart

@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 
 from mirage_formal.claims.safety import enumerate as enumeration
-from mirage_formal.claims.safety.enumerate import count
-from mirage_formal.claims.safety.mixed_radix import facts, linear, separate
+from mirage_formal.claims.safety.enumerate import count_points
+from mirage_formal.claims.safety.mixed_radix import are_separate, implied_facts, to_digits
 from mirage_formal.kernels.program.integers import evaluate
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 from tests.kit.sampling import number
@@ -72,13 +72,13 @@ def test_what_is_called_apart_never_meets() -> None:
         draw = random.Random(seed)
         row_length, width = draw.choice([3, 5, 7, 9, 11, 13, 17, 23]), draw.choice([1, 1, 2])
         (a, first), (b, second) = accesses(draw, row_length, width)
-        x, y = linear(a, EXTENTS), linear(b, EXTENTS)
+        x, y = to_digits(a, EXTENTS), to_digits(b, EXTENTS)
         assert x is not None
         assert y is not None
-        if not separate(x, y, width, facts(first, EXTENTS), facts(second, EXTENTS)):
+        if not are_separate(x, y, width, implied_facts(first, EXTENTS), implied_facts(second, EXTENTS)):
             continue
         said += 1
-        guarded += not separate(x, y, width)
+        guarded += not are_separate(x, y, width)
         mine, theirs = values(a, first), values(b, second)
         assert all(abs(i - j) >= width for i in mine for j in theirs), seed
     assert said > number(40, 100)
@@ -102,7 +102,7 @@ def test_points_are_counted_right_where_they_are_counted_apart(most: int, monkey
             at = dict(zip(extents, point, strict=True))
             wanted += all(evaluate(guard, at) for guard in guards)
         monkeypatch.setattr(enumeration, "MAX_POINTS", most)
-        found = count(guards, list(extents.items()), most)
+        found = count_points(guards, list(extents.items()), most)
         assert found in (None, wanted), seed
         answered += found is not None
     assert answered > 50

@@ -9,25 +9,25 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mirage_formal.claims.safety.access_disjointness import simplify_divisions
-from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, ask, to_smt2
+from mirage_formal.claims.safety.arith import INT_MAX, Query, Reply, solve, to_smt2
 from mirage_formal.claims.safety.mixed_radix import (
     Digit,
     Xor,
+    are_separate,
     are_staggered,
     decodes,
     determined_variables,
-    facts,
-    linear,
-    separate,
+    implied_facts,
+    to_digits,
 )
 from mirage_formal.kernels.program.integers import (
+    are_contradictory,
     conjuncts,
-    contradictory,
     divisor,
     evaluate,
     fold,
+    implied_bounds,
     interval,
-    known,
     variables,
 )
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
@@ -83,7 +83,7 @@ COUNTERS = st.builds(
 @given(EXPRESSIONS, CONDITIONS)
 def test_bounds_and_divisors_hold_of_every_value(e: IntExpr, guard: IntExpr) -> None:
     ranges = {name: (0, size - 1) for name, size in SIZES.items()}
-    bounds = known((guard,), ranges)
+    bounds = implied_bounds((guard,), ranges)
     low, high = interval(e, ranges)
     tighter = interval(e, ranges, bounds)
     divides = divisor(e)
@@ -93,7 +93,7 @@ def test_bounds_and_divisors_hold_of_every_value(e: IntExpr, guard: IntExpr) -> 
         assert low <= value <= high
         assert value % divides == 0 if divides else value == 0
         if evaluate(guard, at):
-            assert not contradictory(bounds)
+            assert not are_contradictory(bounds)
             assert tighter[0] <= value <= tighter[1]
 
 
@@ -137,13 +137,13 @@ def digit(atom: Digit | Xor, at: dict[str, int]) -> int:
 @settings(max_examples=300)
 @given(EXPRESSIONS | COUNTERS, CONDITIONS | st.just(Int(1)), st.integers(1, 4))
 def test_digits_say_what_is_determined(e: IntExpr, guard: IntExpr, width: int) -> None:
-    x = linear(e, SIZES)
+    x = to_digits(e, SIZES)
     assume(x is not None)
     assert x is not None
     values = [evaluate(e, at) for at in EVERYWHERE]
     assert all(value is not None and x.constant <= value <= x.largest for value in values)
     assert values == [x.constant + sum(c * digit(atom, at) for c, atom in x.terms) for at in EVERYWHERE]
-    given_facts = facts(conjuncts((guard,)), SIZES)
+    given_facts = implied_facts(conjuncts((guard,)), SIZES)
     if not decodes(x, width, given_facts):
         return
     names = sorted(determined_variables(x, given_facts))
@@ -159,8 +159,8 @@ def test_digits_say_what_is_determined(e: IntExpr, guard: IntExpr, width: int) -
 @given(EXPRESSIONS | COUNTERS, EXPRESSIONS | COUNTERS, st.integers(1, 64), st.integers(1, 4))
 def test_separate_accesses_never_meet(e: IntExpr, f: IntExpr, shift: int, width: int) -> None:
     for other in (f, add(e, shift)):
-        x, y = linear(e, SIZES), linear(other, SIZES)
-        if x is None or y is None or not separate(x, y, width):
+        x, y = to_digits(e, SIZES), to_digits(other, SIZES)
+        if x is None or y is None or not are_separate(x, y, width):
             continue
         one = {evaluate(e, at) for at in EVERYWHERE}
         two = {evaluate(other, at) for at in EVERYWHERE}
@@ -171,7 +171,7 @@ def test_separate_accesses_never_meet(e: IntExpr, f: IntExpr, shift: int, width:
 @given(EXPRESSIONS | COUNTERS, CONDITIONS)
 def test_an_expression_that_is_reduced_keeps_its_values(e: IntExpr, guard: IntExpr) -> None:
     ranges = {name: (0, size - 1) for name, size in SIZES.items()}
-    found = simplify_divisions(e, ranges, known((guard,), ranges))
+    found = simplify_divisions(e, ranges, implied_bounds((guard,), ranges))
     for at in EVERYWHERE:
         if evaluate(guard, at):
             assert evaluate(found, at) == evaluate(e, at)
@@ -190,10 +190,12 @@ def test_staggered_accesses_never_meet(
     e: IntExpr, f: IntExpr, shift: int, width: int, first: IntExpr, second: IntExpr
 ) -> None:
     for other in (f, add(e, shift), add(mul(e, 4), shift)):
-        x, y = linear(e, SIZES), linear(other, SIZES)
+        x, y = to_digits(e, SIZES), to_digits(other, SIZES)
         if x is None or y is None:
             continue
-        if not are_staggered(x, y, width, facts(conjuncts((first,)), SIZES), facts(conjuncts((second,)), SIZES)):
+        if not are_staggered(
+            x, y, width, implied_facts(conjuncts((first,)), SIZES), implied_facts(conjuncts((second,)), SIZES)
+        ):
             continue
         one = {evaluate(e, at) for at in EVERYWHERE if evaluate(first, at)}
         two = {evaluate(other, at) for at in EVERYWHERE if evaluate(second, at)}
@@ -205,12 +207,12 @@ def test_columns_of_odd_rows_are_staggered(shift: int, width: int, apart: bool) 
     """Rows of 13, of which a thread has two columns in turn: even ones by one access and odd ones by the other."""
     column = add(mul(mod(tid, 4), 2), mul(Var("k"), 8))
     e = add(mul(div(tid, 4), 13), column)
-    x, y = linear(e, SIZES), linear(add(e, shift), SIZES)
+    x, y = to_digits(e, SIZES), to_digits(add(e, shift), SIZES)
     assert x is not None
     assert y is not None
-    here, there = (facts(conjuncts((less(at, 13),)), SIZES) for at in (column, add(column, shift)))
+    here, there = (implied_facts(conjuncts((less(at, 13),)), SIZES) for at in (column, add(column, shift)))
     assert are_staggered(x, y, width, here, there) == apart
-    assert not separate(x, y, width)
+    assert not are_separate(x, y, width)
     assert not are_staggered(x, y, width)
 
 
@@ -231,7 +233,7 @@ SWIZZLED = add(mul(ROW, 64), mul(xor(COLUMN, mod(ROW, 8)), 8))
     ],
 )
 def test_usual_indices_are_decided(e: IntExpr, width: int, names: set[str]) -> None:
-    x = linear(e, {"tid": 128, "k": 6})
+    x = to_digits(e, {"tid": 128, "k": 6})
     assert x is not None
     assert decodes(x, width)
     assert determined_variables(x) == names
@@ -248,15 +250,15 @@ def test_usual_indices_are_decided(e: IntExpr, width: int, names: set[str]) -> N
     ],
 )
 def test_clashing_indices_are_not(e: IntExpr, width: int) -> None:
-    x = linear(e, {"tid": 128, "k": 6})
+    x = to_digits(e, {"tid": 128, "k": 6})
     assert x is None or not decodes(x, width) or "tid" not in determined_variables(x)
 
 
 def test_a_digit_that_ends_inside_a_variable_does_not_determine_it() -> None:
     """Of tid + 8 k modulo 9, 8 is (0, 1) as well as (1, 2)."""
-    x = linear(mod(add(tid, mul(Var("k"), 8)), 9), SIZES)
+    x = to_digits(mod(add(tid, mul(Var("k"), 8)), 9), SIZES)
     assert x is not None
-    assert determined_variables(x, facts(conjuncts((IntBin(IntOp.LT, tid, Int(2)),)), SIZES)) == set()
+    assert determined_variables(x, implied_facts(conjuncts((IntBin(IntOp.LT, tid, Int(2)),)), SIZES)) == set()
 
 
 # --- queries ---------------------------------------------------------------------------------------------------------
@@ -278,7 +280,7 @@ def holds_somewhere(query: Query) -> bool:
 @given(EXPRESSIONS, CONDITIONS, st.integers(0, 60))
 def test_solvers_answer_as_all_values_do(e: IntExpr, guard: IntExpr, most: int) -> None:
     query = Query(tuple(SIZES.items()), (guard, less(most, e)), show=(("index", e),))
-    reply = ask(query, 10_000)
+    reply = solve(query, 10_000)
     assert reply.answer is (Satisfiability.SAT if holds_somewhere(query) else Satisfiability.UNSAT)
     if reply.answer is Satisfiability.SAT:
         at = dict(reply.model)
@@ -300,7 +302,7 @@ def test_solvers_answer_as_all_values_do(e: IntExpr, guard: IntExpr, most: int) 
     ],
 )
 def test_overflow_and_division(broken: IntExpr, zero: IntExpr | None, answer: Satisfiability) -> None:
-    reply = ask(Query((("tid", 8),), (), (broken,), () if zero is None else (zero,)), 10_000)
+    reply = solve(Query((("tid", 8),), (), (broken,), () if zero is None else (zero,)), 10_000)
     assert reply.answer is answer
     assert len(reply.results) == (2 if answer is Satisfiability.UNSAT else 1)
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mirage_formal.check.equivalence import replayed
-from mirage_formal.check.partitioning.parts import taken_out
+from mirage_formal.check.equivalence import replay_with_obligations
+from mirage_formal.check.partitioning.parts import extract_operators
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.check import faults, kernel_types
@@ -22,7 +22,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.post_search_rewrites.block import NoForm
-from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, Factors, rewritten
+from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, Factors, apply_rewrite
 from mirage_formal.kernels.post_search_rewrites.scale_hoisting import hoist_scales
 from mirage_formal.kernels.target import load_target
 from mirage_formal.semantics import reference
@@ -59,7 +59,7 @@ def proof_of(program: KernelGraph, form: KernelGraph) -> bytes:
     """The proof that a form equals a graph, which the checker replays."""
     verdict = prove(program, form)
     assert isinstance(verdict, Equivalent), verdict
-    assert replayed(program, form, verdict.proof).theorem.closings
+    assert replay_with_obligations(program, form, verdict.proof).theorem.closings
     return verdict.proof
 
 
@@ -70,12 +70,12 @@ def test_random_kernels_keep_their_values_and_are_proved(make: Make) -> None:
         graph = make(random.Random(seed))
         assert faults(graph) == []
         for change in (c for c in CHANGES[1:] if not c.grids):  # see test_tiles
-            form = rewritten(graph, change, H200, ANY)
+            form = apply_rewrite(graph, change, H200, ANY)
             if form == graph:
                 continue
             found[change.name] = found.get(change.name, 0) + 1
             assert faults(form) == []
-            assert form == rewritten(graph, change, H200, ANY)
+            assert form == apply_rewrite(graph, change, H200, ANY)
             assert from_json(to_json(form)) == form
             np.testing.assert_allclose(values(form, seed), values(graph, seed), rtol=1e-8, atol=1e-8)
             proof_of(graph, form)
@@ -96,7 +96,7 @@ def test_what_is_almost_a_form_is_not_proved(make: Make, change: Change) -> None
     tried = 0
     for seed in range(number(4, 6)):
         graph = make(random.Random(seed))
-        form = rewritten(graph, change, H200, ANY)
+        form = apply_rewrite(graph, change, H200, ANY)
         if form == graph:
             continue
         proof, wanted = proof_of(graph, form), values(graph, seed)
@@ -108,13 +108,13 @@ def test_what_is_almost_a_form_is_not_proved(make: Make, change: Change) -> None
             if kernel_types(other)[-1] == kernel_types(form)[-1]:
                 assert not isinstance(prove(graph, other), Equivalent)
             with pytest.raises(ProofError):
-                replayed(graph, other, proof)
+                replay_with_obligations(graph, other, proof)
     assert tried > number(13, 20)
 
 
 def test_a_norm_of_keys_is_divided_by_behind_the_product() -> None:
     graph = w.qk_norm_one(b=2, m=16, d=16, n=64, e=16, rows=1, loop=4)
-    form = rewritten(graph, Change(Factors.BEHIND), H200, ANY)
+    form = apply_rewrite(graph, Change(Factors.BEHIND), H200, ANY)
     (op,) = form.ops
     assert isinstance(op, GraphDefined)
     # That of Q, which is the same in every iteration, stays; K is multiplied as it is read.
@@ -173,7 +173,7 @@ def test_a_norm_across_tiles_is_no_factor_of_a_whole_tensor() -> None:
 
 def test_parts_are_float32_and_what_follows_the_loop_follows_their_sum() -> None:
     graph = w.gated_mlp_fused(b=16, k=512, n=512, grid=8, loop=8)
-    form = rewritten(graph, Change(parts=4), H200, ANY)
+    form = apply_rewrite(graph, Change(parts=4), H200, ANY)
     first, second = form.ops
     assert isinstance(first, GraphDefined)
     assert isinstance(second, GraphDefined)
@@ -202,7 +202,7 @@ def test_larger_tiles_do_not_mix_what_a_block_keeps_apart() -> None:
             outputs=(replace(op.graph.outputs[0], operand=number + 2),),
         )
         tiled = replace(graph, ops=(replace(op, graph=block),))
-        form = rewritten(tiled, Change(parts=2), H200, ANY)
+        form = apply_rewrite(tiled, Change(parts=2), H200, ANY)
         np.testing.assert_allclose(values(form, seed), values(tiled, seed), rtol=1e-8, atol=1e-8)
         return
     pytest.fail("expected a kernel with columns in several tiles")
@@ -218,8 +218,8 @@ def test_larger_tiles_do_not_mix_what_a_block_keeps_apart() -> None:
 )
 def test_where_there_is_no_form_the_graph_stays(graph: KernelGraph) -> None:
     for op in range(len(graph.ops)):
-        piece = taken_out(graph, [op]).program
-        assert rewritten(piece, Change(parts=8), H200, ANY) == piece
+        piece = extract_operators(graph, [op]).program
+        assert apply_rewrite(piece, Change(parts=8), H200, ANY) == piece
 
 
 def test_a_kernel_with_blocks_enough_is_not_split() -> None:
@@ -228,10 +228,10 @@ def test_a_kernel_with_blocks_enough_is_not_split() -> None:
     for rows, split in ((4, True), (4096, False)):
         kernel = w.kernel((0,), (rows, 1, 1), 8, loop, body, [(2, (0, None, None))])
         graph = KernelGraph((w.tensor("X", rows, 4096),), (kernel,), (1,))
-        assert (rewritten(graph, Change(parts=8), H200, ANY) != graph) is split
+        assert (apply_rewrite(graph, Change(parts=8), H200, ANY) != graph) is split
 
 
 def test_a_form_that_is_estimated_slow_is_left_out() -> None:
     graph = w.rmsnorm_fused(b=2, k=64, n=64, grid=4, loop=4)
-    assert rewritten(graph, Change(parts=2), H200, ANY) != graph
-    assert rewritten(graph, Change(parts=2), H200, 1.0) == graph
+    assert apply_rewrite(graph, Change(parts=2), H200, ANY) != graph
+    assert apply_rewrite(graph, Change(parts=2), H200, 1.0) == graph

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.device.elements import to_bits, to_floats
+from mirage_formal.device.elements import bits_to_floats, floats_to_bits
 from mirage_formal.emulate.runner import Emulated
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
@@ -15,12 +15,12 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, CHANGES, Change, rewritten
+from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, CHANGES, Change, apply_rewrite
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build_form
 from mirage_formal.run.kernel_build.forms import forms
-from mirage_formal.run.kernel_build.stable import Stable, stable
-from mirage_formal.run.kernel_build.stable import rewritten as operators_rewritten
+from mirage_formal.run.kernel_build.stable import Stable, stabilize_proved
+from mirage_formal.run.kernel_build.stable import rewrite_operators as operators_rewritten
 from mirage_formal.semantics import reference
 
 H200 = load_target("h200")
@@ -40,7 +40,7 @@ def product(a: Shape, b: Shape, dtype: DType = DType.FLOAT16, *, turned: bool = 
 
 def form_of(graph: KernelGraph, change: Change) -> Stable:
     """The graph with its product changed, whatever that is estimated to take, and the proof."""
-    return stable(graph, lambda one: rewritten(one, change, H200, ANY))
+    return stabilize_proved(graph, lambda one: apply_rewrite(one, change, H200, ANY))
 
 
 SHAPES = [
@@ -79,7 +79,7 @@ def test_forms_have_the_values_of_the_product(graph: KernelGraph, parts: int) ->
     rng = np.random.default_rng(0)
     arrays: list[Any] = []
     for item in graph.inputs:
-        arrays.append(to_floats(to_bits(rng.normal(size=item.tensor.shape), dtype, np), dtype, np))
+        arrays.append(bits_to_floats(floats_to_bits(rng.normal(size=item.tensor.shape), dtype, np), dtype, np))
     (wanted,) = reference.run(graph, arrays)
     (found,) = Emulated(made)(arrays)
     assert found.shape == wanted.shape
@@ -89,12 +89,12 @@ def test_forms_have_the_values_of_the_product(graph: KernelGraph, parts: int) ->
 
 def test_parts_are_added_up_several_at_a_time() -> None:
     """A loop over 128 parts would wait 128 times for what other blocks have written."""
-    form = rewritten(product((1, 1 << 18), (1 << 18, 16)), Change(parts=128, products=True), H200, ANY)
+    form = apply_rewrite(product((1, 1 << 18), (1 << 18, 16)), Change(parts=128, products=True), H200, ANY)
     first, second = (op.graph for op in form.ops if isinstance(op, GraphDefined))
     assert first.blocks >= 128
     assert second.forloop_range == 1
     assert first.forloop_range > 1  # so that copies are on their way while others are waited for
-    rows = rewritten(product((12, 1 << 16), (1 << 16, 16)), Change(parts=64, products=True), H200, ANY)
+    rows = apply_rewrite(product((12, 1 << 16), (1 << 16, 16)), Change(parts=64, products=True), H200, ANY)
     assert [op.graph.forloop_range for op in rows.ops if isinstance(op, GraphDefined)][1] <= 4
 
 
@@ -108,7 +108,7 @@ def test_parts_are_added_up_several_at_a_time() -> None:
 def test_no_form(graph: KernelGraph) -> None:
     for change in CHANGES:
         if change.products:
-            assert rewritten(graph, change, H200, ANY) == graph
+            assert apply_rewrite(graph, change, H200, ANY) == graph
 
 
 def test_a_row_times_a_column_is_a_sum_of_products() -> None:
@@ -124,7 +124,7 @@ def test_a_row_times_a_column_is_a_sum_of_products() -> None:
     # The column is read as a row, where it lies: no kernel is launched for that.
     assert kernel_count(best.graph) == 2
     # One row and one element more than a column is a product as before.
-    wider = rewritten(product((1, 4096), (4096, 2)), Change(products=True), H200, ANY)
+    wider = apply_rewrite(product((1, 4096), (4096, 2)), Change(products=True), H200, ANY)
     inside = [op for one in wider.ops if isinstance(one, GraphDefined) for op in one.graph.ops]
     assert OpKind.MATMUL in [op.kind for op in inside if isinstance(op, Op)]
 
@@ -132,7 +132,7 @@ def test_a_row_times_a_column_is_a_sum_of_products() -> None:
 def test_other_operators_stay() -> None:
     graph = product((8, 64), (64, 32))
     more = KernelGraph(graph.inputs, (*graph.ops, Op(OpKind.SILU, (2,))), (3,))
-    found = operators_rewritten(more, lambda one: rewritten(one, Change(products=True), H200, ANY)).graph
+    found = operators_rewritten(more, lambda one: apply_rewrite(one, Change(products=True), H200, ANY)).graph
     assert isinstance(found.ops[0], GraphDefined)
     assert found.ops[1] == more.ops[1]
     assert kernel_types(found)[-1] == kernel_types(more)[-1]

@@ -13,8 +13,8 @@ from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, CHANGES, Change, rewritten
-from mirage_formal.run.autotuning.prepare import _Named, described
+from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, CHANGES, Change, apply_rewrite
+from mirage_formal.run.autotuning.prepare import _FormTask, describe_forms
 from mirage_formal.run.kernel_build.forms import form as again
 from mirage_formal.run.kernel_build.forms import forms
 from tests.kernels.forms.random_loops import products_with_factors
@@ -75,7 +75,7 @@ SMALL = {"pointwise": pointwise(16, 64, (16, 2)), "rows": of_rows(16, 32), "loop
 @pytest.mark.parametrize("name", SMALL)
 def test_other_grids_compute_the_same_and_are_proved(name: str, change: Change) -> None:
     graph = SMALL[name]
-    form = rewritten(graph, change, H200, ANY)
+    form = apply_rewrite(graph, change, H200, ANY)
     if form == graph:
         # Rows are not torn apart, and a tile keeps a warp's worth of elements.
         assert change.more > 1
@@ -90,7 +90,7 @@ def test_other_grids_compute_the_same_and_are_proved(name: str, change: Change) 
 def test_products_stay_on_their_grids() -> None:
     for seed in range(3):
         graph = products_with_factors(random.Random(seed))
-        assert all(rewritten(graph, change, H200, ANY) == graph for change in RETILED)
+        assert all(apply_rewrite(graph, change, H200, ANY) == graph for change in RETILED)
 
 
 def products(columns: int = 14336, grid: int = 256, loop: int = 16, rows: int = 1, inner: int = 4096) -> KernelGraph:
@@ -108,7 +108,7 @@ def products(columns: int = 14336, grid: int = 256, loop: int = 16, rows: int = 
 def test_products_have_other_grids_and_longer_steps() -> None:
     """Of 14,336 columns, 224 blocks have 64 each, as tensor cores do them; no power of two does."""
     graph = products()
-    made = [rewritten(graph, change, H200, ANY) for change in TILED]
+    made = [apply_rewrite(graph, change, H200, ANY) for change in TILED]
     ops = [one.ops[-1] for one in made]
     cut = [(op.graph.grid[0], op.graph.forloop_range) for op in ops if isinstance(op, GraphDefined)]
     assert len(set(cut)) == len(TILED)
@@ -125,7 +125,7 @@ def test_products_have_other_grids_and_longer_steps() -> None:
 def test_products_compute_the_same_on_other_grids(change: Change) -> None:
     small = replace(H200, sms=4)
     graph = products(columns=96, grid=4, loop=4, rows=3, inner=64)
-    form = rewritten(graph, change, small, ANY)
+    form = apply_rewrite(graph, change, small, ANY)
     assert form != graph
     np.testing.assert_allclose(values(form, 0), values(graph, 0), rtol=1e-12)
 
@@ -150,7 +150,7 @@ def test_other_grids_of_products_are_not_tried_ahead_of_the_own() -> None:
     one = products()
     (op,) = one.ops
     two = replace(one, ops=(op, replace(op)), outputs=(len(one.inputs), len(one.inputs) + 1))
-    found = {plan.form: plan.us for plan in described(_Named("two", encode(two), "h200"))}
+    found = {plan.form: plan.us for plan in describe_forms(_FormTask("two", encode(two), "h200"))}
     tiles = [name for name in found if name.startswith("tiles")]
     assert tiles
     assert all(found[name] >= found[""] for name in tiles)
@@ -173,6 +173,6 @@ def test_many_blocks_of_a_warp_have_forms_of_fewer() -> None:
 
 def test_few_blocks_have_forms_of_more() -> None:
     graph = pointwise(grid=(128, 1))
-    form = rewritten(graph, Change(more=2), H200, ANY)
+    form = apply_rewrite(graph, Change(more=2), H200, ANY)
     assert sorted(grid_of(form)) == [1, 2, 128]
     assert "more-2" in {form.name for form in forms(graph, H200)}

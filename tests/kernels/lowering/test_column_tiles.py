@@ -14,7 +14,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Out
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType
 from mirage_formal.kernels.lowering.assemble import lower
-from mirage_formal.kernels.planning.layout import conflicts
+from mirage_formal.kernels.planning.layout import bank_conflicts
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import SharedRead, SharedVector, SharedWrite, Stmt, Value
@@ -110,7 +110,7 @@ def tile_of(plan: Plan, number: int) -> str:
     assert placement is not None
     assert placement.transposed
     # Threads next to each other read the same chunk of rows that follow one another, as ldmatrix does.
-    assert conflicts(placement) == 0
+    assert bank_conflicts(placement) == 0
     return placement.buffer
 
 

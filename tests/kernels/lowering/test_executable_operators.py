@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mirage_formal.claims.safety.safety import Safe, discharge_safety
-from mirage_formal.device.cublas import Batch, Side, batches, side
+from mirage_formal.device.cublas import MatrixSide, StridedBatch, matrix_side, strided_batches
 from mirage_formal.device.emulate import run as emulate
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
@@ -181,25 +181,25 @@ def test_copies_and_refusals() -> None:
 
 
 def test_sides() -> None:
-    assert side((8, 5), (5, 1)) == Side(False, 5)
-    assert side((8, 5), (9, 1)) == Side(False, 9)
-    assert side((8, 5), (1, 8)) == Side(True, 8)
-    assert side((1, 5), (77, 1)) == Side(False, 5)
-    assert side((1, 5), (1, 3)) == Side(True, 3)
-    assert side((5, 1), (2, 1)) == Side(False, 2)
-    assert side((2, 3, 1), (3, 1, 1)) == Side(False, 1)
+    assert matrix_side((8, 5), (5, 1)) == MatrixSide(False, 5)
+    assert matrix_side((8, 5), (9, 1)) == MatrixSide(False, 9)
+    assert matrix_side((8, 5), (1, 8)) == MatrixSide(True, 8)
+    assert matrix_side((1, 5), (77, 1)) == MatrixSide(False, 5)
+    assert matrix_side((1, 5), (1, 3)) == MatrixSide(True, 3)
+    assert matrix_side((5, 1), (2, 1)) == MatrixSide(False, 2)
+    assert matrix_side((2, 3, 1), (3, 1, 1)) == MatrixSide(False, 1)
     with pytest.raises(UnsupportedError, match="contiguous"):
-        side((8, 5), (10, 2))
+        matrix_side((8, 5), (10, 2))
     with pytest.raises(UnsupportedError, match="contiguous"):
-        side((8, 5), (0, 0))
+        matrix_side((8, 5), (0, 0))
 
 
 def test_batches() -> None:
-    assert batches((), ((), (), ())) == (Batch(1, (0, 0, 0), (0, 0, 0)),)
-    assert batches((3,), ((10,), (20,), (40,))) == (Batch(3, (0, 0, 0), (10, 20, 40)),)
-    assert batches((2, 3), ((30, 10), (60, 20), (120, 40))) == (Batch(6, (0, 0, 0), (10, 20, 40)),)
-    assert batches((2, 3), ((31, 10), (60, 20), (120, 40))) == (
-        Batch(3, (0, 0, 0), (10, 20, 40)),
-        Batch(3, (31, 60, 120), (10, 20, 40)),
+    assert strided_batches((), ((), (), ())) == (StridedBatch(1, (0, 0, 0), (0, 0, 0)),)
+    assert strided_batches((3,), ((10,), (20,), (40,))) == (StridedBatch(3, (0, 0, 0), (10, 20, 40)),)
+    assert strided_batches((2, 3), ((30, 10), (60, 20), (120, 40))) == (StridedBatch(6, (0, 0, 0), (10, 20, 40)),)
+    assert strided_batches((2, 3), ((31, 10), (60, 20), (120, 40))) == (
+        StridedBatch(3, (0, 0, 0), (10, 20, 40)),
+        StridedBatch(3, (31, 60, 120), (10, 20, 40)),
     )
-    assert batches((2, 1), ((5, 99), (7, 99), (9, 99))) == (Batch(2, (0, 0, 0), (5, 7, 9)),)
+    assert strided_batches((2, 1), ((5, 99), (7, 99), (9, 99))) == (StridedBatch(2, (0, 0, 0), (5, 7, 9)),)

@@ -17,7 +17,7 @@ from mirage_formal.device import emulate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.types import DTensor
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.program import (
@@ -31,7 +31,7 @@ from mirage_formal.kernels.program.program import (
     Stmt,
     WaitGroups,
 )
-from mirage_formal.kernels.program.step import Multiplication, MultiplyAccumulate, Save
+from mirage_formal.kernels.program.step import Multiplication, MultiplyAccumulate, StoreResult
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels.example_kernels import TARGET, alone, compare, inputs_for, laid_out, shrunk
@@ -117,7 +117,7 @@ def test_real_extents_are_safe(op: GraphDefined, operands: tuple[DTensor, ...]) 
 @pytest.mark.skipif(not nvrtc.available(), reason="needs NVRTC")
 def test_real_extents_compile_without_spills(op: GraphDefined, operands: tuple[DTensor, ...]) -> None:
     plan = make_plan(alone(op, operands), 0, TARGET)
-    compiled = nvrtc.compile(emit(lower(plan)), "sm_90a")
+    compiled = nvrtc.compile(emit_cuda(lower(plan)), "sm_90a")
     assert compiled.spill_bytes == 0
     assert compiled.registers * plan.threads <= TARGET.limits.registers_per_sm
 
@@ -181,12 +181,12 @@ def test_rows_without_products_are_read_once() -> None:
     assert len({stmt.param for stmt in loads}) == len(loads) == 3
     assert program.shared_bytes <= 4096
     assert not any(isinstance(stmt, SharedRead | Mma) for stmt in found)
-    assert isinstance((*plan.before, *plan.after)[-1], Save)
+    assert isinstance((*plan.before, *plan.after)[-1], StoreResult)
 
 
 def test_lowering_is_deterministic() -> None:
     for graph in (REAL["qk norm"], REAL["lora"]):
-        assert emit(lower(make_plan(graph, 0, TARGET))) == emit(lower(make_plan(graph, 0, TARGET)))
+        assert emit_cuda(lower(make_plan(graph, 0, TARGET))) == emit_cuda(lower(make_plan(graph, 0, TARGET)))
 
 
 def test_slabs_come_before_chunks() -> None:

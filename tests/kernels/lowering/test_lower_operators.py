@@ -25,7 +25,7 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
 from mirage_formal.kernels.program.plan import Plan
-from mirage_formal.kernels.program.step import Generic, Map, Multiplication
+from mirage_formal.kernels.program.step import GenericOperation, Map, Multiplication
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels.example_kernels import alone, compare, inputs_for, planned
@@ -326,5 +326,5 @@ def test_what_is_repeated_for_a_result_goes_through_registers(shape: Shape, dim:
         assert worst == 0
     assert not plan.buffers
     assert any(isinstance(step, Map) for step in plan.before)
-    assert not any(isinstance(step, Generic) for step in plan.before)
+    assert not any(isinstance(step, GenericOperation) for step in plan.before)
     assert isinstance(discharge_safety(program).verdict, Safe)

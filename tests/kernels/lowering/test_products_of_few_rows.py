@@ -14,13 +14,13 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.generate import schedule_of, schedule_record
+from mirage_formal.kernels.generate import schedule_from_record, schedule_record
 from mirage_formal.kernels.planning import layout
 from mirage_formal.kernels.planning.layout import ProductShape
 from mirage_formal.kernels.planning.planner import make_plan, schedules
 from mirage_formal.kernels.program import register_layout
 from mirage_formal.kernels.program.plan import Schedule
-from mirage_formal.kernels.program.register_layout import Axis, Slot, Warps, fragment
+from mirage_formal.kernels.program.register_layout import Axis, Slot, Warps, fragment_layout
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
 from tests.kernels.lowering.test_ragged_products import chained, mapped, products, right, right_everywhere
 from tests.kit.graphs.workloads import load, op
@@ -112,7 +112,7 @@ def test_half_the_products_and_accumulators(turned: Callable[..., None]) -> None
 )
 def test_only_where_it_pads_less(rows: int, cols: int, less: bool) -> None:
     shape = ProductShape(rows, cols, 64, 1, deferred=False)
-    assert layout.pads_less(shape) is less
+    assert layout.needs_less_padding_transposed(shape) is less
     found = layout.warp_options(shape, 4, transposed=True)
     assert {one.transposed for one in found} == {less}
     assert {one.transposed for one in layout.warp_options(shape, 4)} == {False}
@@ -125,7 +125,7 @@ def test_schedules_have_both_and_records_tell_them_apart() -> None:
     assert not any(warps.transposed for warps in found[0].warps)
     assert any(warps.transposed for one in found[:4] for warps in one.warps)
     for one in found:
-        assert schedule_of(schedule_record(one)) == one
+        assert schedule_from_record(schedule_record(one)) == one
         assert make_plan(graph, 0, TARGET, one).schedule == one
     written = msgspec.json.encode(schedule_record(found[0]))
     assert b"transposed" not in written
@@ -148,7 +148,7 @@ def test_accumulators_that_lie_the_usual_way_are_found(
     turned: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tiles of the transposed product, read as if they were of the product itself."""
-    own = fragment
+    own = fragment_layout
 
     def swapped(threads: int, warps: Warps, rows: int, cols: int) -> register_layout.Fragment:
         over = own(threads, warps, rows, cols)
@@ -168,7 +168,7 @@ def test_a_left_operand_in_registers_is_never_taken_for_a_right_one() -> None:
     shape = ProductShape(8, 64, 64, 1, deferred=False)
     later = replace(shape, source=0)
     warps = Warps(1, 4, 1)
-    assert layout.packs(shape, warps, later, Warps(1, 1, 4))
+    assert layout.can_pack(shape, warps, later, Warps(1, 1, 4))
     for a in (warps, replace(warps, transposed=True)):
         for b in (Warps(1, 1, 4), Warps(1, 1, 4, True)):
-            assert layout.packs(shape, a, later, b) is not (a.transposed or b.transposed)
+            assert layout.can_pack(shape, a, later, b) is not (a.transposed or b.transposed)

@@ -21,15 +21,15 @@ from mirage_formal.device import emulate
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.lowering import stores
 from mirage_formal.kernels.planning import layout
 from mirage_formal.kernels.program.flat import Product
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import CopyAsync, Real, Registers, SetReg, SharedWrite
 from mirage_formal.kernels.program.register_layout import Warps
-from mirage_formal.kernels.program.serialization import programs_of, programs_text
-from mirage_formal.kernels.program.step import Generic, Multiplication
+from mirage_formal.kernels.program.serialization import decode_programs, encode_programs
+from mirage_formal.kernels.program.step import GenericOperation, Multiplication
 from mirage_formal.semantics.reference import run as reference
 from tests.kernels.lowering.test_lower import statements
 from tests.kernels.lowering.test_lower_operators import NONE, kernel
@@ -71,7 +71,7 @@ def square(m: int, depth: int, n: int, **more: Any) -> KernelGraph:
 def products(plan: Plan) -> list[Multiplication]:
     """The products on tensor cores; there are no others."""
     steps = (*plan.before, *plan.loop, *plan.after)
-    assert not any(isinstance(step, Generic) and isinstance(step.op, Product) for step in steps)
+    assert not any(isinstance(step, GenericOperation) and isinstance(step.op, Product) for step in steps)
     return [step for step in steps if isinstance(step, Multiplication)]
 
 
@@ -83,7 +83,7 @@ def right_everywhere(graph: KernelGraph, tolerance: float = 8e-3) -> Plan:
     verdict = discharge_safety(program).verdict
     assert isinstance(verdict, Safe), verdict
     assert products(plan)
-    assert "dot_" not in emit(program)
+    assert "dot_" not in emit_cuda(program)
     return plan
 
 
@@ -170,9 +170,9 @@ def test_the_widest_copies_that_alignment_allows(case: tuple[Any, ...]) -> None:
     copies = [s.bytes for s in statements(program.body) if isinstance(s, CopyAsync) and s.buffer == "s1"]
     assert set(copies) == ({size} if size else set())
     assert (1 in plan.ring) == (size > 0 and loop > 1)
-    assert programs_of(programs_text((program,))) == (program,)
+    assert decode_programs(encode_programs((program,))) == (program,)
     if nvrtc.available():
-        assert nvrtc.compile(emit(program), "sm_90a").spill_bytes == 0
+        assert nvrtc.compile(emit_cuda(program), "sm_90a").spill_bytes == 0
 
 
 def test_elements_of_ragged_rows_are_loaded_together() -> None:
@@ -264,7 +264,7 @@ def test_rows_that_are_not_padded_are_found(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("packed", [False, True])
 def test_depth_covers_every_position(inner: int, count: int, packed: bool) -> None:
     """At least the inner extent, at most what all warps together could take, and no more where it is whole."""
-    found = layout.depth(inner, Warps(1, 1, count), packed=packed)
+    found = layout.inner_extent(inner, Warps(1, 1, count), packed=packed)
     assert inner <= found < inner + 16 * count + 16
     if inner % (16 * count) == 0:
         assert found == inner

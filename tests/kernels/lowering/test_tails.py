@@ -10,14 +10,14 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.emulate.runner import Emulated, checked
+from mirage_formal.emulate.runner import Emulated, compare_on_emulator
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import Place, launched_operators, places
+from mirage_formal.graph.views import Place, launched_operators, storage_locations
 from mirage_formal.kernels import executable
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.lowering.context import Context
+from mirage_formal.kernels.lowering.context import LoweringContext
 from mirage_formal.kernels.planning import planner
 from mirage_formal.kernels.program.program import CopyAsync
 from mirage_formal.kernels.target import load_target
@@ -44,7 +44,7 @@ def test_products_with_tails(case: tuple[Any, ...]) -> None:
     program, graph = product(*case)
     made = build(graph, program, H200)
     assert len(made.executable.launches) == 1
-    assert checked(made, scales=(0.1, 1.0)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.1, 1.0)).answer == "within"
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_chains_with_tails(shape: tuple[int, ...], wanted: tuple[int, ...], grid
     program, graph = chain(shape, wanted, grid)
     made = build(graph, program, H200)
     assert len(made.executable.launches) == 1
-    assert checked(made, scales=(0.1, 1.0)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.1, 1.0)).answer == "within"
 
 
 @pytest.mark.sampled(2)
@@ -66,7 +66,7 @@ def test_random_products_with_tails(seed: int) -> None:
     assert isinstance(prove(program, graph), Equivalent)
     made = build(graph, program, H200)
     assert len(made.executable.launches) == 1
-    assert checked(made, seed=seed, scales=(0.5,)).answer == "within"
+    assert compare_on_emulator(made, seed=seed, scales=(0.5,)).answer == "within"
 
 
 def test_whole_chunks_are_copied_by_16_bytes_where_rows_allow_it() -> None:
@@ -82,7 +82,7 @@ def test_whole_chunks_are_copied_by_16_bytes_where_rows_allow_it() -> None:
 def test_a_padded_tensor_is_never_stored() -> None:
     program, graph = product(19, 37, 45, (16, 16, 16))
     made = build(graph, program, H200)
-    known = places(graph)
+    known = storage_locations(graph)
     assert launched_operators(graph) == (len(graph.ops) - 3,)
     assert {place.base for place in known} == {0, 1, len(known) - 1}
     assert executable.workspace(made.executable)[1] == 0
@@ -97,7 +97,7 @@ def test_what_a_predefined_operator_reads_is_padded_for_it() -> None:
     g.mark_output(g.exp(g.pad(x, 1, 0, 3)))
     program = g.freeze()
     assert launched_operators(program) == (0, 1)
-    assert checked(build(program, program, H200), scales=(1.0,)).answer == "within"
+    assert compare_on_emulator(build(program, program, H200), scales=(1.0,)).answer == "within"
 
 
 def test_zeros_before_the_first_element_are_left_to_the_reader_too() -> None:
@@ -115,7 +115,7 @@ def test_zeros_before_the_first_element_are_left_to_the_reader_too() -> None:
     moved = KernelGraph(graph.inputs, (*shifted, graph.ops[4], *cut), graph.outputs)
     made = build(moved, program, H200)
     assert len(made.executable.launches) == 2
-    assert checked(made, scales=(0.1,)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.1,)).answer == "within"
 
 
 def sliced(start: int, stop: int) -> tuple[KernelGraph, KernelGraph]:
@@ -146,7 +146,7 @@ def test_a_slice_is_read_where_it_lies(start: int, chunks: int) -> None:
     (argument, *_) = made.executable.launches[0].arguments  # type: ignore[union-attr]
     assert argument.elements == 31 * 96 + start + 64
     assert made.executable.base(argument.value) == 0
-    assert checked(made, scales=(0.1,)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.1,)).answer == "within"
     ring = made.plans[0].loop.ring  # type: ignore[union-attr]
     assert (0 in ring) == (chunks > 0)
     (kernel,) = made.programs.values()
@@ -166,7 +166,7 @@ def test_predefined_operators_read_slices_where_they_lie() -> None:
     program = g.freeze()
     made = build(program, program, H200)
     assert len(made.executable.launches) == 4
-    assert checked(made, scales=(0.5,)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.5,)).answer == "within"
 
 
 # --- the easy wrong versions -----------------------------------------------------------------------------------------
@@ -174,9 +174,9 @@ def test_predefined_operators_read_slices_where_they_lie() -> None:
 
 def moved_guard(monkeypatch: pytest.MonkeyPatch, by: int) -> None:
     """Guards that let one element more, or one less, of each dim through."""
-    right = Context.in_memory
+    right = LoweringContext.in_memory
 
-    def wrong(self: Context, tile: Any, *given: Any) -> Any:
+    def wrong(self: LoweringContext, tile: Any, *given: Any) -> Any:
         param = self.plan.params[tile.param]
         if param.place.extents is None:
             return right(self, tile, *given)
@@ -188,7 +188,7 @@ def moved_guard(monkeypatch: pytest.MonkeyPatch, by: int) -> None:
         finally:
             self.plan = kept
 
-    monkeypatch.setattr(Context, "in_memory", wrong)
+    monkeypatch.setattr(LoweringContext, "in_memory", wrong)
 
 
 @pytest.mark.parametrize("by", [1, -1])
@@ -220,7 +220,7 @@ def test_an_alignment_that_is_assumed_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_offset_that_is_ignored_gives_other_results(monkeypatch: pytest.MonkeyPatch) -> None:
     program, graph = sliced(8, 72)
-    right = places
+    right = storage_locations
     monkeypatch.setattr(
         planner, "places", lambda g: tuple(replace(p, offset=0) if isinstance(p, Place) else p for p in right(g))
     )

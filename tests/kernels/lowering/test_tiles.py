@@ -14,7 +14,7 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
-from mirage_formal.kernels.generate import Kernel, generate, other_tiles, schedule_of, schedule_record
+from mirage_formal.kernels.generate import Kernel, alternative_tiles, generate, schedule_from_record, schedule_record
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build_form
@@ -35,7 +35,7 @@ def transposition(shape: Shape, perm: tuple[int, ...] = (1, 0), dtype: DType = H
 def programs(graph: KernelGraph) -> list[Program]:
     """The kernel in each of its tiles, the usual one first."""
     found = []
-    for schedule in (None, *other_tiles(graph, 0, H200)):
+    for schedule in (None, *alternative_tiles(graph, 0, H200)):
         (kernel,) = generate(graph, H200, {} if schedule is None else {0: schedule}).steps
         assert isinstance(kernel, Kernel)
         assert kernel.asked == schedule
@@ -78,8 +78,8 @@ def test_rows_of_no_whole_sectors_have_longer_runs_among_their_tiles() -> None:
 
 def test_a_tile_is_recorded_and_built_again() -> None:
     graph = transposition((130, 74))
-    (first, *_) = other_tiles(graph, 0, H200)
-    assert schedule_of(schedule_record(first)) == first
+    (first, *_) = alternative_tiles(graph, 0, H200)
+    assert schedule_from_record(schedule_record(first)) == first
     usual = build_form(Stable(graph), graph, H200)
     other = build_form(Stable(graph), graph, H200, schedules={0: first})
     assert usual.programs != other.programs
@@ -88,15 +88,15 @@ def test_a_tile_is_recorded_and_built_again() -> None:
 
 def test_what_is_no_tile_is_refused() -> None:
     graph = transposition((130, 74))
-    known = other_tiles(graph, 0, H200)
+    known = alternative_tiles(graph, 0, H200)
     beyond = replace(known[-1], tile=next(n for n in count(1) if n > len(known)))
     for wrong in (beyond, replace(known[0], threads=2 * known[0].threads), replace(known[0], stages=2)):
         with pytest.raises(UnsupportedError):
             generate(graph, H200, {0: wrong})
     x = graph.inputs[0]
     summed = KernelGraph((x,), (Op(OpKind.SUM, (0,), Attrs(dim=1)),), (1,))
-    assert other_tiles(summed, 0, H200) == []
+    assert alternative_tiles(summed, 0, H200) == []
     with pytest.raises(UnsupportedError):
         generate(summed, H200, {0: known[0]})
     mapped = KernelGraph((x,), (Op(OpKind.EXP, (0,)),), (1,))
-    assert other_tiles(mapped, 0, H200) == []
+    assert alternative_tiles(mapped, 0, H200) == []

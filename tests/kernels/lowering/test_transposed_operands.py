@@ -14,7 +14,7 @@ from mirage_formal.claims.safety.safety import Safe, discharge_safety
 from mirage_formal.device.emulate import run as emulate
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.kernels.program.access import Access, Mode, listing
+from mirage_formal.kernels.program.access import Access, Mode, list_accesses
 from mirage_formal.kernels.program.integers import fold
 from mirage_formal.kernels.program.program import (
     Barrier,
@@ -152,7 +152,7 @@ def test_warps_move_whole_sectors(shape: Shape, perm: tuple[int, ...], dtype: DT
     """At most twice as many sectors as bytes need: rows that begin anywhere have a part of one more at each end."""
     _, program = program_of(K.TRANSPOSE, Attrs(perm=perm), [shape], dtype)
     assert through_shared(program)
-    for access in listing(program).accesses:
+    for access in list_accesses(program).accesses:
         if isinstance(access.target, Param):
             starts = lanes(program, access, (0, 0, 0))
             touched = {(start + k) // SECTOR for start in starts for k in range(access.bytes)}
@@ -165,7 +165,7 @@ def test_warps_move_whole_sectors(shape: Shape, perm: tuple[int, ...], dtype: DT
 def test_banks(shape: Shape, dtype: DType) -> None:
     """No bank is asked for more than two words by the lanes that are served together."""
     _, program = program_of(K.TRANSPOSE, Attrs(perm=(1, 0)), [shape], dtype)
-    for access in listing(program).accesses:
+    for access in list_accesses(program).accesses:
         if isinstance(access.target, SharedBuffer):
             starts = lanes(program, access, (0, 0, 0))[: max(1, min(32, 128 // access.bytes))]
             words = {(start + k) // 4 for start in starts for k in range(access.bytes)}

@@ -20,7 +20,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning import planner
-from mirage_formal.kernels.planning.memory import Memory, Request, allocate
+from mirage_formal.kernels.planning.memory import Allocation, BufferRequest, allocate
 from mirage_formal.kernels.planning.steps import Steps
 from mirage_formal.kernels.program.plan import Plan, SharedPlacement
 from mirage_formal.kernels.program.program import (
@@ -41,7 +41,7 @@ from mirage_formal.kernels.program.program import (
     WaitGroups,
 )
 from mirage_formal.kernels.program.step import Prefetch, Step
-from mirage_formal.run.kernel_build.stable import stable
+from mirage_formal.run.kernel_build.stable import stabilize_proved
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.emulated_programs import dropped
 from tests.kit.kernels.example_kernels import TARGET, alone
@@ -87,7 +87,7 @@ class Base:
     plan: Plan
     program: Program
     tight: Plan
-    requests: tuple[Request, ...]
+    requests: tuple[BufferRequest, ...]
 
 
 @cache
@@ -95,7 +95,7 @@ def bases() -> dict[str, Base]:
     """The kernels of all candidates, with running maxima where exponentials are summed."""
     out: dict[str, Base] = {}
     for name, (program, candidate) in GRAPHS.items():
-        found = stable(candidate).graph
+        found = stabilize_proved(candidate).graph
         types = kernel_types(found)
         for position, op in enumerate(found.ops):
             assert isinstance(op, GraphDefined)
@@ -107,25 +107,27 @@ def bases() -> dict[str, Base]:
     return out
 
 
-def placed(graph: KernelGraph, lives: tuple[Request, ...] | None = None) -> tuple[Plan, tuple[Request, ...]]:
+def placed(
+    graph: KernelGraph, lives: tuple[BufferRequest, ...] | None = None
+) -> tuple[Plan, tuple[BufferRequest, ...]]:
     """A Plan by the tightest memory plan for given lives of the buffers (those that are right, if none are given).
 
     Barriers are those of the right lives: the fault is in the memory plan alone.
     """
-    seen: list[Memory] = []
-    requests: list[tuple[Request, ...]] = []
-    real = planner._placed
+    seen: list[Allocation] = []
+    requests: list[tuple[BufferRequest, ...]] = []
+    real = planner._allocate_buffers
 
-    def tightest(steps: Steps, most: int) -> Memory:
+    def tightest(steps: Steps, most: int) -> Allocation:
         requests.append(steps.requests)
         seen.append(allocate(steps.requests))
         return seen[-1]
 
-    planner._placed = tightest
+    planner._allocate_buffers = tightest
     try:
         plan = planner.make_plan(graph, 0, TARGET)
     finally:
-        planner._placed = real
+        planner._allocate_buffers = real
     chosen = next(r for r, m in zip(requests, seen, strict=True) if dict(m.offsets) == offsets(plan))
     if lives is not None:
         moved = allocate(lives).offsets

@@ -7,7 +7,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.kernels.planning.binary_quadratic import minimise, total
+from mirage_formal.kernels.planning.binary_quadratic import minimise, total_cost
 
 Problem = tuple[list[list[int]], dict[tuple[int, int], list[list[int]]]]
 
@@ -30,16 +30,16 @@ def problems(draw: st.DrawFn) -> Problem:
 def test_no_choice_costs_less(problem: Problem) -> None:
     costs, pairs = problem
     chosen, proven = minimise(costs, pairs)
-    least = min(total(costs, pairs, c) for c in product(*(range(len(row)) for row in costs)))
+    least = min(total_cost(costs, pairs, c) for c in product(*(range(len(row)) for row in costs)))
     assert proven
-    assert total(costs, pairs, chosen) == least
+    assert total_cost(costs, pairs, chosen) == least
 
 
 def test_without_work_nothing_is_claimed() -> None:
     costs, pairs = [[0, 1], [0, 1]], {(0, 1): [[9, 9], [9, 0]]}
     chosen, proven = minimise(costs, pairs, work=1)
     assert not proven
-    assert total(costs, pairs, chosen) == 9  # descent changes one item at a time
+    assert total_cost(costs, pairs, chosen) == 9  # descent changes one item at a time
 
 
 def test_pairs_decide_against_the_cheapest_options() -> None:

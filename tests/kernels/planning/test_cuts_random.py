@@ -14,8 +14,8 @@ from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind as K
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.kernels.planning.expand import expand
-from mirage_formal.kernels.planning.k_loop_splitting import may_cut
+from mirage_formal.kernels.planning.expand import flatten
+from mirage_formal.kernels.planning.k_loop_splitting import can_split_iterations
 from mirage_formal.semantics.reference import run as reference
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels.example_kernels import alone
@@ -126,10 +126,10 @@ def outcome(seed: int) -> str:
     inputs = tuple(item.tensor for item in graph.inputs)
     try:
         kernel_types(graph)
-        flat, pieces = (expand(g.ops[0], inputs) for g in (graph, finer) if isinstance(g.ops[0], GraphDefined))
+        flat, pieces = (flatten(g.ops[0], inputs) for g in (graph, finer) if isinstance(g.ops[0], GraphDefined))
     except MirageError:
         return "no such tiles"
-    accepted = may_cut(flat, pieces, writer.loops)
+    accepted = can_split_iterations(flat, pieces, writer.loops)
     try:
         whole, other = result(graph, seed), result(finer, seed)
     except MirageError:  # an operator that no output needs has no such tiles

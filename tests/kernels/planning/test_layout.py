@@ -9,12 +9,12 @@ import pytest
 
 from mirage_formal.kernels.planning.layout import (
     ProductShape,
+    bank_conflicts,
+    can_pack,
     choose_swizzle,
     choose_warps,
-    conflicts,
-    packs,
+    padded_placement,
     product_cost,
-    unswizzle,
     warp_options,
 )
 from mirage_formal.kernels.program.plan import SharedPlacement
@@ -22,12 +22,12 @@ from mirage_formal.kernels.program.register_layout import (
     Axis,
     Distribution,
     Warps,
-    by_warp,
-    fold,
-    fragment,
-    replicas,
-    tiles,
-    vector,
+    fragment_layout,
+    fragment_tiles,
+    reduce_layout,
+    replicated_digits,
+    split_by_warp,
+    vector_layout,
 )
 
 
@@ -38,7 +38,7 @@ def address(placement: SharedPlacement, row: int, col: int) -> int:
 @pytest.mark.parametrize("chunks", range(1, 40))
 def test_matrices_without_bank_conflicts(chunks: int) -> None:
     placement = choose_swizzle("s", 64, 8 * chunks)
-    assert conflicts(placement) == 0
+    assert bank_conflicts(placement) == 0
     for first, col in every(range(0, 64, 8), range(0, 8 * chunks, 8)):
         banks = {address(placement, first + row, col) // 8 % 8 for row in range(8)}
         assert len(banks) == 8
@@ -51,8 +51,8 @@ def test_matrices_without_bank_conflicts(chunks: int) -> None:
 
 @pytest.mark.parametrize("cols", range(1, 200, 7))
 def test_longer_rows_have_no_bank_conflicts(cols: int) -> None:
-    placement = unswizzle("s", 64, cols)
-    assert conflicts(placement) == placement.mask == 0
+    placement = padded_placement("s", 64, cols)
+    assert bank_conflicts(placement) == placement.mask == 0
     assert cols <= placement.cols <= placement.pitch <= cols + 15
     assert placement.cols % 8 == placement.pitch % 8 == 0
 
@@ -71,9 +71,9 @@ def banks(placement: SharedPlacement, row: int, col: int, *, across: bool) -> li
 @pytest.mark.parametrize("chunks", range(1, 40))
 def test_matrices_of_float32_without_bank_conflicts(chunks: int, across: bool) -> None:
     """Of every row and column at which a fragment may begin; both kinds of place, and copies of 16 bytes stay whole."""
-    for place in (choose_swizzle, unswizzle):
+    for place in (choose_swizzle, padded_placement):
         placement = place("s", 64, 4 * chunks, size=4, across=across)
-        assert conflicts(placement, size=4, across=across) == 0
+        assert bank_conflicts(placement, size=4, across=across) == 0
         assert placement.cols == 4 * chunks <= placement.pitch <= 4 * chunks + 12
         for row, col in every(range(0, 56, 8), range(0, 4 * chunks - 7, 8)):
             assert len(set(banks(placement, row, col, across=across))) == 32
@@ -84,17 +84,17 @@ def test_matrices_of_float32_without_bank_conflicts(chunks: int, across: bool) -
 
 
 def test_plain_rows_of_float32_conflict() -> None:
-    assert conflicts(SharedPlacement("s", 64, 32, 32), size=4) == 3
-    assert conflicts(SharedPlacement("s", 64, 32, 32), size=4, across=True) == 3
-    assert conflicts(SharedPlacement("s", 64, 40, 40), size=4) == 0
-    assert conflicts(SharedPlacement("s", 64, 40, 40), size=4, across=True) > 0
-    assert conflicts(SharedPlacement("s", 64, 36, 36), size=4, across=True) == 0
+    assert bank_conflicts(SharedPlacement("s", 64, 32, 32), size=4) == 3
+    assert bank_conflicts(SharedPlacement("s", 64, 32, 32), size=4, across=True) == 3
+    assert bank_conflicts(SharedPlacement("s", 64, 40, 40), size=4) == 0
+    assert bank_conflicts(SharedPlacement("s", 64, 40, 40), size=4, across=True) > 0
+    assert bank_conflicts(SharedPlacement("s", 64, 36, 36), size=4, across=True) == 0
 
 
 def test_plain_rows_of_128_bytes_conflict() -> None:
-    assert conflicts(SharedPlacement("s", 64, 64, 64)) == 7
-    assert conflicts(SharedPlacement("s", 64, 32, 32)) == 3
-    assert conflicts(SharedPlacement("s", 64, 72, 72)) == 0
+    assert bank_conflicts(SharedPlacement("s", 64, 64, 64)) == 7
+    assert bank_conflicts(SharedPlacement("s", 64, 32, 32)) == 3
+    assert bank_conflicts(SharedPlacement("s", 64, 72, 72)) == 0
 
 
 SHAPES = [
@@ -136,7 +136,7 @@ def test_attention_stays_in_registers(rows: int, keys: int) -> None:
     scores = ProductShape(rows, keys, 64, 8, False)
     out = ProductShape(rows, 64, keys, 8, True, source=0)
     a, b = choose_warps([scores, out], 4)
-    assert packs(scores, a, out, b)
+    assert can_pack(scores, a, out, b)
 
 
 @pytest.mark.parametrize(("rows", "cols"), [(32, 64), (64, 128), (16, 256), (20, 7), (33, 41), (16, 257)])
@@ -144,13 +144,13 @@ def test_attention_stays_in_registers(rows: int, keys: int) -> None:
 def test_packing_gives_every_lane_its_left_fragment(rows: int, cols: int, warps: Warps) -> None:
     """Checked element by element against the layout of m16n8k16's left operand in the PTX ISA."""
     ragged = cols % 16 != 0
-    over = fragment(128, warps, rows, cols)
+    over = fragment_layout(128, warps, rows, cols)
     later = Warps(warps.rows, 1, warps.cols)
     source, target = ProductShape(rows, cols, 16, 1, False), ProductShape(rows, 8, cols, 1, True, 0)
-    if not packs(source, warps, target, later):
+    if not can_pack(source, warps, target, later):
         assert not ragged
         pytest.skip("no such packing")
-    high, wide = tiles(over)
+    high, wide = fragment_tiles(over)
     for tid in range(128):
         lane, warp = tid % 32, tid // 32
         first_row = 16 * high * (warp % warps.rows)
@@ -180,22 +180,22 @@ def coordinates(over: Distribution, tid: int, register: int) -> tuple[int, int]:
     (64, 32, 8, None), (2, 4096, 8, 2048), (5, 96, 8, 48), (1, 1, 1, None),
 ])  # fmt: skip
 def test_vectors_cover_every_element_once(threads: int, rows: int, cols: int, width: int, kept: int | None) -> None:
-    over = vector(threads, rows, cols, width, kept=kept)
+    over = vector_layout(threads, rows, cols, width, kept=kept)
     seen: dict[Any, Any] = {}
     for tid, register in every(range(threads), range(over.count)):
         seen.setdefault(coordinates(over, tid, register), set()).add(tid)
     copies = 1
-    for _, extent in replicas(over):
+    for _, extent in replicated_digits(over):
         copies *= extent
     assert {(r, c) for r, c in every(range(rows), range(cols))} <= set(seen)
     assert all(len(tids) == copies for tids in seen.values())
     if kept is not None and kept & (kept - 1) == 0:
-        assert fold(over, Axis.COL, kept) is not None
+        assert reduce_layout(over, Axis.COL, kept) is not None
 
 
 def test_digits_are_cut_at_warps() -> None:
-    over = vector(512, 1, 4096, 8)
-    found = fold(over, Axis.COL, 1)
+    over = vector_layout(512, 1, 4096, 8)
+    found = reduce_layout(over, Axis.COL, 1)
     assert found is not None
-    low, high = by_warp(found[1])
+    low, high = split_by_warp(found[1])
     assert [(d.div, d.extent) for d in (*low, *high)] == [(1, 32), (32, 16)]

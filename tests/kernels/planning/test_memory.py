@@ -10,29 +10,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_formal.kernels.planning import memory
-from mirage_formal.kernels.planning.memory import ALIGN, Request, allocate
+from mirage_formal.kernels.planning.memory import ALIGN, BufferRequest, allocate
 
 
 @st.composite
-def requests(draw: st.DrawFn, most: int = 6) -> list[Request]:
+def requests(draw: st.DrawFn, most: int = 6) -> list[BufferRequest]:
     count = draw(st.integers(0, most))
     out = []
     for i in range(count):
         first = draw(st.integers(0, 7))
         size = draw(st.integers(1, 4)) * ALIGN - draw(st.sampled_from([0, 1, 100]))
-        out.append(Request(f"b{i}", size, first, draw(st.integers(first, 7))))
+        out.append(BufferRequest(f"b{i}", size, first, draw(st.integers(first, 7))))
     return out
 
 
-def together(a: Request, b: Request) -> bool:
+def together(a: BufferRequest, b: BufferRequest) -> bool:
     return a.first <= b.last and b.first <= a.last
 
 
-def smallest(items: Sequence[Request]) -> int | None:
+def smallest(items: Sequence[BufferRequest]) -> int | None:
     """Least end over all orders of placing buffers as low as possible."""
     best = None
     for order in permutations(items):
-        placed: dict[Request, int] = {}
+        placed: dict[BufferRequest, int] = {}
         for item in order:
             offset = 0
             for other, start in sorted(placed.items(), key=lambda pair: pair[1]):
@@ -44,13 +44,13 @@ def smallest(items: Sequence[Request]) -> int | None:
     return best
 
 
-def size(request: Request) -> int:
+def size(request: BufferRequest) -> int:
     return -(-request.bytes // ALIGN) * ALIGN
 
 
 @settings(max_examples=150)
 @given(requests())
-def test_plans_are_valid_and_smallest(items: list[Request]) -> None:
+def test_plans_are_valid_and_smallest(items: list[BufferRequest]) -> None:
     found = allocate(items)
     for i, a in enumerate(items):
         assert found.offsets[a.name] % ALIGN == 0
@@ -65,14 +65,16 @@ def test_plans_are_valid_and_smallest(items: list[Request]) -> None:
 
 def test_a_bound_that_cannot_be_met_is_reported_as_such() -> None:
     # Loads of 4 at any time, but no plan of height 4 exists for this instance of intervals.
-    items = [Request(f"b{i}", ALIGN, t, t) for i, t in enumerate((0, 1, 2))] + [Request("c", 2 * ALIGN, 0, 2)]
+    items = [BufferRequest(f"b{i}", ALIGN, t, t) for i, t in enumerate((0, 1, 2))] + [
+        BufferRequest("c", 2 * ALIGN, 0, 2)
+    ]
     found = allocate(items)
     assert found.bytes == found.lower_bound == 3 * ALIGN
 
 
 def test_the_search_says_when_it_was_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "_NODES", 3)
-    items = [Request(f"b{i}", (i % 3 + 1) * ALIGN, i % 4, i % 4 + i % 3) for i in range(9)]
+    items = [BufferRequest(f"b{i}", (i % 3 + 1) * ALIGN, i % 4, i % 4 + i % 3) for i in range(9)]
     found = allocate(items)
     assert len(found.offsets) == 9
     assert not found.optimal or found.bytes == found.lower_bound

@@ -22,7 +22,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.plan import Plan
@@ -90,7 +90,7 @@ def given(base: Base, seed: int = 1, scale: float = 1.0) -> list[Any]:
 def expected(name: str, scale: float) -> numerics.Expected:
     """Exact results of the program in float64, and the candidate's tolerances."""
     base = bases()[name]
-    return numerics.expected(base.computed, base.candidate, numerics.draw_all(base.computed, 1, scale))
+    return numerics.expected_results(base.computed, base.candidate, numerics.draw_all(base.computed, 1, scale))
 
 
 def results(base: Base, program: Program, source: str, launched: int | None = None) -> list[numerics.OutputRecord]:
@@ -129,7 +129,7 @@ def judge(mutant: Mutant) -> Found:
     base = bases()[mutant.base]
     try:
         program = lower(mutant.faulty) if isinstance(mutant.faulty, Plan) else mutant.faulty
-        source = emit(program)
+        source = emit_cuda(program)
     except (MirageError, AssertionError, NotImplementedError, ValueError) as error:
         return Found(By.VALIDATION, f"{type(error).__name__}: {error}")
     if mutant.launched is None and (why := equivalent(base, program)):
@@ -160,7 +160,7 @@ def equivalent(base: Base, program: Program) -> str:
     the same order, apart from synchronisation; shared memory is accessed, copied, waited for and met over in the same
     order; and no two buffers share bytes that are used and were not shared before, nor is one less aligned.
     """
-    if emit(program) == emit(base.program):
+    if emit_cuda(program) == emit_cuda(base.program):
         return "same text"
     if program.params != base.program.params or program.grid != base.program.grid:
         return ""
@@ -299,7 +299,7 @@ def test_without_a_fault_nothing_is_found(name: str) -> None:
     for plan in (base.plan, base.tight):
         program = lower(plan)
         assert isinstance(discharge_safety(program).verdict, Safe)
-        assert {record.answer for record in results(base, program, emit(program))} == {"within"}
+        assert {record.answer for record in results(base, program, emit_cuda(program))} == {"within"}
 
 
 @pytest.mark.slow
@@ -356,5 +356,5 @@ def test_what_is_no_fault_is_not_found() -> None:
 def test_a_launch_with_too_little_shared_memory_is_a_fault() -> None:
     base = bases()["lora"]
     with pytest.raises(EmulationFault, match="the launch has less shared memory") as error:
-        results(base, base.program, emit(base.program), launched=base.program.shared_bytes - 256)
+        results(base, base.program, emit_cuda(base.program), launched=base.program.shared_bytes - 256)
     assert error.value.kind is FaultKind.OUT_OF_BOUNDS

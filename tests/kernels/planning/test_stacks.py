@@ -17,15 +17,22 @@ from mirage_formal.device import emulate
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind as K
 from mirage_formal.graph.types import DTensor, DType, Shape
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.flat import Product
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
-from mirage_formal.kernels.program.register_layout import Axis, Distribution, by_warp, fold, replicas, stacked
-from mirage_formal.kernels.program.step import Generic
+from mirage_formal.kernels.program.register_layout import (
+    Axis,
+    Distribution,
+    batched_layout,
+    reduce_layout,
+    replicated_digits,
+    split_by_warp,
+)
+from mirage_formal.kernels.program.step import GenericOperation
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels import example_kernels, program_interpreter
 from tests.kit.kernels.example_kernels import TARGET, alone, compare, inputs_for
@@ -36,7 +43,7 @@ WHOLE = (None, None, None)
 def generic(plan: Plan) -> list[str]:
     """Operators that are computed the generic way."""
     steps = (*plan.before, *plan.loop, *plan.after)
-    return [type(step.op).__name__ for step in steps if isinstance(step, Generic)]
+    return [type(step.op).__name__ for step in steps if isinstance(step, GenericOperation)]
 
 
 def kernel(shapes: Sequence[Shape], ops: Sequence[Op], loop: int = 1, dim: int | None = None) -> KernelGraph:
@@ -150,7 +157,7 @@ def test_no_kernel_of_an_example_is_generic(graph: KernelGraph, position: int) -
         program = lower(plan)
         in_registers(plan, program)
         # One vector of 16 bytes for each part, and one for the result.
-        text = emit(program)
+        text = emit_cuda(program)
         assert "mf::load_vector<8>" in text
         assert "mf::store_vector" in text
 
@@ -222,7 +229,7 @@ def test_many_rows_do_not_spill(rows: int) -> None:
     for graph in (combine(16, rows, 64, 0), rescaled(16, rows, 64)):
         plan = make_plan(graph, 0, TARGET)
         assert generic(plan) == []
-        compiled = nvrtc.compile(emit(lower(plan)), "sm_90a")
+        compiled = nvrtc.compile(emit_cuda(lower(plan)), "sm_90a")
         assert (compiled.spill_bytes, compiled.stack_bytes) == (0, 0)
 
 
@@ -256,16 +263,16 @@ def held(over: Distribution) -> dict[tuple[int, ...], set[int]]:
     ],
 )
 def test_stacks_are_dealt_out_once(threads: int, extents: tuple[int, int, int], width: int) -> None:
-    over = stacked(threads, 0, extents, width, 64)
+    over = batched_layout(threads, 0, extents, width, 64)
     found = held(over)
     copies = 1
-    for _, extent in replicas(over):
+    for _, extent in replicated_digits(over):
         copies *= extent
     assert set(every(*(range(n) for n in extents))) <= set(found)
     assert Counter(len(tids) for tids in found.values()).keys() == {copies}
-    kept = fold(over, Axis.PLANE, 1)
+    kept = reduce_layout(over, Axis.PLANE, 1)
     assert kept is not None
-    inside = by_warp(kept[1])[1] == ()
+    inside = split_by_warp(kept[1])[1] == ()
     assert inside or extents[0] > 512, "planes lie in one warp, unless there are many"
     assert kept[0] == over.only(frozenset({Axis.ROW, Axis.COL}))
 

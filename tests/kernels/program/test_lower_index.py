@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.kernels.program.index import Indices
+from mirage_formal.kernels.program.index import IndexBuilder
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Var
 
 Meaning = Callable[[Mapping[str, int]], int]
@@ -45,9 +45,9 @@ def places() -> Iterator[dict[str, int]]:
 
 
 @st.composite
-def built(draw: st.DrawFn, depth: int = 4) -> tuple[Indices, IntExpr, Meaning]:
+def built(draw: st.DrawFn, depth: int = 4) -> tuple[IndexBuilder, IntExpr, Meaning]:
     """(expression, what it means): built through Indices, and as a function of the variables."""
-    ix = Indices(RANGES)
+    ix = IndexBuilder(RANGES)
 
     def grow(level: int) -> tuple[IntExpr, Meaning]:
         if level == 0 or draw(st.booleans()):
@@ -80,7 +80,7 @@ def built(draw: st.DrawFn, depth: int = 4) -> tuple[Indices, IntExpr, Meaning]:
 
 @settings(max_examples=300)
 @given(built())
-def test_simplification_keeps_values_and_bounds(item: tuple[Indices, IntExpr, Meaning]) -> None:
+def test_simplification_keeps_values_and_bounds(item: tuple[IndexBuilder, IntExpr, Meaning]) -> None:
     ix, e, meaning = item
     for at in places():
         value = evaluate(e, at)
@@ -90,7 +90,7 @@ def test_simplification_keeps_values_and_bounds(item: tuple[Indices, IntExpr, Me
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (1, 4, 1, 5), (2, 1, 3)])
 def test_unravel_is_the_inverse_of_ravel(shape: tuple[int, ...]) -> None:
-    ix = Indices({"e": 1000})
+    ix = IndexBuilder({"e": 1000})
     count = 1
     strides: list[int] = []
     for extent in reversed(shape):
@@ -109,7 +109,7 @@ def test_unravel_is_the_inverse_of_ravel(shape: tuple[int, ...]) -> None:
 
 def test_addresses_are_simple() -> None:
     """What is known about ranges shows in the text of a kernel: no division that does nothing."""
-    ix = Indices({"tid": 128})
+    ix = IndexBuilder({"tid": 128})
     tid = Var("tid")
     assert ix.div(tid, 128) == Int(0)
     assert ix.mod(tid, 128) == tid

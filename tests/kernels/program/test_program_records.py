@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_formal.errors import FormatError
-from mirage_formal.kernels.cuda import emit
+from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.generate import Kernel, generate
 from mirage_formal.kernels.program import program as ir
-from mirage_formal.kernels.program.serialization import MAX_BYTES, TABLES, programs_of, programs_text
+from mirage_formal.kernels.program.serialization import MAX_BYTES, TABLES, decode_programs, encode_programs
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import SCHEMA_VERSION
 from mirage_formal.records import programs as records
@@ -45,25 +45,25 @@ def real() -> tuple[ir.Program, ...]:
 def test_every_program_reads_as_it_was_written() -> None:
     assert len(real()) > 50
     for program in share(real(), 3, 0):
-        text = programs_text([program])
-        assert programs_of(text) == (program,)
-        assert programs_text(programs_of(text)) == text
+        text = encode_programs([program])
+        assert decode_programs(text) == (program,)
+        assert encode_programs(decode_programs(text)) == text
         assert len(text) < 64 << 10
-        assert emit(programs_of(text)[0]) == emit(program)
-    assert programs_of(programs_text(real())) == real()
+        assert emit_cuda(decode_programs(text)[0]) == emit_cuda(program)
+    assert decode_programs(encode_programs(real())) == real()
 
 
 def test_texts_of_before_kernels_said_that_they_are_alone_are_read() -> None:
     """The field is written only where it is true."""
     program = replace(safety_programs.softmax(), alone=False)
-    text = programs_text([program])
+    text = encode_programs([program])
     assert b"alone" not in text
-    assert programs_of(text) == (program,)
+    assert decode_programs(text) == (program,)
     told = text.replace(b'"name":"softmax",', b'"name":"softmax","alone":false,')
     assert told != text
     with pytest.raises(FormatError, match="one text"):
-        programs_of(told)
-    assert programs_of(programs_text([replace(program, alone=True)])) == (replace(program, alone=True),)
+        decode_programs(told)
+    assert decode_programs(encode_programs([replace(program, alone=True)])) == (replace(program, alone=True),)
 
 
 def test_every_class_has_an_entry_with_the_same_fields() -> None:
@@ -83,15 +83,15 @@ def test_small_mistakes_are_written_as_they_are(data: st.DataObject) -> None:
     program = data.draw(st.sampled_from([safety_programs.ring(), safety_programs.softmax(), safety_programs.gemm()]))
     found = [changed for _, changed in mutants(program)]
     other = data.draw(st.sampled_from(found))
-    assert programs_of(programs_text([other])) == (other,)
-    assert (programs_text([other]) == programs_text([program])) == (other == program)
+    assert decode_programs(encode_programs([other])) == (other,)
+    assert (encode_programs([other]) == encode_programs([program])) == (other == program)
 
 
 @given(st.floats(allow_nan=False, width=64))
 def test_floats_are_exact(number: float) -> None:
     program = emulated_programs.elementwise(ir.Combine(ir.BinaryFn.ADD, ir.Real(number), ir.Real(0.0)))
     program = replace(program, body=(*program.body, ir.Registers("r", 1, initial=-0.0)))
-    (back,) = programs_of(programs_text([program]))
+    (back,) = decode_programs(encode_programs([program]))
     assert back == program
     last = back.body[-1]
     assert isinstance(last, ir.Registers)
@@ -104,7 +104,7 @@ def test_floats_are_exact(number: float) -> None:
 
 
 def parsed() -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(programs_text([safety_programs.ring()]))
+    value: dict[str, Any] = json.loads(encode_programs([safety_programs.ring()]))
     return value
 
 
@@ -132,11 +132,11 @@ def chain(program: dict[str, Any]) -> None:
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "nothing": (lambda: b"", "expected JSON"),
     "no object": (lambda: b"[]", "expected a ProgramsRecord"),
-    "a part": (lambda: programs_text([safety_programs.ring()])[:200], "expected JSON"),
+    "a part": (lambda: encode_programs([safety_programs.ring()])[:200], "expected JSON"),
     "deep nesting": (lambda: b"[" * 2_000_000, "too deep"),
     "deep objects": (lambda: b'{"programs":' * 600_000, "too deep"),
     "deep in a field": (
-        lambda: programs_text([safety_programs.ring()]).replace(b'"threads":', b'"threads":' + b"[" * 500_000),
+        lambda: encode_programs([safety_programs.ring()]).replace(b'"threads":', b'"threads":' + b"[" * 500_000),
         "too deep",
     ),
     "too long": (lambda: b" " * (MAX_BYTES + 1), "expected at most"),
@@ -169,16 +169,16 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         "one text",
     ),
     "a key twice": (
-        lambda: programs_text([safety_programs.ring()]).replace(b'"threads":', b'"threads":1,"threads":'),
+        lambda: encode_programs([safety_programs.ring()]).replace(b'"threads":', b'"threads":1,"threads":'),
         "occurs twice",
     ),
-    "white space": (lambda: programs_text([safety_programs.ring()]) + b" ", "one text"),
+    "white space": (lambda: encode_programs([safety_programs.ring()]) + b" ", "one text"),
     "many programs": (
         lambda: written({"schema_version": SCHEMA_VERSION, "programs": parsed()["programs"] * 1025}),
         "1024",
     ),
     "another version": (
-        lambda: programs_text([]).replace(b'"schema_version":', b'"schema_version":9'),
+        lambda: encode_programs([]).replace(b'"schema_version":', b'"schema_version":9'),
         "schema_version",
     ),
 }
@@ -188,7 +188,7 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 def test_hostile_texts_are_refused(name: str) -> None:
     make, what = HOSTILE[name]
     with pytest.raises(FormatError) as error:
-        programs_of(make())
+        decode_programs(make())
     assert what in str(error.value)
 
 
@@ -197,6 +197,6 @@ def test_what_could_not_be_read_again_is_not_written() -> None:
     for _ in range(300):
         deep = ir.Apply(ir.UnaryFn.NEG, deep)
     with pytest.raises(FormatError, match="nodes"):
-        programs_text([emulated_programs.elementwise(deep)])
+        encode_programs([emulated_programs.elementwise(deep)])
     with pytest.raises(FormatError):
-        programs_text([replace(safety_programs.ring(), name="no name")])
+        encode_programs([replace(safety_programs.ring(), name="no name")])

@@ -225,7 +225,8 @@ def test_a_logarithm_keeps_its_value_beside_large_scores(body: Callable[..., Ten
     wanted, graph = program({"X": (8, 64)}, less_the_log), program({"X": (8, 64)}, body)
     found = stable(graph)
     assert proved(wanted, found) is not None
-    (after,) = evaluate(found, [np.full((8, 64), 2.0**100, np.float32)], FloatDomain())
+    arrays: list[Any] = [np.full((8, 64), 2.0**100, np.float32)]
+    (after,) = evaluate(found, arrays, FloatDomain())
     np.testing.assert_allclose(after, -np.log(64), rtol=1e-6)
 
 

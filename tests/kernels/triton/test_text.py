@@ -16,7 +16,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, K
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.triton.file import triton_file
-from mirage_formal.kernels.triton.host import called
+from mirage_formal.kernels.triton.host import torch_call
 from mirage_formal.kernels.triton.options import LaunchOptions
 from tests.kit.kernels import example_kernels, masked_attention, tails
 from tests.kit.kernels import triton_files as kit
@@ -342,4 +342,4 @@ def test_zeros_of_padding_may_be_lost_to_infinities() -> None:
 
 def test_an_operator_that_is_not_known_is_no_norm() -> None:
     with pytest.raises(AssertionError, match="running_max"):
-        called(Op(K.RUNNING_MAX, (0,), Attrs(dim=1)), ["x"], [(4, 4)], DType.FLOAT16)
+        torch_call(Op(K.RUNNING_MAX, (0,), Attrs(dim=1)), ["x"], [(4, 4)], DType.FLOAT16)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mirage_formal.claims.numerics import numerics
-from mirage_formal.claims.numerics.shrink import smaller
+from mirage_formal.claims.numerics.shrink import shrink
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
@@ -30,7 +30,7 @@ SEEDS = range(160)
 def example(row: str) -> tuple[KernelGraph, KernelGraph]:
     """An example's program and its fastest candidate, with its own tiles, few blocks and few iterations."""
     name, batch = row.rsplit("-b", 1)
-    found = smaller(example_kernels.real(name, int(batch)), example_kernels.fastest()[row])
+    found = shrink(example_kernels.real(name, int(batch)), example_kernels.fastest()[row])
     return found.program, found.candidate
 
 
@@ -43,7 +43,7 @@ def judge(case: kit.Case, ran: kit.Ran) -> None:
     """Results within the derived tolerances; the file's reference is the program; its own check says so as well."""
     assert ran.results, ran.said
     arrays = kit.inputs(case.program)
-    expected = numerics.expected(case.program, case.graph, arrays)
+    expected = numerics.expected_results(case.program, case.graph, arrays)
     types = kernel_types(case.program)
     for i, (value, tolerance) in enumerate(zip(expected.values, expected.tolerances, strict=True)):
         dtype = types[case.program.outputs[i]].dtype

@@ -28,7 +28,7 @@ from mirage_formal.graph.graph import (
     OutputSaver,
     ThreadDefined,
     ThreadGraph,
-    numbered,
+    enumerate_results,
 )
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, Lax, Level, OpKind
 from mirage_formal.graph.rules import device_results, iterator_type, register_result, saver_type, shared_results
@@ -327,7 +327,7 @@ def _any_order(
     ops: tuple[_AnyOp, ...], first: int, names: dict[int, int], random: Random
 ) -> Iterator[tuple[int, _AnyOp]]:
     """Operators in a random order that respects operands; ``names`` must be filled in by the caller."""
-    waiting = list(numbered(first, ops))
+    waiting = list(enumerate_results(first, ops))
     while waiting:
         ready = [item for item in waiting if all(n in names for n in item[1].operands)]
         chosen = random.choice(ready)

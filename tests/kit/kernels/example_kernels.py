@@ -28,7 +28,7 @@ from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build
-from mirage_formal.run.kernel_build.values import Built
+from mirage_formal.run.kernel_build.values import BuiltKernels
 from mirage_formal.semantics.reference import run as reference
 from tests.kit.kernels import program_interpreter
 from tests.kit.paths import REPOSITORY
@@ -213,7 +213,7 @@ def searched(name: str, keep: int = 2) -> tuple[KernelGraph, ...]:
 
 
 @cache
-def built(graph: KernelGraph, program: KernelGraph, archs: tuple[str, ...] = ()) -> Built:
+def built(graph: KernelGraph, program: KernelGraph, archs: tuple[str, ...] = ()) -> BuiltKernels:
     """The kernels of a candidate; all of their obligations hold."""
     return build(graph, program, H200, archs)
 
@@ -244,7 +244,7 @@ def run_alone(kernel: KernelGraph, position: int, *, sanitize: bool = False) -> 
     arrays = [a.astype(np.float64) for a in inputs_for(kernel, low=0.1 if position else None)]
     given = [laid_out(a, item) for a, item in zip(arrays, kernel.inputs, strict=True)]
     found = emulate.run(program, given, sanitize=sanitize)
-    wanted = numerics.expected(kernel, kernel, arrays)
+    wanted = numerics.expected_results(kernel, kernel, arrays)
     worst = 0.0
     for result, value, tolerance in zip(found, wanted.values, wanted.tolerances, strict=True):
         least = 6 * ROUND[kernel.inputs[0].tensor.dtype] * np.abs(value).max()

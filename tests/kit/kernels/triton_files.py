@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefin
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.target import load_target
 from mirage_formal.kernels.triton.file import TritonFile, triton_file
-from mirage_formal.run.kernel_build.stable import stable
+from mirage_formal.run.kernel_build.stable import stabilize_proved
 
 H200: Final = load_target("h200")
 ARCHS: Final = (80, 90, 100)
@@ -62,7 +62,7 @@ class Ran:
 
 def case(name: str, program: KernelGraph, graph: KernelGraph, *, raw: bool = False) -> Case:
     """A case; exponentials get their running maxima before, as for CUDA C++, unless it is to be taken as it is."""
-    form = graph if raw else stable(graph).graph
+    form = graph if raw else stabilize_proved(graph).graph
     return Case(name, program, form, triton_file(form, program, H200))
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.check.proof.elaborate import elaborate
-from mirage_formal.check.proof.laws import lemma
+from mirage_formal.check.proof.laws import check_lemma
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.reader import Reader, integer
+from mirage_formal.check.proof.reader import Reader, parse_integer
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Index, Poly, ProofError, Ring
 from mirage_formal.check.proof.tensor_steps import Steps
@@ -43,11 +43,11 @@ def replayed(program: KernelGraph, candidate: KernelGraph, tables: Mapping[str, 
     graphs, atoms = elaborate(terms, (program, candidate), tables["atoms"])
     reader = Reader(Ring(tuple(tables["digits"]), tuple(tables["bases"])))
     sources = [terms.input(i, x.tensor.shape) for i, x in enumerate(program.inputs)]
-    sources += [graphs[integer(graph, 0, 1)].piece(*place) for graph, *place in atoms]
+    sources += [graphs[parse_integer(graph, 0, 1)].piece(*place) for graph, *place in atoms]
     for raw in tables["factors"]:
         reader.entry(raw, tuple(terms.shapes[source] for source in sources))
     for number, raw in enumerate(tables["lemmas"]):
-        lemma(reader, number, raw)
+        check_lemma(reader, number, raw)
     steps = Steps(reader, terms, sources)
     for raw in tables["steps"]:
         steps.step(raw)

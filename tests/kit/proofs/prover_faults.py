@@ -32,28 +32,28 @@ def a_lost_loop_factor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @fault
 def the_root_of_a_square_is_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polynomials.Terms, "nonnegative", lambda self, f, e2: True)
+    monkeypatch.setattr(polynomials.TermInterner, "nonnegative", lambda self, f, e2: True)
 
 
 @fault
 def a_wrong_power_of_exp(monkeypatch: pytest.MonkeyPatch) -> None:
     """exp(a)^-1 is taken for exp(a)."""
-    right = polynomials.Terms._special
+    right = polynomials.TermInterner._special
 
     def wrong(
-        self: polynomials.Terms, items: dict[int, int], special: list[int], extra: list[polynomials.Polynomial]
+        self: polynomials.TermInterner, items: dict[int, int], special: list[int], extra: list[polynomials.Polynomial]
     ) -> polynomials.Rational:
         for f in special:
             if self.kind[f] == polynomials.Kind.EXP and items[f] < 0:
                 items[f] = -items[f]
         return right(self, items, special, extra)
 
-    monkeypatch.setattr(polynomials.Terms, "_special", wrong)
+    monkeypatch.setattr(polynomials.TermInterner, "_special", wrong)
 
 
 @fault
 def an_exponent_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polynomials.Terms, "_times", lambda self, a, b: self.product({**dict(a), **dict(b)}))
+    monkeypatch.setattr(polynomials.TermInterner, "_times", lambda self, a, b: self.product({**dict(a), **dict(b)}))
 
 
 @fault
@@ -102,14 +102,14 @@ def outputs_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @fault
 def nothing_left_after_any_multiplication(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polynomials.Terms, "times", lambda self, p, m: ())
+    monkeypatch.setattr(polynomials.TermInterner, "times", lambda self, p, m: ())
 
 
 @fault
 def sums_of_two_terms_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum of a sum of terms keeps only the first."""
-    right = binders.Binders.sum
-    monkeypatch.setattr(binders.Binders, "sum", lambda self, p, digits: right(self, p[:1] if digits else p, digits))
+    right = binders.BinderTerms.sum
+    monkeypatch.setattr(binders.BinderTerms, "sum", lambda self, p, digits: right(self, p[:1] if digits else p, digits))
 
 
 @fault
@@ -117,7 +117,7 @@ def a_product_summed_factor_by_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Factors that share a bound digit are taken for independent ones."""
 
     def wrong(
-        self: binders.Binders, bound: frozenset[int], m: polynomials.Monomial, outside: dict[int, int]
+        self: binders.BinderTerms, bound: frozenset[int], m: polynomials.Monomial, outside: dict[int, int]
     ) -> list[tuple[set[int], dict[int, int]]]:
         groups: list[tuple[set[int], dict[int, int]]] = []
         for f, e in m:
@@ -128,7 +128,7 @@ def a_product_summed_factor_by_factor(monkeypatch: pytest.MonkeyPatch) -> None:
                 outside[f] = e
         return groups
 
-    monkeypatch.setattr(binders.Binders, "_components", wrong)
+    monkeypatch.setattr(binders.BinderTerms, "_components", wrong)
 
 
 @fault
@@ -149,7 +149,7 @@ def a_rescaling_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @fault
 def a_maximum_taken_for_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binders.Binders, "max", binders.Binders.sum)
+    monkeypatch.setattr(binders.BinderTerms, "max", binders.BinderTerms.sum)
 
 
 @fault
@@ -163,36 +163,38 @@ def a_slice_that_starts_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> Non
 @fault
 def an_inverse_taken_for_a_quotient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The divisor of a division without NaN is never 0."""
-    monkeypatch.setattr(index_substitution.Changes, "_inverse", lambda self, p: self.power(p, -2))
+    monkeypatch.setattr(index_substitution.SubstitutionTerms, "_inverse", lambda self, p: self.power(p, -2))
 
 
 @fault
 def everything_out_of_an_inverse(monkeypatch: pytest.MonkeyPatch) -> None:
     """What may be 0 comes out of an inverse as exponentials do."""
-    right = index_substitution.Changes._inverse
+    right = index_substitution.SubstitutionTerms._inverse
 
-    def wrong(self: index_substitution.Changes, p: polynomials.Polynomial) -> polynomials.Polynomial:
+    def wrong(self: index_substitution.SubstitutionTerms, p: polynomials.Polynomial) -> polynomials.Polynomial:
         return self.power(p, -2) if len(p) == 1 else right(self, p)
 
-    monkeypatch.setattr(index_substitution.Changes, "_inverse", wrong)
+    monkeypatch.setattr(index_substitution.SubstitutionTerms, "_inverse", wrong)
 
 
 @fault
 def negative_without_a_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether something is negative is taken for the same of its negative."""
-    right = index_substitution.Changes.apply
+    right = index_substitution.SubstitutionTerms.apply
 
-    def wrong(self: index_substitution.Changes, name: str, p: polynomials.Polynomial) -> polynomials.Polynomial:
+    def wrong(
+        self: index_substitution.SubstitutionTerms, name: str, p: polynomials.Polynomial
+    ) -> polynomials.Polynomial:
         return right(self, name, polynomials.scaled(p, -1) if name == "negative" and p and p[0][1] < 0 else p)
 
-    monkeypatch.setattr(index_substitution.Changes, "apply", wrong)
+    monkeypatch.setattr(index_substitution.SubstitutionTerms, "apply", wrong)
 
 
 @fault
 def a_rounding_taken_for_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = index_substitution.Changes.apply
+    right = index_substitution.SubstitutionTerms.apply
     monkeypatch.setattr(
-        index_substitution.Changes,
+        index_substitution.SubstitutionTerms,
         "apply",
         lambda self, name, p: p if name.startswith("round") else right(self, name, p),
     )
@@ -208,7 +210,7 @@ def masks_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
         kind: OpKind,
         p: polynomials.Polynomial,
         q: polynomials.Polynomial,
-        known: facts.Fact,
+        known: facts.TensorFacts,
     ) -> polynomials.Polynomial:
         return q if kind is OpKind.SELECT else right(self, kind, p, q, known)
 

@@ -27,7 +27,7 @@ from mirage_formal.device.emulate import run as emulate
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.executable import Binary, KernelLaunch
 from mirage_formal.kernels.program.program import Program
-from mirage_formal.run.kernel_build.values import Built
+from mirage_formal.run.kernel_build.values import BuiltKernels
 
 _RAW: dict[DType, Any] = {
     DType.FLOAT16: np.float16,
@@ -219,7 +219,7 @@ class FakeCupy:
         self.log.append(("launch", program.name, stream))
 
 
-def with_code(built: Built) -> Built:
+def with_code(built: BuiltKernels) -> BuiltKernels:
     """The same with something in the place of machine code."""
     code = b"machine code"
     binary = Binary("code.cubin", hashlib.sha256(code).hexdigest())

@@ -22,7 +22,7 @@ from mirage_formal.errors import MirageError
 from mirage_formal.torch import from_torch
 from mirage_formal.torch.comparison.compare import Piece, compare_with_torch
 from mirage_formal.torch.comparison.contract import TURNED, difference
-from mirage_formal.torch.comparison.samples import STYLES, draw
+from mirage_formal.torch.comparison.samples import STYLES, draw_tensors
 from mirage_formal.torch.op_table import LETTERS, ROWS
 
 #: Names of tensors in an example: a letter, behind p (positive) or m (a mask).
@@ -355,7 +355,9 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
         except MirageError as error:
             return Violation(seed, f"no kernels: {type(error).__name__}: {error}", module.text)
         for turn, style in enumerate(("normal", *_MIXED)):
-            leaves = {name: _within_promise(x) for name, x in draw(piece.leaves, style, seed * 8 + turn).items()}
+            leaves = {
+                name: _within_promise(x) for name, x in draw_tensors(piece.leaves, style, seed * 8 + turn).items()
+            }
             try:
                 expected = piece.expected(leaves)
             except RuntimeError:

@@ -27,7 +27,7 @@ from mirage_formal.kernels.lowering import assemble
 from mirage_formal.kernels.program.program import Barrier, For, If, Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import KERNELS
-from mirage_formal.run.autotuning.child import Answer, Job, Machine, assess
+from mirage_formal.run.autotuning.child import Answer, Job, Machine, compare_and_time
 from mirage_formal.run.kernel_build import __main__ as build_command
 from mirage_formal.run.kernel_build.alternatives import Alternatives
 from mirage_formal.run.kernel_build.build import KernelWarning, build, build_run, discharge
@@ -298,7 +298,7 @@ class InProcess:
 
     def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
         for job in jobs:
-            yield job, assess(Path(job.directory), job.tuning) if job.directory else Answer(1.0, 1.0)
+            yield job, compare_and_time(Path(job.directory), job.tuning) if job.directory else Answer(1.0, 1.0)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from mirage_formal.check.cuda.manifest import check_kernels
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.device import compile as nvrtc
-from mirage_formal.emulate.runner import checked
+from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import from_json
@@ -19,7 +19,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernels.cost import block_cost
 from mirage_formal.kernels.executable import KernelLaunch
-from mirage_formal.kernels.post_search_rewrites.split_k import Split, split
+from mirage_formal.kernels.post_search_rewrites.split_k import Split, split_loop
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import FormRecord, decode
 from mirage_formal.revalidate.command import main as check
@@ -27,9 +27,9 @@ from mirage_formal.run.driver import run
 from mirage_formal.run.kernel_build import forms as module
 from mirage_formal.run.kernel_build.__main__ import main as build_command
 from mirage_formal.run.kernel_build.build import ARCHS, build, build_form
-from mirage_formal.run.kernel_build.forms import OWN, Form, forms, mixed, parse
+from mirage_formal.run.kernel_build.forms import OWN, Form, forms, mixed_form, parse_mixed_name
 from mirage_formal.run.kernel_build.save import save_built
-from mirage_formal.run.kernel_build.stable import stable
+from mirage_formal.run.kernel_build.stable import stabilize_proved
 from mirage_formal.run.settings import Settings
 from mirage_formal.search.thread import fuse_threads
 from tests.kit.graphs import workloads as w
@@ -62,7 +62,7 @@ def test_kernels_of_every_form_are_safe_and_right(case: str) -> None:
     program, candidate = CASES[case]
     found = forms(candidate, H200, slack=ANY)
     assert found[0].name == OWN
-    assert found[0].graph == stable(candidate).graph
+    assert found[0].graph == stabilize_proved(candidate).graph
     assert [form.us for form in found[1:]] == sorted(form.us for form in found[1:])
     assert len({form.graph for form in found}) == len(found)
     assert {"split-2", "split-4"} <= {form.name for form in found}
@@ -73,7 +73,7 @@ def test_kernels_of_every_form_are_safe_and_right(case: str) -> None:
         made = build(candidate, program, H200, form=form)
         assert made.candidate == digest(candidate)
         assert made.executable.graph == form.graph
-        record = checked(made)
+        record = compare_on_emulator(made)
         assert record.answer == "within", (form.name, record)
 
 
@@ -109,7 +109,7 @@ def test_a_rewriting_that_is_wrong_has_no_proof_and_no_form(monkeypatch: pytest.
     """Parts of which the second kernel takes the largest instead of the sum."""
 
     def wrong(*given: Any) -> Split:
-        found = split(*given)
+        found = split_loop(*given)
         ops = tuple(
             replace(op, kind=OpKind.ACCUM_MAX) if isinstance(op, Op) and op.kind is OpKind.ACCUM_SUM else op
             for op in found.second.ops
@@ -159,17 +159,17 @@ def test_operators_of_a_candidate_have_forms_of_their_own_each() -> None:
     found = {form.name: form for form in forms(graph, H200, slack=ANY)}
     halves, quarters = found["split-2"], found["split-4"]
     assert halves.sources == quarters.sources == (0, 0, 1, 2, 2)
-    made = mixed(graph, H200, {0: "split-2", 2: "split-4"}, slack=ANY)
+    made = mixed_form(graph, H200, {0: "split-2", 2: "split-4"}, slack=ANY)
     assert (made.name, made.sources) == ("mixed: 0 split-2, 2 split-4", (0, 0, 1, 2, 2))
-    assert parse(made.name) == {0: "split-2", 2: "split-4"}
+    assert parse_mixed_name(made.name) == {0: "split-2", 2: "split-4"}
     assert made.graph.ops == (*halves.graph.ops[:3], *quarters.graph.ops[3:])
     assert build(graph, graph, H200, form=made).executable.graph == made.graph
-    one = mixed(graph, H200, {2: "split-4"}, slack=ANY)
+    one = mixed_form(graph, H200, {2: "split-4"}, slack=ANY)
     assert one.sources == (0, 1, 2, 2)
     assert one.graph.ops[0] == graph.ops[0]
-    assert mixed(graph, H200, {}, slack=ANY).graph == found[OWN].graph
+    assert mixed_form(graph, H200, {}, slack=ANY).graph == found[OWN].graph
     with pytest.raises(KeyError):
-        mixed(graph, H200, {0: "halved"}, slack=ANY)
+        mixed_form(graph, H200, {0: "halved"}, slack=ANY)
 
 
 def test_their_evidence_lies_beside_the_kernels_and_is_checked(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ import pytest
 import mirage_formal as mi
 from mirage_formal.claims.numerics.numerics import SCALES
 from mirage_formal.device import tensors
-from mirage_formal.emulate.runner import checked
+from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.run.kernel_build import build as builder
 from mirage_formal.run.kernel_build import compile_unsearched
 from mirage_formal.run.kernel_build.build import KernelWarning
-from mirage_formal.run.kernel_build.values import Built, KernelRefused
+from mirage_formal.run.kernel_build.values import BuiltKernels, KernelRefused
 from tests.kit.graphs.mirage_programs import CASES, WRITTEN, inputs_of
 from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray, with_code
 
@@ -37,7 +37,7 @@ class Machine:
         self.built: list[tuple[KernelGraph, str]] = []
         make = builder.build
 
-        def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> Built:
+        def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> BuiltKernels:
             made = with_code(make(graph, program, target))
             self.built.append((graph, target.name))
             self.fake.programs.update(made.programs)
@@ -94,7 +94,7 @@ def test_its_kernels_are_within_tolerance(name: str) -> None:
     graph = make().freeze()
     made = builder.build(graph, graph, load_target("h200"))
     # Without a running maximum exponentials may leave float16 at larger scales.
-    record = checked(made, scales=(0.1,) if made.stable.note else SCALES)
+    record = compare_on_emulator(made, scales=(0.1,) if made.stable.note else SCALES)
     assert record.answer == "within"
 
 

@@ -15,7 +15,7 @@ from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build_form
 from mirage_formal.run.kernel_build.forms import forms
-from mirage_formal.run.kernel_build.vertical_fusion import JOINED, joined
+from mirage_formal.run.kernel_build.vertical_fusion import JOINED, fuse_vertically
 from mirage_formal.semantics import reference
 from tests.kit.proofs.claims import Saved, kernel, on, program
 
@@ -68,7 +68,7 @@ def looped(g: Graph, x: Tensor, w: Tensor, b: Tensor) -> Tensor:
 def test_what_a_loop_carries_may_be_what_the_other_loop_has_summed() -> None:
     graph = program(INPUTS, lambda g, x, w, h, u, b: looped(g, h, u, looped(g, x, w, b)))
     assert kernel_count(graph) == 2
-    made = joined(graph, H200)
+    made = fuse_vertically(graph, H200)
     assert made is not None
     (op,) = made.graph.ops
     assert isinstance(op, GraphDefined)
@@ -109,7 +109,7 @@ def whole_rows(g: Graph, x: Tensor, w: Tensor, h: Tensor, u: Tensor, b: Tensor) 
 @pytest.mark.parametrize("body", [other_grid, read_twice, whole_rows, read_in_the_loop])
 def test_what_does_not_fit_stays(body: Callable[..., Tensor]) -> None:
     graph = program(INPUTS, body)
-    assert joined(graph, H200) is None
+    assert fuse_vertically(graph, H200) is None
     assert JOINED not in {form.name for form in forms(graph, H200)}
 
 
@@ -118,7 +118,7 @@ def test_views_and_other_kernels_around_them_stay() -> None:
         return g.exp(g.transpose(cell(g, g.relu(x), w, h, u, b), 0, 1))
 
     graph: KernelGraph = program(INPUTS, around)
-    made = joined(graph, H200)
+    made = fuse_vertically(graph, H200)
     assert made is not None
     assert kernel_count(made.graph) == kernel_count(graph) - 1
     rng = np.random.default_rng(1)

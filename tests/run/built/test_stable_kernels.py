@@ -29,7 +29,7 @@ from mirage_formal.records import FormRecord, decode
 from mirage_formal.run.kernel_build.alternatives import Alternatives
 from mirage_formal.run.kernel_build.build import KernelWarning, build
 from mirage_formal.run.kernel_build.save import save_built
-from mirage_formal.run.kernel_build.stable import NotProved, stable
+from mirage_formal.run.kernel_build.stable import NotProved, stabilize_proved
 from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
@@ -56,7 +56,7 @@ def again(graph: KernelGraph, proof: bytes) -> Replaced:
 
 
 def test_it_has_a_proof_that_the_checker_replays() -> None:
-    found = stable(SPLIT)
+    found = stabilize_proved(SPLIT)
     assert {OpKind.RUNNING_MAX, OpKind.ACCUM_RESCALED_SUM} <= kinds(found.graph)
     assert found.proof is not None
     shown = again(SPLIT, found.proof)
@@ -66,7 +66,7 @@ def test_it_has_a_proof_that_the_checker_replays() -> None:
 
 
 def test_what_sums_no_exponentials_stays_as_it_is() -> None:
-    found = stable(w.ntrans_fused(n=512))
+    found = stabilize_proved(w.ntrans_fused(n=512))
     assert found.graph == w.ntrans_fused(n=512)
     assert found.proof is None
 
@@ -126,17 +126,17 @@ def test_without_a_proof_it_is_refused(monkeypatch: pytest.MonkeyPatch, fault: A
     fault(monkeypatch)
     from mirage_formal.run.kernel_build import stable as module
 
-    module._answers.cache_clear()
+    module._solver_complaint.cache_clear()
     with pytest.raises(NotProved):
-        stable(SPLIT)
+        stabilize_proved(SPLIT)
     with pytest.raises(KernelRefused, match="NotProved"):
         build(SPLIT, PROGRAM, H200)
-    module._answers.cache_clear()
+    module._solver_complaint.cache_clear()
 
 
 def test_where_there_is_no_such_form_the_graph_goes_on_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numerics are the judge then."""
-    monkeypatch.setattr(optimizer, "stabilized", lambda graph: NotStable("a sum leaves the kernel"))
+    monkeypatch.setattr(optimizer, "stabilize_with_groups", lambda graph: NotStable("a sum leaves the kernel"))
     built = build(SPLIT, PROGRAM, H200)
     assert built.executable.graph == SPLIT
     assert built.stable.note == "no running maximum: a sum leaves the kernel"

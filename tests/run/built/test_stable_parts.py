@@ -13,7 +13,7 @@ import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.cuda.manifest import check_kernels
-from mirage_formal.check.partitioning.parts import Other, partition, replace_parts, taken_out
+from mirage_formal.check.partitioning.parts import Other, extract_operators, partition, replace_parts
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.claims.equality.prove import prove
@@ -25,12 +25,12 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernels.online_softmax import stabilize as stabilizer
-from mirage_formal.kernels.online_softmax.stabilize import NotStable, stabilize, stabilized
+from mirage_formal.kernels.online_softmax.stabilize import NotStable, stabilize, stabilize_with_groups
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import FormRecord, decode
 from mirage_formal.run.kernel_build.build import build
 from mirage_formal.run.kernel_build.save import save_built
-from mirage_formal.run.kernel_build.stable import NotProved, stable
+from mirage_formal.run.kernel_build.stable import NotProved, stabilize_proved
 from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
@@ -75,7 +75,7 @@ def record_of(proof: bytes | None) -> FormRecord:
 
 
 def test_what_changes_is_proved_alone_and_once_for_each_layer() -> None:
-    found = record_of(stable(WHOLE).proof)
+    found = record_of(stabilize_proved(WHOLE).proof)
     assert [(part.operators, part.form is not None) for part in found.parts] == [
         ((0, 1), True),
         ((2, 3), False),
@@ -84,20 +84,22 @@ def test_what_changes_is_proved_alone_and_once_for_each_layer() -> None:
         ((8, 9), True),
         ((10, 11), False),
     ]
-    assert stable(WHOLE).graph == stabilize(WHOLE)
+    assert stabilize_proved(WHOLE).graph == stabilize(WHOLE)
 
 
 def test_the_proofs_grow_with_the_number_of_layers_and_not_faster() -> None:
     sizes = []
     for count in (1, 2, 3, 6):
-        forms = [part.form for part in record_of(stable(layers(count, SPLIT)).proof).parts if part.form is not None]
+        forms = [
+            part.form for part in record_of(stabilize_proved(layers(count, SPLIT)).proof).parts if part.form is not None
+        ]
         sizes.append(sum(len(bytes(form.proof)) for form in forms))
     assert sizes == [sizes[0] * count for count in (1, 2, 3, 6)]
 
 
 def test_many_layers_have_a_stable_form() -> None:
     """Each layer takes several rounds, and moves its partial sums; what was found for those before stays."""
-    found = stabilized(layers(10, SPLIT))
+    found = stabilize_with_groups(layers(10, SPLIT))
     assert isinstance(found, stabilizer.Stabilized)
     assert [run.operators for run in found.runs if run.changed] == [(4 * n, 4 * n + 1) for n in range(10)]
 
@@ -114,12 +116,12 @@ def test_a_part_that_knows_too_little_is_taken_with_all_around_it() -> None:
         return kernel(g, (4,), [(y, on(0), 1), (log, on(0), 1)], weighed, 4)
 
     graph = program({"X": (8, 64), "Y": (8, 64)}, body)
-    form = stabilized(graph)
+    form = stabilize_with_groups(graph)
     assert isinstance(form, stabilizer.Stabilized)
     assert len(form.runs) > 1
-    last = taken_out(graph, form.runs[-1].operators).program
+    last = extract_operators(graph, form.runs[-1].operators).program
     assert isinstance(stabilize(last), NotStable)
-    found = stable(graph)
+    found = stabilize_proved(graph)
     assert [part.operators for part in record_of(found.proof).parts] == [tuple(range(len(graph.ops)))]
     draw = np.random.default_rng(3)
     arrays = [draw.standard_normal((8, 64)) for _ in range(2)]
@@ -129,7 +131,7 @@ def test_a_part_that_knows_too_little_is_taken_with_all_around_it() -> None:
 def test_it_computes_what_the_candidate_does() -> None:
     draw = np.random.default_rng(3)
     arrays = [draw.standard_normal(item.tensor.shape) for item in WHOLE.inputs]
-    (wanted,), (got,) = reference.run(PROGRAM, arrays), reference.run(stable(WHOLE).graph, arrays)
+    (wanted,), (got,) = reference.run(PROGRAM, arrays), reference.run(stabilize_proved(WHOLE).graph, arrays)
     assert np.allclose(wanted, got)
 
 
@@ -139,14 +141,14 @@ def test_every_form_of_attention_is_the_form_of_its_parts() -> None:
     several = 0
     for name, inputs, norms, body in candidates(1):
         _, graph = built(inputs, norms, body)
-        found = stabilized(graph)
+        found = stabilize_with_groups(graph)
         assert isinstance(found, stabilizer.Stabilized), name
         pieces = partition(graph, [run.operators for run in found.runs])
         for run, piece in zip(found.runs, pieces, strict=True):
             form = stabilize(piece.program)
             assert isinstance(form, KernelGraph), name
             assert (form != piece.program) == run.changed, name
-        assert stabilize(stable(graph).graph) == stable(graph).graph, name
+        assert stabilize(stabilize_proved(graph).graph) == stabilize_proved(graph).graph, name
         several += len(found.runs) > 1
     assert several > 5
 
@@ -186,14 +188,14 @@ def test_a_part_with_another_meaning_is_refused(
 
     monkeypatch.setattr(stabilizer, "stabilize", wrong)
     with pytest.raises(NotProved):
-        stable(WHOLE)
+        stabilize_proved(WHOLE)
     with pytest.raises(KernelRefused, match="NotProved"):
         build(WHOLE, PROGRAM, H200)
 
 
 def other(graph: KernelGraph, operators: tuple[int, ...], form: KernelGraph | None = None) -> Other:
     """A part's stable form, or another graph in its place, with the proof of the right one."""
-    program = taken_out(graph, operators).program
+    program = extract_operators(graph, operators).program
     right = stabilize(program)
     assert isinstance(right, KernelGraph)
     verdict = prove(program, right)

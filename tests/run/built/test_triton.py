@@ -192,7 +192,7 @@ def test_what_was_measured_falls_back_on_cuda_kernels_for_other_tensors(monkeypa
 
 def test_what_was_not_measured_is_what_was_asked_for() -> None:
     for backend, expected in (("auto", "cuda"), ("triton", "triton"), ("cuda", "cuda")):
-        assert {one.backend for one in request._as_asked([_Named("cuda")], backend)} == {expected}  # type: ignore[list-item]
+        assert {one.backend for one in request._apply_back_end([_Named("cuda")], backend)} == {expected}  # type: ignore[list-item]
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import RunRecord, SummaryRecord
 from mirage_formal.records.partition import WholeRecord
 from mirage_formal.records.reproduction import Row, Workloads
-from mirage_formal.reproduce.book import Lines, claim
+from mirage_formal.reproduce.book import Lines, expect_writable_result
 from mirage_formal.run.driver import run
 from mirage_formal.run.kernel_build.build import build_run
-from mirage_formal.run.partitioning.answer import run_any
-from mirage_formal.run.partitioning.store import drop_others, open_whole
+from mirage_formal.run.partitioning.answer import search_or_cover
+from mirage_formal.run.partitioning.store import open_cover_directory, remove_unused_searches
 from mirage_formal.run.request import superoptimize
 from mirage_formal.run.run_directory.directory import (
     KERNELS_OF_ONE,
@@ -34,13 +34,13 @@ from mirage_formal.run.run_directory.directory import (
     WHOLE,
     DirectoryWarning,
     drop_file,
+    expect_replaceable_kernels,
     remove,
-    replaceable_kernels,
     survey,
 )
-from mirage_formal.run.run_directory.store import Store
+from mirage_formal.run.run_directory.store import RunStore
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.verify.verdicts import written
+from mirage_formal.run.verify.verdicts import write_verdicts
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import program
 
@@ -71,7 +71,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
         x = graph.add(graph.exp(x), x)
     graph.mark_output(x)
     root = tmp_path_factory.mktemp("whole") / "run"
-    run_any(graph.freeze(), Settings(config="tiny", keep=1, workers=1), root)
+    search_or_cover(graph.freeze(), Settings(config="tiny", keep=1, workers=1), root)
     return root
 
 
@@ -163,16 +163,16 @@ def act(action: str, root: Path, record: RunRecord, summary: SummaryRecord, othe
     flags = {"resume": how == "resume", "force": how == "force"}
     match what:
         case "search":
-            Store.open(root, record, **flags).finish([], summary)
+            RunStore.open(root, record, **flags).finish([], summary)
         case "whole":
-            open_whole(root, other.config, other.identity, **flags)
-            drop_others(root, (), ())
+            open_cover_directory(root, other.config, other.identity, **flags)
+            remove_unused_searches(root, (), ())
         case "build":
-            replaceable_kernels(root / "kernels", force=True)
+            expect_replaceable_kernels(root / "kernels", force=True)
             for path in sorted((root / "kernels").iterdir()) if (root / "kernels").is_dir() else ():
                 remove(path, KERNELS_OF_ONE)
         case _:
-            with written(root, "x", KernelGraph((), (), ())):
+            with write_verdicts(root, "x", KernelGraph((), (), ())):
                 pass
 
 
@@ -276,15 +276,15 @@ def test_what_a_kill_leaves_before_the_first_record_is_no_run(finished: Path, tm
     root.mkdir()
     (root / ".run.json.123.tmp").write_text('{"half')
     record = records.decode((finished / "run.json").read_bytes(), RunRecord, "")
-    Store.open(root, record)
+    RunStore.open(root, record)
     assert sorted(snapshot(root)) == ["run.json", "search.jsonl"]
 
 
 def test_kernels_with_results_of_a_device_are_built_again_only_with_force(finished: Path) -> None:
     with pytest.raises(RunError, match="got 2 results of a device"):
-        replaceable_kernels(finished / "kernels", force=False)
+        expect_replaceable_kernels(finished / "kernels", force=False)
     with pytest.warns(DirectoryWarning, match="kernels are built again: removed 2 results"):
-        replaceable_kernels(finished / "kernels", force=True)
+        expect_replaceable_kernels(finished / "kernels", force=True)
 
 
 def test_links_are_neither_followed_nor_removed(finished: Path, tmp_path: Path) -> None:
@@ -327,10 +327,10 @@ def test_reproduce_leaves_files_of_its_names_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == b"my own rows, without a newline"
     (tmp_path / "workloads.md").write_text("mine")
     with pytest.raises(RunError, match="or a result beside it"):
-        claim(tmp_path, "workloads", Workloads)
+        expect_writable_result(tmp_path, "workloads", Workloads)
     (tmp_path / "workloads.json").write_text("{}")
     with pytest.raises(RunError, match="expected an earlier result"):
-        claim(tmp_path, "workloads", Workloads)
+        expect_writable_result(tmp_path, "workloads", Workloads)
 
 
 def test_the_inventory_has_everything_that_a_search_writes(finished: Path, whole: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from filelock import FileLock
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError
 from mirage_formal.run.run_directory import lock as module
-from mirage_formal.run.run_directory.lock import LockWarning, writing
+from mirage_formal.run.run_directory.lock import LockWarning, lock_directory
 from tests.kit.paths import REPOSITORY
 from tests.kit.sampling import number
 
@@ -58,14 +58,14 @@ def holder(root: Path) -> subprocess.Popen[str]:
 def test_the_second_is_told_who_writes(tmp_path: Path) -> None:
     root = tmp_path / "run"
     with holder(root) as process:
-        with pytest.raises(RunError) as caught, writing(root):
+        with pytest.raises(RunError) as caught, lock_directory(root):
             raise AssertionError("two writers")
         said = str(caught.value)
         assert f"process {process.pid} on " in said
         assert "since 20" in said
         assert "hint: wait" in said
         process.communicate("")
-    with writing(root):
+    with lock_directory(root):
         pass
     assert list(tmp_path.iterdir()) == []  # neither the lock nor a directory is left
 
@@ -76,7 +76,7 @@ def test_a_killed_writer_is_no_obstacle(tmp_path: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.communicate()
     assert (tmp_path / ".run.lock").is_file()
-    with writing(root):
+    with lock_directory(root):
         assert json.loads((tmp_path / ".run.lock").read_text())["pid"] == os.getpid()
     assert list(tmp_path.iterdir()) == []
 
@@ -86,7 +86,7 @@ def refused_in_a_thread(root: Path) -> str:
     said: list[str] = []
 
     def second() -> None:
-        with pytest.raises(RunError) as error, writing(root):
+        with pytest.raises(RunError) as error, lock_directory(root):
             pass
         said.append(error.value.what)
 
@@ -98,7 +98,11 @@ def refused_in_a_thread(root: Path) -> str:
 
 
 def test_who_has_a_directory_has_what_is_below_and_other_threads_do_not(tmp_path: Path) -> None:
-    with writing(tmp_path / "run"), writing(tmp_path / "run" / "parts" / "01"), writing(tmp_path / "run"):
+    with (
+        lock_directory(tmp_path / "run"),
+        lock_directory(tmp_path / "run" / "parts" / "01"),
+        lock_directory(tmp_path / "run"),
+    ):
         assert f"process {os.getpid()} on" in refused_in_a_thread(tmp_path / "run")
 
 
@@ -106,7 +110,7 @@ def test_another_path_to_the_same_directory_is_the_same(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with holder(tmp_path / "real") as process:
-        with pytest.raises(RunError, match=f"process {process.pid}"), writing(tmp_path / "link"):
+        with pytest.raises(RunError, match=f"process {process.pid}"), lock_directory(tmp_path / "link"):
             raise AssertionError("two writers")
         process.communicate("")
 
@@ -115,12 +119,12 @@ def test_another_path_to_the_same_directory_is_the_same(tmp_path: Path) -> None:
 def test_a_file_of_the_users_is_no_lock(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / ".run.lock"
     path.write_bytes(content)
-    with pytest.raises(RunError, match="expected a lock of an earlier search"), writing(tmp_path / "run"):
+    with pytest.raises(RunError, match="expected a lock of an earlier search"), lock_directory(tmp_path / "run"):
         raise AssertionError("locked")
     assert path.read_bytes() == content
     path.unlink()
     path.symlink_to(tmp_path / "thesis.tex")
-    with pytest.raises(RunError, match="expected a lock of an earlier search"), writing(tmp_path / "run"):
+    with pytest.raises(RunError, match="expected a lock of an earlier search"), lock_directory(tmp_path / "run"):
         raise AssertionError("locked")
     assert path.is_symlink()
 
@@ -140,7 +144,7 @@ def test_without_locks_this_machine_is_kept_out_and_it_is_said(
             return super().acquire(*arguments, **options)
 
     monkeypatch.setattr(module, "FileLock", NoLocks)
-    first = writing(tmp_path / "run")
+    first = lock_directory(tmp_path / "run")
     with pytest.warns(LockWarning, match="only searches of this user on this machine"):
         first.__enter__()
     said = refused_in_a_thread(tmp_path / "run")
@@ -150,19 +154,19 @@ def test_without_locks_this_machine_is_kept_out_and_it_is_said(
 
 
 def test_a_long_name_has_a_lock(tmp_path: Path) -> None:
-    with writing(tmp_path / ("x" * 250)), pytest.raises(RunError), holder_fails(tmp_path / ("x" * 250)):
+    with lock_directory(tmp_path / ("x" * 250)), pytest.raises(RunError), holder_fails(tmp_path / ("x" * 250)):
         raise AssertionError("two writers")
 
 
 def holder_fails(root: Path) -> Any:
-    """``writing`` in a thread's place: a context of its own."""
+    """``lock_directory`` in a thread's place: a context of its own."""
     import contextvars
 
     return contextvars.Context().run(lambda: _entered(root))
 
 
 def _entered(root: Path) -> Any:
-    context = writing(root)
+    context = lock_directory(root)
     context.__enter__()
     return context
 

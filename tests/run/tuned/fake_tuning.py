@@ -16,10 +16,10 @@ from mirage_formal.run.autotuning.child import Answer, Job, Machine
 from mirage_formal.run.autotuning.plans import CandidatePlan, Place, TuningPlan, read_plan
 from mirage_formal.run.autotuning.prepare import PRELOAD
 from mirage_formal.run.autotuning.timing import FIRST
-from mirage_formal.run.autotuning.triton.compare_backends import beside_cuda
+from mirage_formal.run.autotuning.triton.compare_backends import compare_with_cuda
 from mirage_formal.run.autotuning.triton.results import Beside
 from mirage_formal.run.autotuning.tune import tune
-from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from mirage_formal.workers.pool import Pool
 
 TEST = Machine("Test", "sm_90a", 1, "torch 2.11.0, Triton 3.6.0")
@@ -85,7 +85,7 @@ class Compiler:
     def run(self, function: Any, tasks: Sequence[Any], **more: Any) -> Iterator[Any]:
         for at, task in enumerate(tasks):
             self.texts.append(task.text)
-            yield Failed(at, self.fate, 1, overdue="hung" in self.fate) if self.fate else Done(at, "", 1, 0.0)
+            yield TaskFailed(at, self.fate, 1, overdue="hung" in self.fate) if self.fate else TaskDone(at, "", 1, 0.0)
 
 
 def names(run: Path) -> list[str]:
@@ -115,7 +115,7 @@ def tried(
         "sm_90a",
         backend=backend,
     )
-    return beside_cuda(run, cuda or rows(run), code, bench, time.monotonic() + seconds)
+    return compare_with_cuda(run, cuda or rows(run), code, bench, time.monotonic() + seconds)
 
 
 def record(run: Path, at: int = 0) -> TritonRecord | None:

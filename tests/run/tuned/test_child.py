@@ -16,7 +16,7 @@ from mirage_formal.device.measure import Measurement
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.records import NumericsRecord, ScaleRecord
 from mirage_formal.run.autotuning import child as child_module
-from mirage_formal.run.autotuning.child import Answer, Job, Machine, Order, in_triton
+from mirage_formal.run.autotuning.child import Answer, Job, Machine, Order, run_triton_job
 from mirage_formal.run.autotuning.timing import Child
 
 _SCRIPT = """
@@ -122,9 +122,11 @@ class Files:
 
 def test_what_is_asked_of_triton_files() -> None:
     files: Any = Files()
-    assert in_triton(files, Job(-1, -1, 7, "kernels", triton="file.py")) == Answer(7.0, 1.0)
-    assert in_triton(files, Job(-1, -1, 7, "kernels", triton="file.py", cuda="other")) == Answer(3.0, 3.0, cuda_us=4.0)
-    found = in_triton(files, Job(-1, -1, 0, "kernels", triton="file.py"))
+    assert run_triton_job(files, Job(-1, -1, 7, "kernels", triton="file.py")) == Answer(7.0, 1.0)
+    assert run_triton_job(files, Job(-1, -1, 7, "kernels", triton="file.py", cuda="other")) == Answer(
+        3.0, 3.0, cuda_us=4.0
+    )
+    found = run_triton_job(files, Job(-1, -1, 0, "kernels", triton="file.py"))
     assert found.answer == "undecided", "a comparison without outputs says nothing"
     assert found.numerics is not None
     assert [one[0] for one in files.asked] == ["time", "turns", "compare"]
@@ -136,10 +138,10 @@ def test_orders_about_triton_files_reach_them_and_no_other_does(
 ) -> None:
     """And a failure of one is its own."""
     made: list[Files] = []
-    monkeypatch.setattr(child_module, "machine", lambda: Machine("Test", "sm_90a", 1))
-    monkeypatch.setattr(child_module, "_files", lambda: made.append(Files()) or made[-1])  # type: ignore[func-returns-value]
-    monkeypatch.setattr(child_module, "assess", lambda directory, tuning: Answer(5.0, 5.0, answer="within"))
-    monkeypatch.setattr(child_module, "_healthy", lambda: True)
+    monkeypatch.setattr(child_module, "describe_machine", lambda: Machine("Test", "sm_90a", 1))
+    monkeypatch.setattr(child_module, "_triton_runner", lambda: made.append(Files()) or made[-1])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(child_module, "compare_and_time", lambda directory, tuning: Answer(5.0, 5.0, answer="within"))
+    monkeypatch.setattr(child_module, "_is_device_responding", lambda: True)
 
     def order(*jobs: Job) -> bytes:
         return msgspec.json.encode(Order("", str(tmp_path), jobs)) + b"\n"

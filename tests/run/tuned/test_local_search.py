@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mirage_formal.records import ScheduleRecord, WarpsRecord
-from mirage_formal.run.autotuning.local_search import STEP, nearby
+from mirage_formal.run.autotuning.local_search import STEP, neighbouring_schedules
 from mirage_formal.run.autotuning.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
 
 PIPELINES = ((4, 1), (6, 2), (3, 1), (5, 2), (2, 1))
@@ -33,11 +33,11 @@ def one_kernel() -> TuningPlan:
 
 def test_neighbours_differ_from_the_fastest_in_pipeline_or_in_warps() -> None:
     plan = one_kernel()
-    assert nearby(plan, {}) == [], "without times nothing is the fastest"
-    found = nearby(plan, {"a0": 10.0})
+    assert neighbouring_schedules(plan, {}) == [], "without times nothing is the fastest"
+    found = neighbouring_schedules(plan, {"a0": 10.0})
     assert found == [(0, at) for at in (1, 2, 3, 4, 5, 10, 15, 20)], "the same pipeline, then the same warps"
-    assert nearby(plan, {"a0": 10.0}, 3) == found[:3]
-    found = nearby(plan, {"a0": 10.0, "a7": 9.0, "a5": None})
+    assert neighbouring_schedules(plan, {"a0": 10.0}, 3) == found[:3]
+    found = neighbouring_schedules(plan, {"a0": 10.0, "a7": 9.0, "a5": None})
     assert found == [(0, at) for at in (2, 6, 8, 9, 12, 17, 22)], "of the fastest alone, without what may not run"
 
 
@@ -45,7 +45,7 @@ def climbed(plan: TuningPlan, us_of: Callable[[int], float]) -> tuple[dict[str, 
     """What is tried from the first schedule on, and in how many steps."""
     tried: dict[str, float | None] = {"a0": us_of(0)}
     steps = 0
-    while more := nearby(plan, tried, 4):
+    while more := neighbouring_schedules(plan, tried, 4):
         tried |= {plan.key((piece, at)): us_of(at) for piece, at in more}
         steps += 1
     return tried, steps
@@ -77,10 +77,14 @@ def test_kernels_of_the_fastest_candidates_come_first_and_short_ones_are_left_ou
     plan = TuningPlan("run", "sm_80", candidates, (piece("a"), piece("b"), piece("c", 2), piece("d")))
     times: dict[str, float | None] = {"a0": 12.0, "b0": 10.0, "c0": 1.0}
     own, others = ([(at, n) for n in (1, 2, 3, 4, 5, 10, 15, 20)] for at in (1, 0))
-    assert nearby(plan, times, 99) == [*own, *others], "c takes less than a tenth; nothing is known of the third"
-    assert nearby(plan, times | {"c0": 2.0}, 99) == [*own, (2, 1), *others], "a kernel of two candidates once"
-    assert len(nearby(plan, times)) == STEP
-    assert nearby(plan, times | {"a0": 13.0}, 99) == own, "what is far behind is left as it is"
+    assert neighbouring_schedules(plan, times, 99) == [*own, *others], (
+        "c takes less than a tenth; nothing is known of the third"
+    )
+    assert neighbouring_schedules(plan, times | {"c0": 2.0}, 99) == [*own, (2, 1), *others], (
+        "a kernel of two candidates once"
+    )
+    assert len(neighbouring_schedules(plan, times)) == STEP
+    assert neighbouring_schedules(plan, times | {"a0": 13.0}, 99) == own, "what is far behind is left as it is"
 
 
 @pytest.mark.parametrize("form", ["factors", "split-2"])
@@ -93,7 +97,7 @@ def test_kinds_that_are_measured_in_any_case_take_turns(form: str) -> None:
     )
     plan = TuningPlan("run", "sm_80", candidates, (piece("a"), piece("b"), piece("c")))
     times: dict[str, float | None] = {"a0": 10.0, "b0": 11.0, "c0": 12.0}
-    pieces = [piece for piece, _ in nearby(plan, times, 24)]
+    pieces = [piece for piece, _ in neighbouring_schedules(plan, times, 24)]
     assert pieces[:6] == ([0, 1, 2] * 2 if form == "factors" else [0, 1] * 3)
     assert sorted(pieces) == [0] * 8 + [1] * 8 + [2] * 8
 
@@ -105,5 +109,5 @@ def test_operators_of_a_library_and_of_other_tiles_have_no_neighbours() -> None:
     candidates = (CandidatePlan("one", "", 10.0, (0,), (0,)), CandidatePlan("two", "", 10.0, (1,), (0,)))
     plan = TuningPlan("run", "sm_80", candidates, (plain, tiled))
     tried: dict[str, float | None] = {"a0": 1.0, "b0": 1.0}
-    assert nearby(plan, tried) == []
-    assert nearby(plan, {"a1": 1.0, "b1": 1.0}) == []
+    assert neighbouring_schedules(plan, tried) == []
+    assert neighbouring_schedules(plan, {"a1": 1.0, "b1": 1.0}) == []

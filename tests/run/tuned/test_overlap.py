@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirage_formal.run.autotuning.early_launch import overlapped
+from mirage_formal.run.autotuning.early_launch import choose_early_launches
 
 
 def test_each_launch_is_tried_the_other_way() -> None:
@@ -16,8 +16,8 @@ def test_each_launch_is_tried_the_other_way() -> None:
         known.append(us[early])
         return us[early] < min(known[:-1])
 
-    assert overlapped((0, 1, 2), faster) == {0, 2}
+    assert choose_early_launches((0, 1, 2), faster) == {0, 2}
     assert tried == [{0, 1, 2}, {1, 2}, {0, 2}, {0}]
-    assert overlapped((), lambda early: True) == frozenset()
-    assert overlapped((4,), lambda early: early == {4}) == {4}
-    assert overlapped((4,), lambda early: False) == frozenset()
+    assert choose_early_launches((), lambda early: True) == frozenset()
+    assert choose_early_launches((4,), lambda early: early == {4}) == {4}
+    assert choose_early_launches((4,), lambda early: False) == frozenset()

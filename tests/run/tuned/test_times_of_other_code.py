@@ -13,7 +13,7 @@ from mirage_formal.device import compile as compiler
 from mirage_formal.run import settings
 from mirage_formal.run.autotuning import timing_cache
 from mirage_formal.run.autotuning.bench import Limits, Tuned
-from mirage_formal.run.autotuning.plans import Origin, Place, Timed, holds
+from mirage_formal.run.autotuning.plans import Origin, Place, Timed, is_time_valid
 from mirage_formal.run.autotuning.timing import FIRST
 from mirage_formal.run.autotuning.tune import NoTimes
 from mirage_formal.run.kernel_build import code_digest
@@ -37,9 +37,9 @@ def timed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Tuned]:
 def other_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Our code is another version, which makes the same kernels."""
     monkeypatch.setattr(settings, "kernel_code", lambda: OTHER)
-    timing_cache.code.cache_clear()
+    timing_cache.kernel_code_digest.cache_clear()
     yield
-    timing_cache.code.cache_clear()
+    timing_cache.kernel_code_digest.cache_clear()
 
 
 def changed(place: Place, change: Callable[[Timed], Timed]) -> None:
@@ -155,7 +155,7 @@ def test_times_that_do_not_say_of_what_never_count(timed: tuple[Path, Path, Tune
     changed(place, lambda one: msgspec.structs.replace(one, text="", code=""))
     with pytest.raises(NoTimes, match="the times are of other kernels"):
         tuned(timed[0], place, "Test", LIMITS)
-    assert not holds(next(iter(place.times("Test").values())), Origin())
+    assert not is_time_valid(next(iter(place.times("Test").values())), Origin())
 
 
 def test_the_text_is_that_of_what_is_built(timed: tuple[Path, Path, Tuned], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,10 +167,10 @@ def test_the_text_is_that_of_what_is_built(timed: tuple[Path, Path, Tuned], monk
         for one in piece.variants:
             if (made := place.prepared(one.key)) is not None and made.launch is not None:
                 ask = timing_cache.Asked(bytes(piece.graph), piece.position, one.schedule, target)
-                found[one.key] = timing_cache.text_of(ask)
+                found[one.key] = timing_cache.kernel_text_digest(ask)
                 sources = [text.decode() for name, text in made.files.items() if name.endswith(".cu")]
-                assert found[one.key] == made.origin.text == code_digest.text_digest([made.launch], sources)
+                assert found[one.key] == made.origin.text == code_digest.digest_of_text([made.launch], sources)
     assert len(found) > KERNELS // 2
     assert len(set(found.values())) > 1
     monkeypatch.setattr(compiler, "_headers", lambda _sources: {"mirage_formal/device.cuh": "// another\n"})
-    assert timing_cache.text_of(ask) not in found.values()
+    assert timing_cache.kernel_text_digest(ask) not in found.values()

@@ -15,8 +15,8 @@ from mirage_formal.run.autotuning.bench import Bench, Row
 from mirage_formal.run.autotuning.child import Machine
 from mirage_formal.run.autotuning.plans import Place
 from mirage_formal.run.autotuning.timing import FIRST
-from mirage_formal.run.autotuning.triton.compare_backends import SAFETY, beside_cuda
-from mirage_formal.run.autotuning.triton.files import texts
+from mirage_formal.run.autotuning.triton.compare_backends import SAFETY, compare_with_cuda
+from mirage_formal.run.autotuning.triton.files import triton_texts
 from mirage_formal.run.autotuning.triton.results import Beside
 from tests.kit.runs import small_runs
 from tests.run.tuned.fake_tuning import OPTIONS, TEST, Compiler, Gpu, first_is, names, record, rows, tried
@@ -34,7 +34,7 @@ def test_a_file_that_is_faster_and_right_is_taken(run: Path) -> None:
         f"with it; {SAFETY}"
     )
     assert list(found.texts) == [first]
-    (text,) = texts(run / "kernels" / first, [LaunchOptions(2.0)])
+    (text,) = triton_texts(run / "kernels" / first, [LaunchOptions(2.0)])
     assert found.texts[first] == text.text
     assert found.rows[0].chosen
     assert [row.chosen for row in found.rows[1:]] == [False] * (len(found.rows) - 1)
@@ -97,16 +97,16 @@ def test_stages_are_tried_where_it_is_near_and_with_the_best_warps_alone(run: Pa
     first, second = names(run)
     asked = {name: {file for where, file in gpu.timed if where == name} for name in (first, second)}
     once = [*(LaunchOptions(w) for w in (0.5, 1.0, 2.0)), *(LaunchOptions(w, 3) for w in (0.5, 1.0))]
-    assert asked[second] == {f"{one.digest}.py" for one in texts(run / "kernels" / second, once)}
+    assert asked[second] == {f"{one.digest}.py" for one in triton_texts(run / "kernels" / second, once)}
     near = [*once, *(LaunchOptions(2.0, stages) for stages in (2, 3, 4))]
-    assert asked[first] == {f"{one.digest}.py" for one in texts(run / "kernels" / first, near)}
+    assert asked[first] == {f"{one.digest}.py" for one in triton_texts(run / "kernels" / first, near)}
     assert len(asked[first]) > 3
     assert len(gpu.timed) == len(set(gpu.timed)), "each text once"
 
 
 def test_stages_that_a_file_does_not_ask_for_are_tried_though_it_is_far_behind_with_its_own(run: Path) -> None:
     first, _ = names(run)
-    for own in texts(run / "kernels" / first, [LaunchOptions(w) for w in (0.5, 1.0, 2.0)]):
+    for own in triton_texts(run / "kernels" / first, [LaunchOptions(w) for w in (0.5, 1.0, 2.0)]):
         assert "num_stages=3" not in own.text
     found = tried(run, Gpu(lambda name, warps, stages: 7.0 if name == first and stages == 3 else 50.0))
     assert (found.backend, found.rows[0].us) == ("triton", 7.0)
@@ -116,7 +116,7 @@ def test_of_files_that_are_close_in_short_the_fastest_in_turns_is_taken(run: Pat
     first, _ = names(run)
     (own,) = {
         int(found[1])
-        for one in texts(run / "kernels" / first, [LaunchOptions()])
+        for one in triton_texts(run / "kernels" / first, [LaunchOptions()])
         for found in OPTIONS.findall(one.text)
     }
     short = {8: 5.0, 4: 5.2, 2: 5.6}
@@ -136,7 +136,7 @@ def test_a_candidate_of_fewer_kernels_is_tried_in_full_though_its_cuda_kernels_a
         gpu = Gpu(lambda name, warps, stages: 7.0 if name == one else 50.0)
         assert tried(root, gpu, code=order[0], cuda=behind).rows[0].name == one
         asked = {name: {file for where, file in gpu.timed if where == name} for name in order}
-        wide = {name: texts(root / "kernels" / name, [LaunchOptions(2.0)])[0].digest for name in order}
+        wide = {name: triton_texts(root / "kernels" / name, [LaunchOptions(2.0)])[0].digest for name in order}
         assert {name for name in order if f"{wide[name]}.py" in asked[name]} == full
         assert all(asked.values())
 
@@ -190,7 +190,7 @@ def test_without_torch_or_triton_it_is_cuda_in_one_line(run: Path) -> None:
 
 def test_without_a_gpu_here_it_is_cuda_in_one_line(run: Path) -> None:
     bench = Bench(Place(run.parent / "place"), None, Compiler(), lambda *said: None, "sm_90a", backend="auto")  # type: ignore[arg-type]
-    found = beside_cuda(run, (), "1", bench, 0.0)
+    found = compare_with_cuda(run, (), "1", bench, 0.0)
     assert found.said == "back end auto: CUDA C++, for no Triton file was timed: there is no GPU that is asked here"
 
 

@@ -14,7 +14,7 @@ import pytest
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.run.autotuning import measured_order as fastest_module
 from mirage_formal.run.autotuning.bench import Bench, Tuned
-from mirage_formal.run.autotuning.measured_order import Wanted, fastest
+from mirage_formal.run.autotuning.measured_order import Wanted, order_by_measurement
 from mirage_formal.run.autotuning.plans import Place
 from mirage_formal.run.autotuning.triton import compare_backends as beside_module
 from mirage_formal.run.autotuning.triton.results import Beside
@@ -48,7 +48,7 @@ def results(run: Path) -> list[Result]:
 
 @pytest.fixture
 def told(run: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Beside | None], list[str]]:
-    """``fastest`` after a tuning that says so of Triton; the back ends that it was asked for."""
+    """``order_by_measurement`` after a tuning that says so of Triton; the back ends that it was asked for."""
 
     def fake(beside: Beside | None) -> list[str]:
         asked: list[str] = []
@@ -78,7 +78,9 @@ def test_the_fastest_result_runs_the_file_that_was_taken(
     first, second = names(run)
     asked = told(Beside("triton", "said so", texts={second: "the file"}))
     with pytest.warns(KernelWarning, match="said so"):
-        found = fastest(results(run), run, Wanted(2, backend="auto"), Gpu(first_is(1.0)), Place(tmp_path / "place"))
+        found = order_by_measurement(
+            results(run), run, Wanted(2, backend="auto"), Gpu(first_is(1.0)), Place(tmp_path / "place")
+        )
     assert asked == ["auto"]
     assert [one.directory.name for one in found] == [second, first]
     assert [one.backend for one in found] == ["triton", "cuda"]
@@ -98,7 +100,9 @@ def test_results_that_were_asked_for_in_triton(
     first, second = names(run)
 
     def found(backend: str) -> list[Result]:
-        return fastest(results(run), run, Wanted(2, backend=backend), Gpu(first_is(1.0)), Place(tmp_path / "place"))
+        return order_by_measurement(
+            results(run), run, Wanted(2, backend=backend), Gpu(first_is(1.0)), Place(tmp_path / "place")
+        )
 
     told(Beside("triton", "said so", texts={second: "the file", first: "another"}))
     with pytest.warns(KernelWarning, match="said so"):
@@ -119,8 +123,8 @@ def test_the_back_end_cuda_never_touches_triton(made: Path, tmp_path: Path, monk
     def never(*given: Any) -> Beside:
         raise AssertionError("Triton was touched")
 
-    monkeypatch.setattr(beside_module, "beside_cuda", never)
-    monkeypatch.setattr(tune_module, "_tuned", lambda *given: Tuned(1, 1, 1, ()))
+    monkeypatch.setattr(beside_module, "compare_with_cuda", never)
+    monkeypatch.setattr(tune_module, "_tune_cuda_kernels", lambda *given: Tuned(1, 1, 1, ()))
     bench = Bench(Place(tmp_path), Gpu(first_is(1.0)), Compiler(), lambda *said: None, "sm_90a")  # type: ignore[arg-type]
     assert tune_module.tune(made, bench).triton is None
     with pytest.raises(AssertionError, match="Triton was touched"):

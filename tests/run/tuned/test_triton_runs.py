@@ -21,7 +21,7 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.triton.options import LaunchOptions
-from mirage_formal.run.autotuning.triton.files import texts
+from mirage_formal.run.autotuning.triton.files import triton_texts
 from mirage_formal.run.autotuning.triton.runs import TritonRuns
 from tests.kit.runs import small_runs
 
@@ -78,7 +78,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("files") / "run"
     small_runs.make(root)
     (directory,) = (root / "kernels").iterdir()
-    (one,) = texts(directory, [LaunchOptions(2.0, 3)])
+    (one,) = triton_texts(directory, [LaunchOptions(2.0, 3)])
     assert "num_warps=8, num_stages=3" in one.text
     (root / "file.py").write_text(one.text)
     return directory

@@ -19,9 +19,9 @@ from mirage_formal.records import PlanRecord, TuningRecord
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.autotuning.bench import Limits, Row
 from mirage_formal.run.autotuning.child import Answer, Job, Machine
-from mirage_formal.run.autotuning.choose import batches, composed, in_order
-from mirage_formal.run.autotuning.local_search import nearby
-from mirage_formal.run.autotuning.measured_order import Wanted, fastest
+from mirage_formal.run.autotuning.choose import batches, compose_candidates, order_kernels
+from mirage_formal.run.autotuning.local_search import neighbouring_schedules
+from mirage_formal.run.autotuning.measured_order import Wanted, order_by_measurement
 from mirage_formal.run.autotuning.plans import (
     At,
     CandidatePlan,
@@ -32,12 +32,12 @@ from mirage_formal.run.autotuning.plans import (
     TuningPlan,
     Variant,
 )
-from mirage_formal.run.autotuning.prepare import Maker, Source, _Described, plan_of
+from mirage_formal.run.autotuning.prepare import Maker, Source, _DescribedForm, plan_of
 from mirage_formal.run.autotuning.timing import FIRST, SECOND, time_kernels
-from mirage_formal.run.autotuning.tune import NoTimes, on_device
+from mirage_formal.run.autotuning.tune import NoTimes, tune_on_device
 from mirage_formal.run.kernel_build.build import KernelWarning
 from mirage_formal.run.results.listing import Results
-from mirage_formal.workers.dispatch import Done
+from mirage_formal.workers.dispatch import TaskDone
 from tests.kit.runs import small_runs, tampering
 from tests.kit.runs.known_engine import PROGRAMS
 from tests.run.tuned.fake_tuning import KERNELS, Table, last_is_best, plan_in, shorter, tuned
@@ -45,7 +45,7 @@ from tests.run.tuned.fake_tuning import KERNELS, Table, last_is_best, plan_in, s
 
 def every(place: Path, most: int = KERNELS) -> int:
     """How many kernels are tried, if so many are asked for: those of the operators one by one are beside them."""
-    return len(in_order(plan_in(place), most))
+    return len(order_kernels(plan_in(place), most))
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_every_kernel_that_is_made_may_run_and_is_made_once(made: tuple[Path, Path]) -> None:
     place = Place(made[1])
     plan = plan_in(made[1])
-    wanted = in_order(plan, KERNELS)
+    wanted = order_kernels(plan, KERNELS)
     assert KERNELS < len(wanted) == len(set(wanted)) <= KERNELS + len(plan.candidates[-1].pieces)
     assert place.usable(plan, wanted) == wanted
     before = {path: path.stat().st_mtime_ns for path in (made[1] / "kernels").iterdir()}
@@ -82,7 +82,7 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tm
     assert not (place.root / "triton").exists()
     plan = plan_in(place.root)
     times = {name: one.us for name, one in place.times("Test").items()}
-    best = next(batches(plan, composed(plan, times), 2))
+    best = next(batches(plan, compose_candidates(plan, times), 2))
     assert [row.name for row in found.rows] == list(dict.fromkeys(plan.candidates[one.candidate].name for one in best))
     directory = made[0] / "kernels" / found.rows[0].name
     kernels = msgspec.json.decode((directory / "plan.json").read_bytes(), type=PlanRecord).kernels
@@ -144,14 +144,14 @@ def test_nothing_is_timed_twice_and_an_interrupt_keeps_what_was(made: tuple[Path
     device = Table(last_is_best)
     device.stop_after = 4
     with pytest.raises(KeyboardInterrupt):
-        on_device(place, [], device, lambda *said: None)
+        tune_on_device(place, [], device, lambda *said: None)
     assert len(place.times("Test")) == 4
     device.stop_after = 10**9
-    on_device(place, [], device, lambda *said: None)
+    tune_on_device(place, [], device, lambda *said: None)
     short = [(job.piece, job.variant) for job in device.jobs if job.replays == min(j.replays for j in device.jobs)]
     assert len(short) == len(set(short)) == every(place.root)
     count = len(device.jobs)
-    on_device(place, [], device, lambda *said: None)
+    tune_on_device(place, [], device, lambda *said: None)
     assert len(device.jobs) == count
 
 
@@ -176,10 +176,10 @@ def test_times_of_another_driver_do_not_count(made: tuple[Path, Path], tmp_path:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
     place = Place(tmp_path / "place")
-    on_device(place, [], Table(last_is_best), lambda *said: None)
+    tune_on_device(place, [], Table(last_is_best), lambda *said: None)
     other = Table(last_is_best)
     other.machine = Machine("Test", "sm_80", 2)
-    on_device(place, [], other, lambda *said: None)
+    tune_on_device(place, [], other, lambda *said: None)
     assert len({(job.piece, job.variant) for job in other.jobs}) == every(place.root)
 
 
@@ -263,9 +263,9 @@ def test_without_enough_time_results_are_those_of_the_model(made: tuple[Path, Pa
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
     place, given = Place(tmp_path / "place"), list(Results())
     with pytest.warns(KernelWarning, match="nothing was measured within 5 s"):
-        assert fastest(given, made[0], Wanted(2, 5.0), device, place) == given
+        assert order_by_measurement(given, made[0], Wanted(2, 5.0), device, place) == given
     with pytest.raises(NoTimes):
-        fastest(given, made[0], Wanted(2), device, place)
+        order_by_measurement(given, made[0], Wanted(2), device, place)
 
 
 @pytest.mark.parametrize(
@@ -301,19 +301,21 @@ def test_what_was_timed_says_what_is_timed_next(made: tuple[Path, Path], tmp_pat
     every = Limits(2 * KERNELS, 2)
     tuned(made[0], place, device, every)
     short = [(job.piece, job.variant) for job in device.jobs if job.replays == FIRST]
-    by_model = in_order(plan, 2 * KERNELS * 3 // 8)
+    by_model = order_kernels(plan, 2 * KERNELS * 3 // 8)
     assert sorted(short[: len(by_model)]) == sorted(by_model), "three eighths by the model"
 
     def known(count: int) -> dict[str, float | None]:
         return {plan.key(at): surprising(plan, Job(*at)) for at in short[:count]}
 
-    by_times = in_order(plan, 2 * KERNELS * 3 // 4, known(len(by_model)))
+    by_times = order_kernels(plan, 2 * KERNELS * 3 // 4, known(len(by_model)))
     assert sorted(short[: len(by_times)]) == sorted(by_times), "as many by times"
     rest = short[len(by_times) :]
-    assert set(rest) <= set(nearby(plan, known(len(by_times)), 99)), "the last quarter next to the fastest"
+    assert set(rest) <= set(neighbouring_schedules(plan, known(len(by_times)), 99)), (
+        "the last quarter next to the fastest"
+    )
     assert rest
-    assert len(short) == len(set(short)) == len(in_order(plan, 2 * KERNELS))
-    assert sorted(short) != sorted(in_order(plan, 2 * KERNELS))
+    assert len(short) == len(set(short)) == len(order_kernels(plan, 2 * KERNELS))
+    assert sorted(short) != sorted(order_kernels(plan, 2 * KERNELS))
     count = len(device.jobs)
     tuned(made[0], place, device, every)
     assert sum(job.replays > 0 for job in device.jobs[count:]) == 0, "nothing is timed again"
@@ -333,7 +335,7 @@ def test_candidates_without_a_running_maximum_are_tuned_only_where_all_are(tmp_p
         def run(self, function: Any, tasks: Any, **more: Any) -> Iterator[Any]:
             for at, (task, stable) in enumerate(zip(tasks, self.stable, strict=True)):
                 assert task.name == f"{at} {names[stable]}"
-                yield Done(at, [_Described("", 1.0 + at, stable, ((b"{}", at, 0, (), (None,)),))], 1, 0.0)
+                yield TaskDone(at, [_DescribedForm("", 1.0 + at, stable, ((b"{}", at, 0, (), (None,)),))], 1, 0.0)
 
     for given, expected in (((False, True, False), ["1 stable"]), ((False, False), ["0 not", "1 not"])):
         source = Source(

@@ -16,7 +16,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 from mirage_formal.run.tasks import replay_proof
 from mirage_formal.run.verify import certify as policy
-from mirage_formal.run.verify.certify import Refused, Verified, certify
+from mirage_formal.run.verify.certify import RefusedCandidate, VerifiedCandidate, verify_by_policy
 from mirage_formal.run.verify.policy import Policy
 from tests.kit.graphs import workloads as w
 
@@ -47,8 +47,8 @@ LARGEST_ROOT = program(w.op(K.MUL, 0, 1), w.op(K.SQRT, 2), w.op(K.MAX, 3, dim=1)
 
 @BOTH
 def test_what_is_proved_is_accepted(accept: Policy) -> None:
-    verified = certify(session(SQUARE), PRODUCT, accept, replay_proof)
-    assert isinstance(verified, Verified)
+    verified = verify_by_policy(session(SQUARE), PRODUCT, accept, replay_proof)
+    assert isinstance(verified, VerifiedCandidate)
     assert verified.graph is PRODUCT
     assert isinstance(verified.verdict, Equivalent)
     assert verified.record.verdict == "probable"
@@ -59,7 +59,7 @@ def test_what_is_proved_is_accepted(accept: Policy) -> None:
 @BOTH
 def test_conditions_are_those_that_the_kernel_finds(accept: Policy) -> None:
     norm, fused = w.rmsnorm(b=2, k=4, n=4), w.rmsnorm_fused(b=2, k=4, n=4, grid=2, loop=2)
-    verified = certify(session(norm), fused, accept, replay_proof)
+    verified = verify_by_policy(session(norm), fused, accept, replay_proof)
     assert isinstance(verified.verdict, Equivalent)
     said = " ".join(verified.verdict.conditions)
     assert all(part in said for part in ("program", "candidate", "divisor nonzero", "radicand nonnegative"))
@@ -68,45 +68,45 @@ def test_conditions_are_those_that_the_kernel_finds(accept: Policy) -> None:
 @BOTH
 def test_what_is_refuted_is_refused_without_a_proof(accept: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "prove", lambda program, candidate, via=(): pytest.fail("it was refuted before"))
-    refused = certify(session(SQUARE), SUM, accept, replay_proof)
-    assert isinstance(refused, Refused)
+    refused = verify_by_policy(session(SQUARE), SUM, accept, replay_proof)
+    assert isinstance(refused, RefusedCandidate)
     assert refused.kind == "different"
     assert isinstance(refused.verdict, Different)
     assert "expected" in refused.reason
 
 
 def test_what_is_not_proved_is_accepted_only_on_demand() -> None:
-    refused = certify(session(ROOTS), ROOT, Policy.EQUIVALENT, replay_proof)
-    assert isinstance(refused, Refused)
+    refused = verify_by_policy(session(ROOTS), ROOT, Policy.EQUIVALENT, replay_proof)
+    assert isinstance(refused, RefusedCandidate)
     assert refused.kind == "unproved"
     assert isinstance(refused.verdict, Unknown)
     assert refused.reason == refused.verdict.reason != ""
-    verified = certify(session(ROOTS), ROOT, Policy.PROBABLE, replay_proof)
-    assert isinstance(verified, Verified)
+    verified = verify_by_policy(session(ROOTS), ROOT, Policy.PROBABLE, replay_proof)
+    assert isinstance(verified, VerifiedCandidate)
     assert isinstance(verified.verdict, Probable)
     assert verified.theorem is None
 
 
 @BOTH
 def test_a_fingerprint_without_an_answer_refuses_nothing_that_is_proved(accept: Policy) -> None:
-    verified = certify(session(LARGEST), SHIFTED, accept, replay_proof)
-    assert isinstance(verified, Verified)
+    verified = verify_by_policy(session(LARGEST), SHIFTED, accept, replay_proof)
+    assert isinstance(verified, VerifiedCandidate)
     assert isinstance(verified.verdict, Equivalent)
     assert verified.record.verdict == "unknown"
 
 
 @pytest.mark.parametrize(("accept", "kind"), [(Policy.EQUIVALENT, "unproved"), (Policy.PROBABLE, "unknown")])
 def test_neither_a_fingerprint_nor_a_proof_is_nothing(accept: Policy, kind: str) -> None:
-    refused = certify(session(LARGEST_ROOTS), LARGEST_ROOT, accept, replay_proof)
-    assert isinstance(refused, Refused)
+    refused = verify_by_policy(session(LARGEST_ROOTS), LARGEST_ROOT, accept, replay_proof)
+    assert isinstance(refused, RefusedCandidate)
     assert refused.kind == kind
     assert isinstance(refused.verdict, Unknown)
 
 
 @BOTH
 def test_what_no_fingerprint_refutes_a_counterexample_does(accept: Policy) -> None:
-    refused = certify(session(LARGEST), SMALLER, accept, replay_proof)
-    assert isinstance(refused, Refused)
+    refused = verify_by_policy(session(LARGEST), SMALLER, accept, replay_proof)
+    assert isinstance(refused, RefusedCandidate)
     assert refused.kind == "different"
     assert isinstance(refused.verdict, Different)
     assert refused.verdict.counterexample is not None
@@ -121,15 +121,15 @@ def test_a_proof_that_the_kernel_refuses_is_worth_nothing(
     """Not even the word of the fingerprint is taken then: something is broken."""
     proof = prove(SQUARE, PRODUCT)
     monkeypatch.setattr(policy, "prove", lambda program, candidate, via=(): proof)
-    refused = certify(session(ROOTS), candidate, accept, replay_proof)
-    assert isinstance(refused, Refused)
+    refused = verify_by_policy(session(ROOTS), candidate, accept, replay_proof)
+    assert isinstance(refused, RefusedCandidate)
     assert refused.kind == "proof-refused"
     assert "expected" in refused.reason
 
 
 def test_no_number_of_a_finite_field_is_part_of_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {
-        certify(session(SQUARE, seed, bits), PRODUCT, Policy.EQUIVALENT, replay_proof).verdict
+        verify_by_policy(session(SQUARE, seed, bits), PRODUCT, Policy.EQUIVALENT, replay_proof).verdict
         for seed, bits in ((0, 20), (1, 31), (2, 24))
     }
     assert len(seen) == 1
@@ -137,9 +137,9 @@ def test_no_number_of_a_finite_field_is_part_of_a_proof(monkeypatch: pytest.Monk
     blind = session(SQUARE)
     known = blind.check
     monkeypatch.setattr(blind, "check", lambda candidate: replace(known(candidate), verdict=Unknown("not asked")))
-    assert {certify(blind, PRODUCT, Policy.EQUIVALENT, replay_proof).verdict} == seen
+    assert {verify_by_policy(blind, PRODUCT, Policy.EQUIVALENT, replay_proof).verdict} == seen
 
 
 def test_other_inputs_are_an_error() -> None:
     with pytest.raises(GraphError, match="inputs of shapes"):
-        certify(session(SQUARE), program(w.op(K.SQUARE, 0), inputs=1), Policy.EQUIVALENT, replay_proof)
+        verify_by_policy(session(SQUARE), program(w.op(K.SQUARE, 0), inputs=1), Policy.EQUIVALENT, replay_proof)

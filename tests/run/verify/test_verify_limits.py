@@ -76,7 +76,7 @@ def _hopeless(program: KernelGraph, graph: KernelGraph, seed: int, where: str) -
 def test_a_graph_that_takes_too_long_is_unknown_and_the_others_are_judged(
     verify: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(verdicts, "_decided", _hopeless)
+    monkeypatch.setattr(verdicts, "_decide_and_replay", _hopeless)
     Path("several.json").write_text(listed(RIGHT, WRONG, RIGHT))
     code, output = verify("lora.py", "several.json", "--time-limit", "2", "--json", "--out", "judged")
     assert code == 1
@@ -95,8 +95,8 @@ def test_what_was_judged_before_an_interrupt_is_printed_and_written(
             raise KeyboardInterrupt
         return Unknown("too hard")
 
-    monkeypatch.setattr(verdicts, "_decided", interrupted)
-    monkeypatch.setattr(verdicts.Deciding, "call", lambda self, function, task: function(*task))
+    monkeypatch.setattr(verdicts, "_decide_and_replay", interrupted)
+    monkeypatch.setattr(verdicts.VerdictProcess, "call", lambda self, function, task: function(*task))
     Path("several.json").write_text(listed(RIGHT, WRONG, RIGHT))
     monkeypatch.setattr(sys, "argv", ["mirage_formal.verify", "lora.py", "several.json", "--out", "judged"])
     with pytest.raises(SystemExit) as ended:
@@ -112,6 +112,6 @@ def test_a_limit_that_is_none_is_refused(verify: Command, limit: str) -> None:
 
 
 def test_the_function_has_a_time_limit_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "_decided", _hopeless)
+    monkeypatch.setattr(verdicts, "_decide_and_replay", _hopeless)
     assert mf.equivalence(PROGRAM, WRONG, time_limit=2.0) == Unknown("time limit of 2 s")
     assert isinstance(mf.equivalence(PROGRAM, RIGHT, time_limit=100.0), Equivalent)

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.check.partitioning.parts import taken_out
-from mirage_formal.emulate.runner import checked
+from mirage_formal.check.partitioning.parts import extract_operators
+from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.views import is_view, kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build
-from mirage_formal.run.partitioning.cover_search import run_whole
-from mirage_formal.run.partitioning.covers import Cover, reported
+from mirage_formal.run.partitioning.cover_search import search_covers
+from mirage_formal.run.partitioning.covers import Cover, select_covers
 from mirage_formal.run.partitioning.merging import Merger
 from mirage_formal.run.partitioning.partition import (
     Offers,
@@ -30,7 +30,7 @@ from mirage_formal.run.partitioning.partition import (
     partition,
     partitions,
 )
-from mirage_formal.run.ranking import library_products
+from mirage_formal.run.ranking import uses_library_products_only
 from mirage_formal.run.settings import Settings
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.workloads import TINY, gates, long_chain, projections, sum_and_norm
@@ -65,7 +65,7 @@ def test_each_operator_once_and_in_order(seed: int) -> None:
     for part in after.parts:
         assert known.issuperset(part.reads)
         known.update(part.results)
-        piece = taken_out(program, part.operators)
+        piece = extract_operators(program, part.operators)
         assert (piece.program, piece.reads, piece.results) == (part.program, part.reads, part.results)
     assert known.issuperset(program.outputs)
     assert after == merged(program)[1]
@@ -194,7 +194,7 @@ def _cover(kernels: int, cost: float) -> Cover:
 
 def test_which_covers_are_reported() -> None:
     def listed(*covers: tuple[int, float], unfused: float = 10.0) -> list[tuple[int, float]]:
-        return [(one.kernels, one.us) for one in reported([_cover(*pair) for pair in covers], unfused)]
+        return [(one.kernels, one.us) for one in select_covers([_cover(*pair) for pair in covers], unfused)]
 
     assert listed((5, 3.0), (4, 4.0), (2, 6.0), (1, 11.0)) == [(5, 3.0), (4, 4.0), (2, 6.0)]  # 11 us is above unfused
     assert listed((5, 1.0), (4, 2.0), (3, 3.0), (2, 4.0), (1, 5.0)) == [(5, 1.0), (4, 2.0), (3, 3.0), (1, 5.0)]
@@ -211,10 +211,10 @@ def test_what_leaves_products_to_a_library_is_reported() -> None:
     library = replace(w.rmsnorm(), ops=(product, kernel))
     unfused = replace(w.rmsnorm(), ops=(product, w.op(OpKind.EXP, 2)))
     fused = [Cover((), w.rmsnorm_fused(grid=48 * 2**n), 1.0 + n, 5 - n) for n in range(4)]
-    assert [library_products(graph) for graph in (library, unfused, *(one.graph for one in fused))] == [True] * 2 + [
-        False
-    ] * 4
-    found = reported([*fused, Cover((), library, 8.0, 2), Cover((), unfused, 9.0, 2)], 9.0)
+    assert [uses_library_products_only(graph) for graph in (library, unfused, *(one.graph for one in fused))] == [
+        True
+    ] * 2 + [False] * 4
+    found = select_covers([*fused, Cover((), library, 8.0, 2), Cover((), unfused, 9.0, 2)], 9.0)
     assert [one.us for one in found] == [1.0, 2.0, 3.0, 4.0, 8.0, 9.0]
 
 
@@ -225,7 +225,7 @@ def test_covers_that_differ_in_the_order_of_operators_are_one() -> None:
     other = KernelGraph((x,), (tanh, exp, Op(OpKind.SUB, (2, 1))), (3,))
     third = KernelGraph((x,), (tanh, exp, Op(OpKind.SUB, (1, 2))), (3,))
     assert one != other
-    found = reported([Cover((), graph, 5.0, 3) for graph in (one, other, third)], 10.0)
+    found = select_covers([Cover((), graph, 5.0, 3) for graph in (one, other, third)], 10.0)
     assert [cover.graph for cover in found] == [one, third]
 
 
@@ -240,7 +240,7 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_one_kernel(make: Callable[[], KernelGraph], kernels: int, rooms: Path) -> None:
     """Searched, proved, checked from the files alone, lowered, and run on the emulator."""
     program = make()
-    found = run_whole(program, Settings(workers=1), rooms / make.__name__, name=make.__name__)
+    found = search_covers(program, Settings(workers=1), rooms / make.__name__, name=make.__name__)
     assert found.result is not None
     assert found.record.best.kernels == kernels < found.record.unfused_kernels == kernel_count(program)
     assert found.record.covers[-1].kernels > kernels
@@ -249,13 +249,13 @@ def test_one_kernel(make: Callable[[], KernelGraph], kernels: int, rooms: Path) 
     assert check([str(rooms / make.__name__), "--jobs", "1"]) == 0
     made = build(found.result.graph, program, H200)
     assert len(made.executable.launches) == kernels
-    assert checked(made, scales=(0.1, 1.0)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.1, 1.0)).answer == "within"
 
 
 def test_without_merging_it_is_dearer(rooms: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = projections((64, 64))
-    found = run_whole(program, Settings(**TINY), rooms / "merged", name="merged")
+    found = search_covers(program, Settings(**TINY), rooms / "merged", name="merged")
     monkeypatch.setattr(Merger, "merged", lambda self, cut, prices, kernel_us=0.0: cut)
-    alone = run_whole(program, Settings(**TINY), rooms / "alone", name="alone")
+    alone = search_covers(program, Settings(**TINY), rooms / "alone", name="alone")
     assert found.record.best.estimated_us < alone.record.best.estimated_us <= alone.record.unfused_us
     assert alone.record.best.graph_digest in {one.graph_digest for one in found.record.covers}

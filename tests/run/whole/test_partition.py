@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from mirage_formal.check.partitioning.parts import taken_out
+from mirage_formal.check.partitioning.parts import extract_operators
 from mirage_formal.cli.user_file import load_programs
 from mirage_formal.errors import ProgramError
 from mirage_formal.graph.check import faults
@@ -22,7 +22,7 @@ from mirage_formal.run.partitioning.partition import (
     PartLimits,
     extract,
     floor_us,
-    one_by_one,
+    is_single_kernel_best,
     partition,
 )
 from tests.kit.graphs import workloads as w
@@ -164,7 +164,7 @@ def test_each_operator_once_and_in_order(seed: int) -> None:
 def test_the_checker_takes_out_the_same_parts(seed: int) -> None:
     program = random_program(seed, 12)
     for part in parted(program, PartLimits(5, 4)).parts:
-        piece = taken_out(program, part.operators)
+        piece = extract_operators(program, part.operators)
         assert (piece.program, piece.reads, piece.results) == (part.program, part.reads, part.results)
 
 
@@ -201,13 +201,13 @@ def test_a_chain_of_wide_products_is_cut_and_attention_is_not() -> None:
     x, up, down = w.tensor("X", 1, 4096), w.tensor("U", 4096, 14336), w.tensor("D", 14336, 4096)
     chain = KernelGraph((x, up, down), (Op(OpKind.MATMUL, (0, 1)), Op(OpKind.MATMUL, (3, 2))), (4,))
     assert floor_us(chain, H200, 4) > 2 * floor_us(chain, H200, 4, cuts=False)  # one block draws little
-    assert one_by_one(chain, H200) is False  # another order of products may be better
+    assert is_single_kernel_best(chain, H200) is False  # another order of products may be better
     assert [part.operators for part in parted(chain, PartLimits(9, 4)).parts] == [(0,), (1,)]
     q, k, v = w.tensor("Q", 8, 4, 128), w.tensor("K", 8, 128, 4096), w.tensor("V", 8, 4096, 128)
     ops = (Op(OpKind.MATMUL, (0, 1)), Op(OpKind.EXP, (3,)), Op(OpKind.MATMUL, (4, 2)))
     attention = KernelGraph((q, k, v), ops, (5,))
     assert len(parted(attention, PartLimits(9, 4)).parts) == 1
-    assert not one_by_one(attention, H200)  # partial sums
+    assert not is_single_kernel_best(attention, H200)  # partial sums
 
 
 def test_several_kernels_are_searched_where_there_is_something_between_them() -> None:
@@ -221,18 +221,18 @@ def test_several_kernels_are_searched_where_there_is_something_between_them() ->
         return KernelGraph((q, k, v, mask, row), ops, (5 + len(ops) - 1,))
 
     for heads, tokens in ((24, 128), (12, 512)):
-        assert one_by_one(attention(heads, tokens, Op(OpKind.EXP, (5,))), H200)
-        assert one_by_one(attention(heads, tokens, Op(OpKind.MUL, (5, 3))), H200)
-        assert not one_by_one(attention(heads, tokens, Op(OpKind.MUL, (5, 4))), H200)
-        assert not one_by_one(attention(heads, tokens, Op(OpKind.ADD, (5, 3))), H200)
+        assert is_single_kernel_best(attention(heads, tokens, Op(OpKind.EXP, (5,))), H200)
+        assert is_single_kernel_best(attention(heads, tokens, Op(OpKind.MUL, (5, 3))), H200)
+        assert not is_single_kernel_best(attention(heads, tokens, Op(OpKind.MUL, (5, 4))), H200)
+        assert not is_single_kernel_best(attention(heads, tokens, Op(OpKind.ADD, (5, 3))), H200)
 
 
 def test_few_long_rows_are_worth_several_kernels() -> None:
     def summed(rows: int) -> KernelGraph:
         return KernelGraph((w.tensor("X", rows, 32768),), (Op(OpKind.SUM, (0,), Attrs(dim=1)),), (1,))
 
-    assert not one_by_one(summed(1), H200)
-    assert one_by_one(summed(4096), H200)
+    assert not is_single_kernel_best(summed(1), H200)
+    assert is_single_kernel_best(summed(4096), H200)
 
 
 def test_short_attention_is_expected_to_be_one_kernel() -> None:

@@ -22,7 +22,7 @@ from mirage_formal.check.__main__ import main as check
 from mirage_formal.cli.user_file import load_programs
 from mirage_formal.device import launch
 from mirage_formal.device.launch import NoDeviceWarning
-from mirage_formal.emulate.runner import checked
+from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.verdict import Equivalent
@@ -33,16 +33,16 @@ from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.run.calls import search_unit
 from mirage_formal.run.driver import run
 from mirage_formal.run.kernel_build.build import build, build_run
-from mirage_formal.run.partitioning.answer import is_whole, run_any
-from mirage_formal.run.partitioning.cover_search import WholeReport, run_whole
+from mirage_formal.run.partitioning.answer import needs_partitioning, search_or_cover
+from mirage_formal.run.partitioning.cover_search import WholeReport, search_covers
 from mirage_formal.run.partitioning.show import notes, print_any, reports_values
-from mirage_formal.run.partitioning.spaces import part_config, takes
+from mirage_formal.run.partitioning.spaces import is_searchable, part_config
 from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.semantics import reference
-from mirage_formal.workers.dispatch import Failed
+from mirage_formal.workers.dispatch import TaskFailed
 from mirage_formal.workers.pool import Pool
 from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.paths import REPOSITORY
@@ -51,7 +51,7 @@ from tests.kit.sampling import number
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> WholeReport:
-    found = run_any(layers(), Settings(**TINY), tmp_path_factory.mktemp("whole") / "layers", name="layers")
+    found = search_or_cover(layers(), Settings(**TINY), tmp_path_factory.mktemp("whole") / "layers", name="layers")
     assert isinstance(found, WholeReport)
     return found
 
@@ -122,7 +122,7 @@ def test_a_whole_is_lowered_and_runs_on_the_emulator(report: WholeReport) -> Non
     assert report.result is not None
     made = build(report.result.graph, layers(), load_target("h200"))
     assert len(made.executable.launches) >= report.record.best.kernels
-    assert checked(made, scales=(0.1,)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.1,)).answer == "within"
 
 
 class Interrupt:
@@ -145,11 +145,11 @@ class Interrupt:
 @pytest.mark.slow
 def test_an_interrupted_whole_is_resumed(report: WholeReport, tmp_path: Path) -> None:
     out = tmp_path / "layers"
-    stopped = run_whole(layers(), Settings(**TINY), out, name="layers", watch=Interrupt(2))
+    stopped = search_covers(layers(), Settings(**TINY), out, name="layers", watch=Interrupt(2))
     assert (stopped.result, stopped.record.status) == (None, "interrupted")
     assert check([str(out)]) == 2
     with pytest.raises(RunError, match="another program"):
-        run_whole(layers(3), Settings(**TINY, resume=True), out)
+        search_covers(layers(3), Settings(**TINY, resume=True), out)
     # What a crash and what a session of another order may leave: a search without run.json, one that is not used.
     (first,) = sorted((out / PARTS).glob("01-*"))
     shutil.copytree(first, out / PARTS / f"77-{'ab' * 6}")
@@ -157,7 +157,7 @@ def test_an_interrupted_whole_is_resumed(report: WholeReport, tmp_path: Path) ->
     (out / PARTS / f"05-{'cd' * 6}" / "run.json").unlink()
     (out / ".whole.json.123.tmp").write_text("{")
     (first / "run.json").unlink()
-    resumed = run_whole(layers(), Settings(**{**TINY, "workers": 2}, resume=True), out, name="layers")
+    resumed = search_covers(layers(), Settings(**{**TINY, "workers": 2}, resume=True), out, name="layers")
     assert resumed.record.best.graph_digest == report.record.best.graph_digest
     assert [part.candidate for part in resumed.record.best.parts] == [
         part.candidate for part in report.record.best.parts
@@ -183,7 +183,7 @@ def test_an_interrupted_whole_is_resumed(report: WholeReport, tmp_path: Path) ->
 )
 def test_only_what_was_asked_for_is_resumed(report: WholeReport, option: dict[str, Any], said: str) -> None:
     with pytest.raises(RunError, match=said):
-        run_whole(layers(), Settings(**{**TINY, **option}, resume=True), report.directory)
+        search_covers(layers(), Settings(**{**TINY, **option}, resume=True), report.directory)
 
 
 class Broken(Pool):
@@ -195,7 +195,7 @@ class Broken(Pool):
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], **limits: Any) -> Iterator[Any]:
         if function is search_unit and len(tasks[0].job.program.ops) == self.operators:
-            return iter([Failed(i, "worker died", 3) for i in range(len(tasks))])
+            return iter([TaskFailed(i, "worker died", 3) for i in range(len(tasks))])
         return super().run(function, tasks, **limits)
 
 
@@ -203,14 +203,14 @@ class Broken(Pool):
 @pytest.mark.slow
 def test_a_part_of_which_a_unit_failed_is_searched_again_on_resume(tmp_path: Path) -> None:
     with Broken(6) as broken:
-        found = run_whole(layers(1), Settings(**TINY), tmp_path / "out", executor=broken)
+        found = search_covers(layers(1), Settings(**TINY), tmp_path / "out", executor=broken)
     assert found.failed
     assert all(len(part.operators) < 6 for part in found.record.best.parts)
     out = StringIO()
     print_any(found, Console(file=out))
     assert "INCOMPLETE" in out.getvalue()
     assert check([str(tmp_path / "out"), "--jobs", "1"]) == 0
-    cured = run_whole(layers(1), Settings(**TINY, resume=True), tmp_path / "out")
+    cured = search_covers(layers(1), Settings(**TINY, resume=True), tmp_path / "out")
     assert not cured.failed
     assert cured.record.best.estimated_us <= found.record.best.estimated_us
     assert check([str(tmp_path / "out"), "--jobs", "1"]) == 0
@@ -222,9 +222,9 @@ def test_parts_without_a_digest_are_not_searched(monkeypatch: pytest.MonkeyPatch
 
     program, settings = _attention()
     job = make_job(program, settings)
-    assert takes(program, job, settings)
+    assert is_searchable(program, job, settings)
     monkeypatch.setattr("mirage_formal.run.partitioning.spaces.digest", refuse)
-    assert not takes(program, job, settings)
+    assert not is_searchable(program, job, settings)
 
 
 def test_a_part_keeps_the_space_that_has_its_operators() -> None:
@@ -249,7 +249,7 @@ def test_parts_that_differ_in_views_are_searched_once(tmp_path: Path, monkeypatc
         return run(program, *given, **about)
 
     monkeypatch.setattr("mirage_formal.run.partitioning.cover_search.run", recorded)
-    report = run_whole(graph.freeze(), Settings(**TINY), tmp_path / "out")
+    report = search_covers(graph.freeze(), Settings(**TINY), tmp_path / "out")
     kinds = [tuple(op.kind for op in operators(preprocess(program).program)) for program in found]
     assert kinds
     assert len(set(kinds)) == len(kinds)
@@ -260,7 +260,7 @@ def test_parts_that_differ_in_views_are_searched_once(tmp_path: Path, monkeypatc
 @pytest.mark.usefixtures("check_here")
 def test_without_time_the_operators_stay(tmp_path: Path) -> None:
     out = tmp_path / "layers"
-    found = run_whole(layers(), Settings(**TINY, time_limit_s=1e-9), out, name="layers")
+    found = search_covers(layers(), Settings(**TINY, time_limit_s=1e-9), out, name="layers")
     assert found.result is not None
     assert found.record.status == "time-limit"
     assert found.record.best.kernels == found.record.unfused_kernels
@@ -271,24 +271,24 @@ def test_without_time_the_operators_stay(tmp_path: Path) -> None:
 def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(RunError, match="an earlier run, got other files"):
-        run_whole(layers(), Settings(**TINY), tmp_path)
+        search_covers(layers(), Settings(**TINY), tmp_path)
     with pytest.raises(RunError, match="expected a run to resume"):
-        run_whole(layers(), Settings(**TINY, resume=True), tmp_path)
+        search_covers(layers(), Settings(**TINY, resume=True), tmp_path)
     broken = tmp_path / "broken"
     (broken / PARTS / "kept").mkdir(parents=True)
     (broken / WHOLE_FILE).write_text("{}")
     with pytest.raises(RunError, match="expected a WholeRecord"):
-        run_whole(layers(), Settings(**TINY), broken)
+        search_covers(layers(), Settings(**TINY), broken)
     assert (broken / PARTS / "kept").is_dir()
     mixed = tmp_path / "mixed"
-    run_whole(layers(), Settings(**TINY, time_limit_s=1e-9), mixed)
+    search_covers(layers(), Settings(**TINY, time_limit_s=1e-9), mixed)
     (mixed / PARTS / "kept").mkdir(parents=True)
     with pytest.raises(RunError, match="only what a search writes, got parts/kept"):
-        run_whole(layers(), Settings(**TINY, force=True), mixed)
+        search_covers(layers(), Settings(**TINY, force=True), mixed)
     assert (mixed / PARTS / "kept").is_dir()
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="got a file"):
-        run_whole(layers(), Settings(**TINY), tmp_path / "file")
+        search_covers(layers(), Settings(**TINY), tmp_path / "file")
 
 
 @pytest.mark.usefixtures("check_here")
@@ -299,7 +299,7 @@ def test_a_program_that_no_search_takes_stays_as_it_is(tmp_path: Path) -> None:
         x = graph.cast(graph.max(graph.transpose(x), 0), mf.float16)
     graph.mark_output(x)
     program = graph.freeze()
-    found = run_any(program, Settings(**TINY), tmp_path / "out")
+    found = search_or_cover(program, Settings(**TINY), tmp_path / "out")
     assert isinstance(found, WholeReport)
     assert found.result is not None
     assert found.record.best.kernels == found.record.unfused_kernels == 18  # transposes are views
@@ -316,10 +316,10 @@ def test_a_candidate_above_the_operators_one_by_one_is_not_reported(tmp_path: Pa
     a, b = graph.new_input(dims=(512, 4096), name="A"), graph.new_input(dims=(4096, 512), name="B")
     graph.mark_output(graph.add(x, graph.matmul(graph.relu(graph.matmul(x, a)), b)))
     program = graph.freeze()
-    alone = run_any(program, Settings(config="mlp", max_kernel_ops=1, workers=1, keep=1), tmp_path / "alone")
+    alone = search_or_cover(program, Settings(config="mlp", max_kernel_ops=1, workers=1, keep=1), tmp_path / "alone")
     assert isinstance(alone, Report)
     assert min(result.cost for result in alone.results) > alone.unfused_us
-    found = run_any(program, Settings(workers=1), tmp_path / "cover")
+    found = search_or_cover(program, Settings(workers=1), tmp_path / "cover")
     best = found.results[0]
     assert best.cost <= alone.unfused_us
     agree(program, best.graph)
@@ -329,12 +329,12 @@ def test_a_candidate_above_the_operators_one_by_one_is_not_reported(tmp_path: Pa
 def test_kernels_of_a_resumed_run_are_not_removed_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where the run's candidates are such that a cover would take its place."""
     program, _ = _attention()
-    first = run_any(program, Settings(workers=1), tmp_path / "run")
+    first = search_or_cover(program, Settings(workers=1), tmp_path / "run")
     assert isinstance(first, Report)
     (outcome,) = build_run(tmp_path / "run", 1, ())
     assert outcome[1].startswith("built")
-    monkeypatch.setattr("mirage_formal.run.partitioning.answer._good", lambda report, share: False)
-    again = run_any(program, Settings(workers=1, resume=True), tmp_path / "run")
+    monkeypatch.setattr("mirage_formal.run.partitioning.answer._is_good_enough", lambda report, share: False)
+    again = search_or_cover(program, Settings(workers=1, resume=True), tmp_path / "run")
     assert isinstance(again, Report)
     assert list((tmp_path / "run" / "kernels").glob("*/launch.json"))
 
@@ -344,8 +344,8 @@ def test_candidates_that_are_no_alternative_are_left_out(tmp_path: Path) -> None
     x = graph.new_input(dims=(16, 256), name="X")
     a, b = graph.new_input(dims=(256, 1024), name="A"), graph.new_input(dims=(256, 1024), name="B")
     graph.mark_output(graph.mul(graph.silu(graph.matmul(x, a)), graph.matmul(x, b)))
-    usual = run_any(graph.freeze(), Settings(workers=1), tmp_path / "usual")
-    asked = run_any(graph.freeze(), Settings(workers=1, config="mlp"), tmp_path / "asked")
+    usual = search_or_cover(graph.freeze(), Settings(workers=1), tmp_path / "usual")
+    asked = search_or_cover(graph.freeze(), Settings(workers=1, config="mlp"), tmp_path / "asked")
     assert isinstance(usual, Report)
     assert isinstance(asked, Report)
     assert max(result.cost for result in usual.results) <= usual.unfused_us
@@ -355,11 +355,11 @@ def test_candidates_that_are_no_alternative_are_left_out(tmp_path: Path) -> None
 def test_programs_of_one_search_stay_with_it(tmp_path: Path) -> None:
     for name in ("attn", "qknorm", "rmsnorm", "lora", "gated_mlp", "ntrans", "decode"):
         for program in load_programs(REPOSITORY / "examples" / f"{name}.py").values():
-            assert not is_whole(program, Settings())
+            assert not needs_partitioning(program, Settings())
     small = layers(1)  # its limit is that of the space, whoever sets it
-    assert is_whole(small, Settings(**TINY))
-    assert not is_whole(small, Settings(**TINY, max_block_ops=10))
-    assert isinstance(run_any(*_attention(), tmp_path / "one"), Report)
+    assert needs_partitioning(small, Settings(**TINY))
+    assert not needs_partitioning(small, Settings(**TINY, max_block_ops=10))
+    assert isinstance(search_or_cover(*_attention(), tmp_path / "one"), Report)
 
 
 def _attention() -> tuple[KernelGraph, Settings]:
@@ -403,7 +403,7 @@ def test_a_small_decoder_layer_from_end_to_end(tmp_path: Path) -> None:
     # More operators in a kernel, and two kernels for a part, take most of the time; with neither there are 6 kernels.
     limits: dict[str, Any] = {"max_block_ops": number(7, 9), "max_kernel_ops": number(1, 2)}
     settings = Settings(config="norm", workers=1, keep=1, **limits)
-    found = run_whole(program, settings, tmp_path / "layer", name="layer")
+    found = search_covers(program, settings, tmp_path / "layer", name="layer")
     assert found.result is not None
     assert found.record.best.kernels < found.record.unfused_kernels == 34  # five reshapes are views
     agree(program, found.result.graph)
@@ -411,10 +411,10 @@ def test_a_small_decoder_layer_from_end_to_end(tmp_path: Path) -> None:
     made = build(found.result.graph, program, load_target("h200"))
     # Larger scores overflow float16: a sum of exponentials plus another one gets no running maximum.
     assert made.stable.note
-    assert checked(made, scales=(0.1, 0.3)).answer == "within"
+    assert compare_on_emulator(made, scales=(0.1, 0.3)).answer == "within"
 
 
 def test_mistakes_in_settings_are_said_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(MirageError, match="unknown preset"):
-        run_any(layers(), Settings(config="none"), tmp_path / "out")
+        search_or_cover(layers(), Settings(config="none"), tmp_path / "out")
     assert not (tmp_path / "out").exists()

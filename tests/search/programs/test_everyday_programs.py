@@ -10,7 +10,7 @@ import pytest
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.search.exhaustive.applications import constants
+from mirage_formal.search.exhaustive.applications import program_attributes
 from tests.kit.graphs.workloads import K, op, tensor
 from tests.search.engine_comparison import compare, program, tiny
 
@@ -61,6 +61,6 @@ def test_a_layer_norm_is_fused_with_its_neighbours(name: str) -> None:
 
 
 def test_what_a_program_does_not_use_is_not_tried() -> None:
-    used = constants(program(SMALL, op(K.MUL, 0, 1), op(K.TANH, 2)))
+    used = program_attributes(program(SMALL, op(K.MUL, 0, 1), op(K.TANH, 2)))
     kinds = (K.TANH, K.ERF, K.LOG, K.ABS, K.RECIPROCAL, K.SHIFT, K.MAXIMUM, K.MINIMUM, K.ADD)
     assert used.usable(kinds) == (K.TANH, K.ADD)

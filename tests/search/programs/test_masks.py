@@ -18,7 +18,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
-from mirage_formal.search.known_incompleteness import points
+from mirage_formal.search.known_incompleteness import random_inputs
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 from mirage_formal.search.pad_extents import round_extents
 from mirage_formal.search.preprocess import preprocess
@@ -108,7 +108,7 @@ def test_attention_that_selects_is_fused_as_attention_with_a_factor() -> None:
     found = search(GuidedEngine(2), source, space, SearchOptions())
     assert kinds(found)[1] >= 0.8 * kinds(factor)[1] > 20
     assert kinds(found)[2] >= 0.8 * kinds(factor)[2] > 100
-    arrays = next(points(source))
+    arrays = next(random_inputs(source))
     (exact,) = run(source, arrays)
     for graph in list(found.values())[::20]:
         assert faults(graph) == []
@@ -131,7 +131,7 @@ def test_the_largest_score_that_a_mask_keeps_is_not_sought(of_mask: tuple[int, .
     source = built({"Q": (2, 12, 8), "K": (2, 40, 8), "V": (2, 40, 8), "M": Mask(*of_mask)}, less_the_largest)
     found = preprocess(source)
     assert operators(found.program) == [K.MATMUL, K.EXP, K.SELECT, K.SUM, K.DIV_NO_NAN, K.MATMUL]
-    arrays = next(points(source))
+    arrays = next(random_inputs(source))
     np.testing.assert_allclose(run(found.wrapped(found.program), arrays)[0], run(source, arrays)[0], rtol=1e-9)
 
 
@@ -144,7 +144,7 @@ def test_keys_behind_the_end_are_not_selected() -> None:
     types = kernel_types(whole)
     pads = [n for n, one in enumerate(whole.ops, 4) if isinstance(one, Op) and one.kind is K.PAD]
     assert any(types[n].dtype is DType.BOOL for n in pads)
-    arrays = next(points(source))
+    arrays = next(random_inputs(source))
     np.testing.assert_allclose(run(whole, arrays)[0], run(source, arrays)[0], rtol=1e-9)
 
 
@@ -184,7 +184,7 @@ def test_one_kernel_computes_several_results_of_one_mask() -> None:
     source = built({"X": (16, 64), "W": (64, 32), "M": Mask(16, 32)}, body)
     found = search(UnitedEngine(), source, load_space("default"), SearchOptions())
     assert found
-    arrays = next(points(source))
+    arrays = next(random_inputs(source))
     for graph in list(found.values())[:8]:
         assert len(graph.ops) == 1
         assert faults(graph) == []

@@ -15,7 +15,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
-from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_mirrored
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_fusible
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics import reference
@@ -78,7 +78,7 @@ def turned(g: mf.Graph) -> mf.Tensor:
 @pytest.mark.parametrize("build", [moments, columns, pairs, outer, soft])
 def test_every_tiling_computes_the_program(build: Callable[[mf.Graph], mf.Tensor]) -> None:
     one = program(build)
-    assert is_mirrored(one)
+    assert is_fusible(one)
     (want,) = values(one)
     made = kernels(one)
     assert made
@@ -94,11 +94,11 @@ def test_every_tiling_computes_the_program(build: Callable[[mf.Graph], mf.Tensor
 
 @pytest.mark.parametrize("build", [whole, product, turned])
 def test_what_has_no_dim_to_cut_or_other_operators_has_none(build: Callable[[mf.Graph], mf.Tensor]) -> None:
-    assert not is_mirrored(program(build))
+    assert not is_fusible(program(build))
 
 
 def test_rows_that_no_block_holds_have_none() -> None:
-    assert not is_mirrored(program(lambda g: g.softmax(given(g, 4, 1 << 17), dim=-1)))
+    assert not is_fusible(program(lambda g: g.softmax(given(g, 4, 1 << 17), dim=-1)))
 
 
 def test_several_outputs_are_written_by_one_kernel() -> None:
@@ -140,7 +140,7 @@ def test_random_programs() -> None:
         names: dict[str, Any] = {}
         exec(random_program(seed).text, names)
         one = preprocess(next(value for value in names.values() if isinstance(value, mf.Graph)).freeze()).program
-        if is_mirrored(one):
+        if is_fusible(one):
             tried += 1
             want = values(one)
             for graph in kernels(one)[:4]:

@@ -28,7 +28,7 @@ from mirage_formal.search.engine import SearchOptions, UnitResult
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
 from mirage_formal.search.horizontal_fusion.outputs import require_outputs
-from mirage_formal.search.horizontal_fusion.slices import slices
+from mirage_formal.search.horizontal_fusion.slices import backward_slices
 from mirage_formal.search.horizontal_fusion.union import Piece, fuse_horizontally, permute_grid
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics import reference
@@ -142,7 +142,7 @@ def test_no_union_is_beyond_the_limit() -> None:
 
 def test_slices_of_outputs_that_read_each_other() -> None:
     program = gates()
-    first, second = slices(program)
+    first, second = backward_slices(program)
     assert [len(one.program.ops) for one in first] == [9, 3]  # from the inputs on, and behind the cell
     assert [len(one.program.ops) for one in second] == [6]
     assert program.outputs[1] in first[1].reads

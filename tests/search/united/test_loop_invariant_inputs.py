@@ -12,8 +12,8 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.check.abstract import parts
-from mirage_formal.check.fingerprint.field import needs
-from mirage_formal.check.inlining import carried, inline
+from mirage_formal.check.fingerprint.field import needed_parts
+from mirage_formal.check.inlining import carried_maxima, inline_threads
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.claims.equality.prove import prove
@@ -21,8 +21,8 @@ from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.planning.expand import expand
-from mirage_formal.kernels.post_search_rewrites.split_k import split
+from mirage_formal.kernels.planning.expand import flatten
+from mirage_formal.kernels.post_search_rewrites.split_k import split_loop
 from mirage_formal.kernels.program.flat import Accumulate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.logic.terms import unary, var
@@ -99,7 +99,7 @@ def test_what_the_loop_does_not_change_is_itself_behind_it() -> None:
     good = kernel()
     name = "b0.5"  # behind the accumulator
     assert parts(good)[name] == (expressions(good).blocks[0][5],) == (var("R"),)
-    needs(good)  # it has a picture in a finite field
+    needed_parts(good)  # it has a picture in a finite field
     random = np.random.default_rng(0)
     given = [random.normal(size=one.tensor.shape) for one in good.inputs]
     np.testing.assert_allclose(run(good, given)[0], given[0] @ given[1] + given[2])
@@ -114,24 +114,24 @@ def test_what_the_loop_cuts_is_not() -> None:
     name = "b0.5"
     assert parts(bad)[name] == (expressions(bad).blocks[0][5],) == (unary("max", var("R")),)
     with pytest.raises(FormatError, match="not LAX"):
-        needs(bad)
+        needed_parts(bad)
     assert not isinstance(prove(residual(), bad), Equivalent)
 
 
 def test_a_running_maximum_of_what_stays_changes_all_the_same() -> None:
     """Its second result rescales sums, and is another one in the first iteration than in the others."""
     block = block_of(kernel())
-    _, plain, _ = inline(block)
-    assert carried(block, plain) == {5}
+    _, plain, _ = inline_threads(block)
+    assert carried_maxima(block, plain) == {5}
     running = (op(K.RUNNING_MAX, 2, dim=1), Op(K.ACCUM_MAX, (3,)), Op(K.ACCUM_MAX, (4,)))
-    assert carried(block, running) == frozenset()
+    assert carried_maxima(block, running) == frozenset()
 
 
 def test_nothing_is_accumulated_in_the_kernel() -> None:
     source = kernel()
     (one,) = source.ops
     assert isinstance(one, GraphDefined)
-    flat = expand(one, tuple(given.tensor for given in source.inputs))
+    flat = flatten(one, tuple(given.tensor for given in source.inputs))
     assert [step.operand for step in flat.ops if isinstance(step, Accumulate)] == [3]
 
 
@@ -140,7 +140,7 @@ def test_where_a_loop_is_split_the_second_kernel_reads_it() -> None:
         (tensor("X", 64, 512), tensor("W", 512, 64), tensor("R", 64, 64)), op(K.MATMUL, 0, 1), op(K.ADD, 2, 3)
     )
     block = replace(block_of(kernel(loop=8)), grid=(2, 1, 1))
-    made = split(GraphDefined((0, 1, 2), block), [given.tensor for given in source.inputs], 4, load_target("h200"))
+    made = split_loop(GraphDefined((0, 1, 2), block), [given.tensor for given in source.inputs], 4, load_target("h200"))
     assert (made.loads, made.reads) == ((0, 1), (2,))
     assert len(made.first.outputs) == 1  # parts of the product, and none of what is added
     ops = (GraphDefined((0, 1), made.first), GraphDefined((3, 2), made.second))

@@ -13,7 +13,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.axes import require_normal_form
-from mirage_formal.search.horizontal_fusion.decompose_norms import WrittenOutEngine, written_out
+from mirage_formal.search.horizontal_fusion.decompose_norms import WrittenOutEngine, decompose_norms
 from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics import reference
@@ -32,7 +32,7 @@ def program(*, eps: float | None = 1e-5, weight: bool = True, widths: tuple[int,
 @pytest.mark.parametrize("weight", [True, False])
 def test_it_is_the_same_program(weight: bool) -> None:
     given = program(weight=weight)
-    longer = written_out(given)
+    longer = decompose_norms(given)
     assert longer is not None
     assert OpKind.RMS_NORM not in {op.kind for op in longer.ops if isinstance(op, Op)}
     assert isinstance(prove(given, longer), Equivalent)
@@ -43,10 +43,10 @@ def test_it_is_the_same_program(weight: bool) -> None:
 
 
 def test_there_is_nothing_to_write_out() -> None:
-    assert written_out(program(eps=None)) is None
+    assert decompose_norms(program(eps=None)) is None
     graph = mf.new_kernel_graph()
     graph.mark_output(graph.rms_norm(graph.new_input(dims=(8, 64)), eps=1e-5))
-    assert written_out(graph.freeze()) is None  # no product behind it
+    assert decompose_norms(graph.freeze()) is None  # no product behind it
 
 
 def test_a_program_that_has_no_normal_form_written_out_is_searched_as_it_is() -> None:
@@ -55,7 +55,7 @@ def test_a_program_that_has_no_normal_form_written_out_is_searched_as_it_is() ->
     x = graph.layer_norm(graph.new_input((12, 8)), dim=0, bias=graph.new_input((12,)), eps=1e-6)
     graph.mark_output(graph.rms_norm(x, dim=1, eps=1e-3) @ graph.new_input((8, 6)))
     given = graph.freeze()
-    longer = written_out(given)
+    longer = decompose_norms(given)
     assert longer is not None
     with pytest.raises(UnsupportedError):
         require_normal_form(longer)

@@ -17,7 +17,7 @@ from mirage_formal.graph.types import DType
 from mirage_formal.records import NUMERICS_FILE, NumericsRecord, decode, read
 from mirage_formal.semantics import reference
 from mirage_formal.torch.integrations.flashinfer.export import export
-from mirage_formal.torch.integrations.flashinfer.write import definition, named
+from mirage_formal.torch.integrations.flashinfer.write import definition, name_inputs
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.known_engine import PROGRAMS
 from tests.kit.runs.small_runs import make
@@ -115,7 +115,7 @@ def test_reference_and_solution_compute_the_program(run: Path, tmp_path: Path) -
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(source["content"])
     program = PROGRAMS["attention"]()[0]
-    orders = named(program, "x").orders
+    orders = name_inputs(program, "x").orders
     torch.manual_seed(0)
     tensors, arrays = {}, []
     for (name, spec), order in zip(defined["inputs"].items(), orders, strict=True):
@@ -153,7 +153,7 @@ def test_names_and_strides_that_the_records_cannot_have() -> None:
     x = builder.new_input((4, 8), DType.FLOAT16, name="lambda")
     y = builder.new_input((8, 4), DType.FLOAT16, strides=(1, 8), name="t3")
     builder.mark_output(builder.matmul(x, y))
-    given = named(builder.freeze(), "A (title)")
+    given = name_inputs(builder.freeze(), "A (title)")
     assert given.names == ("input_0", "input_1")
     assert given.views == ("input_0", "input_1.permute([1, 0])")
     made = definition(given)
@@ -163,7 +163,7 @@ def test_names_and_strides_that_the_records_cannot_have() -> None:
     z = apart.new_input((4, 8), DType.FLOAT16, strides=(16, 1), name="z")
     apart.mark_output(apart.exp(z))
     with pytest.raises(UnsupportedError, match="densely"):
-        named(apart.freeze(), "x")
+        name_inputs(apart.freeze(), "x")
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from mirage_formal.torch.integrations.kernelbench.run import Asked, run_problems
 from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.solve import solve  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.text import cells, markdown, summaries  # noqa: E402
-from mirage_formal.torch.integrations.kernelbench.trials import compared  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.trials import compare_modules  # noqa: E402
 from tests.kit.kernelbench import LEVELS, Problem  # noqa: E402
 
 pytestmark = [
@@ -217,7 +217,7 @@ WRONG = {
 def test_a_wrong_module_is_found_out(kind: str) -> None:
     problem = names_of(Problem("t", "x: n n", "self.linear(x)", "n=8", "n", "self.linear = nn.Linear(n, n)"))
     exec(f"class ModelNew(Model):\n    def forward(self, x):\n        {WRONG[kind]}\n", problem)
-    found = compared(problem, problem, 3)
+    found = compare_modules(problem, problem, 3)
     assert found.answer == ("passed" if kind == "writes its input" else "failed"), found
     assert kind == "writes its input" or found.reason
 

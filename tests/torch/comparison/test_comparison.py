@@ -18,7 +18,7 @@ from mirage_formal.torch.call import Call, Written  # noqa: E402
 from mirage_formal.torch.comparison.compare import GIVEN, Comparison, arguments_of, compare_with_torch  # noqa: E402
 from mirage_formal.torch.comparison.contract import Expected, difference  # noqa: E402
 from mirage_formal.torch.comparison.reference import Reference  # noqa: E402
-from mirage_formal.torch.comparison.samples import SETS, STYLES, draw  # noqa: E402
+from mirage_formal.torch.comparison.samples import SETS, STYLES, draw_tensors  # noqa: E402
 from mirage_formal.torch.modules.backend import REPORTS  # noqa: E402
 from mirage_formal.torch.modules.report import Report  # noqa: E402
 from mirage_formal.torch.op_table import rules  # noqa: E402
@@ -285,11 +285,13 @@ def test_a_variance_of_equal_numbers_is_as_far_from_zero_as_their_mean_is_rounde
         return torch.var(x * 1e-9 + c, 1)
 
     def cancelling(call: Call) -> Written:
-        from mirage_formal.torch.reduction_rules import _closed, _reduced
+        from mirage_formal.torch.reduction_rules import _drop_reduced_dims, _reduce_dims
 
-        squares = _reduced(call, call.map(lambda graph, x: graph.square(x), call.value()), (1,), "mean")
-        mean = _reduced(call, call.value(), (1,), "mean")
-        return _closed(call, call.map(lambda graph, s, m: graph.sub(s, graph.square(m)), squares, mean), (1,))
+        squares = _reduce_dims(call, call.map(lambda graph, x: graph.square(x), call.value()), (1,), "mean")
+        mean = _reduce_dims(call, call.value(), (1,), "mean")
+        return _drop_reduced_dims(
+            call, call.map(lambda graph, s, m: graph.sub(s, graph.square(m)), squares, mean), (1,)
+        )
 
     x, c = torch.zeros(64, 6), torch.linspace(1e4, 2e4, 64)[:, None]
     assert compared(call, x, c, sets=()).faults == {}
@@ -324,17 +326,17 @@ def test_values_of_a_style_fit_and_are_the_same_again(style: str) -> None:
         "w": torch.empty(1, 6, device="meta").expand(4, 6),
         "z": torch.empty(()),
     }
-    first, again = draw(forms, style, 5), draw(forms, style, 5)
+    first, again = draw_tensors(forms, style, 5), draw_tensors(forms, style, 5)
     for name, form in forms.items():
         assert (first[name].shape, first[name].stride(), first[name].dtype) == (form.shape, form.stride(), form.dtype)
         assert torch.equal(first[name].nan_to_num(nan=7.0), again[name].nan_to_num(nan=7.0))
 
 
 def test_masks_have_rows_and_columns_without_a_key() -> None:
-    masks = [draw({"m": torch.empty(4, 8, 8, dtype=torch.bool)}, "normal", seed)["m"] for seed in range(8)]
+    masks = [draw_tensors({"m": torch.empty(4, 8, 8, dtype=torch.bool)}, "normal", seed)["m"] for seed in range(8)]
     assert any(not mask.any(-1).all() for mask in masks)
     assert any(not mask.any(-2).all() for mask in masks)
-    assert not draw({"m": masks[0]}, "zeros", 0)["m"].any()
+    assert not draw_tensors({"m": masks[0]}, "zeros", 0)["m"].any()
 
 
 # --- imports that are wrong -------------------------------------------------------------------------------------------
@@ -391,12 +393,12 @@ def test_what_overflows_in_half_precision_inside_of_an_operator_is_found(
     """The 2-norm of 400: its squares are stored where PyTorch keeps float32."""
 
     def stored(call: Call) -> Written:
-        from mirage_formal.torch.reduction_rules import _closed, _reduced
+        from mirage_formal.torch.reduction_rules import _drop_reduced_dims, _reduce_dims
 
         value, kind = call.value(), str(dtype).removeprefix("torch.")
         squares = call.map(lambda graph, x: graph.round_to(graph.square(x), kind), value)
-        total = call.map(lambda graph, x: graph.round_to(graph.sqrt(x), kind), _reduced(call, squares, (1,), "sum"))
-        return _closed(call, total, (1,))
+        total = call.map(lambda graph, x: graph.round_to(graph.sqrt(x), kind), _reduce_dims(call, squares, (1,), "sum"))
+        return _drop_reduced_dims(call, total, (1,))
 
     def length(x: Any) -> Any:
         return torch.linalg.vector_norm(x, dim=1)

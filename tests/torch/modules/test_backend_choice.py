@@ -14,8 +14,8 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
 from mirage_formal.torch.modules import backend, choose, profitability  # noqa: E402
-from mirage_formal.torch.modules.graph_timing import Timed, drawn  # noqa: E402
-from mirage_formal.torch.modules.operators import _laid_out  # noqa: E402
+from mirage_formal.torch.modules.graph_timing import Timed, draw_inputs  # noqa: E402
+from mirage_formal.torch.modules.operators import _lay_out  # noqa: E402
 from mirage_formal.torch.modules.plan import constant_on  # noqa: E402
 from mirage_formal.torch.modules.report import Report  # noqa: E402
 
@@ -45,7 +45,7 @@ def compiled(
     counts: list[int] = []
 
     def compared(ours: Any, theirs: Any, inputs: Any) -> Timed | None:
-        given = drawn(inputs)
+        given = draw_inputs(inputs)
         for mine, its in zip(ours(*given), theirs(*given), strict=True):
             torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-5)
         nodes = [node for node in ours.__self__.graph.nodes if "mirage_formal" in str(node.target)]
@@ -53,7 +53,7 @@ def compiled(
         counts.append(len(nodes))
         return times[len(counts) - 1]
 
-    monkeypatch.setattr(backend, "_timed", lambda inputs: True)
+    monkeypatch.setattr(backend, "_is_timed", lambda inputs: True)
     monkeypatch.setattr(profitability, "compared", compared)
     options = {"rest": "eager", "workers": 1, "time_limit": 60, "out": place}
     found = torch.compile(model, backend=backend.mirage_formal, options=options, fullgraph=True)(x)
@@ -138,7 +138,7 @@ def test_the_compilation_that_was_timed_is_kept(
     from torch._inductor import compile_fx as inductor
 
     model, x = Cached().requires_grad_(False), torch.randn(4, 32)
-    if not backend._compiles([x]):
+    if not backend._can_compile([x]):
         pytest.skip("there is no compiler of C++")
     torch._dynamo.reset()
     made: list[tuple[bool, bool]] = []
@@ -153,7 +153,7 @@ def test_the_compilation_that_was_timed_is_kept(
         return real(module, inputs, **more)
 
     monkeypatch.setattr(inductor, "compile_fx", counted)
-    monkeypatch.setattr(backend, "_timed", lambda inputs: True)
+    monkeypatch.setattr(backend, "_is_timed", lambda inputs: True)
     monkeypatch.setattr(profitability, "compared", lambda ours, others, inputs: Timed(1.0, theirs))
     options = {"workers": 1, "time_limit": 60, "out": tmp_path, "mode": mode}
     call = torch.compile(model, backend=backend.mirage_formal, options=options, fullgraph=True)
@@ -185,11 +185,14 @@ def test_the_fastest_way_to_compile_a_graph(monkeypatch: pytest.MonkeyPatch, us:
 
     monkeypatch.setattr(profitability, "compared", compared)
     monkeypatch.setattr(profitability, "alike", lambda ours, theirs, inputs: True)
-    found, number = profitability._fastest(graph, [torch.zeros(2)], [way(n) for n in range(len(us))])
+    found, number = profitability._fastest_compilation(graph, [torch.zeros(2)], [way(n) for n in range(len(us))])
     assert number == us.index(min(one for one in us if one is not None))
     assert found is calls[number]
     single = torch.fx.symbolic_trace(lambda x: x.split(2)[0])  # a method; what is taken of its results is no node
-    assert profitability._fastest(single, [torch.zeros(2)], [way(n) for n in range(len(us))]) == (calls[0], 0)
+    assert profitability._fastest_compilation(single, [torch.zeros(2)], [way(n) for n in range(len(us))]) == (
+        calls[0],
+        0,
+    )
 
 
 def test_a_faster_way_that_computes_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +200,9 @@ def test_a_faster_way_that_computes_something_else_is_not_taken(monkeypatch: pyt
     monkeypatch.setattr(profitability, "compared", lambda ours, theirs, inputs: Timed(1.0, 2.0))
 
     def number(call: Any) -> int:
-        return profitability._fastest(graph, [torch.zeros(8)], [profitability.as_it_is, lambda module, inputs: call])[1]
+        return profitability._fastest_compilation(
+            graph, [torch.zeros(8)], [profitability.eager_compile, lambda module, inputs: call]
+        )[1]
 
     def written(x: Any) -> Any:
         made = graph(x)
@@ -214,14 +219,14 @@ def test_a_faster_way_that_computes_something_else_is_not_taken(monkeypatch: pyt
 
 def test_tensors_that_share_memory_are_compiled_again() -> None:
     x = torch.randn(4, 4)
-    assert backend._apart([x, torch.randn(2), 3])
-    assert not backend._apart([x, x[1:]])
-    assert not backend._apart([x, x.t()])
+    assert backend._have_separate_memory([x, torch.randn(2), 3])
+    assert not backend._have_separate_memory([x, x[1:]])
+    assert not backend._have_separate_memory([x, x.t()])
 
 
 def test_a_tensor_whose_strides_are_to_be_0() -> None:
     row = torch.randn(1, 6)
-    found = _laid_out(row.repeat(4, 1), (0, 1))
+    found = _lay_out(row.repeat(4, 1), (0, 1))
     assert found.stride() == (0, 1)
     assert torch.equal(found, row.expand(4, 6))
 
@@ -252,7 +257,7 @@ def test_candidates_of_modules_that_lie_on_no_gpu_are_not_timed(
 
 def test_drawn_inputs_are_like_those_that_are_given() -> None:
     given = [torch.empty(3, 4)[:, ::2], torch.empty(1, 4).expand(3, 4), torch.zeros(2, dtype=torch.int64), 7]
-    made = drawn([*given, torch.zeros(2, dtype=torch.bool)])
+    made = draw_inputs([*given, torch.zeros(2, dtype=torch.bool)])
     assert [x.stride() for x in made[:2]] == [x.stride() for x in given[:2]]
     assert torch.equal(made[1][0], made[1][2])
     assert made[2].tolist() == [0, 0]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
 from mirage_formal.torch.modules import backend  # noqa: E402
-from mirage_formal.torch.modules.combo_kernels import BOUNDED, late, latest  # noqa: E402
+from mirage_formal.torch.modules.combo_kernels import BOUNDED, late_combo_kernels, schedule_late  # noqa: E402
 
 
 @st.composite
@@ -29,7 +29,7 @@ def test_every_node_is_before_those_that_need_it_and_no_earlier_than_that(needs:
     for needed in needs:
         early.append(max((early[n] + 1 for n in needed), default=0))
     levels = [[n for n, at in enumerate(early) if at == level] for level in range(max(early) + 1)]
-    found = latest(levels, lambda node: needs[node])
+    found = schedule_late(levels, lambda node: needs[node])
     place = {node: level for level, nodes in enumerate(found) for node in nodes}
     assert sorted(node for nodes in found for node in nodes) == list(range(len(needs)))
     assert len(found) == len(levels)
@@ -71,7 +71,7 @@ def test_a_conversion_is_where_something_is_written_for_the_same_operator(monkey
     monkeypatch.setattr(combo, "group_algorithm_for_combo_kernels", grouped)
     inputs = [torch.randn(1, 64), torch.randn(64, 64), torch.zeros(8, 64), torch.tensor([3]), torch.ones(64, 64) > 0]
     found = []
-    for way in (nullcontext, late):
+    for way in (nullcontext, late_combo_kernels):
         torch._dynamo.reset()
         with torch.no_grad(), config.patch({"combo_kernels": True, "fx_graph_cache": False}), way():
             found.append(compile_fx.compile_fx(torch.fx.symbolic_trace(Step()), inputs)(*inputs))
@@ -96,7 +96,7 @@ def test_the_backend_groups_so_where_it_asks_for_combo_kernels(monkeypatch: pyte
         return module
 
     monkeypatch.setattr(compile_fx, "compile_fx", seeing)
-    for way in backend._ways(None):
+    for way in backend._inductor_compilers(None):
         way(torch.fx.symbolic_trace(Step()), [])
     assert seen == [(False, True), (True, False)]
     assert combo.group_algorithm_for_combo_kernels is own
@@ -108,5 +108,5 @@ def test_nothing_is_changed_where_memory_is_bounded() -> None:
     own = scheduler.ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels
     if not hasattr(config, BOUNDED[0]):
         pytest.skip("this version of torch does not know of it")
-    with config.patch({BOUNDED[0]: 0.05}), late():
+    with config.patch({BOUNDED[0]: 0.05}), late_combo_kernels():
         assert scheduler.ForeachKernelSchedulerNode.group_algorithm_for_combo_kernels is own

@@ -13,7 +13,7 @@ from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.semantics import reference
-from mirage_formal.torch.modules.text import source
+from mirage_formal.torch.modules.text import torch_source
 from tests.kit.kernels import masked_attention
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[torch]'")
@@ -47,7 +47,7 @@ def written(build: Any, dtype: object = mf.float16) -> str:
     graph = mf.new_kernel_graph()
     x = graph.new_input((4, 8), dtype=dtype)
     graph.mark_output(build(graph, x))
-    return source(graph.freeze())
+    return torch_source(graph.freeze())
 
 
 def test_a_number_that_no_element_is_is_compared_in_float32() -> None:

@@ -16,12 +16,19 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.torch.dynamic_shapes.arguments import Traced, traced
+from mirage_formal.torch.dynamic_shapes.arguments import Traced, trace_dynamic
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, Length
-from mirage_formal.torch.dynamic_shapes.operators import BucketOperator, Entry, Text, call_of, continue_padding, kept
+from mirage_formal.torch.dynamic_shapes.operators import (
+    BucketOperator,
+    Entry,
+    Text,
+    call_of,
+    continue_padding,
+    length_mask,
+)
 from mirage_formal.torch.dynamic_shapes.padding import Behind, Written
 from mirage_formal.torch.dynamic_shapes.parts import Divided, Form, Part, divide
-from mirage_formal.torch.dynamic_shapes.prepare import _feed, _Host
+from mirage_formal.torch.dynamic_shapes.prepare import _feed, _HostGraphWriter
 from mirage_formal.torch.modules.trace import Function
 
 #: The tensors of a random function, by their extents; -1 is the length.
@@ -187,7 +194,7 @@ functions = st.builds(
 def traced_function(function: Any, shapes: Any, dtype: Any, length: int = EXAMPLE) -> tuple[Traced, Divided]:
     """A function's graph and parts."""
     given = tuple(example(name, length, 0, dtype) for name in GIVEN)
-    found = traced(Function(function), (given, {}), shapes)
+    found = trace_dynamic(Function(function), (given, {}), shapes)
     return found, divide(found.captured, found.buckets)
 
 
@@ -205,7 +212,7 @@ def hosted_by_torch(found: Divided, names: str) -> tuple[Any, list[BucketOperato
     operators = []
     for number, part in enumerate(found.parts):
         operators.append(BucketOperator(f"{names}_{number}", call_of(part), {}, unsearched(part)))
-    return torch.fx.GraphModule(torch.nn.Module(), _Host(found, operators).run()), operators
+    return torch.fx.GraphModule(torch.nn.Module(), _HostGraphWriter(found, operators).run()), operators
 
 
 def _states(results: Any) -> None:
@@ -308,7 +315,7 @@ def test_copies_of_the_last_position_along_two_dims() -> None:
 
 @pytest.mark.parametrize("length", [1, 3, 8])
 def test_ones_below_the_length(length: int) -> None:
-    assert kept(length, 8, torch.device("cpu")).tolist() == [i < length for i in range(8)]
+    assert length_mask(length, 8, torch.device("cpu")).tolist() == [i < length for i in range(8)]
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_a_buckets_kernels_at_several_lengths(decode: tuple[Any, Any, list[str]]
     (candidate,) = entry.operators
     result = candidate.result
     made = build(result.graph, result.optimized.program, load_target("h200"))
-    from mirage_formal.torch.dynamic_shapes.operators import _fed, continue_padding
+    from mirage_formal.torch.dynamic_shapes.operators import _feed_arguments, continue_padding
 
     (length,) = operator.call.lengths
     seen = []
@@ -184,7 +184,7 @@ def test_a_buckets_kernels_at_several_lengths(decode: tuple[Any, Any, list[str]]
             continue_padding(t, form, {length: at}, {length: 16})
             for t, form in zip(order, operator.call.forms, strict=True)
         ]
-        (found,) = names["forward"](*(_fed(item, padded, (at,), (16,)) for item in entry.feed))
+        (found,) = names["forward"](*(_feed_arguments(item, padded, (at,), (16,)) for item in entry.feed))
         wanted = copy.deepcopy(module).double()(x.double(), k.double(), v.double()).detach()
         np.testing.assert_allclose(found.detach().numpy().ravel(), wanted.numpy().ravel(), rtol=1e-4, atol=1e-5)
     assert len(seen) == 4

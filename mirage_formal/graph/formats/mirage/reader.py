@@ -115,7 +115,7 @@ def graphs_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _TensorDefinition:
     """Definition of a tensor in a file."""
 
     number: int
@@ -125,12 +125,12 @@ class _Seen:
     path: str
 
 
-class _Tensors:
+class _TensorTable:
     """The tensors of one graph by guid, numbered in the order of definition."""
 
-    def __init__(self, codes: _Codes) -> None:
+    def __init__(self, codes: _DTypeCodes) -> None:
         self._codes = codes
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _TensorDefinition] = {}
 
     def define(self, record: DeviceRecord | SharedRecord, path: str) -> int:
         """Add a new tensor and return its number."""
@@ -139,7 +139,7 @@ class _Tensors:
                 f"{path}.guid", f"expected a new guid, got {record.guid} of {self._seen[record.guid].path}"
             )
         number = len(self._seen)
-        self._seen[record.guid] = _Seen(number, *self._facts(record, path), path)
+        self._seen[record.guid] = _TensorDefinition(number, *self._facts(record, path), path)
         return number
 
     def use(self, record: DeviceRecord | SharedRecord, path: str) -> int:
@@ -149,7 +149,7 @@ class _Tensors:
             raise FieldError(f"{path}.guid", f"expected the guid of an earlier tensor, got {record.guid}")
         facts = self._facts(record, path)
         if facts != (seen.shape, seen.dtype, seen.after):
-            says, said = (_shown(*f) for f in (facts, (seen.shape, seen.dtype, seen.after)))
+            says, said = (_describe_type(*f) for f in (facts, (seen.shape, seen.dtype, seen.after)))
             raise FieldError(path, f"expected a copy of {seen.path}, which is {said}, got {says}")
         return seen.number
 
@@ -158,8 +158,10 @@ class _Tensors:
         for seen, found in zip(self._seen.values(), types, strict=True):
             facts = (found.shape, found.dtype, isinstance(found, STensor) and found.after_loop)
             if facts != (seen.shape, seen.dtype, seen.after):
-                said = _shown(seen.shape, seen.dtype, seen.after)
-                raise FieldError(seen.path, f"expected {_shown(*facts)}, as follows from the operators, got {said}")
+                said = _describe_type(seen.shape, seen.dtype, seen.after)
+                raise FieldError(
+                    seen.path, f"expected {_describe_type(*facts)}, as follows from the operators, got {said}"
+                )
 
     def _facts(self, record: DeviceRecord | SharedRecord, path: str) -> tuple[Shape, DType, bool]:
         rank = record.num_dims
@@ -170,11 +172,11 @@ class _Tensors:
         return record.dim[:rank], dtype, isinstance(record, SharedRecord) and record.after_accum
 
 
-def _shown(shape: Shape, dtype: DType, after: bool) -> str:
+def _describe_type(shape: Shape, dtype: DType, after: bool) -> str:
     return f"{dtype.value} {list(shape)}{' after the loop' if after else ''}"
 
 
-class _Codes:
+class _DTypeCodes:
     """Codes of element types, which changed between versions: those of one graph must be of one version."""
 
     def __init__(self, half: DType) -> None:
@@ -203,10 +205,10 @@ class _Reader:
     """Reader of one graph."""
 
     def __init__(self, half: DType, names: Sequence[str]) -> None:
-        self._codes = _Codes(half)
+        self._codes = _DTypeCodes(half)
         self._names = names
-        self._tensors = _Tensors(self._codes)
-        self._blocks: list[tuple[int, _Tensors]] = []
+        self._tensors = _TensorTable(self._codes)
+        self._blocks: list[tuple[int, _TensorTable]] = []
 
     def graph(self, value: object, path: str) -> KernelGraph:
         """Return the graph of a list of kernel operators.
@@ -215,7 +217,7 @@ class _Reader:
             FieldError: See ``from_mirage``.
         """
         records = list(_records(value, path, KERNEL_RECORDS))
-        given = list(_only(records, KernelInput))
+        given = list(_records_of_kind(records, KernelInput))
         names = self._names if len(self._names) == len(given) else [f"X{n}" for n in range(len(given))]
         inputs = tuple(self._input(r, at, name) for name, (at, r) in zip(names, given, strict=True))
         ops: list[KernelOp] = []
@@ -233,7 +235,7 @@ class _Reader:
                     ops.append(self._kernel_op(record, at))
                     _each(self._tensors.define, record.output_tensors, f"{at}.output_tensors")
         if not any(isinstance(record, KernelOutput) for _, record in records):
-            outputs = _dangling(len(inputs), ops)
+            outputs = _unread_results(len(inputs), ops)
         graph = KernelGraph(inputs, tuple(ops), tuple(outputs))
         self._agree(graph, path)
         return graph
@@ -275,18 +277,18 @@ class _Reader:
         _expect_counts(record, at, SPECS[row.kind].min_arity, 1)
         if isinstance(record, KernelNorm):
             tensor = record.input_tensors[0]
-            _last_only(record, tensor.dim[: tensor.num_dims], at)
+            _check_last_dim(record, tensor.dim[: tensor.num_dims], at)
         operands = _each(self._tensors.use, record.input_tensors, f"{at}.input_tensors")
         return _op(row, operands, record.input_tensors[0].num_dims)
 
     def _customized(self, record: Customized, at: str, index: int) -> GraphDefined:
         operands = _each(self._tensors.use, record.input_tensors, f"{at}.input_tensors")
         block = record.bgraph
-        inside = _Tensors(self._codes)
+        inside = _TensorTable(self._codes)
         records = list(_records(block.operators, f"{at}.bgraph.operators", BLOCK_RECORDS))
-        loads, savers = list(_only(records, BlockInput)), list(_only(records, BlockOutput))
-        _copies([(f"{p}.dtensor", r.dtensor) for p, r in loads], record.input_tensors, f"{at}.input_tensors")
-        _copies([(f"{p}.dtensor", r.dtensor) for p, r in savers], record.output_tensors, f"{at}.output_tensors")
+        loads, savers = list(_records_of_kind(records, BlockInput)), list(_records_of_kind(records, BlockOutput))
+        _check_copies([(f"{p}.dtensor", r.dtensor) for p, r in loads], record.input_tensors, f"{at}.input_tensors")
+        _check_copies([(f"{p}.dtensor", r.dtensor) for p, r in savers], record.output_tensors, f"{at}.output_tensors")
         iterators: list[InputIterator] = []
         for path, load in loads:
             _expect_counts(load, path, 0, 1)
@@ -352,7 +354,7 @@ def _records(value: object, path: str, kinds: Mapping[str, type[_S]]) -> Iterato
             raise FieldError(f"{at}{field}", what) from error
 
 
-def _only(records: Sequence[tuple[str, Any]], kind: type[_S]) -> Iterator[tuple[str, _S]]:
+def _records_of_kind(records: Sequence[tuple[str, Any]], kind: type[_S]) -> Iterator[tuple[str, _S]]:
     return ((at, record) for at, record in records if isinstance(record, kind))
 
 
@@ -360,7 +362,7 @@ def _each(action: Any, tensors: Sequence[DeviceRecord | SharedRecord], path: str
     return tuple(action(tensor, f"{path}[{i}]") for i, tensor in enumerate(tensors))
 
 
-def _copies(found: list[tuple[str, DeviceRecord]], wanted: Sequence[DeviceRecord], path: str) -> None:
+def _check_copies(found: list[tuple[str, DeviceRecord]], wanted: Sequence[DeviceRecord], path: str) -> None:
     """Refuse iterators or savers whose device tensors are not those of the kernel, one by one."""
     if len(found) != len(wanted):
         what = f"expected {len(found)} tensors, as many as the block graph has, got {len(wanted)}"
@@ -383,7 +385,7 @@ def _expect_counts(record: AnyKernel | AnyBlock, at: str, inputs: int, outputs: 
             raise FieldError(f"{at}.{name}", f"expected {wanted} tensors for {record.op_type}, got {got}")
 
 
-def _last_only(record: KernelNorm, shape: Shape, at: str) -> None:
+def _check_last_dim(record: KernelNorm, shape: Shape, at: str) -> None:
     """Refuse a norm over more than the last dim, or over unknown dims.
 
     The published writers leave the size out; where all other extents are 1 it makes no difference.
@@ -401,7 +403,7 @@ def _whole(given: MapRecord | None, path: str) -> None:
         raise FieldError(path, "expected -1 for x, y and z, got a tensor that is split over several GPUs")
 
 
-def _dangling(inputs: int, ops: Sequence[KernelOp]) -> list[int]:
+def _unread_results(inputs: int, ops: Sequence[KernelOp]) -> list[int]:
     """Return the results that nothing reads: the outputs of a file that marks none."""
     used = {number for op in ops for number in op.operands}
     total = inputs + sum(op.results for op in ops)

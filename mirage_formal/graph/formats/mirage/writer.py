@@ -62,7 +62,7 @@ class _Writer:
     def graph(self, graph: KernelGraph) -> list[_Json]:
         """Return the list of operators of a graph."""
         types = kernel_types(graph)
-        self._refuse(graph, types)
+        self._check_supported(graph, types)
         tensors = [self._device(tensor) for tensor in types]
         out = [_input(item, tensor) for item, tensor in zip(graph.inputs, tensors, strict=False)]
         number = len(graph.inputs)
@@ -84,7 +84,7 @@ class _Writer:
             out.append(_record("kn_output_op", [tensors[item]], [], output_map=_WHOLE, output_strides=strides))
         return out
 
-    def _refuse(self, graph: KernelGraph, types: tuple[DTensor, ...]) -> None:
+    def _check_supported(self, graph: KernelGraph, types: tuple[DTensor, ...]) -> None:
         """Refuse a graph with an operator or an element type that the format does not have; the first one is named.
 
         Raises:
@@ -108,17 +108,17 @@ class _Writer:
     def _name(self, op: Op, rank: int, at: str) -> str:
         name = kernel_name(_row(op, rank, at))
         if name is None:
-            raise _missing(op, "kernel", at)
+            raise _missing_operator(op, "kernel", at)
         return name
 
     def _block_name(self, op: Op, rank: int, at: str) -> str:
         name = block_name(_row(op, rank, at), self._dialect)
         if name is None:
-            raise _missing(op, "block", at)
+            raise _missing_operator(op, "block", at)
         return name
 
     def _device(self, tensor: DTensor) -> _Json:
-        dim, rank = _padded(tensor.shape, "tensors")
+        dim, rank = _pad_dims(tensor.shape, "tensors")
         return {
             "data_type": self._dialect.code(tensor.dtype),
             "dim": dim,
@@ -138,7 +138,7 @@ class _Writer:
         self, block: BlockGraph, types: tuple[DTensor, ...], operands: list[_Json], results: list[_Json], at: str
     ) -> _Json:
         plain = inline_blocks(block)
-        memory = _Memory()
+        memory = _SharedAllocator()
         tensors: list[_Json] = []
         operators: list[_Json] = []
         shared = block_types(plain, types)
@@ -169,7 +169,7 @@ class _Writer:
         }
 
     def _shared(self, tensor: STensor, offset: int) -> _Json:
-        dim, rank = _padded(tensor.shape, "block tensors")
+        dim, rank = _pad_dims(tensor.shape, "block tensors")
         return {
             "after_accum": tensor.after_loop,
             "data_type": self._dialect.code(tensor.dtype),
@@ -181,7 +181,7 @@ class _Writer:
         }
 
 
-class _Memory:
+class _SharedAllocator:
     """Allocator of shared memory: tensors one behind the other, without reuse."""
 
     def __init__(self) -> None:
@@ -203,18 +203,18 @@ def _row(op: Op, rank: int, at: str) -> Row:
     attrs = op.attrs
     if op.kind is OpKind.RMS_NORM:
         if attrs.eps is not None or len(op.operands) > 1 or attrs.dim != rank - 1:
-            what = f"expected rms_norm over the last dim without eps and weight, got {_described(op)}"
+            what = f"expected rms_norm over the last dim without eps and weight, got {_describe_operator(op)}"
             raise UnsupportedError(what, where=at, hint="write the norm with square, sums, sqrt and div")
         return Row(op.kind, LAST)
     return Row(op.kind, attrs.dim if op.kind in _WITH_DIM else None)
 
 
-def _described(op: Op) -> str:
+def _describe_operator(op: Op) -> str:
     parts = [f"{name} {value}" for name in ("dim", "eps") if (value := getattr(op.attrs, name)) is not None]
     return ", ".join([*parts, f"{len(op.operands)} operands"])
 
 
-def _missing(op: Op, level: str, at: str) -> UnsupportedError:
+def _missing_operator(op: Op, level: str, at: str) -> UnsupportedError:
     dim = "" if op.attrs.dim is None else f" over dim {op.attrs.dim}"
     what = f"expected an operator that the format has at {level} level, got {op.kind.value}{dim}"
     return UnsupportedError(what, where=at, hint="mugraph.json takes every operator")
@@ -235,7 +235,7 @@ def _record(name: str, operands: list[_Json], results: list[_Json], **fields: ob
     return {"op_type": name, "input_tensors": operands, "output_tensors": results, **fields}
 
 
-def _padded(shape: Shape, what: str) -> tuple[list[int], int]:
+def _pad_dims(shape: Shape, what: str) -> tuple[list[int], int]:
     if len(shape) > RANK:
         text = f"expected {what} of at most {RANK} dims, got {list(shape)}"
         raise UnsupportedError(text, where="tensors", hint="mugraph.json takes more dims")

@@ -8,9 +8,9 @@ from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.views import launched_operators
-from mirage_formal.report.model import READ_ONLY, Floor, Report
+from mirage_formal.report.model import READ_ONLY, Report, WorkBound
 from mirage_formal.report.page.charts import Dot, figure, logarithmic, scatter
-from mirage_formal.report.page.markup import Markup, details, element, joined, table
+from mirage_formal.report.page.markup import Markup, details, element, join_contents, table
 from mirage_formal.report.page.search.pruning import pruned_section
 from mirage_formal.report.page.search.units import course_section, units_section
 from mirage_formal.report.search_view import Search
@@ -33,7 +33,7 @@ def search_section(search: Search) -> Markup:
     rows = [element("div", None, element("dt", None, name), element("dd", None, value)) for name, value in facts]
     counters = table("Counters of the search", ("counter", "count"), ((k, f"{v:,}") for k, v in search.stats))
     allowed = table("What the space allowed", ("bound", "value"), search.allowed)
-    return joined(
+    return join_contents(
         [
             element("dl", {"class": "facts"}, *rows),
             units_section(search),
@@ -62,7 +62,7 @@ def roofline_section(report: Report) -> Markup:
         )
     rows, dots = [], []
     for one in report.candidates:
-        moved = _moved(one.graph)
+        moved = _moved_bytes(one.graph)
         if not one.estimated_us or not moved:
             continue
         us = one.measured.us if one.measured is not None and one.measured.us else one.estimated_us
@@ -79,7 +79,7 @@ def roofline_section(report: Report) -> Markup:
     head = ("rank", "candidate", "bytes of its kernels' operands and results", "µs", "times the least")
     behind = table("Candidates beside what is needed at least", head, rows)
     shown = element("figure", None, drawn, element("figcaption", None, title), details("The same as a table", behind))
-    return joined([element("p", None, intro), shown if dots else behind])
+    return join_contents([element("p", None, intro), shown if dots else behind])
 
 
 def _read_us(report: Report) -> float | None:
@@ -89,7 +89,7 @@ def _read_us(report: Report) -> float | None:
     return next((us for us in known if _LEAST_US <= us <= _MOST_US), None)
 
 
-def _roofline(floor: Floor, dots: list[Dot], title: str, read: float | None) -> Markup:
+def _roofline(floor: WorkBound, dots: list[Dot], title: str, read: float | None) -> Markup:
     ridge = floor.tensor_tflops * 1e3 / floor.bandwidth_gbs
     least = floor.flops / floor.bytes if floor.bytes else ridge
     xs = [dot.x for dot in dots] + [ridge * 2, least]
@@ -106,7 +106,7 @@ def _roofline(floor: Floor, dots: list[Dot], title: str, read: float | None) -> 
     return scatter(f"{title}; {figure(ridge)} operations a byte are where both limits meet", x, y, dots, lines)
 
 
-def _moved(graph: KernelGraph | None) -> int:
+def _moved_bytes(graph: KernelGraph | None) -> int:
     """Return the bytes of the operands and results of all kernels, each counted once for each kernel."""
     if graph is None:
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from mirage_formal.report.page.markup import Markup, details, element, joined, table
+from mirage_formal.report.page.markup import Markup, details, element, join_contents, table
 from mirage_formal.report.page.search.overview import search_section
 from mirage_formal.report.search_view import PartSearch
 
@@ -37,7 +37,9 @@ def searches_section(searches: Sequence[PartSearch]) -> Markup:
     left = len(searches) - len(opened)
     more = f"The last {left} are in the table only." if left > 0 else ""
     title = "Searches for parts of the program"
-    return joined([element("p", None, note), table(title, _HEAD, _rows(searches)), *opened, element("p", None, more)])
+    return join_contents(
+        [element("p", None, note), table(title, _HEAD, _rows(searches)), *opened, element("p", None, more)]
+    )
 
 
 def search_link(run: str, number: int) -> Markup | str:

@@ -76,15 +76,15 @@ def _gantt(timed: Sequence[Unit]) -> tuple[str, list[tuple[str, list[Bar]]], lis
     """Return title, rows and notes of a chart of units with times."""
     notes = ["Units that were given up stand out."] if any(map(_failed, timed)) else []
     if len(timed) <= _ROWS:
-        order = sorted(timed, key=lambda unit: (_ends(unit), unit.number))
+        order = sorted(timed, key=lambda unit: (_unit_ends(unit), unit.number))
         return f"When each unit was searched, {_CLOCK}", [(_name(unit), [_bar(unit)]) for unit in order], notes
     lanes: dict[int, list[Unit]] = {}
     for unit in timed:
         assert unit.span is not None
         lanes.setdefault(unit.span.worker, []).append(unit)
-    high = max(_ends(unit)[1] for unit in timed)
+    high = max(_unit_ends(unit)[1] for unit in timed)
     shown = sorted(lanes)[:_LANES]
-    rows = [(f"worker {lane}", list(_merged(lanes[lane], high / _PIECES))) for lane in shown]
+    rows = [(f"worker {lane}", list(_merge_bars(lanes[lane], high / _PIECES))) for lane in shown]
     notes.append("Units that are too short to be told apart are drawn as one.")
     if len(lanes) > len(shown):
         left = sum(len(lanes[lane]) for lane in lanes if lane not in shown)
@@ -92,23 +92,23 @@ def _gantt(timed: Sequence[Unit]) -> tuple[str, list[tuple[str, list[Bar]]], lis
     return f"What each worker searched when, {_CLOCK}", rows, notes
 
 
-def _merged(units: Sequence[Unit], least: float) -> Iterator[Bar]:
+def _merge_bars(units: Sequence[Unit], least: float) -> Iterator[Bar]:
     """Yield the bars of one worker's units; consecutive ones shorter than ``least`` are merged."""
     held: list[Unit] = []
-    for unit in sorted(units, key=_ends):
-        end = _ends(unit)[1]
-        if held and (end - _ends(held[0])[0] > least or _failed(unit) != _failed(held[0])):
-            yield _together(held)
+    for unit in sorted(units, key=_unit_ends):
+        end = _unit_ends(unit)[1]
+        if held and (end - _unit_ends(held[0])[0] > least or _failed(unit) != _failed(held[0])):
+            yield _merge_bar(held)
             held = []
         held.append(unit)
     if held:
-        yield _together(held)
+        yield _merge_bar(held)
 
 
-def _together(units: Sequence[Unit]) -> Bar:
+def _merge_bar(units: Sequence[Unit]) -> Bar:
     if len(units) == 1:
         return _bar(units[0])
-    begin, end = _ends(units[0])[0], max(_ends(unit)[1] for unit in units)
+    begin, end = _unit_ends(units[0])[0], max(_unit_ends(unit)[1] for unit in units)
     states = sum(unit.states for unit in units)
     words = f"{len(units)} units, {begin:.2f} s to {end:.2f} s, {states:,} states"
     return Bar(begin, end - begin, words, _failed(units[0]))
@@ -116,7 +116,7 @@ def _together(units: Sequence[Unit]) -> Bar:
 
 def _bar(unit: Unit) -> Bar:
     assert unit.span is not None
-    begin, end = _ends(unit)
+    begin, end = _unit_ends(unit)
     words = (
         f"{_name(unit)}: {begin:.2f} s to {end:.2f} s, worker {unit.span.worker}, {unit.states:,} states, "
         f"{unit.candidates} candidates, {unit.status}"
@@ -156,7 +156,7 @@ def _name(unit: Unit) -> str:
     return f"{unit.number}: {unit.label}"
 
 
-def _ends(unit: Unit) -> tuple[float, float]:
+def _unit_ends(unit: Unit) -> tuple[float, float]:
     assert unit.span is not None
     return unit.span.begin, unit.span.end
 

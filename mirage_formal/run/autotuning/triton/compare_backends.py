@@ -23,10 +23,10 @@ from mirage_formal.run.autotuning.bench import Bench, Row
 from mirage_formal.run.autotuning.child import Answer, Job
 from mirage_formal.run.autotuning.timing import FIRST, SECOND, Device
 from mirage_formal.run.autotuning.triton.cache import Kept, Said
-from mirage_formal.run.autotuning.triton.files import DEEP, NARROW, STAGES, WARPS, TritonText, texts
+from mirage_formal.run.autotuning.triton.files import DEEP, NARROW, STAGES, WARPS, TritonText, triton_texts
 from mirage_formal.run.autotuning.triton.precompile import Task, compile_file
 from mirage_formal.run.autotuning.triton.results import Beside, TritonRow
-from mirage_formal.workers.dispatch import Done, Failed
+from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
 #: Candidates whose files are tried with all numbers of warps at once: those with the fastest CUDA kernels, and the
 #: fastest with fewer kernels. The other finalists are tried with few launch options.
@@ -71,7 +71,7 @@ class _Trial:
         return self.said.answer == "within" and not self.said.failed
 
 
-def beside_cuda(root: Path, rows: Sequence[Row], run: str, bench: Bench, deadline: float) -> Beside:
+def compare_with_cuda(root: Path, rows: Sequence[Row], run: str, bench: Bench, deadline: float) -> Beside:
     """Time the Triton files of the finalists, and choose the faster back end.
 
     Sound: a file is taken only if its results, with outputs that were NaN before, are within the tolerance of the
@@ -86,19 +86,19 @@ def beside_cuda(root: Path, rows: Sequence[Row], run: str, bench: Bench, deadlin
         deadline: Value of time.monotonic() at which to stop.
     """
     if bench.device is None or isinstance(bench.device, str):
-        return _not_timed(bench.backend, "there is no GPU that is asked here")
+        return _untimed_result(bench.backend, "there is no GPU that is asked here")
     for path in (root / KERNELS).glob(f"*/{MEASURE_FILE}"):
         with contextlib.suppress(MirageError):  # results of earlier calls; some may be foreign
             write_triton(path.parent, None)
-    return _Trials(root, run, bench, bench.device, deadline).made(rows)
+    return _TritonTrials(root, run, bench, bench.device, deadline).made(rows)
 
 
-def _not_timed(backend: str, why: str) -> Beside:
+def _untimed_result(backend: str, why: str) -> Beside:
     head = "CUDA C++, for no" if backend == "auto" else "no"
     return Beside("cuda", f"back end {backend}: {head} Triton file was timed: {why}")
 
 
-class _Trials:
+class _TritonTrials:
     def __init__(self, root: Path, run: str, bench: Bench, device: Device, deadline: float) -> None:
         self._root, self._bench, self._device, self._deadline = root, bench, device, deadline
         self._kept = Kept(bench.place, run, device.machine)
@@ -106,7 +106,7 @@ class _Trials:
         self._notes: list[str] = []
 
     def made(self, rows: Sequence[Row]) -> Beside:
-        """Time the Triton files beside these CUDA kernels, and choose a back end; see ``beside_cuda``."""
+        """Time the Triton files beside these CUDA kernels, and choose a back end; see ``compare_with_cuda``."""
         machine = self._device.machine
         good = sorted((row.us, row.name) for row in rows if row.us is not None and not row.said)
         if not good:
@@ -137,7 +137,7 @@ class _Trials:
             try:
                 count = len(load(directory).launches)
                 one_of_first = first < CANDIDATES or count < fewest
-                made = texts(directory, many if one_of_first else few)
+                made = triton_texts(directory, many if one_of_first else few)
             except MirageError as error:
                 self._notes.append(f"{directory.name}: {error}")
             else:
@@ -157,7 +157,7 @@ class _Trials:
             options = [LaunchOptions(warps, stages) for warps in good for stages in STAGES]
             options += [LaunchOptions(warps) for warps in WARPS]
             known = {one.text.digest for one in trials}
-            added = [_Trial(one) for one in texts(directory, options) if one.digest not in known]
+            added = [_Trial(one) for one in triton_texts(directory, options) if one.digest not in known]
             trials += added
             more += added
         self._time(more)
@@ -182,9 +182,9 @@ class _Trials:
         tasks = [Task(one.text.text, self._device.machine.arch) for one in trials]
         done: set[int] = set()
         for event in self._bench.executor.run(compile_file, tasks, limit_s=limit, deadline=self._deadline, once=True):
-            if isinstance(event, Done):
+            if isinstance(event, TaskDone):
                 done.add(event.index)
-            elif isinstance(event, Failed):
+            elif isinstance(event, TaskFailed):
                 said = Said(failed=f"it could not be compiled: {event.reason}"[:500])
                 if event.overdue:  # it may compile another time
                     trials[event.index].said = said
@@ -229,7 +229,7 @@ class _Trials:
         """Return whether a file's results are within tolerance; compared now, if they were not."""
         if not one.said.answer and not one.said.failed:
             for _, answer in self._run([_job(one, str(self._kept.file(one.text)), 0)]):
-                self._keep(one, Said(one.said.us, _wrong(answer), answer.answer, answer.numerics))
+                self._keep(one, Said(one.said.us, _numerics_fault(answer), answer.answer, answer.numerics))
         return one.within
 
     def _turned(self, one: _Trial, first: Path) -> bool:
@@ -262,7 +262,7 @@ class _Trials:
         asked = self._bench.backend == "triton"
         head = f"back end {self._bench.backend}: "
         if not chosen:
-            why = _why_none(every, float("inf") if asked else cuda_us, cuda_us)
+            why = _no_choice_reason(every, float("inf") if asked else cuda_us, cuda_us)
             return Beside("cuda", f"{head}{why}" if asked else f"{head}CUDA C++: {why}", rows)
         found = {one.text.directory.name: one.text.text for one in chosen}
         best, turns = chosen[0], chosen[0].turns
@@ -281,7 +281,7 @@ class _Trials:
         return self._cuda(why)
 
     def _cuda(self, why: str) -> Beside:
-        return _not_timed(self._bench.backend, why)
+        return _untimed_result(self._bench.backend, why)
 
 
 def _row(one: _Trial, *, chosen: bool) -> TritonRow:
@@ -290,7 +290,7 @@ def _row(one: _Trial, *, chosen: bool) -> TritonRow:
     return TritonRow(one.text.directory.name, str(one.text.options), one.us if timed else None, said, chosen)
 
 
-def _why_none(every: Sequence[_Trial], most: float, cuda_us: float) -> str:
+def _no_choice_reason(every: Sequence[_Trial], most: float, cuda_us: float) -> str:
     """Return why no file was chosen; ``most`` is the time above which a file is too slow."""
     good = [one for one in every if one.us <= most]
     wrong = [one.said.failed for one in every if one.said.us and one.said.us <= most and one.said.failed]
@@ -305,7 +305,7 @@ def _job(one: _Trial, file: str, replays: int, cuda: str = "") -> Job:
     return Job(-1, -1, replays, str(one.text.directory), triton=file, cuda=cuda)
 
 
-def _wrong(answer: Answer) -> str:
+def _numerics_fault(answer: Answer) -> str:
     """Return why a file that was compared cannot be chosen."""
     if answer.failed or answer.answer == "within":
         return answer.failed
@@ -326,4 +326,4 @@ def _variant(one: _Trial) -> TritonVariantRecord:
     )
 
 
-__all__ = ["SAFETY", "beside_cuda"]
+__all__ = ["SAFETY", "compare_with_cuda"]

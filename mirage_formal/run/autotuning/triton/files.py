@@ -50,7 +50,7 @@ class TritonText:
     graph: str
 
 
-def texts(directory: Path, options: Sequence[LaunchOptions]) -> list[TritonText]:
+def triton_texts(directory: Path, options: Sequence[LaunchOptions]) -> list[TritonText]:
     """Return the distinct Triton files of a candidate's kernels.
 
     Args:
@@ -89,4 +89,4 @@ def _target(directory: Path) -> Target:
     return msgspec.convert(msgspec.to_builtins(manifest.target), Target)
 
 
-__all__ = ["DEEP", "NARROW", "STAGES", "WARPS", "TritonText", "texts"]
+__all__ = ["DEEP", "NARROW", "STAGES", "WARPS", "TritonText", "triton_texts"]

@@ -36,24 +36,24 @@ def compile_file(task: Task) -> str:
     """
     try:
         torch, driver = import_module("torch"), import_module("triton").runtime.driver
-        driver.set_active(_Driver(task.arch))
+        driver.set_active(_CompileOnlyDriver(task.arch))
         module = load_module(task.text)
         for name, value in list(vars(module).items()):
             if re.fullmatch(r"kernel\d+", name):
-                setattr(module, name, _Compiling(value))
-        module.run(*_given(module, torch))
+                setattr(module, name, _CompileOnlyFunction(value))
+        module.run(*_fake_inputs(module, torch))
     except Exception as error:  # a compiler raises any error
         lines = [type(error).__name__, *str(error).strip().splitlines()]
         return f"it does not compile: {' '.join([*lines[:2], *lines[2:][-1:]])}"[:500]
     return ""
 
 
-def _given(module: ModuleType, torch: Any) -> list[Any]:
+def _fake_inputs(module: ModuleType, torch: Any) -> list[Any]:
     """Return tensors without memory that have the declared shapes, strides and types of the inputs."""
     return [torch.empty_strided(*one[:2], dtype=one[2], device="meta") for one in module.INPUTS]
 
 
-class _Compiling:
+class _CompileOnlyFunction:
     """A Triton function that is compiled where it would be launched."""
 
     def __init__(self, function: Any) -> None:
@@ -63,7 +63,7 @@ class _Compiling:
         return lambda *given, **options: self._function.run(*given, grid=grid, warmup=True, **options)
 
 
-class _Driver:
+class _CompileOnlyDriver:
     """Stand-in for Triton's GPU driver while it compiles for a given architecture."""
 
     def __init__(self, arch: str) -> None:

@@ -12,7 +12,7 @@ from statistics import median
 from types import ModuleType
 from typing import Any, Final
 
-from mirage_formal.device.elements import to_floats
+from mirage_formal.device.elements import bits_to_floats
 from mirage_formal.device.measure import Measurement, TorchRecorder, measure
 from mirage_formal.device.runs import DeviceRuns, Elements, InputSets
 from mirage_formal.graph.check import kernel_types
@@ -45,7 +45,7 @@ class TritonRuns:
         """Return the outputs as float64 for float64 inputs; elements that are never written are NaN."""
         own, program = self._elements, self._elements.executable.program
         given = [self.tensor(item, own.store(item, x)) for item, x in zip(program.inputs, arrays, strict=True)]
-        found = _listed(self._module.run(*given, poison=True))
+        found = _as_list(self._module.run(*given, poison=True))
         types = [kernel_types(program)[number] for number in program.outputs]
         return [self._floats(value, tensor.dtype) for value, tensor in zip(found, types, strict=True)]
 
@@ -68,7 +68,7 @@ class TritonRuns:
     def _floats(self, value: Tensor, dtype: DType) -> Array:
         cupy, whole = self._elements.cupy, dtype is DType.FLOAT32
         signed = value.contiguous().view(self._torch.int32 if whole else self._torch.int16)
-        return to_floats(cupy.from_dlpack(signed).view(cupy.uint32 if whole else cupy.uint16), dtype, cupy)
+        return bits_to_floats(cupy.from_dlpack(signed).view(cupy.uint32 if whole else cupy.uint16), dtype, cupy)
 
 
 class Files:
@@ -120,7 +120,7 @@ class Files:
         return TritonRuns(self._elements, self._modules[file])
 
 
-def _listed(found: Any) -> list[Any]:
+def _as_list(found: Any) -> list[Any]:
     return list(found) if isinstance(found, tuple) else [found]
 
 

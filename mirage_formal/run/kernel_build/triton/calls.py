@@ -34,7 +34,7 @@ class TritonOptimized(Optimized):
     """
 
     def __init__(self, program: KernelGraph, write: Callable[[], str], otherwise: Optimized | None = None) -> None:
-        super().__init__(program, _none)
+        super().__init__(program, _raise_no_fallback)
         self._write, self._otherwise = write, otherwise
         self._module: ModuleType | None = None
         self._loading = threading.Lock()
@@ -104,5 +104,5 @@ def load_module(text: str) -> ModuleType:
         return module
 
 
-def _none(arch: str) -> Executable:
+def _raise_no_fallback(arch: str) -> Executable:
     raise AssertionError("calls of a Triton file have no executable")

@@ -18,7 +18,7 @@ def default_out(root: Path) -> Path:
     return whole.with_name(f"{whole.name}-triton")
 
 
-def runs_among(paths: Sequence[Path]) -> list[Path]:
+def exclude_triton_outputs(paths: Sequence[Path]) -> list[Path]:
     """Return the paths without those of Triton outputs of other paths, because ``runs/*`` names both."""
     written = {default_out(path) for path in paths}
     return [path for path in paths if path.absolute() not in written]

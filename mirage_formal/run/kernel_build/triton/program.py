@@ -65,10 +65,10 @@ def triton_program(graph: KernelGraph, program: KernelGraph, target: Target, nam
         KernelRefused: A kernel has no Triton function, or the running-maximum form is not proved; says why.
     """
     from mirage_formal.kernels.triton.file import triton_file
-    from mirage_formal.run.kernel_build.stable import stable  # loads numerical packages
+    from mirage_formal.run.kernel_build.stable import stabilize_proved  # loads numerical packages
 
     try:
-        form = stable(graph)
+        form = stabilize_proved(graph)
         made = triton_file(form.graph, program, target, f"{name}: {TITLE}")
     except MirageError as error:
         raise KernelRefused(f"it has no Triton file: {first_line(error)}", where="triton") from error

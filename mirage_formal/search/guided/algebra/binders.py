@@ -21,15 +21,15 @@ from mirage_formal.search.guided.algebra.interner import (
     Interner,
     Monomial,
     MonomialId,
+    atom_argument,
     input_axes,
     norm_parts,
-    operand,
 )
-from mirage_formal.search.guided.algebra.masks import NO_PARTS, PartMask, Substitution, axes_in, full_mask, move
+from mirage_formal.search.guided.algebra.masks import NO_PARTS, PartMask, Substitution, axes_in, full_mask, move_parts
 from mirage_formal.search.guided.algebra.parts import Axis
 
 
-class Binders(Interner):
+class BinderAlgebra(Interner):
     """Interner of values whose indices can be renamed.
 
     Sound: a free index is renamed to a copy of its base axis, which has the same extent, and all of a term at once; a
@@ -153,7 +153,7 @@ class Binders(Interner):
                 taken |= full_mask(name)
                 extra.append((axis, name))
         every = (*pairs, *extra)
-        return self.named(move(bound, every), *self.moved(atoms, denominators, every))
+        return self.named(move_parts(bound, every), *self.moved(atoms, denominators, every))
 
     def _substitute_atom(self, number: AtomId, pairs: Substitution) -> AtomId:
         free = self.atom_free[number]
@@ -165,7 +165,7 @@ class Binders(Interner):
             case "input":
                 return self.input_atom(str(atom[1]), tuple(dict(pairs).get(a, a) for a in input_axes(atom)))
             case "rms":
-                inner, parts = operand(atom), norm_parts(atom)
+                inner, parts = atom_argument(atom), norm_parts(atom)
                 hit = {target for _, target in pairs}
                 extra: list[tuple[Axis, Axis]] = []
                 taken: int = self.free[inner]
@@ -177,13 +177,13 @@ class Binders(Interner):
                         taken |= full_mask(name)
                         extra.append((axis, name))
                 every = (*pairs, *extra)
-                return self.norm_atom(self.substitute(inner, every), move(parts, every), atom[3])
+                return self.norm_atom(self.substitute(inner, every), move_parts(parts, every), atom[3])
             case "layer_norm":
-                inner, parts = operand(atom), norm_parts(atom)
+                inner, parts = atom_argument(atom), norm_parts(atom)
                 inner = self.substitute(inner, pairs)
-                return self.atom(("layer_norm", inner, move(parts, pairs), atom[3]), self.free[inner])
+                return self.atom(("layer_norm", inner, move_parts(parts, pairs), atom[3]), self.free[inner])
             case _:
-                inner = self.substitute(operand(atom), pairs)
+                inner = self.substitute(atom_argument(atom), pairs)
                 return self.atom((atom[0], inner), self.free[inner])
 
     def apart(self, monomial: MonomialId, taken: PartMask) -> Monomial:
@@ -205,7 +205,7 @@ class Binders(Interner):
                 busy |= full_mask(name)
                 pairs.append((axis, name))
         moved = tuple(pairs)
-        return (move(bound, moved), *self.moved(atoms, denominators, moved))
+        return (move_parts(bound, moved), *self.moved(atoms, denominators, moved))
 
     def input_atom(self, name: str, axes: tuple[Axis, ...]) -> AtomId:
         """Return the number of the atom that is an input's element.

@@ -19,8 +19,8 @@ from mirage_formal.search.guided.algebra.interner import (
     Form,
     Monomial,
     MonomialId,
+    atom_argument,
     norm_parts,
-    operand,
 )
 from mirage_formal.search.guided.algebra.masks import (
     Frame,
@@ -29,9 +29,9 @@ from mirage_formal.search.guided.algebra.masks import (
     Substitution,
     axes_in,
     full_mask,
-    move,
+    move_parts,
+    multiset_difference,
     rename_mask,
-    without,
 )
 from mirage_formal.search.guided.algebra.parts import Axis
 
@@ -90,7 +90,7 @@ class Algebra(Forms):
             new_denominators = [self.rename(d, renaming) for d in denominators]
             if new_bound is None or None in new_atoms or None in new_denominators:
                 return None
-            key = self.monomial(new_bound, _sorted(new_atoms), _sorted(new_denominators))
+            key = self.monomial(new_bound, _sort_numbers(new_atoms), _sort_numbers(new_denominators))
             terms[key] = terms.get(key, 0) + count
         return self.polynomial(terms)
 
@@ -99,7 +99,7 @@ class Algebra(Forms):
         kind = atom[0]
         if kind in ("input", "const"):
             return number
-        renamed = self.rename(operand(atom), renaming)
+        renamed = self.rename(atom_argument(atom), renaming)
         if renamed is None:
             return None
         if kind in ("rms", "layer_norm"):
@@ -158,7 +158,7 @@ class Algebra(Forms):
             Its form; None for inputs and constants.
         """
         inside = self.atoms[atom]
-        return None if inside[0] in ("input", "const") else operand(inside)
+        return None if inside[0] in ("input", "const") else atom_argument(inside)
 
     def bound_masks(self, a: Form) -> frozenset[PartMask]:
         """Return the sets of parts that are bound together.
@@ -234,9 +234,9 @@ class Algebra(Forms):
         bound, atoms, denominators = self.apart(first, self.free[a])
         counts = dict(available)
         copies = self.copies(target)
-        for names in self._namings(self.free[a], bound, self.monomial_free[first], copies):
+        for names in self._index_renamings(self.free[a], bound, self.monomial_free[first], copies):
             t_atoms, t_denominators = self.moved(atoms, denominators, names) if names else (atoms, denominators)
-            t_bound = move(bound, names)
+            t_bound = move_parts(bound, names)
             for monomial, count in available:
                 if count < first_count:
                     continue
@@ -244,11 +244,11 @@ class Algebra(Forms):
                 if context is None:
                     continue
                 inside = tuple(p for p in names if full_mask(p[0]) & self.free[a])
-                if all(self._covered(m, c, inside, context, counts, loose) for m, c in terms[1:]):
+                if all(self._contains_term(m, c, inside, context, counts, loose) for m, c in terms[1:]):
                     return True
         return False
 
-    def _namings(
+    def _index_renamings(
         self, free: PartMask, bound: PartMask, here: PartMask, copies: tuple[int, ...]
     ) -> Iterator[Substitution]:
         """Yield substitutions of indices by copies that the target has, the empty one first.
@@ -282,14 +282,17 @@ class Algebra(Forms):
         t_bound, t_atoms, t_denominators = self.monomials[monomial]
         if bound & ~t_bound:
             return None
-        rest_atoms, rest_denominators = without(t_atoms, atoms), without(t_denominators, denominators)
+        rest_atoms, rest_denominators = (
+            multiset_difference(t_atoms, atoms),
+            multiset_difference(t_denominators, denominators),
+        )
         if rest_atoms is None or rest_denominators is None:
             return None
         if self.factors_free(rest_atoms, rest_denominators) & bound:
             return None
         return PartMask(t_bound & ~bound), rest_atoms, rest_denominators
 
-    def _covered(
+    def _contains_term(
         self,
         monomial: MonomialId,
         count: int,
@@ -317,5 +320,5 @@ class Algebra(Forms):
         )
 
 
-def _sorted(numbers: Iterable[_Number | None]) -> tuple[_Number, ...]:
+def _sort_numbers(numbers: Iterable[_Number | None]) -> tuple[_Number, ...]:
     return tuple(sorted(n for n in numbers if n is not None))

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.search.guided.algebra.binders import Binders
+from mirage_formal.search.guided.algebra.binders import BinderAlgebra
 from mirage_formal.search.guided.algebra.interner import (
     AtomId,
     Atoms,
@@ -36,8 +36,8 @@ from mirage_formal.search.guided.algebra.masks import (
     NO_PARTS,
     Frame,
     PartMask,
-    complete,
-    without,
+    bind_complete_axes,
+    multiset_difference,
 )
 from mirage_formal.search.guided.algebra.parts import Axis
 
@@ -45,7 +45,7 @@ from mirage_formal.search.guided.algebra.parts import Axis
 MASKS: Final = "mask "
 
 
-class Forms(Binders):
+class Forms(BinderAlgebra):
     """Interner of atoms, monomials and polynomials; results are polynomial numbers, None where an operation has none.
 
     Sound: equal numbers mean equal tensors for every choice of extents, because only laws valid for all real values
@@ -147,7 +147,7 @@ class Forms(Binders):
         """
         if parts & ~self.free[argument] or not parts:
             return None
-        return self.single(self.norm_atom(argument, complete(parts, frame), eps))
+        return self.single(self.norm_atom(argument, bind_complete_axes(parts, frame), eps))
 
     def layer_norm(self, parts: PartMask, argument: Form, eps: Fraction | None, frame: Frame) -> Form | None:
         """Return the opaque form of a layer norm over ``parts``; the result still depends on them.
@@ -163,7 +163,9 @@ class Forms(Binders):
         """
         if parts & ~self.free[argument] or not parts:
             return None
-        return self.single(self.atom(("layer_norm", argument, complete(parts, frame), eps), self.free[argument]))
+        return self.single(
+            self.atom(("layer_norm", argument, bind_complete_axes(parts, frame), eps), self.free[argument])
+        )
 
     def add(self, a: Form, b: Form) -> Form:
         """Return the form of a sum.
@@ -253,7 +255,7 @@ class Forms(Binders):
             if over & ~free:
                 return None
             bound, atoms, denominators = self.monomials[monomial]
-            number = self.named(complete(PartMask(bound | over), frame), atoms, denominators)
+            number = self.named(bind_complete_axes(PartMask(bound | over), frame), atoms, denominators)
             terms[number] = terms.get(number, 0) + count
         return self.polynomial(terms)
 
@@ -312,7 +314,7 @@ class Forms(Binders):
         rest: dict[MonomialId, int] = {}
         for monomial, count in terms:
             bound, atoms, denominators = self.monomials[monomial]
-            left = without(atoms, shared_atoms), without(denominators, shared_denominators)
+            left = multiset_difference(atoms, shared_atoms), multiset_difference(denominators, shared_denominators)
             assert left[0] is not None and left[1] is not None
             rest[self.named(bound, left[0], left[1])] = count
         factors: list[Monomial] = [(NO_PARTS, (atom,), ()) for atom in shared_atoms]

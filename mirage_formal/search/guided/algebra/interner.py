@@ -136,7 +136,7 @@ def input_axes(atom: Atom) -> tuple[Axis, ...]:
     return axes
 
 
-def operand(atom: Atom) -> Form:
+def atom_argument(atom: Atom) -> Form:
     """Return the argument of a function or norm atom."""
     inner = atom[1]
     assert isinstance(inner, int)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NewType, TypeVar
 
-from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Part, whole
+from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Part, unsplit_part
 
 #: A set of parts as a bit mask: bit number ``part`` stands for that part.
 PartMask = NewType("PartMask", int)
@@ -34,9 +34,9 @@ def full_mask(axis: Axis) -> PartMask:
     return PartMask(((1 << SLOTS) - 1) << (SLOTS * axis))
 
 
-def unsplit(count: int) -> Frame:
+def unsplit_frame(count: int) -> Frame:
     """Return the frame in which the first ``count`` axes are unsplit."""
-    return tuple(PartMask(1 << whole(Axis(axis))) for axis in range(count))
+    return tuple(PartMask(1 << unsplit_part(Axis(axis))) for axis in range(count))
 
 
 def axes_in(parts: PartMask) -> Iterator[Axis]:
@@ -48,7 +48,7 @@ def axes_in(parts: PartMask) -> Iterator[Axis]:
         rest &= ~full_mask(axis)
 
 
-def complete(parts: PartMask, frame: Frame) -> PartMask:
+def bind_complete_axes(parts: PartMask, frame: Frame) -> PartMask:
     """Bind wholly, by setting all its slots, every axis whose parts in the frame are all bound.
 
     Args:
@@ -65,7 +65,7 @@ def complete(parts: PartMask, frame: Frame) -> PartMask:
     return PartMask(out)
 
 
-def move(parts: PartMask, pairs: Substitution) -> PartMask:
+def move_parts(parts: PartMask, pairs: Substitution) -> PartMask:
     """Return the parts with those of each source axis moved to its target, simultaneously.
 
     Args:
@@ -107,7 +107,7 @@ def rename_mask(parts: PartMask, renaming: Renaming) -> PartMask | None:
     return PartMask(out | rest)
 
 
-def without(items: tuple[_Item, ...], removed: tuple[_Item, ...]) -> tuple[_Item, ...] | None:
+def multiset_difference(items: tuple[_Item, ...], removed: tuple[_Item, ...]) -> tuple[_Item, ...] | None:
     """Return the difference of two multisets.
 
     Args:

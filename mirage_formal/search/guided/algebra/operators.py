@@ -19,7 +19,7 @@ _TURNED: Final = {OpKind.GT: OpKind.LT, OpKind.GE: OpKind.LE}
 _MINUS_ONE: Final = Fraction(-1)
 
 
-def binary(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
+def binary_form(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
     """Return the normal form of an elementwise operator with two operands.
 
     Division without NaN is a product with an opaque function, the inverse that is 0 at 0; the conjunction of masks is
@@ -51,7 +51,7 @@ def binary(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
         case OpKind.MAXIMUM | OpKind.MINIMUM:
             return _extreme(algebra, kind, min(a, b), max(a, b))
         case OpKind.GT | OpKind.GE:
-            return binary(algebra, _TURNED[kind], b, a)
+            return binary_form(algebra, _TURNED[kind], b, a)
         case OpKind.EQ | OpKind.LT | OpKind.LE:
             return algebra.apply_several(f"{MASKS}{kind.value}", (a, b), commutative=kind is OpKind.EQ)
         case _:
@@ -63,14 +63,14 @@ def _extreme(algebra: Algebra, kind: OpKind, a: Form, b: Form) -> Form | None:
 
     The operands come in the order of their numbers, so that both orders have one form.
     """
-    difference = binary(algebra, OpKind.SUB, a, b)
+    difference = binary_form(algebra, OpKind.SUB, a, b)
     if difference is None:
         return None
     positive = algebra.apply("positive", difference)
-    return algebra.add(b, positive) if kind is OpKind.MAXIMUM else binary(algebra, OpKind.SUB, a, positive)
+    return algebra.add(b, positive) if kind is OpKind.MAXIMUM else binary_form(algebra, OpKind.SUB, a, positive)
 
 
-def function(algebra: Algebra, kind: OpKind, a: Form) -> Form:
+def function_form(algebra: Algebra, kind: OpKind, a: Form) -> Form:
     """Return the normal form of an opaque elementwise function of one operand.
 
     Args:
@@ -81,12 +81,12 @@ def function(algebra: Algebra, kind: OpKind, a: Form) -> Form:
     return algebra.apply(f"{MASKS}not" if kind is OpKind.LOGICAL_NOT else kind.value, a)
 
 
-def compared(algebra: Algebra, kind: OpKind, a: Form, value: Fraction) -> Form:
+def comparison_form(algebra: Algebra, kind: OpKind, a: Form, value: Fraction) -> Form:
     """Return the normal form of a comparison with a number, which is opaque."""
     return algebra.apply(f"{MASKS}{kind.value} {value}", a)
 
 
-def select(algebra: Algebra, mask: Form, values: Sequence[Form], value: Fraction | None) -> Form:
+def selection_form(algebra: Algebra, mask: Form, values: Sequence[Form], value: Fraction | None) -> Form:
     """Return the normal form of a selection. It is opaque: no law moves an operator into or out of its operands.
 
     Args:
@@ -99,7 +99,7 @@ def select(algebra: Algebra, mask: Form, values: Sequence[Form], value: Fraction
     return algebra.apply_several(name, (mask, *values))
 
 
-def selected_part(algebra: Algebra, mask: Form, value: Form, place: int) -> Form:
+def selection_branch_form(algebra: Algebra, mask: Form, value: Form, place: int) -> Form:
     """Return the subterm of a selection's form that stands for the mask and one of the two values.
 
     Args:
@@ -111,7 +111,7 @@ def selected_part(algebra: Algebra, mask: Form, value: Form, place: int) -> Form
     return algebra.add(algebra.argument_at(0, mask), algebra.argument_at(1 + place, value))
 
 
-def shift(algebra: Algebra, a: Form, summand: Fraction) -> Form:
+def shift_form(algebra: Algebra, a: Form, summand: Fraction) -> Form:
     """Return the normal form of a sum with a constant.
 
     It is opaque, because a sum over an index has no form for terms without that index.

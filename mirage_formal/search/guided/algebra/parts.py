@@ -40,7 +40,7 @@ CARRIED: Final = 4
 SLOTS: Final = (1 + CARRIED) * (1 + len(Kind))
 
 
-def whole(axis: Axis) -> Part:
+def unsplit_part(axis: Axis) -> Part:
     """Return the part that is an unsplit axis."""
     return Part(axis * SLOTS)
 
@@ -50,12 +50,12 @@ def axis_of(part: Part) -> Axis:
     return Axis(part // SLOTS)
 
 
-def is_whole(part: Part) -> bool:
+def is_unsplit(part: Part) -> bool:
     """Return whether a part is an unsplit axis."""
     return part % SLOTS == 0
 
 
-def carried(axis: Axis, count: int) -> Parts:
+def carried_parts(axis: Axis, count: int) -> Parts:
     """Return the first carried parts of an axis, most significant first.
 
     Args:
@@ -66,7 +66,7 @@ def carried(axis: Axis, count: int) -> Parts:
     return tuple(Part(axis * SLOTS + 1 + i) for i in range(count))
 
 
-def child(part: Part, kind: Kind) -> Part:
+def child_part(part: Part, kind: Kind) -> Part:
     """Return the part that a kernel cuts from a leaf.
 
     Args:
@@ -78,7 +78,7 @@ def child(part: Part, kind: Kind) -> Part:
     return Part(axis * SLOTS + 1 + CARRIED + slot * len(Kind) + kind)
 
 
-def rename(part: Part, axis: Axis) -> Part:
+def move_part(part: Part, axis: Axis) -> Part:
     """Return the part of another axis with the same slot as this one.
 
     Args:

@@ -30,7 +30,7 @@ from mirage_formal.run.kernel_build.build import build, candidates_of
 from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.run.settings import versions
 from mirage_formal.torch.integrations.flashinfer.records import Solution, Trace
-from mirage_formal.torch.integrations.flashinfer.write import AUTHOR, definition, named, solution, trace, workload
+from mirage_formal.torch.integrations.flashinfer.write import AUTHOR, definition, name_inputs, solution, trace, workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def export(root: Path, out: Path, count: int, op_type: str) -> Exported:
         FormatError: A file of the run is malformed.
     """
     program, target, candidates = candidates_of(root)
-    given = named(program, _title(root))
+    given = name_inputs(program, _title(root))
     defined, work = definition(given, op_type), workload(given, op_type)
     measured: list[Trace] = []
     solutions: list[Solution] = []
@@ -80,9 +80,9 @@ def export(root: Path, out: Path, count: int, op_type: str) -> Exported:
         except KernelRefused as error:
             skipped.append(f"{name}: {error.what}")
             continue
-        solved = solution(given, made, target, _said(root, name, made, target), op_type)
+        solved = solution(given, made, target, _describe_candidate(root, name, made, target), op_type)
         solutions.append(solved)
-        if (found := _measured(root / KERNELS / name, work, solved)) is not None:
+        if (found := _read_measurement(root / KERNELS / name, work, solved)) is not None:
             measured.append(found)
     if not solutions:
         raise RunError(f"expected candidates with kernels, got none: {'; '.join(skipped)[:300]}", where=str(root))
@@ -108,13 +108,13 @@ def _kernels(directory: Path, read_graph: Any, program: KernelGraph, target: str
     return build(read_graph(), program, load_target(target)).executable
 
 
-def _said(root: Path, name: str, made: Executable, target: str) -> str:
+def _describe_candidate(root: Path, name: str, made: Executable, target: str) -> str:
     us = estimate(made.graph, load_target(target)).us
     text = f"Candidate {name} of {root.name}: {len(made.launches)} launches, estimated {us:.2f} us on {target}."
     return f"{text} Its equality with the program is said by the run's evidence, which `mirage-formal check` replays."
 
 
-def _measured(directory: Path, work: Trace, solved: Solution) -> Trace | None:
+def _read_measurement(directory: Path, work: Trace, solved: Solution) -> Trace | None:
     files = directory / NUMERICS_FILE, directory / MEASURE_FILE
     if not all(file.is_file() for file in files):
         return None

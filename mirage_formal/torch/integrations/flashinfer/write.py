@@ -34,7 +34,7 @@ from mirage_formal.torch.integrations.flashinfer.records import (
     Trace,
     Workload,
 )
-from mirage_formal.torch.modules.text import source
+from mirage_formal.torch.modules.text import torch_source
 
 AUTHOR: Final = "mirage_formal"
 OP_TYPE: Final = "fused"
@@ -81,7 +81,7 @@ class Named:
         )
 
 
-def named(program: KernelGraph, title: str) -> Named:
+def name_inputs(program: KernelGraph, title: str) -> Named:
     """Return a program with identifiers for its inputs.
 
     Raises:
@@ -143,7 +143,7 @@ def _definition_name(given: Named, op_type: str) -> str:
 
 def _reference(given: Named) -> str:
     """Return Python text that computes the program with torch, one operator per line."""
-    lines = source(given.program).splitlines()
+    lines = torch_source(given.program).splitlines()
     body = lines[1:-1]
     binds = [f"    t{i} = {view}" for i, view in enumerate(given.views)]
     outputs = lines[-1].strip().removeprefix("return (").removesuffix(",)")
@@ -225,4 +225,4 @@ def trace(
     return msgspec.structs.replace(work, solution=solved.name, evaluation=evaluation)
 
 
-__all__ = ["AUTHOR", "OP_TYPE", "Named", "definition", "named", "solution", "trace", "workload"]
+__all__ = ["AUTHOR", "OP_TYPE", "Named", "definition", "name_inputs", "solution", "trace", "workload"]

@@ -33,7 +33,7 @@ def model_new(
     Raises:
         UnsupportedError: The module's result has a structure that cannot be written down.
     """
-    state, constants = _given(traced.imported, graph, beside)
+    state, constants = _placeholder_expressions(traced.imported, graph, beside)
     code = graph.python_code("self")
     text = code.src.replace("def forward(self, ", "def _computed(", 1).replace(
         "def forward(self)", "def _computed()", 1
@@ -51,7 +51,7 @@ def model_new(
     return "\n".join(parts)
 
 
-def _given(imported: Imported, graph: Graph, beside: Path) -> tuple[list[str], list[str]]:
+def _placeholder_expressions(imported: Imported, graph: Graph, beside: Path) -> tuple[list[str], list[str]]:
     """Return the expressions for the graph's placeholders, and the source lines that read its constants."""
     given, constants, count = [], {}, 0
     for node in graph.nodes:

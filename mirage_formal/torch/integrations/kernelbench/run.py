@@ -70,7 +70,7 @@ def run_problems(
     with ThreadPoolExecutor(asked.jobs) as pool:
         running: set[subprocess.Popen[bytes]] = set()
         try:
-            for outcome in pool.map(lambda problem: _one(problem, asked, running), problems):
+            for outcome in pool.map(lambda problem: _solve_problem(problem, asked, running), problems):
                 found.append(outcome)
                 watch(outcome, len(found))
         except BaseException:
@@ -81,7 +81,7 @@ def run_problems(
     return tuple(found)
 
 
-def _one(problem: ProblemFile, asked: Asked, running: set[subprocess.Popen[bytes]]) -> Outcome:
+def _solve_problem(problem: ProblemFile, asked: Asked, running: set[subprocess.Popen[bytes]]) -> Outcome:
     place = (asked.out / EVIDENCE / problem.name).resolve()
     place.mkdir(parents=True, exist_ok=True)
     answer = place / "answer.json"
@@ -111,16 +111,16 @@ def _one(problem: ProblemFile, asked: Asked, running: set[subprocess.Popen[bytes
     running.add(process)
     try:
         _, said = process.communicate(msgspec.json.encode(job), timeout=asked.limit_s)
-        ended = "" if process.returncode == 0 else f"its process ended with {process.returncode}: {_last(said)}"
+        ended = "" if process.returncode == 0 else f"its process ended with {process.returncode}: {_last_line(said)}"
     except subprocess.TimeoutExpired:
         ended = f"not finished after {asked.limit_s:g} seconds"
     finally:
         _kill(process)
         running.discard(process)
-    return _answered(answer, problem, ended)
+    return _read_outcome(answer, problem, ended)
 
 
-def _answered(answer: Path, problem: ProblemFile, ended: str) -> Outcome:
+def _read_outcome(answer: Path, problem: ProblemFile, ended: str) -> Outcome:
     """Read the outcome that a process wrote before it ended; ``ended`` becomes its error unless it is empty."""
     found = Outcome(problem=problem.name, imported="error")
     with contextlib.suppress(OSError, msgspec.MsgspecError):
@@ -129,7 +129,7 @@ def _answered(answer: Path, problem: ProblemFile, ended: str) -> Outcome:
     return msgspec.structs.replace(found, error=ended) if ended else found
 
 
-def _last(said: bytes) -> str:
+def _last_line(said: bytes) -> str:
     return (said.decode(errors="replace").strip().splitlines() or [""])[-1][:_SAID]
 
 

@@ -19,13 +19,13 @@ from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.request import superoptimize
-from mirage_formal.torch.capture import called
+from mirage_formal.torch.capture import operator_name
 from mirage_formal.torch.import_result import Imported, Left, Region
 from mirage_formal.torch.integrations.evidence import operator_at
 from mirage_formal.torch.integrations.kernelbench.module_file import model_new
 from mirage_formal.torch.integrations.kernelbench.outcome import Job, LeftOperator, Outcome, RegionOutcome, Trials
 from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers
-from mirage_formal.torch.integrations.kernelbench.trials import compared, module_of
+from mirage_formal.torch.integrations.kernelbench.trials import compare_modules, module_of
 from mirage_formal.torch.modules.rewrite import rewrite
 from mirage_formal.torch.modules.trace import Traced, trace
 
@@ -41,14 +41,14 @@ def solve(job: Job) -> Outcome:
     warnings.simplefilter("ignore")
     try:
         for found in _steps(job):
-            _answer(job, found, begin)
+            _write_outcome(job, found, begin)
     except Exception as error:  # a problem file is untrusted code and may raise anything
         first = (str(error).strip().splitlines() or [""])[0]
         found = msgspec.structs.replace(found, error=f"{type(error).__name__}: {first}"[:500])
-    return _answer(job, found, begin)
+    return _write_outcome(job, found, begin)
 
 
-def _answer(job: Job, found: Outcome, begin: float) -> Outcome:
+def _write_outcome(job: Job, found: Outcome, begin: float) -> Outcome:
     """Write the current outcome, which remains if the process is killed."""
     found = msgspec.structs.replace(found, seconds=round(time.monotonic() - begin, 2))
     Path(job.answer).write_bytes(msgspec.json.encode(found))
@@ -56,7 +56,7 @@ def _answer(job: Job, found: Outcome, begin: float) -> Outcome:
 
 
 def _steps(job: Job) -> Iterator[Outcome]:
-    source, sizes, names = _loaded(job)
+    source, sizes, names = _load_problem(job)
     elements = _elements(names)
     found = Outcome(problem=job.problem, imported="error", sizes=sizes, elements=elements)
     yield found
@@ -64,27 +64,27 @@ def _steps(job: Job) -> Iterator[Outcome]:
     with torch.device("cpu" if small else "meta"):
         module, inputs = module_of(names, "Model"), tuple(names["get_inputs"]())
     traced = trace(module, inputs, {})
-    found = msgspec.structs.replace(found, **_imported(traced.imported, job.file))
+    found = msgspec.structs.replace(found, **_import_fields(traced.imported, job.file))
     yield found
-    regions, paths = _searched(traced.imported, job)
+    regions, paths = _search_regions(traced.imported, job)
     found = msgspec.structs.replace(found, regions=tuple(regions))
     yield found
     if not paths:
         return
-    text = _written(job, source, traced, found, paths)
+    text = _write_module(job, source, traced, found, paths)
     Path(job.written).parent.mkdir(parents=True, exist_ok=True)
     Path(job.written).write_text(text, encoding="utf-8")
     found = msgspec.structs.replace(found, written=job.written)
     yield found
     if small:
-        trials = compared(names, _executed(Path(job.written), text), job.trials)
+        trials = compare_modules(names, _executed(Path(job.written), text), job.trials)
     else:
         reason = f"{elements} elements are more than --elements {job.elements}"
         trials = Trials(answer="not run", reason=reason)
     yield msgspec.structs.replace(found, correct=trials)
 
 
-def _loaded(job: Job) -> tuple[str, dict[str, tuple[int, int]], dict[str, Any]]:
+def _load_problem(job: Job) -> tuple[str, dict[str, tuple[int, int]], dict[str, Any]]:
     """Return the text of a problem with reduced sizes, these sizes, and its global names."""
     path = Path(job.file)
     given = path.read_text(encoding="utf-8")
@@ -93,7 +93,7 @@ def _loaded(job: Job) -> tuple[str, dict[str, tuple[int, int]], dict[str, Any]]:
         try:
             names = _executed(path, source)
             with torch.no_grad():
-                _somewhere(names, lambda module, inputs: module(*inputs))
+                _use_on_meta_if_possible(names, lambda module, inputs: module(*inputs))
             return source, sizes, names
         except Exception:  # its numbers belong together in a way that is not known here; or it does not run at all
             pass
@@ -117,10 +117,10 @@ def _elements(names: Mapping[str, Any]) -> int:
         tensors = [*module.parameters(), *module.buffers(), *pytree.tree_leaves(inputs)]
         return sum(x.numel() for x in tensors if isinstance(x, torch.Tensor))
 
-    return _somewhere(names, count)
+    return _use_on_meta_if_possible(names, count)
 
 
-def _somewhere(names: Mapping[str, Any], use: Callable[[Any, Any], _T]) -> _T:
+def _use_on_meta_if_possible(names: Mapping[str, Any], use: Callable[[Any, Any], _T]) -> _T:
     """Apply ``use`` to a problem's module and inputs on the meta device, or with memory where that raises."""
     try:
         with torch.device("meta"):
@@ -129,25 +129,29 @@ def _somewhere(names: Mapping[str, Any], use: Callable[[Any, Any], _T]) -> _T:
         return use(module_of(names, "Model"), names["get_inputs"]())
 
 
-def _imported(imported: Imported, file: str) -> dict[str, Any]:
+def _import_fields(imported: Imported, file: str) -> dict[str, Any]:
     whole = imported.graph is not None
     kind: Literal["whole", "part", "none"] = "whole" if whole else "part" if imported.regions else "none"
-    left = tuple(dict.fromkeys(_left(item, file) for item in imported.left if item.operator != "getitem"))
+    left = tuple(dict.fromkeys(_left_operator(item, file) for item in imported.left if item.operator != "getitem"))
     nodes = {node.name: node for node in imported.module.graph.nodes}
-    return {"imported": kind, "left": left, "operators": sum(len(_computing(item, nodes)) for item in imported.regions)}
+    return {
+        "imported": kind,
+        "left": left,
+        "operators": sum(len(_operator_nodes(item, nodes)) for item in imported.regions),
+    }
 
 
-def _computing(region: Region, nodes: Mapping[str, Any]) -> list[str]:
+def _operator_nodes(region: Region, nodes: Mapping[str, Any]) -> list[str]:
     """Return the operator nodes of a region, without ``getitem`` nodes."""
     return [name for name in region.nodes if nodes[name].target is not operator.getitem]
 
 
-def _left(item: Left, file: str) -> LeftOperator:
+def _left_operator(item: Left, file: str) -> LeftOperator:
     where = next((one for one in (item.where, item.through) if one is not None and str(one.path) == file), None)
     return LeftOperator(item.operator, item.reason, "" if where is None else f"line {where.line}")
 
 
-def _searched(imported: Imported, job: Job) -> tuple[list[RegionOutcome], dict[int, Path]]:
+def _search_regions(imported: Imported, job: Job) -> tuple[list[RegionOutcome], dict[int, Path]]:
     """Return the outcome of each region, and the evidence paths of proved candidates by region number."""
     deadline = time.monotonic() + job.search_s
     target = load_target(job.target)
@@ -157,11 +161,13 @@ def _searched(imported: Imported, job: Job) -> tuple[list[RegionOutcome], dict[i
     for number, region in enumerate(imported.regions):
         found = known.get(region.digest)
         if found is None:
-            operators = tuple(called(nodes[name]).removeprefix("aten.") for name in _computing(region, nodes))
+            operators = tuple(
+                operator_name(nodes[name]).removeprefix("aten.") for name in _operator_nodes(region, nodes)
+            )
             unfused = estimate(region.program, target).us
             found = RegionOutcome(operators=operators, digest=region.digest, unfused_us=round(unfused, 3))
             different = len({item.digest for item in imported.regions[number:]} - set(known))
-            found = _best(region, found, job, number, (deadline - time.monotonic()) / different)
+            found = _search_region(region, found, job, number, (deadline - time.monotonic()) / different)
             known[region.digest] = found
         regions.append(found)
         if found.evidence:
@@ -169,7 +175,7 @@ def _searched(imported: Imported, job: Job) -> tuple[list[RegionOutcome], dict[i
     return regions, paths
 
 
-def _best(region: Region, found: RegionOutcome, job: Job, number: int, share: float) -> RegionOutcome:
+def _search_region(region: Region, found: RegionOutcome, job: Job, number: int, share: float) -> RegionOutcome:
     if share < _LEAST_S:
         return msgspec.structs.replace(found, reason="no time was left for a search")
     place = Path(job.place) / f"region-{number}"
@@ -197,7 +203,7 @@ def _best(region: Region, found: RegionOutcome, job: Job, number: int, share: fl
     )
 
 
-def _written(job: Job, source: str, traced: Traced, found: Outcome, paths: Mapping[int, Path]) -> str:
+def _write_module(job: Job, source: str, traced: Traced, found: Outcome, paths: Mapping[int, Path]) -> str:
     operators = {number: operator_at(path) for number, path in paths.items()}
     graph = rewrite(traced.imported, {number: one.overload for number, one in operators.items()})
     said = [f"{job.problem}, computed by candidates of mirage_formal; written by `mirage-formal kernelbench`.", ""]

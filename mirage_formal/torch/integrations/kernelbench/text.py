@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from mirage_formal.terminal import plain
+from mirage_formal.terminal import escape_line
 from mirage_formal.torch.integrations.kernelbench.outcome import Outcome, Table
 
 COLUMNS: Final = ("problem", "imported", "operators", "kernels", "verdict", "est. us", "one by one", "correct")
@@ -44,7 +44,7 @@ def reasons(outcome: Outcome) -> list[str]:
     found += [f"no candidate: {region.reason}" for region in outcome.regions if region.reason]
     if outcome.correct.reason:
         found.append(f"{outcome.correct.answer}: {outcome.correct.reason}")
-    return [plain(text, _MOST) for text in found]
+    return [escape_line(text, _MOST) for text in found]
 
 
 def summaries(outcomes: Sequence[Outcome]) -> list[str]:
@@ -65,23 +65,25 @@ def summaries(outcomes: Sequence[Outcome]) -> list[str]:
 
 def markdown(table: Table) -> str:
     """Return the table with reasons and counts, as Markdown."""
-    lines = [f"# {plain(table.directory)}", ""]
+    lines = [f"# {escape_line(table.directory)}", ""]
     if table.commit:
         lines += [f"Commit {table.commit}.", ""]
     used = ", ".join(f"{name} {value}" for name, value in (table.versions | table.options).items())
     lines += [f"Computed with {used}.", ""]
     lines += [f"- {text}" for text in summaries(table.problems)]
     lines += ["", f"| {' | '.join(COLUMNS)} |", "|---|---|--:|--:|---|--:|--:|---|"]
-    lines += [f"| {' | '.join(plain(text).replace('|', '/') for text in cells(one))} |" for one in table.problems]
+    lines += [f"| {' | '.join(escape_line(text).replace('|', '/') for text in cells(one))} |" for one in table.problems]
     rest = [(one, reasons(one)) for one in table.problems]
     if any(why for _, why in rest):
         lines += ["", "## Why", ""]
-        lines += [f"- {plain(one.problem)}: {'; '.join(why)}" for one, why in rest if why]
+        lines += [f"- {escape_line(one.problem)}: {'; '.join(why)}" for one, why in rest if why]
     sizes = [one for one in table.problems if one.sizes]
     if sizes:
         lines += ["", "## Sizes", ""]
         for one in sizes:
-            lines.append(f"- {plain(one.problem)}: " + ", ".join(f"{k} {a} -> {b}" for k, (a, b) in one.sizes.items()))
+            lines.append(
+                f"- {escape_line(one.problem)}: " + ", ".join(f"{k} {a} -> {b}" for k, (a, b) in one.sizes.items())
+            )
     return "\n".join([*lines, ""])
 
 

@@ -19,7 +19,7 @@ _SEED: Final = 42
 TOLERANCES: Final = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 1e-2}
 
 
-def compared(problem: Mapping[str, Any], written: Mapping[str, Any], trials: int) -> Trials:
+def compare_modules(problem: Mapping[str, Any], written: Mapping[str, Any], trials: int) -> Trials:
     """Compare Model of the problem file with ModelNew of the written file.
 
     Args:
@@ -81,4 +81,4 @@ def _difference(wanted: Any, found: Any) -> tuple[float, float, str]:
     return worst, used, ""
 
 
-__all__ = ["TOLERANCES", "compared", "module_of"]
+__all__ = ["TOLERANCES", "compare_modules", "module_of"]
