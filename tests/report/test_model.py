@@ -66,7 +66,7 @@ def test_nothing_is_established_without_check(small: Path, monkeypatch: pytest.M
     assert "not checked here" in header.checked_by(report)
     for held, basis in ((True, Basis.CHECKED), (False, Basis.RECORDED)):
         said = CheckResult(held, "what it printed", 1.0, "2026-01-01 00:00 UTC")
-        monkeypatch.setattr("mirage_formal.report.reading.checked", lambda path, said=said: said)
+        monkeypatch.setattr("mirage_formal.report.reading.run_check", lambda path, said=said: said)
         asked = read_report(small, check=True)
         assert {one.basis for one in asked.candidates} == {basis}
         assert ("did NOT establish" in header.checked_by(asked)) is not held
@@ -80,7 +80,7 @@ def test_what_does_not_hold_is_never_shown_as_established(
     (directory, *_) = sorted((root / "candidates").iterdir())
     (directory / "proof" / "equivalence.json").write_text("{}")
     said = CheckResult(True, "", 1.0, "")
-    monkeypatch.setattr("mirage_formal.report.reading.checked", lambda path: said)
+    monkeypatch.setattr("mirage_formal.report.reading.run_check", lambda path: said)
     report = read_report(root, check=True)
     assert report.candidates[0].basis is Basis.FAILS
     assert report.candidates[0].proof is None

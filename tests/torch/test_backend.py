@@ -136,7 +136,7 @@ def test_a_mode_that_asks_for_what_is_fastest_has_triton_files_timed(
         asked.append(options.get("backend"))
         return {}, Report((), (), ())
 
-    monkeypatch.setattr(backend, "choose", chosen)
+    monkeypatch.setattr(backend, "choose_operators", chosen)
     module = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
     backend.mirage_formal(module, [torch.zeros(1, 4)], options={"rest": "eager", **given})
     assert asked == [runs]

@@ -76,7 +76,7 @@ def test_a_second_process_finds_what_the_first_has_searched(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]  # nothing is left about
     assert list((store / "parts").iterdir()) == []
 
-    monkeypatch.setattr(choose, "kept_results", None)  # nothing is searched
+    monkeypatch.setattr(choose, "search_into_store", None)  # nothing is searched
     again = mf.optimize(model, given, workers=1, time_limit=60)
     assert again.mirage_report().regions[0].candidate == region.candidate
 

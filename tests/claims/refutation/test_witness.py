@@ -100,7 +100,7 @@ def test_the_first_point_is_mostly_enough(monkeypatch: pytest.MonkeyPatch) -> No
         tried.append(1)
         return run_compressed(*given)
 
-    monkeypatch.setattr(definedness, "run_grouped", counted)
+    monkeypatch.setattr(definedness, "run_compressed", counted)
     made = [claim.real() for claim in load("prove") if claim.name.startswith("norm.")]
     for sides in made:
         assert check_conditions(*sides, True) is None
@@ -108,7 +108,7 @@ def test_the_first_point_is_mostly_enough(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_conditions_that_hold_by_their_form_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(definedness, "run_grouped", lambda *given: pytest.fail("nothing is doubtful"))
+    monkeypatch.setattr(definedness, "run_compressed", lambda *given: pytest.fail("nothing is doubtful"))
     found, answer = shown(lambda g, x, y: g.softmax(x, 1) + y, lambda g, x, y: y + g.softmax(x, 1))
     assert found.conditions
     assert not found.doubtful

@@ -158,7 +158,7 @@ def test_accumulators_that_lie_the_usual_way_are_found(
     turned(Warps(1, 4, 1))
     graph = mapped(8, 32, 64)
     right_everywhere(graph)
-    monkeypatch.setattr("mirage_formal.kernels.planning.distributions.fragment", swapped)
+    monkeypatch.setattr("mirage_formal.kernels.planning.distributions.fragment_layout", swapped)
     with pytest.raises(AssertionError):
         compare(graph)
 

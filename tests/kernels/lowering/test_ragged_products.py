@@ -254,7 +254,7 @@ def test_padding_of_ones_gives_other_results(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_rows_that_are_not_padded_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operands that end with the depth: ldmatrix would leave its buffer, and obligations say so."""
-    monkeypatch.setattr("mirage_formal.kernels.planning.products.depth", lambda inner, warps, packed: inner)
+    monkeypatch.setattr("mirage_formal.kernels.planning.products.inner_extent", lambda inner, warps, packed: inner)
     _, program = planned(right(20, 21, 16))
     assert isinstance(discharge_safety(program).verdict, Unsafe)
 

@@ -118,7 +118,7 @@ def test_a_rewriting_that_is_wrong_has_no_proof_and_no_form(monkeypatch: pytest.
 
     _, candidate = CASES["gated products"]
     assert len(forms(candidate, H200, slack=ANY)) > 1
-    monkeypatch.setattr("mirage_formal.kernels.post_search_rewrites.rewrite.split", wrong)
+    monkeypatch.setattr("mirage_formal.kernels.post_search_rewrites.rewrite.split_loop", wrong)
     assert [form.name for form in forms(candidate, H200, slack=ANY)] == [OWN]
 
 

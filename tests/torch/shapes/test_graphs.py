@@ -34,7 +34,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         found.append(graph)
         return real(graph, given)
 
-    monkeypatch.setattr(choose, "kept_results", counted)
+    monkeypatch.setattr(choose, "search_into_store", counted)
     yield found
     torch._dynamo.reset()
 

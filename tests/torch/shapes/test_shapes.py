@@ -66,7 +66,7 @@ def searches() -> Iterator[list[str]]:
         return real(graph, given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choose, "kept_results", counted)
+        patch.setattr(choose, "search_into_store", counted)
         yield found
 
 
