@@ -16,8 +16,8 @@ from functools import partial, reduce
 from math import prod
 from typing import Final
 
-from mirage_formal.check.functions import NAMED
 from mirage_formal.check.inlining import carried_maxima, inline_threads
+from mirage_formal.check.proof.operator_terms import NAMED
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph

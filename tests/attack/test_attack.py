@@ -34,12 +34,12 @@ def test_nothing_false_is_accepted_and_nothing_breaks() -> None:
 
 def blind(monkeypatch: pytest.MonkeyPatch, module: object, words: str) -> None:
     """Make a part of the kernel not look at one thing: what is refused with these words is accepted."""
-    right = module.need  # type: ignore[attr-defined]
+    right = module.require  # type: ignore[attr-defined]
 
     def need(condition: object, what: str) -> None:
         right(words in what or condition, what)
 
-    monkeypatch.setattr(module, "need", need)
+    monkeypatch.setattr(module, "require", need)
 
 
 @pytest.mark.parametrize(

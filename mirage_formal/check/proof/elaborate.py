@@ -11,8 +11,7 @@ from fractions import Fraction
 from math import prod
 from typing import Final
 
-from mirage_formal.check.functions import UNARY
-from mirage_formal.check.proof.operator_terms import LOOP, Terms
+from mirage_formal.check.proof.operator_terms import LOOP, UNARY, Terms
 from mirage_formal.check.proof.pieces import PieceOperators, Value, align_cuts, replace_item
 from mirage_formal.check.proof.reader import MAX_TABLE, parse_integer, parse_list
 from mirage_formal.check.proof.ring import ProofError, require

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
-from typing import Any
+from typing import Any, Final, NamedTuple
 
-from mirage_formal.check.functions import NAMED
 from mirage_formal.check.proof.ring import ProofError, require
 from mirage_formal.graph.types import Shape, broadcast
 
@@ -15,6 +14,29 @@ from mirage_formal.graph.types import Shape, broadcast
 LOOP = 3
 #: Known signs of all elements: unknown, nonnegative, positive; a greater number is a stronger fact.
 ANY, NOT_NEGATIVE, ABOVE_ZERO = 0, 1, 2
+
+
+class NamedFunction(NamedTuple):
+    """A function of one real number of which proofs know no law but that equal arguments give equal values.
+
+    Attributes:
+        positive_domain: Whether it has a value only where its argument is above 0.
+        nonnegative: Whether no value of it is below 0.
+    """
+
+    positive_domain: bool = False
+    nonnegative: bool = False
+
+
+NAMED: Final = {
+    "erf": NamedFunction(),
+    "relu": NamedFunction(nonnegative=True),
+    "log": NamedFunction(positive_domain=True),
+    "round_float16": NamedFunction(),
+    "round_bfloat16": NamedFunction(),
+}
+#: Functions that steps of proofs apply to tensors, those with laws first.
+UNARY: Final = ("exp", "sqrt", "square", "sigmoid", "gelu", *NAMED)
 
 
 class Terms:
@@ -91,7 +113,7 @@ class Terms:
         return self._make(shape, "input", number)
 
     def unary(self, kind: str, a: int) -> int:
-        """Return the term of a function in ``functions.UNARY``."""
+        """Return the term of a function in ``UNARY``."""
         return self._make(self.shapes[a], "unary", kind, a)
 
     def binary(self, kind: str, a: int, b: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, Final, NoReturn
 
-from mirage_formal.check.functions import NAMED
+from mirage_formal.check.proof.operator_terms import NAMED
 from mirage_formal.check.proof.ring import Coef, Index, Key, Mono, Poly, ProofError, Ring, require
 
 MAX_BYTES: Final = 1 << 20

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from mirage_formal.check.functions import NAMED, UNARY
 from mirage_formal.check.proof.index_substitution import Move, folding_substitution, require_lemma, value
-from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, Terms
+from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, NAMED, UNARY, Terms
 from mirage_formal.check.proof.reader import MAX_EXTENT, Reader, parse_integer, parse_list, parse_rational, parse_word
 from mirage_formal.check.proof.ring import Poly, ProofError, require
 from mirage_formal.graph.types import MAX_RANK

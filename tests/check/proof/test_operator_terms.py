@@ -104,7 +104,7 @@ def _product(graphs: tuple[KernelGraph, KernelGraph], monkeypatch: pytest.Monkey
     right = facts.infer_facts
     with monkeypatch.context() as patch:
         for module in (tensor_terms, exact):
-            patch.setattr(module, "fact", lambda body, given: facts.TensorFacts(True, right(body, given).sign))
+            patch.setattr(module, "infer_facts", lambda body, given: facts.TensorFacts(True, right(body, given).sign))
         verdict = prove(*graphs)
     assert isinstance(verdict, Equivalent)
     return verdict.proof

@@ -222,7 +222,9 @@ def test_an_offset_that_is_ignored_gives_other_results(monkeypatch: pytest.Monke
     program, graph = sliced(8, 72)
     right = storage_locations
     monkeypatch.setattr(
-        planner, "storage_locations", lambda g: tuple(replace(p, offset=0) if isinstance(p, Place) else p for p in right(g))
+        planner,
+        "storage_locations",
+        lambda g: tuple(replace(p, offset=0) if isinstance(p, Place) else p for p in right(g)),
     )
     made = build(graph, program, H200)
     x, w = np.random.default_rng(0).normal(size=(2, 96, 96))
