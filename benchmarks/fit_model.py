@@ -34,7 +34,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.kernels.target import Target, load_target
-from mirage_formal.run.autotuning.plans import Place, graph_of, read_plan
+from mirage_formal.run.autotuning.plans import TuningDirectory, graph_of, read_plan
 
 #: Shares, of a peak or of a time: at most 1.
 _SHARES = frozenset({"tensor_efficiency", "bandwidth_efficiency", "library_efficiency", "l2_reread_share"})
@@ -68,7 +68,7 @@ def read(built: Path, times: Path) -> list[list[Measured]]:
 
 def read_tuned(place: Path, device: str) -> list[list[Measured]]:
     """The kernels of each program whose first schedule was timed, and their microseconds."""
-    known = Place(place)
+    known = TuningDirectory(place)
     times = known.times(device)
     found = []
     for path in sorted((place / "plans").glob("*.json")):

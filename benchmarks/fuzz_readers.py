@@ -112,7 +112,7 @@ def main() -> int:
     """The command line."""
     given = options(__doc__)
     signal.signal(signal.SIGALRM, _alarm)
-    setattr(command, "Within", Here)  # noqa: B010 (the module only imports the name)
+    setattr(command, "LimitedCheck", Here)  # noqa: B010 (the module only imports the name)
     counts: Counter[str] = Counter()
     begin = time.monotonic()
     slowest = 0.0

@@ -302,11 +302,11 @@ def everything_takes(turn: Turn) -> None:
     cls: Any = type(benchmarker)
     cls.benchmark_gpu = turn.taking(cls.benchmark_gpu)
     graph_timing.alone = lambda: turn
-    run = timing.Child.run
+    run = timing.TimingProcess.run
 
-    def alone(self: timing.Child, *given: Any) -> Iterator[Any]:
+    def alone(self: timing.TimingProcess, *given: Any) -> Iterator[Any]:
         with turn:
             yield from run(self, *given)
 
-    child: Any = timing.Child
+    child: Any = timing.TimingProcess
     child.run = alone

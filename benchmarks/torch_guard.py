@@ -21,7 +21,7 @@ import torch
 
 import mirage_formal as mf
 from benchmarks.harness import options
-from mirage_formal.torch.analysis.conditions import Guard
+from mirage_formal.torch.analysis.conditions import ConditionGuard
 
 ROUNDS = 7
 #: Seconds of a round, about.
@@ -50,7 +50,7 @@ def main() -> int:
         for name, call in CALLS.items():
             imported = mf.from_torch(call, given)
             (region,) = imported.regions
-            guard = Guard(region.program)
+            guard = ConditionGuard(region.program)
             names = [name for name in imported.arguments if name not in imported.given]
             tensors = region.read(dict(zip(names, given, strict=True)))
             assert guard.unmet(tensors) == ""

@@ -45,9 +45,9 @@ def migrated(place: Path) -> tuple[int, int]:
     from mirage_formal.run.result_cache.entry_checks import check_record, taken_in
     from mirage_formal.store.archive import export
     from mirage_formal.store.entry import read_entry
-    from mirage_formal.store.location import Place
+    from mirage_formal.store.location import StoreDirectory
 
-    store, done, others = Place(place), 0, 0
+    store, done, others = StoreDirectory(place), 0, 0
     for path in store.entries():
         if not check_record(path).why:
             continue
@@ -117,11 +117,11 @@ def child_turn(lock: str, device: str) -> Turn:
 def packed(place: Path, file: Path) -> int:
     """Write the answers of a store as one file; how many. What only a search would ask for is left out."""
     from mirage_formal.store.entry import read_record
-    from mirage_formal.store.location import Place
+    from mirage_formal.store.location import StoreDirectory
 
     count = 0
     with tarfile.open(file, "w:xz", preset=3) as archive:
-        for path in Place(place).entries():
+        for path in StoreDirectory(place).entries():
             if read_record(path).key.kind == "answer":
                 archive.add(path, str(path.relative_to(place)))
                 count += 1

@@ -210,15 +210,15 @@ def tune(place: Path | None, roots: Sequence[Path], limit: float | None, watch: 
     Raises:
         RunError: The directory has no plans.
     """
-    from mirage_formal.run.autotuning.plans import Place
-    from mirage_formal.run.autotuning.timing import Child
+    from mirage_formal.run.autotuning.plans import TuningDirectory
+    from mirage_formal.run.autotuning.timing import TimingProcess
     from mirage_formal.run.autotuning.tune import tune_on_device
 
     if place is not None and not (place / "plans").is_dir():
         hint = "mirage-formal tune RUN_DIR --place DIR writes it, where the solvers are installed"
         raise RunError("expected a directory of tuning, got none", where=str(place), hint=hint)
-    with Child() as device:
-        return list(tune_on_device(Place(place), roots, device, watch, limit))
+    with TimingProcess() as device:
+        return list(tune_on_device(TuningDirectory(place), roots, device, watch, limit))
 
 
 def print_tuned(found: Sequence[tuple[str, Any]], *, as_json: bool) -> int:

@@ -175,7 +175,7 @@ def check_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from mirage_formal.revalidate import command
     from tests.kit.runs.tampering import InProcess
 
-    monkeypatch.setattr(command, "Within", InProcess)
+    monkeypatch.setattr(command, "LimitedCheck", InProcess)
 
 
 @pytest.fixture
@@ -184,4 +184,4 @@ def check_mostly_here(monkeypatch: pytest.MonkeyPatch) -> None:
     from mirage_formal.revalidate import command
     from tests.kit.runs.tampering import MostlyInProcess
 
-    monkeypatch.setattr(command, "Within", MostlyInProcess())
+    monkeypatch.setattr(command, "LimitedCheck", MostlyInProcess())

@@ -57,7 +57,7 @@ _NAMES = frozenset({GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, EQUIVALENCE_FILE}
 
 
 @dataclass(frozen=True, slots=True)
-class Established:
+class EstablishedCandidate:
     """Facts that the check established about a candidate.
 
     Attributes:
@@ -121,7 +121,7 @@ class _CandidateFiles:
 
 
 @directory_budget()
-def check_candidate(root: Path) -> Established:
+def check_candidate(root: Path) -> EstablishedCandidate:
     """Check everything about one candidate, from its directory alone.
 
     Sound: nothing in the directory is believed. Digests tie the files together; the graph and the program are read from
@@ -140,7 +140,7 @@ def check_candidate(root: Path) -> Established:
     proved = _check_equivalence(root, files)
     _check_verification(root, files, proved)
     draws = files.fingerprint
-    return Established(
+    return EstablishedCandidate(
         name=root.name,
         digest=files.manifest.candidate,
         program=files.verification.program_digest,
@@ -391,4 +391,4 @@ def _check_verification(root: Path, files: _CandidateFiles, proved: Replayed | N
         check_fingerprint(files.program, files.graph, record)
 
 
-__all__ = ["CheckFailed", "Established", "check_candidate"]
+__all__ = ["CheckFailed", "EstablishedCandidate", "check_candidate"]

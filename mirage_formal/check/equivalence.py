@@ -14,7 +14,7 @@ from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.sympy_crosscheck import Answer, second_opinion
-from mirage_formal.check.proof_composition import Composed, replay
+from mirage_formal.check.proof_composition import ComposedTheorem, replay
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
@@ -76,7 +76,7 @@ def describe_theorem(theorem: Theorem) -> Replayed:
         texts += [Obligation(extents, lemma, halves[lemma]) for lemma in LEMMAS]
         assert len(halves) == len(LEMMAS)
     conditions = theorem.conditions
-    if isinstance(theorem, Composed):
+    if isinstance(theorem, ComposedTheorem):
         found = classify_composed_conditions(theorem.kernels, theorem.padding, theorem.own)
         conditions = tuple(dict.fromkeys((*theorem.padding.read[0][0].conditions, *theorem.own)))
     else:

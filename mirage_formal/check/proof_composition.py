@@ -23,7 +23,7 @@ _MOVES: Final = "moves"
 
 
 @dataclass(frozen=True, slots=True)
-class Composed(Theorem):
+class ComposedTheorem(Theorem):
     """Theorem of two composed proofs.
 
     Attributes:
@@ -75,7 +75,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
     padding = _part("padding", program, wrapping.around(program.inputs, middle), parts[2])
     own = Elaboration(Terms(), candidate, "candidate").conditions
     padded = (f"padded program, {one.removeprefix('candidate, ')}" for one in padding.read[0][1].conditions)
-    return Composed(
+    return ComposedTheorem(
         tuple(dict.fromkeys((*padding.read[0][0].conditions, *own, *padded))),
         kernels.steps + padding.steps,
         kernels.lemmas + padding.lemmas,
@@ -95,4 +95,4 @@ def _part(name: str, program: KernelGraph, candidate: KernelGraph, proof: str) -
         raise ProofError(error.what, f"{name}, {error.where}") from error
 
 
-__all__ = ["Composed", "replay"]
+__all__ = ["ComposedTheorem", "replay"]

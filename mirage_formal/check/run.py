@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from mirage_formal.check.candidate import Established
+from mirage_formal.check.candidate import EstablishedCandidate
 from mirage_formal.check.cuda.manifest import EstablishedKernels
 from mirage_formal.check.report import CheckFailed, check_manifest, expect_equal, list_files, step
 from mirage_formal.errors import FormatError
@@ -244,7 +244,7 @@ def _check_none_lost(run: Run, missing: set[str]) -> None:
         raise FormatError(f"expected a reason why {min(missing)[:12]} is not reported, got none")
 
 
-def check_members(run: Run, results: Sequence[Established]) -> None:
+def check_members(run: Run, results: Sequence[EstablishedCandidate]) -> None:
     """Check that the summary states the established facts of each candidate.
 
     Raises:

@@ -61,7 +61,7 @@ class _StepStacks:
         return ("", "start") if now is None else now[1:]
 
 
-class Within(Generic[R]):
+class LimitedCheck(Generic[R]):
     """Runner of a check, ``function(*arguments)`` of a module, within a time limit.
 
     Sound: an answer is what the function returned; everything else is raised.
@@ -159,4 +159,4 @@ def _leave_with_parent() -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-__all__ = ["LIMIT_S", "OutOfTime", "Within"]
+__all__ = ["LIMIT_S", "LimitedCheck", "OutOfTime"]

@@ -38,7 +38,7 @@ from mirage_formal.reproduce.commands import app as reproduce_app
 from mirage_formal.terminal import escape_line
 
 if TYPE_CHECKING:
-    from mirage_formal.run.driver import About
+    from mirage_formal.run.driver import RunArguments
 
 app = typer.Typer(
     name="mirage-formal",
@@ -306,7 +306,12 @@ def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], set
             if settings.resume and len(chosen) > 1 and not directory.exists():
                 mine = dataclasses.replace(settings, resume=False)  # an interrupted run had not come to this program
             with display(progress, "search") as shown, add_source_lines(graph, origins):
-                about: About = {"name": name, "source": str(file), "watch": shown.watch(name), "executor": executor}
+                about: RunArguments = {
+                    "name": name,
+                    "source": str(file),
+                    "watch": shown.watch(name),
+                    "executor": executor,
+                }
                 report = search_or_cover(graph, mine, directory, **about)
             nothing = find_reasons_for_no_result(report, graph, mine, origins)
             reports.append((report, nothing))

@@ -71,13 +71,13 @@ def kernelbench_command(
     from mirage_formal.kernels.target import load_target
     from mirage_formal.torch.integrations.kernelbench.outcome import Table
     from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems
-    from mirage_formal.torch.integrations.kernelbench.run import Asked, run_problems, write_table
+    from mirage_formal.torch.integrations.kernelbench.run import RunOptions, run_problems, write_table
 
     load_target(target)  # a name that is wrong is said before anything is run
     problems = find_problems(directory, level or (), only)
     if out.exists() and not out.is_dir():
         raise SpaceError(f"expected a directory, got a file: {out}", where="--out", hint="give another place")
-    asked = Asked(out, largest, elements, trials, time_limit, jobs, target, not no_cache)
+    asked = RunOptions(out, largest, elements, trials, time_limit, jobs, target, not no_cache)
     out.mkdir(parents=True, exist_ok=True)
     with lock_directory(out):
         found = run_problems(problems, asked, _watched(len(problems)))

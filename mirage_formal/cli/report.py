@@ -39,10 +39,10 @@ def report_command(
     json: Json = False,
 ) -> None:
     """Show what a run has found as one HTML page; exit code 1 if something of it does not hold."""
-    from mirage_formal.report.reading import Shown
+    from mirage_formal.report.reading import ReadLimits
 
     _sensible(paths, every=every, printed=text or json, both=text and json, out=out)
-    shown = Shown() if proofs is None else Shown(proofs=proofs)
+    shown = ReadLimits() if proofs is None else ReadLimits(proofs=proofs)
     if every:
         from mirage_formal.report.write import write_gallery
 

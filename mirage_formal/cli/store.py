@@ -33,9 +33,9 @@ _Unusable = Annotated[bool, switch("--unusable", "Only what cannot be used here,
 def list_command(json: Json = False) -> None:
     """List every entry, by its record alone; verify looks at the evidence."""
     from mirage_formal.run.result_cache.entry_checks import check_record
-    from mirage_formal.store.location import Place
+    from mirage_formal.store.location import StoreDirectory
 
-    place = Place()
+    place = StoreDirectory()
     found = [check_record(path) for path in place.entries()]
     if json:
         raise typer.Exit(answer("store list", 0, {"store": str(place.root), "entries": [_row(one) for one in found]}))
@@ -49,9 +49,9 @@ def list_command(json: Json = False) -> None:
 def show_command(key: _Key, json: Json = False) -> None:
     """Show what an entry answers and what its evidence establishes; exit code 1 if it cannot be used here."""
     from mirage_formal.run.result_cache.entry_checks import check_evidence, found_entry
-    from mirage_formal.store.location import Place
+    from mirage_formal.store.location import StoreDirectory
 
-    one = check_evidence(found_entry(Place(), key))
+    one = check_evidence(found_entry(StoreDirectory(), key))
     code = 1 if one.why else 0
     if json:
         raise typer.Exit(answer("store show", code, _row(one)))
@@ -67,9 +67,9 @@ def export_command(key: _Key, out: _Out = None, json: Json = False) -> None:
     from mirage_formal.run.result_cache.entry_checks import check_evidence, found_entry
     from mirage_formal.store.archive import export
     from mirage_formal.store.entry import read_entry
-    from mirage_formal.store.location import Place
+    from mirage_formal.store.location import StoreDirectory
 
-    path = found_entry(Place(), key)
+    path = found_entry(StoreDirectory(), key)
     one = check_evidence(path)
     if one.replayed is None:
         raise RunError(f"expected an entry whose evidence holds: {one.why}", where=str(path), hint="search again")
@@ -84,9 +84,9 @@ def export_command(key: _Key, out: _Out = None, json: Json = False) -> None:
 def import_command(file: _File, migrate: _Migrate = False, json: Json = False) -> None:
     """Take an entry from elsewhere; every proof in it is replayed before."""
     from mirage_formal.run.result_cache.entry_checks import taken_in
-    from mirage_formal.store.location import Place
+    from mirage_formal.store.location import StoreDirectory
 
-    path, found = taken_in(Place(), file, migrate=migrate)
+    path, found = taken_in(StoreDirectory(), file, migrate=migrate)
     if json:
         raise typer.Exit(answer("store import", 0, {"entry": str(path), "candidates": len(found.shown)}))
     print(escape_line(f"{path}: {len(found.shown)} candidates, every proof replayed"))
@@ -96,9 +96,9 @@ def import_command(file: _File, migrate: _Migrate = False, json: Json = False) -
 def verify_command(keys: _Keys = None, json: Json = False) -> None:
     """Establish the evidence of entries again, without solvers; exit code 1 if something does not hold."""
     from mirage_formal.run.result_cache.entry_checks import check_evidence, found_entry
-    from mirage_formal.store.location import Place
+    from mirage_formal.store.location import StoreDirectory
 
-    place = Place()
+    place = StoreDirectory()
     paths = [found_entry(place, key) for key in keys] if keys else place.entries()
     found = []
     for path in paths:
@@ -118,9 +118,9 @@ def verify_command(keys: _Keys = None, json: Json = False) -> None:
 def clear_command(keys: _Keys = None, unusable: _Unusable = False, json: Json = False) -> None:
     """Remove entries."""
     from mirage_formal.run.result_cache.entry_checks import check_record, found_entry
-    from mirage_formal.store.location import Place
+    from mirage_formal.store.location import StoreDirectory
 
-    place = Place()
+    place = StoreDirectory()
     paths = [found_entry(place, key) for key in keys] if keys else place.entries()
     removed = 0
     for path in paths:

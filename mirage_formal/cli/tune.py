@@ -80,30 +80,30 @@ def tune_command(
     tolerance. Functions of Triton are tested, not proved safe; the CUDA kernels and their proofs stay in the run.
     """
     from mirage_formal.device.runtime import device_count
-    from mirage_formal.run.autotuning.bench import FINALISTS, MOST_KERNELS, Bench, Limits
-    from mirage_formal.run.autotuning.plans import Place
+    from mirage_formal.run.autotuning.bench import FINALISTS, MOST_KERNELS, Limits, TuningResources
+    from mirage_formal.run.autotuning.plans import TuningDirectory
     from mirage_formal.run.autotuning.prepare import PRELOAD
-    from mirage_formal.run.autotuning.timing import Child
-    from mirage_formal.run.autotuning.tune import NoTimes, tune
+    from mirage_formal.run.autotuning.timing import TimingProcess
+    from mirage_formal.run.autotuning.tune import NoTimesError, tune
     from mirage_formal.run.kernel_build.triton.files import exclude_triton_outputs
     from mirage_formal.run.progress.choice import display
     from mirage_formal.workers.pool import Pool, default_workers
 
-    where = Place(place)
-    gpu: Any = device if device is not None else Child() if device_count() else None
-    wanted = arch or (gpu.machine.arch if isinstance(gpu, Child) else "sm_90a")
+    where = TuningDirectory(place)
+    gpu: Any = device if device is not None else TimingProcess() if device_count() else None
+    wanted = arch or (gpu.machine.arch if isinstance(gpu, TimingProcess) else "sm_90a")
     limits = Limits(kernels or MOST_KERNELS, finalists or FINALISTS, time_limit)
     found: list[tuple[Path, Any]] = []
-    failed: dict[Path, NoTimes] = {}
+    failed: dict[Path, NoTimesError] = {}
     every = exclude_triton_outputs(runs)
-    closing = gpu if isinstance(gpu, Child) else contextlib.nullcontext()
+    closing = gpu if isinstance(gpu, TimingProcess) else contextlib.nullcontext()
     with closing, Pool(workers or default_workers(), PRELOAD) as executor:
         for root in every:
             try:
                 with display(progress, "tune") as shown:
                     step = _named(shown.steps(root.name))
-                    tuned = tune(root, Bench(where, gpu, executor, step, wanted, limits, backend))
-            except NoTimes as error:  # of this run alone
+                    tuned = tune(root, TuningResources(where, gpu, executor, step, wanted, limits, backend))
+            except NoTimesError as error:  # of this run alone
                 if len(every) == 1:
                     raise
                 failed[root] = error

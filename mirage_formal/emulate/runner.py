@@ -19,7 +19,7 @@ from mirage_formal.run.kernel_build.values import BuiltKernels
 
 
 @dataclass(frozen=True, slots=True)
-class Emulated:
+class EmulatedExecutable:
     """An executable on the emulator; products outside of block graphs are NumPy's with float32 sums.
 
     Attributes:
@@ -115,7 +115,7 @@ def compare_on_emulator(
         EmulatorError: There is no compiler.
     """
     executable = made.executable
-    run = Emulated(made, sanitize, optimised)
+    run = EmulatedExecutable(made, sanitize, optimised)
     inputs = numerics.Inputs(seed, scales)
     return numerics.check(
         executable.program, executable.graph, executable.digest, run, device="emulator", inputs=inputs
@@ -128,4 +128,4 @@ def amount_of_work(made: BuiltKernels) -> float:
     return sum(count_statements(made.programs[launch.name]) for launch in launches)
 
 
-__all__ = ["Emulated", "amount_of_work", "compare_on_emulator", "lay_out"]
+__all__ = ["EmulatedExecutable", "amount_of_work", "compare_on_emulator", "lay_out"]

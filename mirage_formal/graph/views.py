@@ -5,9 +5,9 @@ an offset and under other strides. A result is a copy instead of a view in three
 strides express its elements, or a reader could not address them (``is_addressable``).
 
 Graph-defined kernels also read some tensors in place that no strides express: they compute each element's index in the
-stored tensor, back along a ``Path`` of moves. Examples are rows merged of dims that are far apart, slices of pads, and
-a rolled tensor, written as a concatenation of its two ends. Such a tensor is a copy if any other operator reads it, or
-if neighbouring elements lie too far apart (``_has_locality``).
+stored tensor, back along a ``IndexMap`` of moves. Examples are rows merged of dims that are far apart, slices of pads,
+and a rolled tensor, written as a concatenation of its two ends. Such a tensor is a copy if any other operator reads
+it, or if neighbouring elements lie too far apart (``_has_locality``).
 
 If an output is a reshape of a graph-defined kernel's result, the result lies in the memory of that output. So does a
 result that an output transposes, reshapes and rolls, if the kernel can write it there in whole vectors. Inside the
@@ -30,7 +30,7 @@ from typing import Final
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op, enumerate_results
-from mirage_formal.graph.memory.place import INTEGERS, Move, Path, Place
+from mirage_formal.graph.memory.place import INTEGERS, IndexMap, Move, StorageLocation
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import DTensor, Shape, row_major
 
@@ -45,7 +45,7 @@ _SPREAD: Final = 4
 
 
 @lru_cache(maxsize=256)
-def storage_locations(graph: KernelGraph, *, kernels: bool = False) -> tuple[Place, ...]:
+def storage_locations(graph: KernelGraph, *, kernels: bool = False) -> tuple[StorageLocation, ...]:
     """Return the storage location of each tensor: inputs as declared, results row-major, views in their bases.
 
     Args:
@@ -66,10 +66,10 @@ def storage_locations(graph: KernelGraph, *, kernels: bool = False) -> tuple[Pla
 
 def _locate_tensors(
     graph: KernelGraph, gathered: Mapping[int, tuple[int, Move]], copies: Sequence[int] = ()
-) -> tuple[Place, ...]:
+) -> tuple[StorageLocation, ...]:
     """Return the storage location of each tensor, given the moved tensors that may have a path."""
     count = len(graph.inputs)
-    found = [Place(number, item.strides) for number, item in enumerate(graph.inputs)]
+    found = [StorageLocation(number, item.strides) for number, item in enumerate(graph.inputs)]
     types = kernel_types(graph)
     ends, padded, handed = (
         _results_behind_slices(graph),
@@ -80,7 +80,7 @@ def _locate_tensors(
         for number in range(first, first + op.results):
             end = ends.get(number, number)
             extents = None if end == number else types[end].shape
-            found.append(handed.get(number) or Place(end, row_major(types[end].shape), extents=extents))
+            found.append(handed.get(number) or StorageLocation(end, row_major(types[end].shape), extents=extents))
         if (
             not isinstance(op, Op)
             or first in handed
@@ -95,17 +95,17 @@ def _locate_tensors(
         elif op.kind in _VIEWS and place.extents is None and place.path is None:
             strides = _strides(op, types[op.operands[0]].shape, place.strides, shape)
             if strides is not None and is_addressable(shape, strides):
-                found[first] = Place(place.base, strides, place.offset + _slice_offset(op, place.strides))
+                found[first] = StorageLocation(place.base, strides, place.offset + _slice_offset(op, place.strides))
         if first in gathered and found[first].base == first:
             given, move = gathered[first]
             found[first] = _location_after_move(found[given], move)
     return tuple(found)
 
 
-def _location_after_move(place: Place, move: Move) -> Place:
+def _location_after_move(place: StorageLocation, move: Move) -> StorageLocation:
     """Return the storage location of a move's result, given that of its operand."""
-    path = Path((move,), place) if place.path is None else Path((*place.path.moves, move), place.path.source)
-    return Place(place.base, move.steps(place.strides), place.offset, path=path)
+    path = IndexMap((move,), place) if place.path is None else IndexMap((*place.path.moves, move), place.path.source)
+    return StorageLocation(place.base, move.steps(place.strides), place.offset, path=path)
 
 
 def _moves_read_in_place(graph: KernelGraph, far: set[int], *, kernels: bool) -> dict[int, tuple[int, Move]]:
@@ -163,7 +163,7 @@ def _is_move(op: KernelOp) -> bool:
     return isinstance(op, Op) and SPECS[op.kind].family is Family.MOVE
 
 
-def _scattered_tensors(graph: KernelGraph, found: Sequence[Place], *, kernels: bool) -> set[int]:
+def _scattered_tensors(graph: KernelGraph, found: Sequence[StorageLocation], *, kernels: bool) -> set[int]:
     """Return the tensors with paths that kernels read and whose neighbouring elements lie too far apart."""
     types, far = kernel_types(graph), set[int]()
     near: dict[int, bool] = {}
@@ -180,7 +180,7 @@ def _scattered_tensors(graph: KernelGraph, found: Sequence[Place], *, kernels: b
     return far
 
 
-def _copies_in_vectors(place: Place, tensor: DTensor) -> bool:
+def _copies_in_vectors(place: StorageLocation, tensor: DTensor) -> bool:
     """Return whether rows or columns of the last two dims can be copied in whole vectors."""
     return any(
         place.strides[dim] == 1 and place.aligned(tensor.shape, max(1, _VECTOR // tensor.dtype.bytes), dim)
@@ -188,7 +188,7 @@ def _copies_in_vectors(place: Place, tensor: DTensor) -> bool:
     )
 
 
-def _has_locality(place: Place, tensor: DTensor) -> bool:
+def _has_locality(place: StorageLocation, tensor: DTensor) -> bool:
     """Return whether neighbouring elements of a tensor with a path lie near each other, sampled in its middle."""
     assert place.path is not None
     ix, width, source = INTEGERS, tensor.dtype.bytes, place.path.source
@@ -222,7 +222,7 @@ def _results_behind_slices(graph: KernelGraph) -> dict[int, int]:
     return ends
 
 
-def _results_stored_in_outputs(graph: KernelGraph, copies: Sequence[int]) -> dict[int, Place]:
+def _results_stored_in_outputs(graph: KernelGraph, copies: Sequence[int]) -> dict[int, StorageLocation]:
     """Return the storage locations of kernels' results, and of moves behind them, in the memory of a later tensor.
 
     The later tensor is an output that reshapes the result; or the result of transposes, reshapes and rolls of it, if
@@ -232,9 +232,9 @@ def _results_stored_in_outputs(graph: KernelGraph, copies: Sequence[int]) -> dic
     of them moves; so whoever reads the last one finds its elements, each written once, and nobody looks for others.
     """
     types, makers = kernel_types(graph), dict(enumerate_results(len(graph.inputs), graph.ops))
-    found: dict[int, Place] = {}
+    found: dict[int, StorageLocation] = {}
     for output in (*graph.outputs, *copies):
-        place, behind = Place(output, row_major(types[output].shape)), dict[int, Place]()
+        place, behind = StorageLocation(output, row_major(types[output].shape)), dict[int, StorageLocation]()
         chain, whole = trailing_moves(graph, output, read=output in copies), moved_tensors(graph).get(output)
         if not chain and whole is not None and whole[1].kind is OpKind.RESHAPE and whole[0] not in graph.outputs:
             chain = [(output, *whole)]  # whoever else reads it finds it there
@@ -284,16 +284,16 @@ def trailing_moves(graph: KernelGraph, output: int, *, read: bool = False) -> li
     return found
 
 
-def _location_of_result(place: Place, move: Move) -> Place:
+def _location_of_result(place: StorageLocation, move: Move) -> StorageLocation:
     """Return the storage location of the result of a reshape, transpose or roll."""
     if place.path is not None or move.kind is OpKind.CONCAT:
         return _location_after_move(place, move)
     attrs = move.attrs
     strides = _strides(Op(move.kind, (0,), attrs), move.given, place.strides, move.shape)
-    return _location_after_move(place, move) if strides is None else Place(place.base, strides, place.offset)
+    return _location_after_move(place, move) if strides is None else StorageLocation(place.base, strides, place.offset)
 
 
-def _writes_in_vectors(place: Place, tensor: DTensor) -> bool:
+def _writes_in_vectors(place: StorageLocation, tensor: DTensor) -> bool:
     """Return whether rows of a tensor are written in whole vectors."""
     last, width = len(tensor.shape) - 1, max(1, _VECTOR // tensor.dtype.bytes)
     whole = tensor.shape and tensor.shape[last] % width == 0 and place.strides[last] == 1
@@ -368,7 +368,7 @@ def _strides(op: Op, given: Shape, strides: tuple[int, ...], shape: Shape) -> tu
             return _reshaped_strides(given, strides, shape)
 
 
-def _location_of_pad(op: Op, place: Place, shape: Shape) -> Place:
+def _location_of_pad(op: Op, place: StorageLocation, shape: Shape) -> StorageLocation:
     """Return the storage location of a pad of a tensor of this shape."""
     dim, before = op.attrs.dim, op.attrs.before or 0
     assert dim is not None
@@ -376,7 +376,7 @@ def _location_of_pad(op: Op, place: Place, shape: Shape) -> Place:
     extents[dim] += before
     starts[dim] += before
     offset = place.offset - before * place.strides[dim]
-    return Place(place.base, place.strides, offset, tuple(extents), tuple(starts) if any(starts) else None)
+    return StorageLocation(place.base, place.strides, offset, tuple(extents), tuple(starts) if any(starts) else None)
 
 
 def _slice_offset(op: Op, strides: tuple[int, ...]) -> int:
@@ -414,7 +414,7 @@ def _reshaped_strides(given: Shape, strides: tuple[int, ...], shape: Shape) -> t
 
 
 __all__ = [
-    "Place",
+    "StorageLocation",
     "is_addressable",
     "is_view",
     "kernel_count",

@@ -21,7 +21,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import embed, from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import DTensor, row_major
-from mirage_formal.graph.views import Place, storage_locations
+from mirage_formal.graph.views import StorageLocation, storage_locations
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.records import (
     LAUNCH_FILE,
@@ -95,10 +95,10 @@ class Executable:
         """Return the value in whose memory a value lies: itself, unless it is a view."""
         return self.place(value).base
 
-    def place(self, value: int) -> Place:
+    def place(self, value: int) -> StorageLocation:
         """Return the memory layout of a value; copies of outputs are row-major."""
         known = storage_locations(self.graph)
-        return known[value] if value < len(known) else Place(value, row_major(self.values[value].shape))
+        return known[value] if value < len(known) else StorageLocation(value, row_major(self.values[value].shape))
 
     def span(self, value: int) -> int:
         """Return the number of elements from the start of a value's base to the value's last element."""

@@ -20,7 +20,7 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor
-from mirage_formal.graph.views import Place, launched_operators, storage_locations
+from mirage_formal.graph.views import StorageLocation, launched_operators, storage_locations
 from mirage_formal.kernels.lowering.strided_regions import Operation
 from mirage_formal.kernels.planning.expand import subtracts_maximum
 from mirage_formal.kernels.predefined import copy_program, operator_program
@@ -264,7 +264,7 @@ def _predefined_kernel(
     graph: KernelGraph,
     position: int,
     values: tuple[int, ...],
-    lying: tuple[Sequence[DTensor], Sequence[Place]],
+    lying: tuple[Sequence[DTensor], Sequence[StorageLocation]],
     target: Target,
     asked: Schedule | None = None,
 ) -> Kernel | ProductLaunch:
@@ -322,7 +322,7 @@ def alternative_tiles(graph: KernelGraph, position: int, target: Target) -> list
 def _outputs(
     graph: KernelGraph,
     types: Sequence[Any],
-    known: Sequence[Place],
+    known: Sequence[StorageLocation],
     steps: list[Kernel | ProductLaunch],
     target: Target,
 ) -> list[int]:

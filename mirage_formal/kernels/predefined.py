@@ -20,7 +20,7 @@ from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, Shape, row_major
-from mirage_formal.graph.views import Place
+from mirage_formal.graph.views import StorageLocation
 from mirage_formal.kernels.cost import Lying, block_cost
 from mirage_formal.kernels.lowering.assemble import lower
 from mirage_formal.kernels.lowering.long_axis_reductions import reduce_fibres
@@ -76,7 +76,7 @@ def operator_program(
         raise UnsupportedError(f"expected a kernel-level operator, got {op.kind}", where=name)
     params = (
         *(
-            Param(f"In{i}", tensor.dtype, Place(i, strides, offset).span(tensor.shape), False)
+            Param(f"In{i}", tensor.dtype, StorageLocation(i, strides, offset).span(tensor.shape), False)
             for i, (tensor, strides, offset) in enumerate(operands)
         ),
         Param("Out", result.dtype, result.elements, True),
@@ -146,7 +146,7 @@ class Form:
     """
 
     graph: KernelGraph
-    known: tuple[Place, ...]
+    known: tuple[StorageLocation, ...]
     us: float
 
 
@@ -257,14 +257,14 @@ def _form(
     if vector_layout(threads, rows, cols, width).count > _MOST_ELEMENTS:
         return None
     inputs: list[Input] = []
-    known: list[Place] = []
+    known: list[StorageLocation] = []
     for i, (dtype, offset) in enumerate([*((t.dtype, first) for t, _, first in operands), (result.dtype, 0)]):
         steps = [dim.steps[i] for dim in dims]
         inside = tuple(1 if s is None else dim.extent for s, dim in zip(steps, dims, strict=True))
         shape = tuple(1 if s is None else n * m for s, n, m in zip(steps, tile, counts, strict=True))
         strides = tuple(s or 0 for s in steps)
         inputs.append(Input(f"x{i}", DTensor(shape, dtype), strides))
-        known.append(Place(i, strides, offset, None if inside == shape else inside))
+        known.append(StorageLocation(i, strides, offset, None if inside == shape else inside))
     split = [_dim_map(dims, i, axes) for i in range(len(inputs))]
     loop = reduced if counts[reduced] > 1 else None
     block = BlockGraph(

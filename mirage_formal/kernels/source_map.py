@@ -16,7 +16,7 @@ from mirage_formal.kernels.cuda import emit_cuda, line_counts
 from mirage_formal.kernels.lowering.assemble import Owned, statements
 from mirage_formal.kernels.planning.expand import flatten
 from mirage_formal.kernels.program.flat import operands_of, results_of
-from mirage_formal.kernels.program.lines import Lines, node_names
+from mirage_formal.kernels.program.lines import LineRange, node_names
 from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import (
     Barrier,
@@ -56,7 +56,7 @@ _DOES: Final[dict[type, str]] = {
 }
 
 
-def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Sequence[DTensor]) -> tuple[Lines, ...]:
+def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Sequence[DTensor]) -> tuple[LineRange, ...]:
     """Return the lines of a graph-defined kernel that belong to a part of its block graph, in order.
 
     Barriers, declarations, and the first and last lines of loops belong to none.
@@ -77,7 +77,7 @@ def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Seque
     body, inside = statements(plan)
     end = emit_cuda(program).count("\n") - 1  # the last line closes the kernel
     about = _LineAnnotator(plan, tensors)
-    found: list[Lines] = []
+    found: list[LineRange] = []
     for one, steps, first, last in _number_lines(program, program.body, body, end, 1):
         if isinstance(one, For) and not steps:
             for _, within, begin, until in _number_lines(program, one.body, inside, last - 1, 2):
@@ -114,7 +114,7 @@ class _LineAnnotator:
     plan: Plan
     tensors: tuple[str, ...]
 
-    def add(self, found: list[Lines], steps: tuple[Step, ...], first: int, last: int) -> None:
+    def add(self, found: list[LineRange], steps: tuple[Step, ...], first: int, last: int) -> None:
         """Add the lines of steps, merged with the preceding lines if these have the same annotation."""
         own = [step for step in steps if not isinstance(step, Barrier | WaitGroups | Commit)]
         if not own:
@@ -123,7 +123,7 @@ class _LineAnnotator:
         does = _DOES.get(type(own[0]), "computes")
         if found and (found[-1].nodes, found[-1].does, found[-1].last) == (nodes, does, first - 1):
             first = found.pop().first
-        found.append(Lines(first, last, nodes, does))
+        found.append(LineRange(first, last, nodes, does))
 
     def _nodes(self, step: Computation | Fetch | Load | StoreResult | Prefetch) -> Iterator[str]:
         match step:
@@ -157,4 +157,4 @@ class _LineAnnotator:
                 left += operands_of(makers[tensor])
 
 
-__all__ = ["Lines", "kernel_lines"]
+__all__ = ["LineRange", "kernel_lines"]

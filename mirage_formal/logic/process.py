@@ -66,7 +66,7 @@ class Question:
     values: tuple[str, ...] = ()
 
 
-class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SolverReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Reply of a solver process; the answer is ``unknown``, with a reason, also if the solver failed in any way.
 
     ``processor_ms`` is processor time; if the process died before it could report that, it is wall time.
@@ -81,7 +81,7 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worn: bool = False
 
 
-class _Ready(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _ReadyMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The first message: versions of the solvers, and the restrictions that could not be applied."""
 
     versions: dict[str, str]
@@ -113,12 +113,12 @@ class SolverProcess:
         self._grace_s = grace_s
         self._child: subprocess.Popen[bytes] | None = None
         self._end: weakref.finalize[..., SolverProcess] | None = None
-        self._ready = _Ready({}, ())
+        self._ready = _ReadyMessage({}, ())
         self._buffer = bytearray()
 
-    def ask(self, questions: Sequence[Question]) -> list[Said]:
+    def ask(self, questions: Sequence[Question]) -> list[SolverReply]:
         """Return one answer to each question, in order."""
-        said: list[Said] = []
+        said: list[SolverReply] = []
         while len(said) < len(questions):
             said += self._some(questions[len(said) :])
         return said
@@ -147,9 +147,9 @@ class SolverProcess:
         self._child, self._end = None, None
         self._buffer.clear()
 
-    def _some(self, questions: Sequence[Question]) -> list[Said]:
+    def _some(self, questions: Sequence[Question]) -> list[SolverReply]:
         """Return answers to the first questions, at least one, until the process fails or is worn out."""
-        said: list[Said] = []
+        said: list[SolverReply] = []
         begin = monotonic()
         try:
             self._start()
@@ -158,7 +158,7 @@ class SolverProcess:
             for question in questions:
                 begin = monotonic()
                 until = begin + question.timeout_ms / 1e3 + self._grace_s
-                said.append(_decode_reply(self._receive(until), Said))
+                said.append(_decode_reply(self._receive(until), SolverReply))
                 if said[-1].worn:
                     self.close()
                     break
@@ -167,7 +167,7 @@ class SolverProcess:
             solver = questions[len(said)].solver
             reason = f"{solver}: {gone}"[:300]
             passed = 1e3 * (monotonic() - begin)
-            said.append(Said("unknown", reason, passed, passed))
+            said.append(SolverReply("unknown", reason, passed, passed))
         except BaseException:  # an interrupt: what the process says next would be taken for another question's answer
             self.close()
             raise
@@ -202,7 +202,7 @@ class SolverProcess:
         self._end = weakref.finalize(self, _end_process, self._child, os.getpid())
         assert self._child.stdin is not None
         os.set_blocking(self._child.stdin.fileno(), False)
-        self._ready = _decode_reply(self._receive(monotonic() + START_S), _Ready)
+        self._ready = _decode_reply(self._receive(monotonic() + START_S), _ReadyMessage)
 
     def _send(self, questions: Sequence[Question]) -> None:
         assert self._child is not None and self._child.stdin is not None

@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn
 
 from mirage_formal.limits import QUESTION_MS
 from mirage_formal.logic.axioms import AxiomSet, load
-from mirage_formal.logic.process import Question, Said, Solver, thread_solvers
+from mirage_formal.logic.process import Question, Solver, SolverReply, thread_solvers
 from mirage_formal.logic.script import Script
 from mirage_formal.logic.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Var, head, postorder
 
@@ -87,7 +87,7 @@ def ask(questions: Sequence[Question]) -> list[tuple[SolverResult, Mapping[str, 
     ]
 
 
-def _result(one: Question, said: Said) -> SolverResult:
+def _result(one: Question, said: SolverReply) -> SolverResult:
     answer = _ANSWERS[said.answer]
     return SolverResult(one.solver, said.version, answer, said.milliseconds, said.reason, said.processor_ms)
 

@@ -315,7 +315,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedGraph:
     """A graph that was given to ``verify``, or a candidate that a run rejected.
 
     Attributes:
@@ -422,7 +422,7 @@ class Report:
     program: KernelGraph | None
     candidates: tuple[Candidate, ...] = ()
     parts: tuple[Part, ...] = ()
-    judged: tuple[Judged, ...] = ()
+    judged: tuple[JudgedGraph, ...] = ()
     rejected: int = 0
     search: Search | None = None
     searches: tuple[PartSearch, ...] = ()

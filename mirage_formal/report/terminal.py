@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import Final
 
 from mirage_formal.records import LEVELS
-from mirage_formal.report.model import Candidate, Judged, Report, Table
+from mirage_formal.report.model import Candidate, JudgedGraph, Report, Table
 from mirage_formal.report.page.baselines import describe_measurement, peer_rows
 from mirage_formal.report.page.header import checked_by, conditions, verdict
 from mirage_formal.report.page.search.parts import counts, seconds
@@ -128,7 +128,7 @@ def _table(one: Table, width: int) -> Iterator[str]:
     yield ""
 
 
-def _judged(one: Judged, width: int) -> Iterator[str]:
+def _judged(one: JudgedGraph, width: int) -> Iterator[str]:
     yield from wrap(
         f"{escape_line(one.name, 40)}: {one.verdict}: {escape_line(one.reason, 400)}", width, subsequent_indent="  "
     )

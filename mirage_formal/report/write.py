@@ -9,7 +9,7 @@ from mirage_formal.records import write_atomic
 from mirage_formal.report.model import Report
 from mirage_formal.report.page.document import page
 from mirage_formal.report.page.gallery import index
-from mirage_formal.report.reading import Shown, is_evidence, is_shown, read_report
+from mirage_formal.report.reading import ReadLimits, is_evidence, is_shown, read_report
 from mirage_formal.report.reading.verdicts import VERDICTS_FILE
 
 INDEX_FILE = "index.html"
@@ -43,7 +43,7 @@ def write_page(text: str, out: Path) -> None:
         ) from None
 
 
-def write_gallery(root: Path, out: Path | None, *, check: bool, shown: Shown) -> tuple[Path, list[Report]]:
+def write_gallery(root: Path, out: Path | None, *, check: bool, shown: ReadLimits) -> tuple[Path, list[Report]]:
     """Write a page for each directory of evidence in a directory, and an index of them.
 
     Args:

@@ -22,7 +22,7 @@ R = TypeVar("R", bound=Record)
 _MAX_BYTES: Final = 1 << 28
 
 
-class Lines(Generic[R]):
+class RecordFile(Generic[R]):
     """Finished records of one kind, in a file with one JSON object per line.
 
     Args:

@@ -25,7 +25,7 @@ from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge
 from mirage_formal.logic.terms import Expr
 from mirage_formal.records.reproduction import Answers, Asked, Source
-from mirage_formal.reproduce.book import Lines, expect_writable_result, host, key_of, write
+from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host, key_of, write
 from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, GrowthEnding, extents_of
 from mirage_formal.reproduce.inputs import WORKLOADS, attention, gated_mlp, lora, ntrans, rmsnorm
 from mirage_formal.reproduce.output.render import oracle_markdown
@@ -144,13 +144,13 @@ def oracle(out: Path, sample: int, seed: int, show: Show) -> Answers:
     here = host()
     sources: list[Source] = []
     rows: list[Asked] = []
-    finished, answers = Lines(out / "sources.jsonl", Source), Lines(out / "answers.jsonl", Asked)
+    finished, answers = RecordFile(out / "sources.jsonl", Source), RecordFile(out / "answers.jsonl", Asked)
     with Pool(1, ("mirage_formal.reproduce.oracle",), slow_after_s=float("inf")) as pool:
         for asker in query_programs():
             key = key_of("oracle", asker.name, asker.spaces, sample, seed)
             source = finished.get(key)
             if source is None:
-                asking = _Asking(asker, key, sample, seed, _Workers(pool, asker.name, show))
+                asking = _OracleComparison(asker, key, sample, seed, _Workers(pool, asker.name, show))
                 for row in asking.rows():
                     answers.add(row)
                 source = finished.add(asking.source())
@@ -185,7 +185,7 @@ class _Workers:
 _Replies = tuple[dict[Expr, Answer], float]
 
 
-class _Asking:
+class _OracleComparison:
     """Queries of one source, the queries known to be valid, and the arms' answers."""
 
     def __init__(self, asker: QueryProgram, key: str, sample: int, seed: int, workers: _Workers) -> None:

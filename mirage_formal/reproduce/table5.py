@@ -14,7 +14,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.records.reproduction import Comparison, Growth, Row, Table5
 from mirage_formal.reproduce.arms import ARMS, Arm, Limits, run_row
-from mirage_formal.reproduce.book import Lines, expect_writable_result, host, key_of, write
+from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host, key_of, write
 from mirage_formal.reproduce.compare import compare
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.paper_tables import NO_EXPRESSIONS, SOURCE, THREADS_1, THREADS_8
@@ -107,8 +107,8 @@ class _Run:
         expect_writable_result(plan.out, "table5", Table5, (".md", ".csv", ".svg"))
         self.host = host()
         self._show = show
-        self._rows = Lines(plan.out / "rows.jsonl", Row)
-        self._comparisons = Lines(plan.out / "comparisons.jsonl", Comparison)
+        self._rows = RecordFile(plan.out / "rows.jsonl", Row)
+        self._comparisons = RecordFile(plan.out / "comparisons.jsonl", Comparison)
 
     def rows(self) -> Iterator[Row]:
         """Return every row asked for, taken from the directory or run."""

@@ -13,7 +13,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode
 from mirage_formal.records import SEARCH_FILE, UnitRecord
 from mirage_formal.records.reproduction import Workload, Workloads
-from mirage_formal.reproduce.book import Lines, expect_writable_result, host, key_of, write
+from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host, key_of, write
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.paper_tables import ARTIFACT_GRAPHS
 from mirage_formal.reproduce.output.render import workloads_markdown
@@ -69,7 +69,7 @@ def workloads(out: Path, names: tuple[str, ...], batches: tuple[int, ...], worke
 
 
 def _rows(out: Path, names: tuple[str, ...], batches: tuple[int, ...], workers: int, show: Show) -> Iterator[Workload]:
-    known = Lines(out / "workloads.jsonl", Workload)
+    known = RecordFile(out / "workloads.jsonl", Workload)
     for name in names:
         for batch in batches:
             program = WORKLOADS[name](batch)

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from mirage_formal.check import solvers
-from mirage_formal.check.candidate import Established, check_candidate
+from mirage_formal.check.candidate import EstablishedCandidate, check_candidate
 from mirage_formal.check.cuda.manifest import SOLVERS, EstablishedKernels
 from mirage_formal.check.partitioning.covers import EstablishedWhole, check_kernels_of_covers, check_whole, read_whole
 from mirage_formal.check.report import CheckFailed, list_files, report_established
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
-from mirage_formal.check.time_limit import LIMIT_S, OutOfTime, Within
+from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, OutOfTime
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
 from mirage_formal.records.partition import WHOLE_FILE
@@ -47,7 +47,7 @@ class _CheckOptions:
 class _EstablishedFacts:
     """Established facts about candidates, their kernels, and whole programs."""
 
-    candidates: list[Established]
+    candidates: list[EstablishedCandidate]
     kernels: list[EstablishedKernels]
     wholes: list[EstablishedWhole] = field(default_factory=list)
 
@@ -95,13 +95,13 @@ def check_directory(path: Path, limit_s: float, jobs: int, recompile: bool, told
         if jobs < 1 or not 0 < limit_s < float("inf"):
             where, got = ("--jobs", jobs) if jobs < 1 else ("--time-limit", limit_s)
             raise RunError(f"expected a number above 0, got {got:g}", where=where, hint="leave it out for the default")
-        within = Within(limit_s, _check_with_solvers, path, _CheckOptions(jobs, recompile))
+        within = LimitedCheck(limit_s, _check_with_solvers, path, _CheckOptions(jobs, recompile))
         within.established = [] if told is None else told
         found, kept = within.result()
         return Outcome(0, [*_reports(found), *kept], "", found)
     except OutOfTime as over:
         done = _EstablishedFacts(
-            [one for one in over.established if isinstance(one, Established)],
+            [one for one in over.established if isinstance(one, EstablishedCandidate)],
             [one for one in over.established if isinstance(one, EstablishedKernels)],
         )
         partly = ["NOT the whole directory: established before the time was over", *_reports(done)]
@@ -211,7 +211,7 @@ def _derive(directory: Path, *, recompile: bool) -> EstablishedKernels:
     return derive_kernels(directory, recompile=recompile)
 
 
-def _report(results: Sequence[Established]) -> list[str]:
+def _report(results: Sequence[EstablishedCandidate]) -> list[str]:
     rows = [
         (
             item.name,
@@ -257,19 +257,19 @@ def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
     return lines
 
 
-def _sympy(item: Established) -> str:
+def _sympy(item: EstablishedCandidate) -> str:
     if item.opinions is None:
         return "-"
     return f"{item.opinions.confirmed}/{item.opinions.confirmed + len(item.opinions.undecided)}"
 
 
-def _error_bound_line(item: Established) -> str:
+def _error_bound_line(item: EstablishedCandidate) -> str:
     if item.verdict == "equivalent":
         return "-"
     return "none" if item.bound_log2 is None else f"2^{item.bound_log2:.1f}"
 
 
-def _explain_candidates(results: Sequence[Established]) -> list[str]:
+def _explain_candidates(results: Sequence[EstablishedCandidate]) -> list[str]:
     """Return the lines that explain the table of candidates and the basis of each verdict."""
     proved = [item for item in results if item.verdict == "equivalent"]
     lines = [
@@ -298,7 +298,7 @@ def _explain_candidates(results: Sequence[Established]) -> list[str]:
     return lines
 
 
-def _conditions(proved: Sequence[Established]) -> str:
+def _conditions(proved: Sequence[EstablishedCandidate]) -> str:
     """Return the side conditions of all candidates by kind; proof.jsonl names each with its operator."""
     kinds = sorted({condition.rpartition(": ")[2] for item in proved for condition in item.conditions})
     return f"{', '.join(kinds)} (where: proof.jsonl)" if kinds else "none"

@@ -12,7 +12,7 @@ from mirage_formal.run.settings import Job
 from mirage_formal.run.work import (
     AcceptedCandidate,
     CandidateTask,
-    Claim,
+    CertificateClaim,
     RejectedCandidate,
     UncertifiedTensor,
     UnitTask,
@@ -34,7 +34,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
     return tasks.search_unit(task)
 
 
-def certify(task: CandidateTask) -> list[Claim | UncertifiedTensor]:
+def certify(task: CandidateTask) -> list[CertificateClaim | UncertifiedTensor]:
     """Call ``tasks.certify``: return a claim for each tensor of a candidate, or why it has no certificate."""
     from mirage_formal.run import tasks
 

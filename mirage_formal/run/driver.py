@@ -41,10 +41,10 @@ from mirage_formal.run.calls import plan, search_unit
 from mirage_formal.run.evidence import CandidateVerifier, Verified, verdict_of
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.progress import Phase, Watch, ignore_progress
-from mirage_formal.run.progress.counts import Counts
-from mirage_formal.run.progress.times import Times
+from mirage_formal.run.progress.counts import RunCounters
+from mirage_formal.run.progress.times import SearchClock
 from mirage_formal.run.ranking import highest_reported_estimate, rank
-from mirage_formal.run.result_cache.recall import Recalled, claim_entry
+from mirage_formal.run.result_cache.recall import RecalledEntry, claim_entry
 from mirage_formal.run.result_cache.reports import move_replay, report_of
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
@@ -65,13 +65,13 @@ from mirage_formal.run.settings import (
 from mirage_formal.run.work import UnitTask
 from mirage_formal.search.engine import Unit
 from mirage_formal.store.entry import evidence_of
-from mirage_formal.workers.dispatch import Executor, Slow, TaskDone, TaskFailed
+from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskSlow
 
 Status = Literal["complete", "interrupted", "time-limit"]
 _PLAN_LIMIT_S: Final = 600.0
 
 
-class About(TypedDict, total=False):
+class RunArguments(TypedDict, total=False):
     """Optional arguments of a run, beside program, settings and directory.
 
     Attributes:
@@ -89,7 +89,7 @@ class About(TypedDict, total=False):
 
 
 @contextmanager
-def open_executor(settings: Settings, about: About, out: Path) -> Iterator[Executor[Any]]:
+def open_executor(settings: Settings, about: RunArguments, out: Path) -> Iterator[Executor[Any]]:
     """Yield the executor given in ``about``, or one that is started for this run and closed after it."""
     given = about.get("executor")
     started = nullcontext(given) if given is not None else make_executor(settings)
@@ -97,7 +97,7 @@ def open_executor(settings: Settings, about: About, out: Path) -> Iterator[Execu
         yield workers
 
 
-def run(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
+def run(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]) -> Report:
     """Search a program, verify the results and write them to ``out``; on a cache hit, read them from the store instead.
 
     Raises:
@@ -113,7 +113,9 @@ def run(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[Abo
         return report
 
 
-def write_stored_run(found: Recalled, job: Job, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
+def write_stored_run(
+    found: RecalledEntry, job: Job, settings: Settings, out: Path, **about: Unpack[RunArguments]
+) -> Report:
     """Write a stored result to the directory ``out``, under the program name that the caller asks for.
 
     Raises:
@@ -141,7 +143,7 @@ def write_stored_run(found: Recalled, job: Job, settings: Settings, out: Path, *
     return report_of(move_replay(found.replayed, found.entry.evidence, out), written, out, job.target, [remark])
 
 
-def search_program(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]) -> Report:
+def search_program(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]) -> Report:
     """Search a program, verify the candidates and write them to ``out``.
 
     Ctrl-C during the search stops the search; the candidates found so far are verified and written. A second Ctrl-C
@@ -197,8 +199,8 @@ class _Run:
         self.units = 0
         self.unfused_us = estimate(job.program, job.target).us
         self.most_us: float | None = None
-        self.counts = Counts(store.units.values())
-        self.times = Times(store.units.values())
+        self.counts = RunCounters(store.units.values())
+        self.times = SearchClock(store.units.values())
         self.evidence: CandidateVerifier | None = None
 
     def report(self) -> Report:
@@ -243,7 +245,7 @@ class _Run:
                 case TaskDone() | TaskFailed():
                     left -= 1
                     self._record(todo[outcome.index], outcome)
-                case Slow():
+                case TaskSlow():
                     self.remarks.append(_slow_unit_remark(todo[outcome.index], outcome))
             self.times.look(self.executor.said)
             self._show(Phase.SEARCH, len(units) - left, len(units))
@@ -259,7 +261,7 @@ class _Run:
                     last = (reason.strip().splitlines() or ["its worker died"])[-1]
                     hint = "if memory is short: fewer --workers, or more --worker-memory"
                     raise WorkerError(f"expected a plan of the search, got: {last}", where=self.name, hint=hint)
-                case Slow() | None:
+                case TaskSlow() | None:
                     self._show(Phase.PLAN, 0, 0)
         self.status = "time-limit"
         return None
@@ -347,7 +349,7 @@ class _Run:
         return tuple(results), tuple(items)
 
 
-def _slow_unit_remark(unit: Unit, slow: Slow) -> str:
+def _slow_unit_remark(unit: Unit, slow: TaskSlow) -> str:
     again = ", now computed by a second worker as well" if slow.again else ""
     return f"slow: unit {unit.index} ({unit.label}): {slow.seconds:.0f} s, others {slow.typical_s:.1f} s{again}"
 
@@ -375,4 +377,4 @@ def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-__all__ = ["About", "Report", "Result", "Status", "open_executor", "run", "search_program", "write_stored_run"]
+__all__ = ["Report", "Result", "RunArguments", "Status", "open_executor", "run", "search_program", "write_stored_run"]

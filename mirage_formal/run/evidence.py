@@ -54,8 +54,15 @@ from mirage_formal.run.ranking import (
     uses_library_products_only,
 )
 from mirage_formal.run.settings import Job, TimeLimits
-from mirage_formal.run.work import AcceptedCandidate, CandidateTask, Claim, Proof, RejectedCandidate, UncertifiedTensor
-from mirage_formal.workers.dispatch import Executor, Slow, TaskDone, TaskFailed
+from mirage_formal.run.work import (
+    AcceptedCandidate,
+    CandidateTask,
+    CertificateClaim,
+    Proof,
+    RejectedCandidate,
+    UncertifiedTensor,
+)
+from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskSlow
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -180,7 +187,7 @@ class CandidateVerifier:
 
     def _verify(self, todo: Sequence[FoundRecord]) -> None:
         tasks = [CandidateTask(self._job, found.graph) for found in todo]
-        claims: dict[str, list[Claim]] = {}
+        claims: dict[str, list[CertificateClaim]] = {}
         until = self._limits.proofs
         for index, outcome in self._outcomes(Phase.CERTIFY, certify, tasks, until=until):
             if (certified := self._certified(todo[index], outcome)) is not None:
@@ -240,19 +247,19 @@ class CandidateVerifier:
                     left -= 1
                     self.lost = True
                     yield index, outcome
-                case Slow() | None:
+                case TaskSlow() | None:
                     done -= 1
             done += 1
             self._show(phase, done, len(tasks))
         self.late |= left > 0
 
     def _certified(
-        self, found: FoundRecord, outcome: list[Claim | UncertifiedTensor] | TaskFailed
-    ) -> list[Claim] | None:
+        self, found: FoundRecord, outcome: list[CertificateClaim | UncertifiedTensor] | TaskFailed
+    ) -> list[CertificateClaim] | None:
         if isinstance(outcome, TaskFailed):
             self._reject(found, "unknown", outcome.reason)
             return None
-        claims = [claim for claim in outcome if isinstance(claim, Claim)]
+        claims = [claim for claim in outcome if isinstance(claim, CertificateClaim)]
         for claim in outcome:
             if isinstance(claim, UncertifiedTensor):
                 what = f"{claim.tensor}: {claim.expression} is not known to be part of an output's expression"
@@ -270,7 +277,7 @@ class CandidateVerifier:
             for text, answer in zip(chunks[index], answers, strict=True):
                 self._discharged[sha256(text.encode())] = answer
 
-    def _refuted_by_both(self, found: FoundRecord, claims: dict[str, list[Claim]]) -> bool:
+    def _refuted_by_both(self, found: FoundRecord, claims: dict[str, list[CertificateClaim]]) -> bool:
         if found.digest not in claims or self._unanswered(claim.text for claim in claims[found.digest]):
             return False
         for claim in claims[found.digest]:
@@ -311,7 +318,7 @@ class CandidateVerifier:
     def _reject(self, found: FoundRecord, kind: RejectedKind, reason: str) -> None:
         self.rejected[found.digest] = RejectedRecord(digest=found.digest, kind=kind, reason=reason)
 
-    def _files(self, found: FoundRecord, claims: Sequence[Claim], result: AcceptedCandidate) -> Verified:
+    def _files(self, found: FoundRecord, claims: Sequence[CertificateClaim], result: AcceptedCandidate) -> Verified:
         """Return a verified candidate with all files of its directory except the manifest."""
         files = {GRAPH_FILE: to_json(decode(found.graph)).encode()}
         names: dict[str, str] = {}

@@ -203,13 +203,13 @@ def _may_be_stored(program: object, given: Options) -> bool:
     """Return whether the store has an entry for a program, so that a search may be unnecessary; cheap to call."""
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.graph import KernelGraph
-    from mirage_formal.store.location import Place, is_switched_off
+    from mirage_formal.store.location import StoreDirectory, is_switched_off
 
     if not given.get("cache", True) or given.get("resume") or is_switched_off():
         return False
     freeze = getattr(program, "freeze", None)
     frozen = program if isinstance(program, KernelGraph) else freeze() if callable(freeze) else None
-    return isinstance(frozen, KernelGraph) and Place().knows(digest(frozen))
+    return isinstance(frozen, KernelGraph) and StoreDirectory().knows(digest(frozen))
 
 
 def _search_and_measure(program: object, given: Options, settings: Settings, place: Path | None) -> list[Result]:
@@ -245,15 +245,17 @@ def _search_and_measure(program: object, given: Options, settings: Settings, pla
         backend = given.get("backend", BACKENDS[0])
         if not measure or not runtime.device_count():
             return Results(_apply_back_end(results, backend))
-        from mirage_formal.run.autotuning.measured_order import Wanted, order_by_measurement
-        from mirage_formal.run.autotuning.timing import Child
+        from mirage_formal.run.autotuning.measured_order import MeasurementLimits, order_by_measurement
+        from mirage_formal.run.autotuning.timing import TimingProcess
         from mirage_formal.run.kernel_build.build import KernelWarning
 
         limit = settings.time_limit_s
         left = None if limit is None else max(limit - (time.monotonic() - begin), _TUNING * limit)
         try:
-            with Child() as device:
-                found = order_by_measurement(results, report.directory, Wanted(measure, left, backend), device)
+            with TimingProcess() as device:
+                found = order_by_measurement(
+                    results, report.directory, MeasurementLimits(measure, left, backend), device
+                )
                 return Results(_apply_back_end(found, backend))
         except UnsupportedError as error:
             # No comparison was requested, so its failure must not lose the proved results.

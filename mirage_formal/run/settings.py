@@ -28,7 +28,7 @@ from mirage_formal.resources import data_dir
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.preprocess import Sought, preprocess
+from mirage_formal.search.preprocess import PreprocessedProgram, preprocess
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics.functions import ACTIVATIONS
 from mirage_formal.workers.pool import default_workers
@@ -207,7 +207,7 @@ class Job:
     """
 
     program: KernelGraph
-    sought: Sought
+    sought: PreprocessedProgram
     config: str
     space: SearchSpace
     target: Target

@@ -49,7 +49,7 @@ from mirage_formal.run.verify.policy import Policy
 from mirage_formal.run.work import (
     AcceptedCandidate,
     CandidateTask,
-    Claim,
+    CertificateClaim,
     Proof,
     RejectedCandidate,
     UncertifiedTensor,
@@ -101,12 +101,12 @@ def load_engine(name: str) -> Engine:
 
 
 def engine_of(job: Job) -> Engine:
-    """Return the engine of a job; ``UnitedEngine`` for "guided"."""
+    """Return the engine of a job; ``HorizontalFusionEngine`` for "guided"."""
     if job.engine != "guided":
         return load_engine(job.engine)
-    from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
+    from mirage_formal.search.horizontal_fusion.engine import HorizontalFusionEngine
 
-    return UnitedEngine()
+    return HorizontalFusionEngine()
 
 
 def plan(job: Job) -> list[Unit]:
@@ -227,7 +227,7 @@ def _output_types(graph: KernelGraph) -> list[DTensor]:
     return [types[number] for number in graph.outputs]
 
 
-def certify(task: CandidateTask) -> list[Claim | UncertifiedTensor]:
+def certify(task: CandidateTask) -> list[CertificateClaim | UncertifiedTensor]:
     """Return, for every tensor in the order of proof.jsonl, a claim that its expression is part of an output's.
 
     For a candidate with remainder tiles, these are the tensors between its pads and slices, see
@@ -241,13 +241,13 @@ def certify(task: CandidateTask) -> list[Claim | UncertifiedTensor]:
     return next((found for found in all_found if not _has_uncertified(found)), first)
 
 
-def _has_uncertified(found: list[Claim | UncertifiedTensor]) -> bool:
+def _has_uncertified(found: list[CertificateClaim | UncertifiedTensor]) -> bool:
     return any(isinstance(one, UncertifiedTensor) for one in found)
 
 
-def _certify_tensors(program: KernelGraph, graph: KernelGraph) -> list[Claim | UncertifiedTensor]:
+def _certify_tensors(program: KernelGraph, graph: KernelGraph) -> list[CertificateClaim | UncertifiedTensor]:
     targets, oracle = _oracle(program)
-    found: list[Claim | UncertifiedTensor] = []
+    found: list[CertificateClaim | UncertifiedTensor] = []
     for tensor, each in _tensors(graph):
         whole = _certify_tensor(tensor, reduce(add, each), targets, oracle)
         apart = isinstance(whole, UncertifiedTensor) and len(each) > 1
@@ -273,11 +273,11 @@ def _tensors(graph: KernelGraph) -> Iterator[tuple[str, tuple[Expr, ...]]]:
 
 def _certify_tensor(
     tensor: str, e: Expr, targets: tuple[Expr, ...], oracle: NormalFormOracle
-) -> Claim | UncertifiedTensor:
+) -> CertificateClaim | UncertifiedTensor:
     certificate = oracle.certificate(e)
     if certificate is None:
         return UncertifiedTensor(tensor, to_text(e)[:400])
-    return Claim(tensor, to_text(e), targets.index(certificate.target), to_smt2(certificate))
+    return CertificateClaim(tensor, to_text(e), targets.index(certificate.target), to_smt2(certificate))
 
 
 def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRecord]]:

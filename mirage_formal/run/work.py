@@ -41,7 +41,7 @@ class CandidateTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class CertificateClaim:
     """Certificate of one tensor, as in records.CertificateRecord; ``text`` is the SMT-LIB obligation."""
 
     tensor: str

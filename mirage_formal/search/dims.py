@@ -13,7 +13,7 @@ from mirage_formal.graph.remainder_tiles.extents import equal_index_dims
 Dim = tuple[int, int]
 
 
-class Ties:
+class DimClasses:
     """Union-find over the dims of a program's tensors.
 
     Dims with one extent by the operators' shape rules are a class.
@@ -92,4 +92,4 @@ class Ties:
                     self._fixed.update((n, dim) for n in dims for dim in along)
 
 
-__all__ = ["Dim", "Ties"]
+__all__ = ["Dim", "DimClasses"]

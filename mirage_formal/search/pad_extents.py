@@ -22,7 +22,7 @@ from mirage_formal.graph.remainder_tiles.extents import resize
 from mirage_formal.graph.remainder_tiles.split import Wrapping
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.search.dims import Dim, Ties
+from mirage_formal.search.dims import Dim, DimClasses
 
 #: Extents up to this number are one tile.
 _ONE_TILE: Final = 16
@@ -34,7 +34,7 @@ _WASTE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Rounded:
+class RoundedProgram:
     """A program at rounded extents.
 
     Attributes:
@@ -53,7 +53,7 @@ class Rounded:
 
 
 @lru_cache(maxsize=32)
-def round_extents(program: KernelGraph) -> Rounded | None:
+def round_extents(program: KernelGraph) -> RoundedProgram | None:
     """Return the program at rounded extents; None if no extent needs rounding, or if no padding preserves the outputs.
 
     Dims that the operators' shape rules tie have one extent. The prover decides which classes of dims are rounded, one
@@ -66,9 +66,9 @@ def round_extents(program: KernelGraph) -> Rounded | None:
     """
     if not program.ops:
         return None  # what only copies needs no zeros
-    ties = Ties(program)
+    ties = DimClasses(program)
     types = kernel_types(program)
-    found: Rounded | None = None
+    found: RoundedProgram | None = None
     chosen: dict[Dim, int] = {}
     for tie in _indivisible_dims(ties):
         tensor, dim = tie
@@ -79,7 +79,7 @@ def round_extents(program: KernelGraph) -> Rounded | None:
     return found
 
 
-def _indivisible_dims(ties: Ties) -> list[Dim]:
+def _indivisible_dims(ties: DimClasses) -> list[Dim]:
     """Return the changeable classes of dims whose extent is above one tile and no multiple of 8, the longest first."""
     found = [tie for tie in ties.changeable() if ties.extent(tie) > _ONE_TILE and ties.extent(tie) % _MULTIPLE]
     return sorted(found, key=lambda tie: (-ties.extent(tie), tie))
@@ -96,7 +96,7 @@ def _round_up(extent: int) -> int:
     return next((n for n in found if (n - extent) * _WASTE <= extent), -(-extent // _ONE_TILE) * _ONE_TILE)
 
 
-def _program_at(program: KernelGraph, ties: Ties, extents: dict[Dim, int]) -> Rounded | None:
+def _program_at(program: KernelGraph, ties: DimClasses, extents: dict[Dim, int]) -> RoundedProgram | None:
     """Return the program with these extents of dim classes; None if the shapes do not fit."""
     types = kernel_types(program)
 
@@ -124,7 +124,7 @@ def _program_at(program: KernelGraph, ties: Ties, extents: dict[Dim, int]) -> Ro
             if want < have:
                 back.append(Op(OpKind.SLICE, (outputs[i],), Attrs(dim=dim, start=0, stop=want)))
                 outputs[i] = len(program.outputs) + len(back) - 1
-    return Rounded(larger, Wrapping(tuple(front), tuple(reads), tuple(back), tuple(outputs)), program)
+    return RoundedProgram(larger, Wrapping(tuple(front), tuple(reads), tuple(back), tuple(outputs)), program)
 
 
-__all__ = ["Rounded", "round_extents"]
+__all__ = ["RoundedProgram", "round_extents"]

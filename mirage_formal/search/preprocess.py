@@ -38,7 +38,7 @@ _MOST_OPERATORS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class PreprocessedProgram:
     """A preprocessed program, with the views that connect it to the given one.
 
     Attributes:
@@ -67,7 +67,7 @@ class Sought:
 
 
 @lru_cache(maxsize=4096)
-def preprocess(program: KernelGraph) -> Sought:
+def preprocess(program: KernelGraph) -> PreprocessedProgram:
     """Return the program without maxima that zeros can replace, and without views of its inputs and of its results.
 
     Sound: nothing is accepted for it. It says where to look, and every candidate is proved equal to the program as it
@@ -79,7 +79,7 @@ def preprocess(program: KernelGraph) -> Sought:
         anew = normalize_layout_ops(plain)
         if anew is not None and _is_proved_equal(program, anew):
             plain = anew
-    found = _strip_views(plain) or Sought(plain, program.inputs, None)
+    found = _strip_views(plain) or PreprocessedProgram(plain, program.inputs, None)
     return found if _is_searchable(found.program) else _hoist_moves(program, first) or found
 
 
@@ -89,7 +89,7 @@ def _is_searchable(program: KernelGraph) -> bool:
     return OpKind.MATMUL in kinds or not moved_tensors(program)
 
 
-def _hoist_moves(program: KernelGraph, plain: KernelGraph) -> Sought | None:
+def _hoist_moves(program: KernelGraph, plain: KernelGraph) -> PreprocessedProgram | None:
     """Preprocess a program without products by hoisting its moves to the inputs; return None if some of them remain.
 
     A program of moves only is a copy. One copy is a predefined operator, and no kernel is searched in its place.
@@ -233,7 +233,7 @@ def _nonzero_operand(op: Op, zeros: set[int]) -> int | None:
 # --- views ------------------------------------------------------------------------------------------------------------
 
 
-def _strip_views(program: KernelGraph, *, kernels: bool = False) -> Sought | None:
+def _strip_views(program: KernelGraph, *, kernels: bool = False) -> PreprocessedProgram | None:
     """Return the program between views and pads of its inputs and reshapes of its results; None if there are none.
 
     Args:
@@ -264,7 +264,7 @@ def _strip_views(program: KernelGraph, *, kernels: bool = False) -> Sought | Non
     reads = [n for n in (*range(count), *front) if n in read]
     inputs = [program.inputs[n] if n < count else Input(f"view{i}", types[n], strides[n]) for i, n in enumerate(reads)]
     wrapping, inner = split_at(program, (front, reads), (ends, back), inputs)
-    return None if faults(inner) else Sought(inner, program.inputs, wrapping)
+    return None if faults(inner) else PreprocessedProgram(inner, program.inputs, wrapping)
 
 
 def _tensor_before_moves(tensor: int, back: Sequence[int], makers: Mapping[int, KernelOp]) -> int:
@@ -298,4 +298,4 @@ def _trailing_moves(program: KernelGraph, *, kernels: bool) -> set[int]:
     return found
 
 
-__all__ = ["Sought", "preprocess"]
+__all__ = ["PreprocessedProgram", "preprocess"]

@@ -14,7 +14,7 @@ from mirage_formal.limits import MAX_BYTES, MAX_ENTRIES
 from mirage_formal.records import confined, naming
 from mirage_formal.records.store_entry import ENTRY_FILE
 from mirage_formal.store.entry import Entry, read_entry, write_files
-from mirage_formal.store.location import Place
+from mirage_formal.store.location import StoreDirectory
 
 #: Time in every archive, so that equal entries give equal files.
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
@@ -80,7 +80,7 @@ def _is_below(path: Path, root: Path) -> bool:
     return PurePosixPath(root.as_posix()) in PurePosixPath(path.as_posix()).parents
 
 
-def import_entry(place: Place, entry: Entry, package: str, code: str) -> Path:
+def import_entry(place: StoreDirectory, entry: Entry, package: str, code: str) -> Path:
     """Store a foreign entry, whose evidence was replayed, under this installation's key.
 
     Args:

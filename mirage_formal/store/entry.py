@@ -15,7 +15,7 @@ from mirage_formal.limits import MAX_JOURNAL_BYTES
 from mirage_formal.records import SEARCH_FILE, confined, decode, naming, pretty, read, sha256
 from mirage_formal.records.run import NO_SEAL
 from mirage_formal.records.store_entry import ENTRY_FILE, EVIDENCE, FORMAT, EntryKey, EntryRecord, entry_code
-from mirage_formal.store.location import Place
+from mirage_formal.store.location import StoreDirectory
 from mirage_formal.strict_json import load
 
 _HINT: Final = "search again; mirage-formal store clear removes what cannot be used"
@@ -118,7 +118,7 @@ def expect_place(path: Path, record: EntryRecord) -> None:
         raise RunError(what, where=str(path), hint=_HINT)
 
 
-def write_entry(place: Place, record: EntryRecord, evidence: Path) -> Path:
+def write_entry(place: StoreDirectory, record: EntryRecord, evidence: Path) -> Path:
     """Write an entry with a copy of its evidence, replacing one with the same key.
 
     Args:
@@ -162,12 +162,12 @@ def evidence_of(entry: Entry) -> dict[str, bytes]:
     return {name.removeprefix(f"{EVIDENCE}/"): data for name, data in entry.files.items()}
 
 
-def entry_sizes(place: Place) -> dict[Path, int]:
+def entry_sizes(place: StoreDirectory) -> dict[Path, int]:
     """Return the bytes of each entry that can be read."""
     return dict(_iterate_sizes(place))
 
 
-def _iterate_sizes(place: Place) -> Iterator[tuple[Path, int]]:
+def _iterate_sizes(place: StoreDirectory) -> Iterator[tuple[Path, int]]:
     for path in place.entries():
         with suppress(RunError, FormatError, OSError):
             yield path, read_record(path).bytes

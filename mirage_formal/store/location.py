@@ -54,7 +54,7 @@ def is_switched_off() -> bool:
     return bool(os.environ.get(SWITCH))
 
 
-class Place:
+class StoreDirectory:
     """The directory of a store.
 
     Attributes:
@@ -186,4 +186,4 @@ def _last_use(entry: Path) -> float:
         return 0.0
 
 
-__all__ = ["ENTRIES", "MOST_BYTES", "ROOT", "SWITCH", "Place", "is_switched_off", "store_root"]
+__all__ = ["ENTRIES", "MOST_BYTES", "ROOT", "SWITCH", "StoreDirectory", "is_switched_off", "store_root"]

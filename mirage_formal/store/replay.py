@@ -50,7 +50,7 @@ _HINT: Final = "give the directory of a finished run, of a candidate, of a whole
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class EstablishedCandidate:
     """A candidate whose evidence holds.
 
     Attributes:
@@ -69,7 +69,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """Result of replaying the evidence in a directory.
 
     Attributes:
@@ -81,13 +81,13 @@ class Replayed:
     """
 
     program: KernelGraph
-    shown: tuple[Shown, ...]
+    shown: tuple[EstablishedCandidate, ...]
     record: RunRecord | WholeRecord | None
     runs: Mapping[str, SummaryRecord]
-    parts: Mapping[str, Shown]
+    parts: Mapping[str, EstablishedCandidate]
 
 
-def replay(root: Path) -> Replayed:
+def replay(root: Path) -> ReplayResult:
     """Replay a directory's evidence and return the candidates that it establishes.
 
     Sound: nothing that a file says about equality is believed. The checker reads program and candidates from the files
@@ -105,12 +105,12 @@ def replay(root: Path) -> Replayed:
         return _replay_run(root)
     if (root / MANIFEST_FILE).is_file() and (root / GRAPH_FILE).is_file():
         program, shown = _replay_candidate(root)
-        return Replayed(program, (shown,), None, {}, {})
+        return ReplayResult(program, (shown,), None, {}, {})
     got = "one without evidence" if root.is_dir() else "a file" if root.exists() else "nothing there"
     raise RunError(f"expected a directory of results, got {got}", where=str(root), hint=_HINT)
 
 
-def _replay_candidate(root: Path, us: float | None = None) -> tuple[KernelGraph, Shown]:
+def _replay_candidate(root: Path, us: float | None = None) -> tuple[KernelGraph, EstablishedCandidate]:
     """Return a candidate, and the program that it is proved equal to.
 
     Sound: see ``check.equal.establish_equality``; the verdict's conditions are those that the kernel states.
@@ -133,12 +133,12 @@ def _replay_candidate(root: Path, us: float | None = None) -> tuple[KernelGraph,
         expect_equal("conditions that the program has not", told.added, log.verdict.added)
     verdict = Equivalent(read(root / EQUIVALENCE_FILE), told.conditions, told.added)
     _expect_digests(root, proved.program, proved.candidate, manifest, log)
-    return proved.program, Shown(proved.candidate, manifest.candidate, verdict, us, root)
+    return proved.program, EstablishedCandidate(proved.candidate, manifest.candidate, verdict, us, root)
 
 
 def _replay_fingerprint(
     root: Path, manifest: ManifestRecord, log: VerificationRecord, us: float | None
-) -> tuple[KernelGraph, Shown]:
+) -> tuple[KernelGraph, EstablishedCandidate]:
     """Return a candidate without a proof, after its fingerprint is drawn again.
 
     Sound: see ``check.fingerprint.fingerprint.check_fingerprint``; the verdict says that it is no proof.
@@ -159,7 +159,7 @@ def _replay_fingerprint(
         check_fingerprint(program, candidate, record)
     _expect_digests(root, program, candidate, manifest, log)
     verdict = Probable(record.rounds, record.bound_log2, record.bound_reason)
-    return program, Shown(candidate, manifest.candidate, verdict, us, root)
+    return program, EstablishedCandidate(candidate, manifest.candidate, verdict, us, root)
 
 
 def _check_file_names(path: Path, names: Iterable[str], ours: tuple[str, ...]) -> None:
@@ -188,7 +188,7 @@ def _expect_digests(
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
-def _replay_run(root: Path) -> Replayed:
+def _replay_run(root: Path) -> ReplayResult:
     """Replay a finished run: its own files have their digests, its candidates are proved equal to its program."""
     summary, record, program = _records(root)
     shown = []
@@ -200,7 +200,7 @@ def _replay_run(root: Path) -> Replayed:
             expect_equal("candidate", item.digest, one.digest)
             expect_equal("verdict", item.verdict, type(one.verdict).__name__.lower())
         shown.append(one)
-    return Replayed(program, tuple(shown), record, {}, {})
+    return ReplayResult(program, tuple(shown), record, {}, {})
 
 
 def _records(root: Path) -> tuple[SummaryRecord, RunRecord, KernelGraph]:
@@ -229,7 +229,7 @@ def _records(root: Path) -> tuple[SummaryRecord, RunRecord, KernelGraph]:
 # --- whole programs --------------------------------------------------------------------------------------------------
 
 
-def _replay_whole(root: Path) -> Replayed:
+def _replay_whole(root: Path) -> ReplayResult:
     """Replay a whole program: each cover consists of the program's own operators and of proved candidates.
 
     Sound: the parts of a cover are a partition of the program, taken out by the checker; a candidate takes the place of
@@ -254,7 +254,7 @@ def _replay_whole(root: Path) -> Replayed:
             expect_equal("sha256", code, sha256(data))
             runs[name.rpartition("/")[0]] = unsealed(data, SummaryRecord, name)
     _check_file_names(path, list_files(root), (WHOLE_FILE, f"{KERNELS}/", f"{PARTS}/", *(f"{name}/" for name in runs)))
-    used: dict[str, tuple[KernelGraph, Shown]] = {}
+    used: dict[str, tuple[KernelGraph, EstablishedCandidate]] = {}
     for name in dict.fromkeys(part.directory for one in record.covers for part in one.parts if part.candidate):
         listed = {f"{run}/{item.directory}": item for run, held in runs.items() for item in held.candidates}
         with step(path, "candidates of the parts' searches"):
@@ -262,12 +262,12 @@ def _replay_whole(root: Path) -> Replayed:
                 raise FormatError(f"expected a candidate of a part's search, got {name}")
         used[name] = _replay_candidate(confined(root, name), listed[name].estimated_us)
     shown = tuple(_replay_cover(path, program, one, used) for one in record.covers)
-    return Replayed(program, shown, record, runs, {name: one for name, (_, one) in used.items()})
+    return ReplayResult(program, shown, record, runs, {name: one for name, (_, one) in used.items()})
 
 
 def _replay_cover(
-    path: Path, program: KernelGraph, cover: CoverRecord, used: Mapping[str, tuple[KernelGraph, Shown]]
-) -> Shown:
+    path: Path, program: KernelGraph, cover: CoverRecord, used: Mapping[str, tuple[KernelGraph, EstablishedCandidate]]
+) -> EstablishedCandidate:
     from mirage_formal.check.partitioning.parts import compose, partition  # loads numerical packages
 
     with step(path, "partition"):
@@ -290,11 +290,11 @@ def _replay_cover(
         expect_equal("conditions", conditions, cover.conditions)
         expect_equal("conditions that the program has not", more, cover.added)
     verdict = Equivalent(read(path), conditions, more)
-    return Shown(together, cover.graph_digest, verdict, cover.estimated_us, path.parent)
+    return EstablishedCandidate(together, cover.graph_digest, verdict, cover.estimated_us, path.parent)
 
 
 def _replay_part(
-    part: PartRecord, program: KernelGraph, used: Mapping[str, tuple[KernelGraph, Shown]]
+    part: PartRecord, program: KernelGraph, used: Mapping[str, tuple[KernelGraph, EstablishedCandidate]]
 ) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
     """Return a part's replacement, its conditions, and those conditions that the part's operators do not need."""
     if part.candidate is None:
@@ -309,4 +309,4 @@ def _replay_part(
     return one.graph, verdict.conditions, verdict.added
 
 
-__all__ = ["Replayed", "Shown", "replay"]
+__all__ = ["EstablishedCandidate", "ReplayResult", "replay"]

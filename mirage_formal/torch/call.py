@@ -31,7 +31,7 @@ LARGEST: Final = Fraction((2**24 - 1) * 2**104)
 
 
 @dataclass(slots=True)
-class Call:
+class OperatorCall:
     """One ATen operator call with its arguments, as an import rule receives it.
 
     Attributes:

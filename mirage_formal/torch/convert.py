@@ -19,7 +19,7 @@ from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import Band, DType
 from mirage_formal.torch.analysis.aliases import owners, shared_results
 from mirage_formal.torch.analysis.regions import convex_parts
-from mirage_formal.torch.call import MASK, NARROW, TYPES, Call, Written, constant_tensor
+from mirage_formal.torch.call import MASK, NARROW, TYPES, OperatorCall, Written, constant_tensor
 from mirage_formal.torch.capture import CapturedGraph, operator_name, source_lines
 from mirage_formal.torch.import_result import Binding, Imported, ImportRemark, Left, Output, Region
 from mirage_formal.torch.op_table import Row, rules
@@ -408,7 +408,7 @@ class _GraphImport:
             del given["other"]
         rounded = row.write is moves.cast_rule and (self._exact or self._is_widened(name))
         rounded = rounded and _element_type_name(node) != _element_type_name(node.all_input_nodes[0])
-        call = Call(
+        call = OperatorCall(
             draft.program,
             given,
             _shape(node),

@@ -10,7 +10,7 @@ from typing import Final
 import mirage_formal.torch.pointwise_rules as elements
 import mirage_formal.torch.reduction_rules as along
 import mirage_formal.torch.view_rules as moves
-from mirage_formal.torch.call import Call, Written
+from mirage_formal.torch.call import OperatorCall, Written
 
 #: Element types of tensors: floating-point ones, unless ``masks`` names an argument.
 FLOATS: Final = "float16, bfloat16, float32"
@@ -57,7 +57,7 @@ class Row:
     name: str
     example: str
     means: str = ""
-    write: Callable[[Call], Written] = moves.identity_rule
+    write: Callable[[OperatorCall], Written] = moves.identity_rule
     when: str = ""
     masks: tuple[str, ...] = ()
     free: bool = False
@@ -79,7 +79,7 @@ def shape(letter: str) -> tuple[int, ...]:
     return LETTERS[letter[-1]]
 
 
-def _view(name: str, example: str, write: Callable[[Call], Written], when: str = "") -> Row:
+def _view(name: str, example: str, write: Callable[[OperatorCall], Written], when: str = "") -> Row:
     return Row(f"aten.{name}", example, "a view: strides of the tensor that is read", write, when, free=True)
 
 
@@ -101,7 +101,12 @@ def _two(name: str, example: str, function: str) -> Row:
 
 
 def _masks(
-    name: str, example: str, means: str, write: Callable[[Call], Written], masks: tuple[str, ...], when: str = ""
+    name: str,
+    example: str,
+    means: str,
+    write: Callable[[OperatorCall], Written],
+    masks: tuple[str, ...],
+    when: str = "",
 ) -> Row:
     return Row(f"aten.{name}", example, means, write, when, masks)
 

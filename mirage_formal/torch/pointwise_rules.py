@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
-from mirage_formal.torch.call import LARGEST, TYPES, Call, Operand, Written, constant_tensor, is_minus_infinity
+from mirage_formal.torch.call import LARGEST, TYPES, Operand, OperatorCall, Written, constant_tensor, is_minus_infinity
 from mirage_formal.torch.call import round_number as rounded_number
 from mirage_formal.torch.values import ImportedGraph, Value, unsupported
 from mirage_formal.torch.views import View
@@ -25,19 +25,19 @@ _FOLDED: Final[dict[str, Callable[[Fraction, Fraction], Fraction]]] = {
 }
 
 
-def unary(name: str, *more: object) -> Callable[[Call], Written]:
+def unary(name: str, *more: object) -> Callable[[OperatorCall], Written]:
     """Return the rule that writes the front end's function of this name."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         return call.map(lambda graph, x: getattr(graph, name)(x, *more), call.value(next(iter(call.given))))
 
     return rule
 
 
-def binary(name: str) -> Callable[[Call], Written]:
+def binary(name: str) -> Callable[[OperatorCall], Written]:
     """Return the rule of a function of two operands, of which one may be a number; ``alpha`` scales the second."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         first, second = call.operand("self"), call.operand("other")
         alpha = call.factor("alpha") if "alpha" in call.given else Fraction(1)
         if not isinstance(first, Value) and not isinstance(second, Value):
@@ -62,13 +62,13 @@ def binary(name: str) -> Callable[[Call], Written]:
     return rule
 
 
-def _of_masks(call: Call, name: str, first: Operand, second: Operand) -> Value:
+def _of_masks(call: OperatorCall, name: str, first: Operand, second: Operand) -> Value:
     if name not in _LOGIC or not isinstance(first, Value) or not isinstance(second, Value):
         raise unsupported(f"expected numbers, or masks of which two are an operand of {', '.join(_LOGIC)}")
     return call.logic(lambda graph, a, b: getattr(graph, _LOGIC[name])(a, b), first, second)
 
 
-def rsub(call: Call) -> Written:
+def rsub(call: OperatorCall) -> Written:
     """Write ``rsub``: the other operand, a number, minus alpha times the tensor."""
     number, alpha = call.number("other"), call.factor("alpha")
     if alpha == 1:
@@ -76,7 +76,7 @@ def rsub(call: Call) -> Written:
     return call.wide(lambda graph, x: graph.sub(number, graph.scale(x, alpha)), call.value())
 
 
-def div(call: Call) -> Written:
+def div(call: OperatorCall) -> Written:
     """Write ``div`` without a rounding mode."""
     if call.given.get("rounding_mode") is not None:
         raise unsupported("expected no rounding_mode: programs have no rounding to whole numbers")
@@ -85,7 +85,7 @@ def div(call: Call) -> Written:
     return binary("div")(call)
 
 
-def power(call: Call) -> Written:
+def power(call: OperatorCall) -> Written:
     """Write ``pow`` with a constant exponent; minus infinity to a fractional power is that power of infinity."""
     exponent = call.number("exponent")
     roots = abs(exponent) == Fraction(1, 2)
@@ -100,13 +100,13 @@ def power(call: Call) -> Written:
     return (call.map if simple else call.wide)(made, call.value())
 
 
-def gelu(call: Call) -> Written:
+def gelu(call: OperatorCall) -> Written:
     """Write ``gelu``, exact or with the tanh approximation."""
     form = call.given["approximate"]
     return call.map(lambda graph, x: graph.gelu(x, form), call.value())
 
 
-def clamp(call: Call) -> Written:
+def clamp(call: OperatorCall) -> Written:
     """Write ``clamp``; each bound is a number, a tensor or left out."""
     names = ("min_val", "max_val") if "min_val" in call.given else ("min", "max")
     low, high = (
@@ -117,18 +117,18 @@ def clamp(call: Call) -> Written:
     return call.shaped(call.map(lambda graph, x, a, b: graph.clamp(x, a, b), call.value(), low, high))
 
 
-def _no_bound(call: Call, name: str, sign: int) -> bool:
+def _no_bound(call: OperatorCall, name: str, sign: int) -> bool:
     """Return whether a bound is left out, or infinite so that it bounds nothing."""
     given = call.given.get(name)
     return given is None or (isinstance(given, float) and given == sign * float("inf"))
 
 
-def clamp_to(low: int, high: int) -> Callable[[Call], Written]:
+def clamp_to(low: int, high: int) -> Callable[[OperatorCall], Written]:
     """Return the rule that clamps elements to two constants."""
     return lambda call: call.map(lambda graph, x: graph.clamp(x, low, high), call.value())
 
 
-def leaky_relu(call: Call) -> Written:
+def leaky_relu(call: OperatorCall) -> Written:
     """Write ``leaky_relu``: x above 0, the slope times x elsewhere."""
     slope = call.factor("negative_slope")
     return call.map(lambda graph, x: graph.select(graph.gt(x, 0), x, graph.scale(x, slope)), call.value())
@@ -158,17 +158,17 @@ def exp_minus_one(graph: ImportedGraph, x: Tensor) -> Tensor:
     return graph.mul(half, graph.shift(graph.exp(x), 1))
 
 
-def log1p(call: Call) -> Written:
+def log1p(call: OperatorCall) -> Written:
     """Write ``log1p``: log(1 + x)."""
     return call.wide(log_one_plus, call.value())
 
 
-def expm1(call: Call) -> Written:
+def expm1(call: OperatorCall) -> Written:
     """Write ``expm1``: e^x - 1."""
     return call.wide(exp_minus_one, call.value())
 
 
-def softplus(call: Call) -> Written:
+def softplus(call: OperatorCall) -> Written:
     """Write ``softplus``: log(1 + e^(b x)) / b up to a threshold of b x, x beyond it."""
     beta, threshold = call.factor("beta"), call.number("threshold")
 
@@ -186,23 +186,23 @@ def log_of_sigmoid(graph: ImportedGraph, x: Tensor) -> Tensor:
     return graph.sub(graph.minimum(x, 0), log_one_plus(graph, small))
 
 
-def log_sigmoid(call: Call) -> Written:
+def log_sigmoid(call: OperatorCall) -> Written:
     """Write ``log_sigmoid``: -log(1 + e^-x)."""
     return call.wide(log_of_sigmoid, call.value())
 
 
-def mish(call: Call) -> Written:
+def mish(call: OperatorCall) -> Written:
     """Write ``mish``: x tanh(log(1 + e^x))."""
     return call.wide(lambda graph, x: graph.mul(x, graph.tanh(log_one_plus(graph, graph.exp(x)))), call.value())
 
 
-def elu(call: Call) -> Written:
+def elu(call: OperatorCall) -> Written:
     """Write ``elu``: s x above 0, s a (e^(c x) - 1) elsewhere."""
     alpha, scale, inner = (call.factor(name) for name in ("alpha", "scale", "input_scale"))
     return call.wide(_elu(scale, alpha * scale, inner), call.value())
 
 
-def celu(call: Call) -> Written:
+def celu(call: OperatorCall) -> Written:
     """Write ``celu``: x above 0, a (e^(x / a) - 1) elsewhere."""
     alpha = call.factor("alpha")
     return call.wide(_elu(Fraction(1), alpha, 1 / alpha), call.value())
@@ -216,7 +216,7 @@ def _elu(above: Fraction, below: Fraction, inner: Fraction) -> Callable[[Importe
     return made
 
 
-def softshrink(call: Call) -> Written:
+def softshrink(call: OperatorCall) -> Written:
     """Write ``softshrink``: 0 from -c to c, x less c above, x plus c below."""
     bound = call.number("lambd")
 
@@ -232,21 +232,21 @@ def _scaled(graph: ImportedGraph, x: Tensor, factor: Fraction) -> Tensor:
     return x if factor == 1 else graph.scale(x, factor)
 
 
-def addcmul(call: Call) -> Written:
+def addcmul(call: OperatorCall) -> Written:
     """Write ``addcmul``: x + c a b."""
     factor = call.factor("value")
     values = [call.value(name) for name in ("self", "tensor1", "tensor2")]
     return call.wide(lambda graph, x, a, b: graph.add(x, graph.mul(_scaled(graph, a, factor), b)), *values)
 
 
-def addcdiv(call: Call) -> Written:
+def addcdiv(call: OperatorCall) -> Written:
     """Write ``addcdiv``: x + c a / b."""
     factor = call.factor("value")
     values = [call.value(name) for name in ("self", "tensor1", "tensor2")]
     return call.wide(lambda graph, x, a, b: graph.add(x, graph.div(_scaled(graph, a, factor), b)), *values)
 
 
-def lerp(call: Call) -> Written:
+def lerp(call: OperatorCall) -> Written:
     """Write ``lerp``: x + c (y - x), or the same from y where c is nearer to 1."""
     factor = call.factor("weight")
     if factor == 1:
@@ -261,12 +261,12 @@ def lerp(call: Call) -> Written:
     return call.wide(made, call.value(), call.value("end"))
 
 
-def hardsigmoid(call: Call) -> Written:
+def hardsigmoid(call: OperatorCall) -> Written:
     """Write ``hardsigmoid``: x / 6 + 1 / 2, clamped to 0..1."""
     return call.wide(_hardsigmoid, call.value())
 
 
-def hardswish(call: Call) -> Written:
+def hardswish(call: OperatorCall) -> Written:
     """Write ``hardswish``: x hardsigmoid(x)."""
     return call.wide(lambda graph, x: graph.mul(x, _hardsigmoid(graph, x)), call.value())
 
@@ -275,7 +275,7 @@ def _hardsigmoid(graph: ImportedGraph, x: Tensor) -> Tensor:
     return graph.clamp(graph.shift(graph.scale(x, Fraction(1, 6)), Fraction(1, 2)), 0, 1)
 
 
-def xlogy(call: Call) -> Written:
+def xlogy(call: OperatorCall) -> Written:
     """Write ``xlogy``: x log(y), and 0 where x is 0 and y is a number."""
 
     def made(graph: ImportedGraph, x: Tensor, y: Tensor) -> Tensor:
@@ -293,12 +293,12 @@ def is_number(graph: ImportedGraph, x: Tensor) -> Tensor:
     return graph.logical_or(graph.le(x, 0), graph.ge(x, 0))
 
 
-def is_nan(call: Call) -> Written:
+def is_nan(call: OperatorCall) -> Written:
     """Write ``isnan``: the mask of elements that are NaN."""
     return call.logic(lambda graph, x: graph.logical_not(is_number(graph, x)), call.compared(call.value()))
 
 
-def is_infinite(*, above: bool, below: bool) -> Callable[[Call], Written]:
+def is_infinite(*, above: bool, below: bool) -> Callable[[OperatorCall], Written]:
     """Return the rule of the mask of infinite elements, of one sign or both."""
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
@@ -309,12 +309,12 @@ def is_infinite(*, above: bool, below: bool) -> Callable[[Call], Written]:
     return lambda call: call.logic(made, call.compared(call.value()))
 
 
-def is_finite(call: Call) -> Written:
+def is_finite(call: OperatorCall) -> Written:
     """Write ``isfinite``: the mask of elements that are neither infinite nor NaN."""
     return call.logic(lambda graph, x: graph.le(graph.abs(x), LARGEST), call.compared(call.value()))
 
 
-def nan_to_num(call: Call) -> Written:
+def nan_to_num(call: OperatorCall) -> Written:
     """Write ``nan_to_num``: x, with numbers for NaN and the infinities."""
     value = call.value()
     largest = {DType.FLOAT16: Fraction(65504), DType.BFLOAT16: Fraction(2**128 - 2**120)}.get(value.dtype, LARGEST)
@@ -333,13 +333,13 @@ def nan_to_num(call: Call) -> Written:
 _TURNED: Final = {"eq": "eq", "ne": "ne", "lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
 
 
-def comparison(name: str) -> Callable[[Call], Written]:
+def comparison(name: str) -> Callable[[OperatorCall], Written]:
     """Return the rule of a comparison of two tensors, or of a tensor and a number.
 
     Torch rounds the number to the tensor's type first.
     """
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         first, second = call.value(), call.given["other"]
         if not isinstance(second, Value):
             return _with_number(call, name, first, second)
@@ -358,13 +358,13 @@ def comparison(name: str) -> Callable[[Call], Written]:
     return rule
 
 
-def _between_masks(call: Call, name: str, first: Value, second: Value) -> Value:
+def _between_masks(call: OperatorCall, name: str, first: Value, second: Value) -> Value:
     if name not in ("eq", "ne"):
         raise unsupported(f"expected numbers, got masks as operands of {name}")
     return call.logic(lambda graph, a, b: getattr(graph, name)(a, b), first, second)
 
 
-def _with_number(call: Call, name: str, value: Value, given: object) -> Value:
+def _with_number(call: OperatorCall, name: str, value: Value, given: object) -> Value:
     if not value.dtype.floating:
         number = call.number("other")
         if name not in ("eq", "ne") or number not in (0, 1):
@@ -380,7 +380,7 @@ def _with_number(call: Call, name: str, value: Value, given: object) -> Value:
     return call.logic(lambda graph, x: getattr(graph, name)(x, number), value)
 
 
-def _with_infinity(call: Call, name: str, value: Value, *, negative: bool) -> Value:
+def _with_infinity(call: OperatorCall, name: str, value: Value, *, negative: bool) -> Value:
     """Write a comparison with infinity; that with minus infinity compares -x with infinity, reversed."""
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
@@ -400,17 +400,17 @@ def _with_infinity(call: Call, name: str, value: Value, *, negative: bool) -> Va
     return call.logic(made, value)
 
 
-def mask_logic(name: str) -> Callable[[Call], Written]:
+def mask_logic(name: str) -> Callable[[OperatorCall], Written]:
     """Return the rule of a logical operator on masks; numbers count as 1 where they are nonzero."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         first, second = (call.nonzero(call.value(item)) for item in ("self", "other"))
         return call.logic(lambda graph, a, b: getattr(graph, name)(a, b), first, second)
 
     return rule
 
 
-def logical_not(call: Call) -> Written:
+def logical_not(call: OperatorCall) -> Written:
     """Write ``logical_not``: 1 where a mask or a number is 0."""
     value = call.value()
     if value.dtype.floating:
@@ -418,17 +418,17 @@ def logical_not(call: Call) -> Written:
     return negate_mask(call, value)
 
 
-def negate_mask(call: Call, mask: Value) -> Value:
+def negate_mask(call: OperatorCall, mask: Value) -> Value:
     """Write the negation of a mask."""
     return call.logic(lambda graph, m: graph.logical_not(m), mask)
 
 
-def conjoin_masks(call: Call, first: Value, second: Value) -> Value:
+def conjoin_masks(call: OperatorCall, first: Value, second: Value) -> Value:
     """Write the conjunction of two masks."""
     return call.logic(lambda graph, a, b: graph.logical_and(a, b), first, second)
 
 
-def _keep_where(call: Call, value: Value, keep: Value) -> Value:
+def _keep_where(call: OperatorCall, value: Value, keep: Value) -> Value:
     """Return a value that is minus infinity also where a mask is 0."""
     if value.keep is not None:
         keep = conjoin_masks(call, value.keep, keep)
@@ -439,7 +439,7 @@ def _keep_where(call: Call, value: Value, keep: Value) -> Value:
     return Value(value.base, value.view, keep)
 
 
-def select_where(call: Call) -> Written:
+def select_where(call: OperatorCall) -> Written:
     """Write ``select_where``: a selection by a mask; a result with minus infinity may be read by a softmax only."""
     mask, first, second = call.value("condition"), call.given["self"], call.given["other"]
     if is_minus_infinity(second) and isinstance(first, Value):
@@ -449,7 +449,7 @@ def select_where(call: Call) -> Written:
     return select_by_mask(call, mask, call.operand("self"), call.operand("other"))
 
 
-def masked_fill(call: Call) -> Written:
+def masked_fill(call: OperatorCall) -> Written:
     """Write ``masked_fill``: a number where a mask is 1; minus infinity may be read by a softmax only."""
     value, mask = call.value(), call.value("mask")
     if is_minus_infinity(call.given["value"]):
@@ -457,7 +457,7 @@ def masked_fill(call: Call) -> Written:
     return select_by_mask(call, mask, call.operand("value"), call.operand("self"))
 
 
-def select_by_mask(call: Call, mask: Value, first: Value | Fraction, second: Value | Fraction) -> Value:
+def select_by_mask(call: OperatorCall, mask: Value, first: Value | Fraction, second: Value | Fraction) -> Value:
     """Write a selection: the first operand where a mask is 1, the second elsewhere."""
     if call.dtype is DType.BOOL:
         raise unsupported("expected numbers to choose from, got masks")
@@ -469,7 +469,7 @@ def select_by_mask(call: Call, mask: Value, first: Value | Fraction, second: Val
     return call.shaped(call.logic(lambda graph, m, a, b: graph.select(m, a, b), mask, first, second))
 
 
-def _number_of(call: Call, mask: Value, first: Any, second: Any) -> Value:
+def _number_of(call: OperatorCall, mask: Value, first: Any, second: Any) -> Value:
     """Write a selection between two numbers; a factor of 1 and one of 0 are exact."""
     if call.dtype is None or not call.dtype.floating:
         raise unsupported("expected floating-point numbers to choose from")
@@ -483,10 +483,10 @@ def _number_of(call: Call, mask: Value, first: Any, second: Any) -> Value:
     return call.logic(made, mask)
 
 
-def constant(number: int | None = None) -> Callable[[Call], Written]:
+def constant(number: int | None = None) -> Callable[[OperatorCall], Written]:
     """Return the rule of a tensor filled with one number, which becomes an attribute of its readers."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         if call.dtype is None or not call.dtype.floating:
             raise unsupported(f"expected a constant of {', '.join(t for t, d in TYPES.items() if d.floating)}")
         name = "fill_value" if "fill_value" in call.given else "value"
@@ -495,7 +495,7 @@ def constant(number: int | None = None) -> Callable[[Call], Written]:
     return rule
 
 
-def diagonal(call: Call) -> Written:
+def diagonal(call: OperatorCall) -> Written:
     """Write ``diag_embed``: a vector as the main diagonal of a zero matrix."""
     value, offset = call.value(), call.whole("offset")
     rank = len(value.shape) + 1
@@ -507,10 +507,10 @@ def diagonal(call: Call) -> Written:
     return _beside_zeros(call, ones, column)
 
 
-def triangle(*, lower: bool) -> Callable[[Call], Written]:
+def triangle(*, lower: bool) -> Callable[[OperatorCall], Written]:
     """Return the rule of ``tril`` or ``triu``: a matrix with zeros on one side of a diagonal."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         value = call.value()
         rows, columns = value.shape[-2:]
         keep = call.triangle(rows, columns, call.whole("diagonal"), side="lower" if lower else "upper")
@@ -519,7 +519,7 @@ def triangle(*, lower: bool) -> Callable[[Call], Written]:
     return rule
 
 
-def _beside_zeros(call: Call, keep: Value, value: Value) -> Value:
+def _beside_zeros(call: OperatorCall, keep: Value, value: Value) -> Value:
     """Write a value where a mask is 1, and zeros elsewhere."""
     if not value.dtype.floating:
         return conjoin_masks(call, keep, value)

@@ -10,7 +10,7 @@ from typing import Final
 import mirage_formal.torch.views as views
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
-from mirage_formal.torch.call import LARGEST, Call, Written
+from mirage_formal.torch.call import LARGEST, OperatorCall, Written
 from mirage_formal.torch.pointwise_rules import log_of_sigmoid, log_one_plus
 from mirage_formal.torch.values import ImportedGraph, Value, unsupported
 from mirage_formal.torch.view_propagation import Maker, apply, product
@@ -25,7 +25,7 @@ def swap_last_dims(value: Value) -> Value:
     return with_view(value, View((*value.view.dims[:-2], value.view.dims[-1], value.view.dims[-2]), value.view.offset))
 
 
-def _torch_matmul(call: Call, a: Value, b: Value) -> Value:
+def _torch_matmul(call: OperatorCall, a: Value, b: Value) -> Value:
     """Write torch's matrix product.
 
     A vector on the left is a row, a vector on the right is a column, and its dim is dropped.
@@ -42,13 +42,13 @@ def _torch_matmul(call: Call, a: Value, b: Value) -> Value:
     return with_view(found, View(tuple(dims), found.view.offset))
 
 
-def matmul(call: Call) -> Written:
+def matmul(call: OperatorCall) -> Written:
     """Write ``matmul``: a product of tensors of any rank."""
     names = [name for name in ("other", "mat2", "vec2", "vec", "tensor") if name in call.given]
     return _torch_matmul(call, call.value(), call.value(names[0]))
 
 
-def linear(call: Call) -> Written:
+def linear(call: OperatorCall) -> Written:
     """Write ``linear``: x w^T + b; the transposed weight is a view."""
     weight = call.value("weight")
     found = _torch_matmul(call, call.value("input"), swap_last_dims(weight) if len(weight.shape) > 1 else weight)
@@ -56,7 +56,7 @@ def linear(call: Call) -> Written:
     return found if bias is None else call.map(lambda graph, x, b: graph.add(x, b), found, bias)
 
 
-def addmm(call: Call) -> Written:
+def addmm(call: OperatorCall) -> Written:
     """Write ``addmm``: beta c + alpha a b."""
     names = ("mat1", "mat2") if "mat1" in call.given else ("batch1", "batch2")
     found = _torch_matmul(call, call.value(names[0]), call.value(names[1]))
@@ -71,7 +71,7 @@ def addmm(call: Call) -> Written:
     return call.map(made, found, call.value())
 
 
-def attention(call: Call) -> Written:
+def attention(call: OperatorCall) -> Written:
     """Write attention, softmax(q k^T scale + mask) v, with a boolean or additive mask, or a causal one.
 
     A query without a key has a zero result, as in torch: its exponentials are all 0, and their sum, 0, is not divided
@@ -95,7 +95,7 @@ def attention(call: Call) -> Written:
     return _torch_matmul(call, weights, v)
 
 
-def _repeat_groups(call: Call, value: Value, heads: int) -> Value:
+def _repeat_groups(call: OperatorCall, value: Value, heads: int) -> Value:
     """Repeat the keys or values of each group for the query heads that share them (grouped-query attention)."""
     *lead, groups, rows, columns = value.shape
     apart = reshape_value(call.program, value, (*lead, groups, 1, rows, columns))
@@ -103,11 +103,11 @@ def _repeat_groups(call: Call, value: Value, heads: int) -> Value:
     return reshape_value(call.program, wide, (*lead, heads, rows, columns))
 
 
-def _softmax(call: Call, value: Value, axis: int) -> Value:
+def _softmax(call: OperatorCall, value: Value, axis: int) -> Value:
     return apply(call.program, [value], lambda g, t, axes: g.softmax(t[0], axes[0]), {axis}, one=True)
 
 
-def _kept_softmax(call: Call, scores: Value, keep: Value, axis: int) -> Value:
+def _kept_softmax(call: OperatorCall, scores: Value, keep: Value, axis: int) -> Value:
     """Write the softmax of scores where a mask is 1, and 0 elsewhere.
 
     Scores that are masked have no influence, not even on the maximum. A fully masked row is 0 / 0.
@@ -122,7 +122,7 @@ def _kept_softmax(call: Call, scores: Value, keep: Value, axis: int) -> Value:
     return apply(call.program, [scores, keep], made, {axis}, one=True)
 
 
-def _weights(call: Call, scores: Value, keep: Value | None, axis: int) -> Value:
+def _weights(call: OperatorCall, scores: Value, keep: Value | None, axis: int) -> Value:
     """Write the weights of attention: a softmax that is 0 for masked scores and for rows of minus infinity only.
 
     The maximum of such a row is finite, so e to minus infinity less it is 0 and not NaN.
@@ -139,7 +139,7 @@ def _weights(call: Call, scores: Value, keep: Value | None, axis: int) -> Value:
     return apply(call.program, [scores] if keep is None else [scores, keep], made, {axis}, one=True)
 
 
-def softmax(call: Call) -> Written:
+def softmax(call: OperatorCall) -> Written:
     """Write ``softmax`` along one dim; minus infinity has weight 0, and a row of only minus infinity has no value."""
     value = call.value()
     axis = call.whole("dim") % max(len(value.shape), 1)
@@ -149,20 +149,22 @@ def softmax(call: Call) -> Written:
     return _kept_softmax(call, scores, value.keep, axis)
 
 
-def log_softmax(call: Call) -> Written:
+def log_softmax(call: OperatorCall) -> Written:
     """Write ``log_softmax`` along one dim."""
     value = call.accumulated(call.value())
     axis = call.whole("dim") % max(len(value.shape), 1)
     return _apply_along_in_float32(call, value, lambda g, t, axes: g.log_softmax(t[0], axes[0]), {axis}, one=True)
 
 
-def _apply_along_in_float32(call: Call, value: Value, make: Maker, dims: set[int], *, one: bool = False) -> Value:
+def _apply_along_in_float32(
+    call: OperatorCall, value: Value, make: Maker, dims: set[int], *, one: bool = False
+) -> Value:
     """Write an operator of several steps along dims, between which torch rounds to float32 at most."""
     found = apply(call.program, [call.cast(value, DType.FLOAT32)], make, dims, one=one)
     return call.cast(found, call.target([value]))
 
 
-def _reduce_dims(call: Call, value: Value, dims: Sequence[int], name: str) -> Value:
+def _reduce_dims(call: OperatorCall, value: Value, dims: Sequence[int], name: str) -> Value:
     """Write a reduction over dims, one dim after another; sums of narrow types are kept in float32 in between."""
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
@@ -176,7 +178,7 @@ def _reduce_dims(call: Call, value: Value, dims: Sequence[int], name: str) -> Va
     return apply(call.program, [value], made, set(dims))
 
 
-def _drop_reduced_dims(call: Call, value: Value, dims: Sequence[int]) -> Value:
+def _drop_reduced_dims(call: OperatorCall, value: Value, dims: Sequence[int]) -> Value:
     """Return a reduced value with its reduced dims of extent 1 (keepdim), or without them."""
     if call.given.get("keepdim"):
         return value
@@ -184,10 +186,10 @@ def _drop_reduced_dims(call: Call, value: Value, dims: Sequence[int]) -> Value:
     return with_view(value, View(kept, value.view.offset))
 
 
-def reduction(name: str) -> Callable[[Call], Written]:
+def reduction(name: str) -> Callable[[OperatorCall], Written]:
     """Return the rule of a sum, mean, maximum or minimum over dims."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         value = call.accumulated(call.value())
         dims = call.dims("dim", len(value.shape))
         if value.dtype is DType.BOOL:
@@ -197,10 +199,10 @@ def reduction(name: str) -> Callable[[Call], Written]:
     return rule
 
 
-def any_or_all(*, every: bool) -> Callable[[Call], Written]:
+def any_or_all(*, every: bool) -> Callable[[OperatorCall], Written]:
     """Return the rule of ``any`` or ``all`` along dims."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         mask = call.nonzero(call.value())
         dims = call.dims("dim", len(mask.shape))
         if every:
@@ -211,10 +213,10 @@ def any_or_all(*, every: bool) -> Callable[[Call], Written]:
     return rule
 
 
-def extreme(name: str) -> Callable[[Call], Written]:
+def extreme(name: str) -> Callable[[OperatorCall], Written]:
     """Return the rule of a maximum or minimum along one dim; only its values, not its indices, are imported."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         value = call.value()
         dims = call.dims("dim", len(value.shape))
         return (_drop_reduced_dims(call, _reduce_dims(call, value, dims, name), dims),)
@@ -222,7 +224,7 @@ def extreme(name: str) -> Callable[[Call], Written]:
     return rule
 
 
-def logsumexp(call: Call) -> Written:
+def logsumexp(call: OperatorCall) -> Written:
     """Write ``logsumexp``: the maximum m plus log sum e^(x - m); an infinite m is replaced by 0."""
     value = call.value()
     dims = call.dims("dim", len(value.shape))
@@ -240,10 +242,10 @@ def logsumexp(call: Call) -> Written:
     return _drop_reduced_dims(call, _apply_along_in_float32(call, value, made, set(dims)), dims)
 
 
-def variance_rule(*, root: bool) -> Callable[[Call], Written]:
+def variance_rule(*, root: bool) -> Callable[[OperatorCall], Written]:
     """Return the rule of a variance or standard deviation."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         value = call.value()
         dims = call.dims("dim", len(value.shape))
         correction = call.number("correction") if call.given.get("correction") is not None else Fraction(1)
@@ -264,7 +266,7 @@ def variance_rule(*, root: bool) -> Callable[[Call], Written]:
     return rule
 
 
-def vector_norm(call: Call) -> Written:
+def vector_norm(call: OperatorCall) -> Written:
     """Write ``vector_norm``: the 1-norm, the 2-norm or the largest magnitude."""
     value = call.accumulated(call.value())
     dims = call.dims("dim", len(value.shape))
@@ -283,7 +285,7 @@ def vector_norm(call: Call) -> Written:
     return _drop_reduced_dims(call, _apply_along_in_float32(call, value, made, set(dims)), dims)
 
 
-def _normalise(call: Call, name: str, values: Sequence[Value], dims: set[int], eps: Fraction) -> Value:
+def _normalise(call: OperatorCall, name: str, values: Sequence[Value], dims: set[int], eps: Fraction) -> Value:
     """Write an RMS norm or layer norm along dims, with its weight."""
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
@@ -296,10 +298,10 @@ def _normalise(call: Call, name: str, values: Sequence[Value], dims: set[int], e
     return apply(call.program, values, made, dims, one=True)
 
 
-def norm(name: str) -> Callable[[Call], Written]:
+def norm(name: str) -> Callable[[OperatorCall], Written]:
     """Return the rule of a norm over the last dims, with a weight and a bias."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         value = call.value("input")
         rank = len(value.shape)
         dims = set(range(rank - len(call.wholes("normalized_shape")), rank))
@@ -323,7 +325,7 @@ def _channels(value: Value, rank: int) -> Value:
     return with_view(value, View(((), value.view.dims[0], *((),) * (rank - 2)), value.view.offset))
 
 
-def group_norm(call: Call) -> Written:
+def group_norm(call: OperatorCall) -> Written:
     """Write ``group_norm``: each group of channels is normalised over its channels and all positions."""
     value, groups = call.value("input"), call.whole("num_groups")
     shape = value.shape
@@ -334,7 +336,7 @@ def group_norm(call: Call) -> Written:
     return _apply_affine(call, value, found)
 
 
-def instance_norm(call: Call) -> Written:
+def instance_norm(call: OperatorCall) -> Written:
     """Write ``instance_norm``: each channel of each element of the batch is normalised over all positions."""
     if not call.given["use_input_stats"]:
         raise unsupported("expected instance_norm with the statistics of its input")
@@ -344,12 +346,12 @@ def instance_norm(call: Call) -> Written:
     return _apply_affine(call, value, _normalise(call, "layer_norm", [wide], dims, call.number("eps")))
 
 
-def _has_no_affine(call: Call) -> bool:
+def _has_no_affine(call: OperatorCall) -> bool:
     """Return whether a norm has neither weight nor bias, so that it is one operator."""
     return call.given.get("weight") is None and call.given.get("bias") is None
 
 
-def _apply_affine(call: Call, value: Value, found: Value) -> Value:
+def _apply_affine(call: OperatorCall, value: Value, found: Value) -> Value:
     """Multiply a normalised value by the weight and add the bias, where given; return it in the type of the result."""
     rank = len(found.shape)
     weight, bias = call.optional("weight"), call.optional("bias")
@@ -362,7 +364,7 @@ def _apply_affine(call: Call, value: Value, found: Value) -> Value:
     return call.cast(found, call.target([value]))
 
 
-def pairwise_distance(call: Call) -> Written:
+def pairwise_distance(call: OperatorCall) -> Written:
     """Write ``pairwise_distance``: the 2-norm of a - b + eps along the last dim."""
     eps = call.number("eps")
     if call.number("p") != 2:
@@ -376,10 +378,10 @@ def pairwise_distance(call: Call) -> Written:
     return _drop_reduced_dims(call, call.cast(found, wanted), last)
 
 
-def average_pool(places: int) -> Callable[[Call], Written]:
+def average_pool(places: int) -> Callable[[OperatorCall], Written]:
     """Return the rule of an average pooling with disjoint windows over the last dims."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         value = call.value()
         window = (call.wholes("kernel_size") * places)[:places]
         stride = (call.wholes("stride") * places)[:places] or window
@@ -400,7 +402,7 @@ def average_pool(places: int) -> Callable[[Call], Written]:
     return rule
 
 
-def convolution(call: Call) -> Written:
+def convolution(call: OperatorCall) -> Written:
     """Write a convolution with a 1 x 1 kernel as a product over the channels."""
     value, weight, bias = call.value("input"), call.value("weight"), call.optional("bias")
     rank = len(weight.shape)
@@ -414,17 +416,17 @@ def convolution(call: Call) -> Written:
     return found if bias is None else call.map(lambda graph, x, b: graph.add(x, b), found, _channels(bias, rank))
 
 
-def loss(make: Callable[[Call, ImportedGraph, Tensor, Tensor], Tensor]) -> Callable[[Call], Written]:
+def loss(make: Callable[[OperatorCall, ImportedGraph, Tensor, Tensor], Tensor]) -> Callable[[OperatorCall], Written]:
     """Return the rule of an elementwise loss of two tensors, with its reduction."""
 
-    def rule(call: Call) -> Written:
+    def rule(call: OperatorCall) -> Written:
         values = call.value(), call.value("target")
         return _reduce_loss(call, call.wide(lambda g, a, b: make(call, g, a, b), *values))
 
     return rule
 
 
-def _reduce_loss(call: Call, found: Value) -> Value:
+def _reduce_loss(call: OperatorCall, found: Value) -> Value:
     """Reduce an elementwise loss by the call's reduction: none, mean or sum."""
     reduction = call.whole("reduction")
     if reduction == 0:
@@ -433,17 +435,17 @@ def _reduce_loss(call: Call, found: Value) -> Value:
     return _drop_reduced_dims(call, _reduce_dims(call, found, dims, "mean" if reduction == 1 else "sum"), dims)
 
 
-def square(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
+def square(call: OperatorCall, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
     """Write (a - b)^2."""
     return graph.square(graph.sub(a, b))
 
 
-def absolute(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
+def absolute(call: OperatorCall, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
     """Write |a - b|."""
     return graph.abs(graph.sub(a, b))
 
 
-def huber(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
+def huber(call: OperatorCall, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
     """Write the Huber or smooth L1 loss.
 
     With d = |a - b|: d^2 / 2 up to c and c (d - c / 2) from there on; or both over c.
@@ -460,7 +462,7 @@ def huber(call: Call, graph: ImportedGraph, a: Tensor, b: Tensor) -> Tensor:
     return graph.select(graph.le(far, bound) if delta else graph.lt(far, bound), near, beyond)
 
 
-def cross_entropy(call: Call) -> Written:
+def cross_entropy(call: OperatorCall) -> Written:
     """Write the binary cross entropy: -b log a - (1 - b) log(1 - a), with logarithms of at least -100, as in torch."""
 
     def made(graph: ImportedGraph, a: Tensor, b: Tensor, weight: Tensor | None) -> Tensor:
@@ -471,7 +473,7 @@ def cross_entropy(call: Call) -> Written:
     return _reduce_loss(call, call.wide(made, call.value(), call.value("target"), call.optional("weight")))
 
 
-def cross_entropy_of_logits(call: Call) -> Written:
+def cross_entropy_of_logits(call: OperatorCall) -> Written:
     """Write the binary cross entropy of logits: (1 - b) a - (1 + (p - 1) b) log sigmoid(a)."""
 
     def made(graph: ImportedGraph, a: Tensor, b: Tensor, weight: Tensor | None, positive: Tensor | None) -> Tensor:
@@ -485,7 +487,7 @@ def cross_entropy_of_logits(call: Call) -> Written:
     return _reduce_loss(call, call.wide(made, *values))
 
 
-def batch_norm(call: Call) -> Written:
+def batch_norm(call: OperatorCall) -> Written:
     """Write ``batch_norm`` in evaluation, with the stored mean and variance.
 
     On the CPU torch first computes one factor and one summand of each channel; on a GPU it first subtracts the mean.
@@ -516,14 +518,14 @@ def batch_norm(call: Call) -> Written:
     return call.cast(found, call.target([value]))
 
 
-def batch_norm_alone(call: Call) -> Written:
+def batch_norm_alone(call: OperatorCall) -> Written:
     """Write ``batch_norm`` in evaluation as the first of several results, the others of which are empty."""
     found = batch_norm(call)
     assert isinstance(found, Value)
     return (found,)
 
 
-def batch_norm_training(call: Call) -> Written:
+def batch_norm_training(call: OperatorCall) -> Written:
     """Write ``batch_norm`` in training, with the statistics of the batch, which also update the stored ones."""
     if not call.given["training"]:
         raise unsupported("expected the statistics of the batch")

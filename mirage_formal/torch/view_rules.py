@@ -8,7 +8,7 @@ from math import prod
 
 import mirage_formal.torch.views as views
 from mirage_formal.frontend.tensor import Tensor
-from mirage_formal.torch.call import Call, Written, round_number
+from mirage_formal.torch.call import OperatorCall, Written, round_number
 from mirage_formal.torch.values import Program, Value, unsupported
 from mirage_formal.torch.view_propagation import concatenate, materialize_row_major
 from mirage_formal.torch.views import View
@@ -43,21 +43,21 @@ def slice_value(program: Program, value: Value, axis: int, start: int, stop: int
     return with_view(value, found)
 
 
-def _axis(call: Call, value: Value, name: str = "dim") -> int:
+def _axis(call: OperatorCall, value: Value, name: str = "dim") -> int:
     return call.whole(name) % max(len(value.shape), 1)
 
 
-def identity_rule(call: Call) -> Written:
+def identity_rule(call: OperatorCall) -> Written:
     """Return the operand itself."""
     return call.value(next(iter(call.given)))
 
 
-def reshape(call: Call) -> Written:
+def reshape(call: OperatorCall) -> Written:
     """Write ``reshape`` to the shape that torch has inferred."""
     return reshape_value(call.program, call.value(), call.shape)
 
 
-def transpose(call: Call) -> Written:
+def transpose(call: OperatorCall) -> Written:
     """Write ``transpose``: swap two dims."""
     value = call.value()
     axes = list(range(len(value.shape)))
@@ -70,13 +70,13 @@ def transpose(call: Call) -> Written:
     return with_view(value, views.permute(value.view, axes))
 
 
-def permute(call: Call) -> Written:
+def permute(call: OperatorCall) -> Written:
     """Write ``permute``: reorder the dims."""
     value = call.value()
     return with_view(value, views.permute(value.view, call.dims("dims", len(value.shape))))
 
 
-def movedim(call: Call) -> Written:
+def movedim(call: OperatorCall) -> Written:
     """Write ``movedim``: move dims to other places, the others stay in order."""
     value = call.value()
     rank = len(value.shape)
@@ -87,13 +87,13 @@ def movedim(call: Call) -> Written:
     return with_view(value, views.permute(value.view, order))
 
 
-def expand(call: Call) -> Written:
+def expand(call: OperatorCall) -> Written:
     """Write ``expand``: repeat dims of extent 1."""
     value = call.value()
     return with_view(value, views.expand(value.view, call.shape))
 
 
-def repeat(call: Call) -> Written:
+def repeat(call: OperatorCall) -> Written:
     """Write ``repeat``: repeat a whole tensor along each dim."""
     value, times = call.value(), call.wholes("repeats")
     shape = (1,) * (len(times) - len(value.shape)) + value.shape
@@ -103,7 +103,7 @@ def repeat(call: Call) -> Written:
     return reshape_value(call.program, with_view(found, views.expand(found.view, wide)), call.shape)
 
 
-def repeat_interleave(call: Call) -> Written:
+def repeat_interleave(call: OperatorCall) -> Written:
     """Write ``repeat_interleave``: repeat each index of a dim."""
     value, times = call.value(), call.whole("repeats")
     if call.given.get("dim") is None:
@@ -115,7 +115,7 @@ def repeat_interleave(call: Call) -> Written:
     return reshape_value(call.program, with_view(found, views.expand(found.view, wide)), call.shape)
 
 
-def _range(call: Call, extent: int) -> tuple[int, int]:
+def _range(call: OperatorCall, extent: int) -> tuple[int, int]:
     """Return the start and end of a slice's arguments, clamped to the dim."""
     start = 0 if call.given["start"] is None else call.whole("start")
     stop = extent if call.given["end"] is None else call.whole("end")
@@ -123,7 +123,7 @@ def _range(call: Call, extent: int) -> tuple[int, int]:
     return first, last
 
 
-def slice_(call: Call) -> Written:
+def slice_(call: OperatorCall) -> Written:
     """Write ``slice``: a range of a dim."""
     value = call.value()
     axis = _axis(call, value)
@@ -133,7 +133,7 @@ def slice_(call: Call) -> Written:
     return slice_value(call.program, value, axis, start, stop, call.whole("step"))
 
 
-def narrow(call: Call) -> Written:
+def narrow(call: OperatorCall) -> Written:
     """Write ``narrow``: a range of a dim, by its length."""
     value = call.value()
     axis, start = _axis(call, value), call.whole("start")
@@ -141,7 +141,7 @@ def narrow(call: Call) -> Written:
     return slice_value(call.program, value, axis, start, start + call.whole("length"))
 
 
-def select(call: Call) -> Written:
+def select(call: OperatorCall) -> Written:
     """Write ``select``: one index of a dim, which is dropped."""
     value = call.value()
     axis = _axis(call, value)
@@ -154,7 +154,7 @@ def _drop_dims(value: Value, axes: Sequence[int]) -> Value:
     return with_view(value, View(dims, value.view.offset))
 
 
-def _parts(call: Call, value: Value, axis: int, sizes: Sequence[int]) -> tuple[Value, ...]:
+def _parts(call: OperatorCall, value: Value, axis: int, sizes: Sequence[int]) -> tuple[Value, ...]:
     ends = accumulate(sizes)
     return tuple(slice_value(call.program, value, axis, end - n, end) for n, end in zip(sizes, ends, strict=True))
 
@@ -163,7 +163,7 @@ def _even_parts(extent: int, size: int) -> list[int]:
     return [min(size, extent - first) for first in range(0, extent, size)]
 
 
-def chunk(call: Call) -> Written:
+def chunk(call: OperatorCall) -> Written:
     """Write ``chunk``: split a dim to at most this number of parts of equal extent."""
     value = call.value()
     axis = _axis(call, value)
@@ -171,7 +171,7 @@ def chunk(call: Call) -> Written:
     return _parts(call, value, axis, _even_parts(value.shape[axis], size))
 
 
-def split(call: Call) -> Written:
+def split(call: OperatorCall) -> Written:
     """Write ``split``: split a dim to parts of one extent, or of given ones."""
     value = call.value()
     axis = _axis(call, value)
@@ -181,14 +181,14 @@ def split(call: Call) -> Written:
     return _parts(call, value, axis, _even_parts(value.shape[axis], size[0]) if len(size) == 1 else size)
 
 
-def unbind(call: Call) -> Written:
+def unbind(call: OperatorCall) -> Written:
     """Write ``unbind``: all indices of a dim as separate results."""
     value = call.value()
     axis = _axis(call, value)
     return tuple(_drop_dims(part, [axis]) for part in _parts(call, value, axis, [1] * value.shape[axis]))
 
 
-def _replace_range(call: Call, value: Value, source: Value, axis: int, start: int) -> Written:
+def _replace_range(call: OperatorCall, value: Value, source: Value, axis: int, start: int) -> Written:
     """Return a tensor with a range of a dim replaced by another tensor, in its own element type."""
     stop, extent = start + source.shape[axis], value.shape[axis]
     source = call.typed(source, f"torch.{value.dtype.value}")
@@ -199,13 +199,13 @@ def _replace_range(call: Call, value: Value, source: Value, axis: int, start: in
     return concatenate(call.program, parts, axis) if len(parts) > 1 else source
 
 
-def _written_value(call: Call, name: str, shape: Sequence[int]) -> Value:
+def _written_value(call: OperatorCall, name: str, shape: Sequence[int]) -> Value:
     """Return the written value, expanded to the shape of the place that it is written to."""
     value = call.value(name)
     return value if tuple(value.shape) == tuple(shape) else with_view(value, views.expand(value.view, tuple(shape)))
 
 
-def slice_scatter(call: Call) -> Written:
+def slice_scatter(call: OperatorCall) -> Written:
     """Write ``slice_scatter``: replace a range of a dim by another tensor."""
     value = call.value()
     axis = _axis(call, value)
@@ -218,7 +218,7 @@ def slice_scatter(call: Call) -> Written:
     return _replace_range(call, value, _written_value(call, "src", shape), axis, start)
 
 
-def select_scatter(call: Call) -> Written:
+def select_scatter(call: OperatorCall) -> Written:
     """Write ``select_scatter``: replace one index of a dim by another tensor."""
     value = call.value()
     axis = _axis(call, value)
@@ -230,7 +230,7 @@ def select_scatter(call: Call) -> Written:
     )
 
 
-def index_copy(call: Call) -> Written:
+def index_copy(call: OperatorCall) -> Written:
     """Write ``index_copy`` for constant, consecutive indices: replace a range of a dim by another tensor."""
     value, indices = call.value(), call.wholes("index")
     axis = _axis(call, value)
@@ -240,19 +240,19 @@ def index_copy(call: Call) -> Written:
     return _replace_range(call, value, _written_value(call, "source", shape), axis, indices[0])
 
 
-def copy(call: Call) -> Written:
+def copy(call: OperatorCall) -> Written:
     """Write ``copy``: the source in the shape and element type of the tensor that it overwrites."""
     found = _written_value(call, "src", call.shape)
     return call.typed(found, None if call.dtype is None else f"torch.{call.dtype.value}")
 
 
-def fill(call: Call) -> Written:
+def fill(call: OperatorCall) -> Written:
     """Write ``fill``: a tensor of one element, expanded to the shape of another tensor."""
     found = _written_value(call, "value", call.shape)
     return call.typed(found, None if call.dtype is None else f"torch.{call.dtype.value}")
 
 
-def pad(call: Call) -> Written:
+def pad(call: OperatorCall) -> Written:
     """Write ``constant_pad_nd``: a number before and behind a tensor along its last dims; a negative count crops."""
     value, counts, number = call.value(), call.wholes("pad"), call.number("value")
     rank = len(value.shape)
@@ -271,7 +271,7 @@ def pad(call: Call) -> Written:
     return Value(found, views.row_major_view(call.shape))
 
 
-def concat(call: Call) -> Written:
+def concat(call: OperatorCall) -> Written:
     """Write ``cat``: a concatenation along a dim."""
     values = [value for value in call.values() if prod(value.shape)]
     if not values:
@@ -281,7 +281,7 @@ def concat(call: Call) -> Written:
     return concatenate(call.program, values, axis) if len(values) > 1 else values[0]
 
 
-def stack(call: Call) -> Written:
+def stack(call: OperatorCall) -> Written:
     """Write ``stack``: a concatenation along a new dim."""
     axis = call.whole("dim") % len(call.shape)
     values = call.alike(call.values())
@@ -290,7 +290,7 @@ def stack(call: Call) -> Written:
     return concatenate(call.program, parts, axis) if len(parts) > 1 else parts[0]
 
 
-def cast_rule(call: Call) -> Written:
+def cast_rule(call: OperatorCall) -> Written:
     """Write a cast to another element type; a cast to a mask is 1 where the number is nonzero."""
     value = call.value()
     wanted = call.given.get("dtype")
@@ -300,7 +300,7 @@ def cast_rule(call: Call) -> Written:
     return Value(found.base, found.view, value.keep)
 
 
-def dropout(call: Call) -> Written:
+def dropout(call: OperatorCall) -> Written:
     """Write ``dropout`` in evaluation: the operand itself."""
     if call.given["train"] and call.given["p"]:
         raise unsupported("expected dropout in evaluation, got dropout in training", "call module.eval() first")

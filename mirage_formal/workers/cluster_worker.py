@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mirage_formal.errors import MirageError
-from mirage_formal.workers.dispatch import Answer, AttemptLost, Event, Mistake, TaskDone, TaskFailed
+from mirage_formal.workers.dispatch import Answer, AttemptLost, Event, TaskDone, TaskFailed, UserError
 from mirage_formal.workers.pool import Pool
 from mirage_formal.workers.task_progress import EVERY_S
 
@@ -68,7 +68,7 @@ def compute(order: WorkerTask) -> Event:
                 told, then = said, now
                 worker.log_event(TOPIC, (order.key, pickle.dumps(said)))
     except MirageError as error:
-        return Mistake(error)
+        return UserError(error)
     finally:
         _CREW.give(place)
     raise AssertionError("a task ended without an outcome")

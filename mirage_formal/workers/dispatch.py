@@ -77,7 +77,7 @@ class TaskFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class TaskSlow:
     """A task that is still being computed although others took much less.
 
     Attributes:
@@ -111,13 +111,13 @@ class AttemptLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
+class UserError:
     """A user's error that the task raised, which a retry cannot cure."""
 
     error: MirageError
 
 
-Event = Answer | AttemptLost | Mistake
+Event = Answer | AttemptLost | UserError
 
 
 @dataclass(eq=False)
@@ -226,7 +226,7 @@ class Executor(ABC, Generic[S]):
         deadline: float = float("inf"),
         tries: int = TRIES,
         once: bool = False,
-    ) -> Iterator[TaskDone[R] | TaskFailed | Slow | None]:
+    ) -> Iterator[TaskDone[R] | TaskFailed | TaskSlow | None]:
         """Compute ``function(task)`` for every task and yield outcomes as they come, in no particular order.
 
         None is yielded when nothing has happened for ``TICK_S`` seconds, for progress displays.
@@ -307,7 +307,7 @@ class Executor(ABC, Generic[S]):
         seconds = time.monotonic() - slot.since
         slot.task = None
         match event:
-            case Mistake(error):
+            case UserError(error):
                 raise error
             case Answer(value, milliseconds, cpu_milliseconds):
                 for other in [other for other in self._slots if other.task == index]:
@@ -329,7 +329,7 @@ class Executor(ABC, Generic[S]):
 
     def _slow_tasks(
         self, function: Callable[[P], R], tasks: Sequence[P], book: _TaskStates, limit_s: float
-    ) -> Iterator[Slow]:
+    ) -> Iterator[TaskSlow]:
         """Yield tasks that have become slow, each once, with whether another worker now computes them as well."""
         if len(book.seconds) < _SLOW_SAMPLE:
             return
@@ -345,7 +345,7 @@ class Executor(ABC, Generic[S]):
             )
             if again or index not in book.told:
                 book.told.add(index)
-                yield Slow(index, seconds, typical, again)
+                yield TaskSlow(index, seconds, typical, again)
 
     def _start_duplicate(
         self, slot: S, function: Callable[[P], R], tasks: Sequence[P], book: _TaskStates, limit_s: float

@@ -36,8 +36,8 @@ from mirage_formal.workers.dispatch import (
     AttemptLost,
     Event,
     Executor,
-    Mistake,
     Slot,
+    UserError,
 )
 
 #: Seconds that an idle or starting worker is given to exit before it is killed.
@@ -239,7 +239,7 @@ def _run_task(function: Callable[[Any], Any], task: Any) -> Event:
     try:
         value = function(task)
     except MirageError as error:
-        return Mistake(error)
+        return UserError(error)
     except Exception:
         return AttemptLost(traceback.format_exc(limit=-6))
     return Answer(value, 1e3 * (time.perf_counter() - begin), 1e3 * (_cpu_seconds() - cpu))

@@ -77,7 +77,7 @@ def checked(root: Path) -> tuple[int, str, str]:
     """Exit code, output and errors of a check."""
     out, errors = io.StringIO(), io.StringIO()
     # A process for each check would cost more than the check; what it runs is the same.
-    with redirect_stdout(out), redirect_stderr(errors), patch.object(command, "Within", InProcess):
+    with redirect_stdout(out), redirect_stderr(errors), patch.object(command, "LimitedCheck", InProcess):
         code = command.main([str(root), "--jobs", "1", "--no-recompile"])
     return code, out.getvalue(), errors.getvalue()
 

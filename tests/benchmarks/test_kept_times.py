@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.autotuning.plans import TuningDirectory
 from tests.kit.paths import REPOSITORY
 
 DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -18,7 +18,7 @@ def test_every_time_says_of_what_it_is(tmp_path: Path) -> None:
     files = sorted(directory.glob("*.jsonl"))
     assert files
     for path in files:
-        place = Place(tmp_path)
+        place = TuningDirectory(tmp_path)
         shutil.copy(path, place.times_path(path.stem))
         times = place.times(path.stem)
         assert len(times) == len(path.read_text().splitlines()) - 1  # the first one says of which GPU they are

@@ -14,7 +14,7 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
 from mirage_formal.check.equivalence import replay_with_obligations
 from mirage_formal.check.proof.sympy_crosscheck import Answer, Opinion
-from mirage_formal.check.time_limit import Within
+from mirage_formal.check.time_limit import LimitedCheck
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
@@ -253,7 +253,7 @@ def test_what_sympy_refutes_fails_and_what_it_leaves_open_is_shown(
     root = candidate("rms_norm")
     undecided = (Opinion(Answer.UNDECIDED, "too large"), Opinion(Answer.CONFIRMED))
     monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: undecided)
-    monkeypatch.setattr(Within, "result", lambda self: self._function(*self._arguments))  # in this process
+    monkeypatch.setattr(LimitedCheck, "result", lambda self: self._function(*self._arguments))  # in this process
     assert main([str(root)]) == 0
     assert " 1/2 " in capsys.readouterr().out
     monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: (Opinion(Answer.REFUTED),))

@@ -176,6 +176,6 @@ def test_without_time_for_everything_the_check_fails(
     monkeypatch.setattr(solvers, "CHECK_S", 0.0)
     monkeypatch.setattr(solvers, "_KNOWN", {})
     monkeypatch.setattr(solvers, "_CLOCK", solvers._Clock())  # the tests after this one have their own time
-    monkeypatch.setattr(command, "Within", InProcess)
+    monkeypatch.setattr(command, "LimitedCheck", InProcess)
     assert main([str(root), "--jobs", str(jobs)]) == 1
     assert "that solvers have for everything that is checked" in capsys.readouterr().err

@@ -15,7 +15,7 @@ import pytest
 
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed, expect_equal, report_established, step
-from mirage_formal.check.time_limit import LIMIT_S, OutOfTime, Within
+from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, OutOfTime
 from mirage_formal.revalidate import command
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
@@ -71,7 +71,7 @@ class Clock:
         waited: The seconds that the check was given, each time it was waited for.
     """
 
-    def __init__(self, check: Within[Any], over: Callable[[int], bool]) -> None:
+    def __init__(self, check: LimitedCheck[Any], over: Callable[[int], bool]) -> None:
         self._pipe, self._over = check._events, over
         self._heard = 0
         self.waited: list[float] = []
@@ -91,17 +91,17 @@ class Clock:
 
 
 def test_what_is_in_time_is_the_answer() -> None:
-    assert Within(120.0, quick, "x").result() == ["x", "told"]
+    assert LimitedCheck(120.0, quick, "x").result() == ["x", "told"]
 
 
 def test_a_failure_is_the_one_of_the_check() -> None:
     with pytest.raises(CheckFailed) as found:
-        Within(120.0, failing).result()
+        LimitedCheck(120.0, failing).result()
     assert (found.value.file, found.value.step) == ("a.json", "seal")
 
 
 def test_a_call_that_never_returns_is_ended_and_its_step_named() -> None:
-    check = Within(LIMIT_S, hopeless, "x")
+    check = LimitedCheck(LIMIT_S, hopeless, "x")
     clock = Clock(check, lambda heard: heard == 5)  # a step and its end, what is told, and two steps
     with pytest.raises(OutOfTime) as found:
         check.result()
@@ -113,12 +113,12 @@ def test_a_call_that_never_returns_is_ended_and_its_step_named() -> None:
 
 def test_a_process_that_dies_is_no_success() -> None:
     with pytest.raises(CheckFailed, match="exit code -9") as found:
-        Within(120.0, dying).result()
+        LimitedCheck(120.0, dying).result()
     assert (found.value.file, found.value.step) == ("a.json", "seal")
 
 
 def test_no_process_outlives_the_limit(tmp_path: Path) -> None:
-    check = Within(LIMIT_S, with_a_child, str(tmp_path / "pid"))
+    check = LimitedCheck(LIMIT_S, with_a_child, str(tmp_path / "pid"))
     Clock(check, lambda heard: (tmp_path / "pid").exists())
     with pytest.raises(OutOfTime):
         check.result()
@@ -141,10 +141,10 @@ def test_what_was_established_is_printed(
     (one,) = (made / "candidates").iterdir()
     done = check_candidate(one)
 
-    def over(self: Within[object]) -> None:
+    def over(self: LimitedCheck[object]) -> None:
         raise OutOfTime([done], "candidates/002-abc/proof.jsonl", "replay the proof")
 
-    monkeypatch.setattr(Within, "result", over)
+    monkeypatch.setattr(LimitedCheck, "result", over)
     assert command.main([str(made), "--time-limit", "5"]) == 1
     output, errors = capsys.readouterr()
     assert output.startswith("NOT the whole directory")
@@ -167,7 +167,7 @@ def test_conditions_that_the_program_has_not_are_reported_apart(
     (one,) = (made / "candidates").iterdir()
     needs = ("candidate, kernel operator 1: divisor nonzero",)
     found = command._EstablishedFacts([replace(check_candidate(one), conditions=needs, added=needs)], [])
-    monkeypatch.setattr(Within, "result", lambda self: (found, []))
+    monkeypatch.setattr(LimitedCheck, "result", lambda self: (found, []))
     assert command.main([str(made)]) == 0
     output = capsys.readouterr().out
     assert f"conditions that the program does not have:\n  {one.name}: {needs[0]}\n" in output

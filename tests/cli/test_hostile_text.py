@@ -24,7 +24,7 @@ from mirage_formal.run.driver import run
 from mirage_formal.run.partitioning.show import reports_values
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.show import print_report
-from mirage_formal.run.verify.verdicts import Judged, print_verdicts, verdicts_json
+from mirage_formal.run.verify.verdicts import JudgedGraph, print_verdicts, verdicts_json
 from tests.kit.runs.fake_engine import fused, program
 from tests.kit.runs.small_runs import make
 from tests.kit.runs.tampering import CLAIM, TEXTS, obeyed, places, reseal, value_of, write
@@ -150,7 +150,7 @@ def test_tables_of_a_search_print_what_records_say(tmp_path: Path, text: str) ->
 @pytest.mark.parametrize("text", [HOSTILE, "[red]x[/red]", "[/]"])
 def test_verdicts_print_what_graphs_say(text: str) -> None:
     graph = fused(program(), 2, 2, 1)
-    judged = [Judged(0, graph, Unknown(text), 0.1), Judged(1, None, FormatError(text), 0.1)]
+    judged = [JudgedGraph(0, graph, Unknown(text), 0.1), JudgedGraph(1, None, FormatError(text), 0.1)]
     output = printed(print_verdicts, text, judged)
     assert_harmless(output)
     if text != HOSTILE:

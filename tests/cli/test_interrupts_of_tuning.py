@@ -17,7 +17,7 @@ from mirage_formal.cli.graphs import arrays
 from mirage_formal.device import runs, runtime
 from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.autotuning import timing
-from mirage_formal.run.autotuning.timing import Child
+from mirage_formal.run.autotuning.timing import TimingProcess
 from mirage_formal.run.progress.display import JsonLines
 from mirage_formal.run.run_directory.lock import lock_directory
 from tests.kit.processes import Command
@@ -35,8 +35,8 @@ for line in sys.stdin:
 """
 
 
-class FakeGpu(Child):
-    """To be put in the place of ``Child``.
+class FakeGpu(TimingProcess):
+    """To be put in the place of ``TimingProcess``.
 
     Attributes:
         made: All of them, so that a test sees whether their processes have ended.
@@ -72,8 +72,8 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and a tuning directory whose kernels are made and not timed."""
-    from mirage_formal.run.autotuning.bench import Bench, Limits
-    from mirage_formal.run.autotuning.plans import Place
+    from mirage_formal.run.autotuning.bench import Limits, TuningResources
+    from mirage_formal.run.autotuning.plans import TuningDirectory
     from mirage_formal.run.autotuning.prepare import PRELOAD
     from mirage_formal.run.autotuning.tune import tune
     from mirage_formal.workers.pool import Pool
@@ -81,7 +81,10 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("stopped")
     small_runs.make(root / "run", kernels=1, keep=1)
     with Pool(1, PRELOAD) as pool:
-        tune(root / "run", Bench(Place(root / "place"), None, pool, lambda *said: None, "sm_80", Limits(2, 1)))
+        tune(
+            root / "run",
+            TuningResources(TuningDirectory(root / "place"), None, pool, lambda *said: None, "sm_80", Limits(2, 1)),
+        )
     return root
 
 
@@ -89,7 +92,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def mirage(tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(tuned / "run", "run")
-    monkeypatch.setattr(timing, "Child", FakeGpu)
+    monkeypatch.setattr(timing, "TimingProcess", FakeGpu)
     monkeypatch.setattr(FakeGpu, "made", [])
     return Command(monkeypatch, capsys)
 

@@ -18,7 +18,7 @@ from mirage_formal.run import progress as values
 from mirage_formal.run.driver import run
 from mirage_formal.run.progress import Phase, Progress, choice, counts, display
 from mirage_formal.run.progress.bars import Bars
-from mirage_formal.run.progress.counts import Counts, Forecast
+from mirage_formal.run.progress.counts import Forecast, RunCounters
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.work import UnitProgress
 from mirage_formal.search.engine import Stats, Tally, watch_counts
@@ -109,7 +109,7 @@ def test_states_of_units_that_run_are_among_those_of_a_run(tmp_path: Path) -> No
 
 def test_totals_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = clock_of(monkeypatch, counts, still=True)
-    total = Counts([unit(100, {"shape": 5}, 9.0)])
+    total = RunCounters([unit(100, {"shape": 5}, 9.0)])
     clock.ahead = 2.0
     total.add(unit(50, {"shape": 1, "copy": 9}, 7.0))
     shown = total.progress((Phase.SEARCH, 1, 9), [UnitProgress(30, 3, {"copy": 1}), UnitProgress(20, 0, {})], (4, 2))

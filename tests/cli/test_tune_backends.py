@@ -10,8 +10,8 @@ import pytest
 
 from mirage_formal.device import runtime
 from mirage_formal.run.autotuning import tune as tune_module
-from mirage_formal.run.autotuning.bench import Bench, Row, Tuned
-from mirage_formal.run.autotuning.triton.results import Beside, TritonRow
+from mirage_formal.run.autotuning.bench import FinalistRow, TuningResources, TuningResult
+from mirage_formal.run.autotuning.triton.results import BackendComparison, TritonRow
 from tests.kit.processes import Command, Ended
 
 FILES = (
@@ -19,8 +19,8 @@ FILES = (
     TritonRow("001-a", "warps x2, own stages", 8.0),
     TritonRow("002-b", "warps x1, own stages", None, "it hung"),
 )
-TAKEN = Beside("triton", "back end auto: Triton: tested, not proved safe", FILES, 9.0, {"001-a": "the file"})
-LEFT = Beside("cuda", "back end auto: CUDA C++: triton is not installed")
+TAKEN = BackendComparison("triton", "back end auto: Triton: tested, not proved safe", FILES, 9.0, {"001-a": "the file"})
+LEFT = BackendComparison("cuda", "back end auto: CUDA C++: triton is not installed")
 
 
 @pytest.fixture
@@ -30,11 +30,11 @@ def tuned(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
     monkeypatch.chdir(tmp_path)
     mirage = Command(monkeypatch, capsys)
 
-    def call(found: Beside | None, *more: str) -> Ended:
-        def tune(root: Path, bench: Bench) -> Tuned:
+    def call(found: BackendComparison | None, *more: str) -> Ended:
+        def tune(root: Path, bench: TuningResources) -> TuningResult:
             asked = more[more.index("--backend") + 1] if "--backend" in more else "cuda"
             assert bench.backend == asked
-            return Tuned(3, 3, 3, (Row("001-a", "split-2", 9.0, 9.5, 8.0, 1),), triton=found)
+            return TuningResult(3, 3, 3, (FinalistRow("001-a", "split-2", 9.0, 9.5, 8.0, 1),), triton=found)
 
         monkeypatch.setattr(tune_module, "tune", tune)
         return mirage("tune", "run", "--place", "place", "--progress", "none", *more)
@@ -94,10 +94,10 @@ def test_triton_that_was_asked_for_and_is_not_there_is_a_failure(tuned: Any) -> 
 def test_a_run_of_which_no_kernel_has_a_time_does_not_end_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def tune(root: Path, bench: Bench) -> Tuned:
+    def tune(root: Path, bench: TuningResources) -> TuningResult:
         if root.name == "other":
-            raise tune_module.NoTimes("expected times, got none", where=str(root), hint="time them")
-        return Tuned(3, 3, 3, (Row("001-a", "split-2", 9.0, 9.5, 8.0, 1),))
+            raise tune_module.NoTimesError("expected times, got none", where=str(root), hint="time them")
+        return TuningResult(3, 3, 3, (FinalistRow("001-a", "split-2", 9.0, 9.5, 8.0, 1),))
 
     monkeypatch.setattr(runtime, "device_count", lambda: 0)
     monkeypatch.chdir(tmp_path)

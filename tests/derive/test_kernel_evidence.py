@@ -228,7 +228,7 @@ def test_machine_code_that_is_not_compiled_again_is_said_to_be_the_authors(
         other_code(directory)
     sign_sources(directory)
     with monkeypatch.context() as here:
-        here.setattr(command, "Within", InProcess)
+        here.setattr(command, "LimitedCheck", InProcess)
         assert main([str(attention), "--jobs", "1", "--no-recompile"]) == 0
     output = capsys.readouterr().out
     assert ("files, not compiled again, as asked" in output) == made

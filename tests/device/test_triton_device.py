@@ -39,10 +39,10 @@ def written(name: str, place: Path) -> list[tuple[TritonText, Path]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_are_right_and_have_times(name: str, tmp_path: Path) -> None:
-    from mirage_formal.run.autotuning.triton.runs import Files
+    from mirage_formal.run.autotuning.triton.runs import TritonFileRunner
 
     assert describe_machine().triton
-    files = Files()
+    files = TritonFileRunner()
     for one, file in written(name, tmp_path):
         record = files.compared(one.directory, file)
         assert computed_answer(record) == "within", (str(one.options), record)

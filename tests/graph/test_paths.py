@@ -12,7 +12,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.memory.place import INTEGERS, Place
+from mirage_formal.graph.memory.place import INTEGERS, StorageLocation
 from mirage_formal.graph.views import moved_tensors, storage_locations
 from mirage_formal.kernels.program.index import DigitBuilder, IndexBuilder
 from mirage_formal.kernels.program.integers import evaluate
@@ -53,7 +53,7 @@ def chain(seed: int) -> KernelGraph:
     return graph.freeze()
 
 
-def read(graph: KernelGraph) -> tuple[Place, np.ndarray]:
+def read(graph: KernelGraph) -> tuple[StorageLocation, np.ndarray]:
     """Where the tensor lies that is squared, and for each element its place in the input's memory; -1 for zeros."""
     known = moved_tensors(graph)
     (tensor,) = graph.ops[-1].operands

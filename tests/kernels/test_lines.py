@@ -17,7 +17,7 @@ from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.generate import Kernel, generate
 from mirage_formal.kernels.planning.planner import schedules
 from mirage_formal.kernels.program.program import Barrier
-from mirage_formal.kernels.source_map import Lines, kernel_lines
+from mirage_formal.kernels.source_map import LineRange, kernel_lines
 from mirage_formal.report.views.levels import Node, all_nodes, levels
 from tests.kernels.test_golden import KERNELS, TARGET
 from tests.kit.reports import NAMES, example
@@ -48,7 +48,7 @@ class Told:
     """A kernel's text, what is said about its lines, and the nodes of its block graph."""
 
     text: list[str]
-    lines: tuple[Lines, ...]
+    lines: tuple[LineRange, ...]
     nodes: dict[str, Node]
     kernel: Kernel
 
@@ -87,7 +87,7 @@ def test_lines_do_what_their_operators_are(name: str) -> None:
                 assert FREE.fullmatch(text), (name, number, text)
 
 
-def names(one: Told, piece: Lines) -> set[str]:
+def names(one: Told, piece: LineRange) -> set[str]:
     """What the parts of a piece are: operators, also those inside of a thread graph, or iterators and savers."""
     nodes = [one.nodes[node] for node in piece.nodes]
     return {node.label if node.kind == "op" else node.kind for node in nodes}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.logic import process
-from mirage_formal.logic.process import _BOOT, Question, Said, SolverProcess
+from mirage_formal.logic.process import _BOOT, Question, SolverProcess, SolverReply
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
 from tests.kit.processes import HUNG_S, gone
@@ -54,7 +54,7 @@ def started(boot: str = _BOOT, **options: float) -> Iterator[SolverProcess]:
         solvers.close()
 
 
-def unknown(said: Said, reason: str) -> None:
+def unknown(said: SolverReply, reason: str) -> None:
     assert said.answer == "unknown"
     assert reason in said.reason, said.reason
     assert said.version
@@ -79,9 +79,9 @@ def test_what_the_parent_holds_wears_no_process_out() -> None:
 import sys
 held = bytearray(700 << 20)
 held[:: 4096] = b"x" * len(held[:: 4096])
-from mirage_formal.logic.process import Question, Solvers
+from mirage_formal.logic.process import Question, SolverProcess
 from mirage_formal.logic.script import parse
-solvers = Solvers()
+solvers = SolverProcess()
 question = Question("z3", parse("(set-logic QF_UF)\\n(declare-const p Bool)\\n(assert p)\\n(check-sat)\\n"), 120_000)
 pids = {(solvers.ask([question])[0].answer, solvers.pid) for _ in range(3)}
 print(len(pids), None in {pid for _, pid in pids})
@@ -285,7 +285,7 @@ def script_of(*lines: str) -> subprocess.Popen[str]:
     head = (
         "import os, sys",
         "from mirage_formal.logic import process",
-        "from mirage_formal.logic.process import Question, Solvers",
+        "from mirage_formal.logic.process import Question, SolverProcess",
         "from mirage_formal.logic.script import parse",
         f"TRUE, STRANGE = parse({TRUE.text!r}), parse({STRANGE.text!r})",
     )
@@ -297,7 +297,9 @@ def script_of(*lines: str) -> subprocess.Popen[str]:
 @pytest.mark.parametrize("last", ["import time; time.sleep(1000)", "solvers.ask([Question('z3', STRANGE, 1_000_000)])"])
 def test_the_process_ends_with_whoever_started_it(last: str) -> None:
     boot = instead("time.sleep(1000)")
-    with script_of(f"solvers = Solvers({boot!r})", "solvers.kept()", "print(solvers.pid, flush=True)", last) as parent:
+    with script_of(
+        f"solvers = SolverProcess({boot!r})", "solvers.kept()", "print(solvers.pid, flush=True)", last
+    ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         time.sleep(0.2)  # so that it is asked

@@ -23,7 +23,7 @@ from mirage_formal.report.page.candidates import candidate_section
 from mirage_formal.report.page.code import triton_section
 from mirage_formal.report.page.document import page
 from mirage_formal.report.page.search.overview import roofline_section
-from mirage_formal.report.reading import Shown, read_report
+from mirage_formal.report.reading import ReadLimits, read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE, triton_directory
 from mirage_formal.report.terminal import report_text
 from mirage_formal.report.views.levels import all_nodes, levels
@@ -152,7 +152,7 @@ def test_a_title_of_its_own_changes_nothing(run: Path) -> None:
 
 def test_lines_are_found_for_as_many_as_asked_for(run: Path) -> None:
     write_run(run, 2)
-    first, second, *_ = read_report(run, shown=Shown(proofs=1)).candidates
+    first, second, *_ = read_report(run, shown=ReadLimits(proofs=1)).candidates
     assert first.triton is not None
     assert second.triton is not None
     assert first.triton.lines

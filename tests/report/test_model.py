@@ -14,7 +14,7 @@ from mirage_formal.errors import RunError
 from mirage_formal.report.as_json import report_json
 from mirage_formal.report.model import Basis, CheckResult, Report
 from mirage_formal.report.page import header
-from mirage_formal.report.reading import Shown, read_report
+from mirage_formal.report.reading import ReadLimits, read_report
 from mirage_formal.report.reading.check_process import run_check
 from mirage_formal.report.terminal import report_text
 from tests.kit.paths import REPOSITORY
@@ -54,7 +54,7 @@ def test_a_candidate_alone_is_read(small: Path) -> None:
 
 
 def test_no_more_proofs_are_replayed_than_asked_for(small: Path) -> None:
-    report = read_report(small, shown=Shown(proofs=1))
+    report = read_report(small, shown=ReadLimits(proofs=1))
     assert [one.proof is not None for one in report.candidates] == [True] + [False] * (len(report.candidates) - 1)
     for one in report.candidates:
         (line,) = (item for item in tampering.read_lines(small / one.directory / "proof.jsonl") if "steps" in item)

@@ -10,7 +10,7 @@ import pytest
 from mirage_formal.device.sealed_records import write_triton
 from mirage_formal.records import TritonRecord, TritonVariantRecord
 from mirage_formal.report.page.candidates import candidate_section
-from mirage_formal.report.reading import Shown, read_report
+from mirage_formal.report.reading import ReadLimits, read_report
 
 FAST = TritonVariantRecord(sha256="a" * 64, warps=0.5, stages=3, us=7.2, answer="within")
 SLOW = TritonVariantRecord(sha256="b" * 64, warps=2.0, stages=None, us=8.0)
@@ -43,7 +43,7 @@ def test_a_candidates_facts_say_what_came_of_triton(
     shutil.copytree(small, tmp_path / "run")
     (kernels,) = (tmp_path / "run" / "kernels").iterdir()
     write_triton(kernels, record)
-    report = read_report(tmp_path / "run", shown=Shown(proofs=0))
+    report = read_report(tmp_path / "run", shown=ReadLimits(proofs=0))
     best = report.candidates[0]
     assert best.measured is not None
     assert best.measured.triton == said

@@ -49,7 +49,7 @@ def test_the_table_of_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert exact.refuted > 20
     assert by[module._EGRAPH].wrongly_pruned > 0, "what a truncated e-graph lacks may be valid"
     assert "| rmsnorm in small | normal form |" in (tmp_path / "oracle.md").read_text()
-    monkeypatch.setattr(module, "_Asking", None)
+    monkeypatch.setattr(module, "_OracleComparison", None)
     assert oracle(tmp_path, 10, 0, quiet).rows == result.rows
 
 
@@ -73,7 +73,7 @@ class Hanging(module._Workers):
 
 def test_a_question_that_hangs_takes_no_answer_with_it_and_counts_with_its_time() -> None:
     workers = Hanging()
-    asking = module._Asking(ASKER, "0" * 64, 14, 0, workers)
+    asking = module._OracleComparison(ASKER, "0" * 64, 14, 0, workers)
     answers, seconds = asking._ask_z3(10)
     assert len(answers) == 14
     assert [(e, answer) for e, answer in answers.items() if answer is not Answer.REFUTED] == [

@@ -15,7 +15,7 @@ from mirage_formal.errors import RunError, SpaceError
 from mirage_formal.records.reproduction import Row, Table5
 from mirage_formal.reproduce import table5 as module
 from mirage_formal.reproduce.arms import Limits
-from mirage_formal.reproduce.book import Lines
+from mirage_formal.reproduce.book import RecordFile
 from mirage_formal.reproduce.output.render import number, table
 from mirage_formal.reproduce.table5 import Plan, extrapolate, table5
 
@@ -120,11 +120,11 @@ def test_mistakes_are_named(plan: Plan, where: str, tmp_path: Path) -> None:
 def test_a_torn_last_line_is_dropped_and_a_foreign_one_refused(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"key": "0')
-    assert Lines(path, Row).get("0" * 64) is None
+    assert RecordFile(path, Row).get("0" * 64) is None
     assert path.read_bytes() == b""
     path.write_bytes(json.dumps({"a": 1}).encode() + b"\n")
     with pytest.raises(RunError, match="expected a record"):
-        Lines(path, Row)
+        RecordFile(path, Row)
 
 
 def test_numbers_and_tables_are_readable() -> None:

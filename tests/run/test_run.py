@@ -45,7 +45,7 @@ from mirage_formal.run.tasks import (
     search_unit,
     verify_candidate,
 )
-from mirage_formal.run.work import AcceptedCandidate, CandidateTask, Claim, UnitTask
+from mirage_formal.run.work import AcceptedCandidate, CandidateTask, CertificateClaim, UnitTask
 from mirage_formal.workers import dispatch
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S, clock_of
@@ -431,8 +431,8 @@ def test_tasks_compute_here_what_they_compute_in_workers(example: Report) -> Non
     best = rank(entries)[0]
     task = CandidateTask(job, best.graph)
     claims = certify(task)
-    assert all(isinstance(claim, Claim) for claim in claims)
-    texts = tuple({claim.text for claim in claims if isinstance(claim, Claim)})
+    assert all(isinstance(claim, CertificateClaim) for claim in claims)
+    texts = tuple({claim.text for claim in claims if isinstance(claim, CertificateClaim)})
     assert [(z3.answer, cvc5.answer) for z3, cvc5 in discharge_texts(texts)] == [("unsat", "unsat")] * len(texts)
     verified = verify_candidate(task)
     assert isinstance(verified, AcceptedCandidate)

@@ -26,10 +26,10 @@ SEARCH = """
 import sys
 from pathlib import Path
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.partitioning.answer import run_any
+from mirage_formal.run.partitioning.answer import search_or_cover
 from mirage_formal.run.executors import make_executor
 from mirage_formal.cli.user_file import load_programs
-from mirage_formal.workers.dispatch import Done
+from mirage_formal.workers.dispatch import TaskDone
 from tests.run.test_start import loaded
 
 [program] = load_programs(Path({example!r})).values()
@@ -41,9 +41,9 @@ def watch(progress):
         seen.append(loaded(0))
 
 with make_executor(settings) as executor:
-    report = run_any(program, settings, Path({out!r}), watch=watch, executor=executor)
+    report = search_or_cover(program, settings, Path({out!r}), watch=watch, executor=executor)
     # The one worker has planned, searched, certified and proved by now, and is still there.
-    worker = next(o.value for o in executor.run(loaded, [0], limit_s=600) if isinstance(o, Done))
+    worker = next(o.value for o in executor.run(loaded, [0], limit_s=600) if isinstance(o, TaskDone))
 print(len(report.results), report.results[0].directory)
 for names in (seen[0], loaded(0), worker):
     print(*sorted(names))

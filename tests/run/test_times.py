@@ -17,7 +17,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import SAMPLES, UnitRecord
 from mirage_formal.run.driver import run
 from mirage_formal.run.progress import Phase, Progress, times
-from mirage_formal.run.progress.times import Samples, Times
+from mirage_formal.run.progress.times import Samples, SearchClock
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.work import UnitProgress
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
@@ -109,7 +109,7 @@ def test_a_journal_without_times_is_resumed_and_read(slow: KernelGraph, tmp_path
 
 
 def test_a_clock_begins_when_units_are_handed_out(clock: Clock) -> None:
-    watched = Times(())
+    watched = SearchClock(())
     clock.ahead = 130.0  # planning took half a minute
     watched.start()
     clock.ahead = 137.5
@@ -119,7 +119,7 @@ def test_a_clock_begins_when_units_are_handed_out(clock: Clock) -> None:
 
 
 def test_samples_are_those_of_the_last_try(clock: Clock) -> None:
-    watched = Times(())
+    watched = SearchClock(())
     watched.start()
     for at, states in ((101.0, 900), (102.0, 950), (104.0, 10), (105.0, 20), (106.0, 2000)):
         clock.ahead = at

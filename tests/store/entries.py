@@ -22,7 +22,7 @@ from mirage_formal.run.result_cache import recall
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings
 from mirage_formal.store.entry import read_record, write_files
-from mirage_formal.store.location import ROOT, SWITCH, Place
+from mirage_formal.store.location import ROOT, SWITCH, StoreDirectory
 from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.runs.tampering import files, sign_candidate
 
@@ -46,7 +46,7 @@ class Case:
     @property
     def entry(self) -> Path:
         """The directory of the answer."""
-        (found,) = (path for path in Place(self.store).entries() if read_record(path).key.kind == "answer")
+        (found,) = (path for path in StoreDirectory(self.store).entries() if read_record(path).key.kind == "answer")
         return found
 
     def call(self, out: Path) -> Report | WholeReport:

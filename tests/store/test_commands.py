@@ -16,7 +16,7 @@ import mirage_formal as mf
 from mirage_formal.cli import app as cli
 from mirage_formal.run.result_cache import keys
 from mirage_formal.store.entry import read_record
-from mirage_formal.store.location import Place
+from mirage_formal.store.location import StoreDirectory
 from tests.store.entries import Case, copy_of, edit_json, sign, single, using, warm
 
 
@@ -113,12 +113,12 @@ def test_what_is_handed_on_is_refused_like_any_other(one: Case, command: Command
         code, text = command("import", str(mine.entry))
         assert code == 2
         assert "digest of the file" in text
-        assert Place().entries() == []
+        assert StoreDirectory().entries() == []
         for name, data in (("noise.zip", b"noise"), ("empty.zip", b"PK\x05\x06" + bytes(18))):
             (tmp_path / name).write_bytes(data)
             assert command("import", str(tmp_path / name))[0] == 2
         assert command("import", str(tmp_path / "none.zip"))[0] == 2
-        assert Place().entries() == []
+        assert StoreDirectory().entries() == []
 
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil"])
@@ -158,7 +158,7 @@ def test_entries_are_removed(one: Case, command: Commands, tmp_path: Path, monke
         assert one.entry.is_dir()
         edit_json(mine.entry / "entry.json", lambda value: value.update(format=2))
         assert command("clear", "--unusable")[1] == "removed 1 of 1 entries\n"
-        assert Place().entries() == []
+        assert StoreDirectory().entries() == []
         assert sorted(os.listdir(mine.store)) == ["entries", "locks", "notes.txt", "parts"]
 
 

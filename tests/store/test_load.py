@@ -18,7 +18,7 @@ import mirage_formal as mf
 from mirage_formal.errors import FormatError, RunError, SpaceError, TargetError
 from mirage_formal.semantics import reference
 from mirage_formal.store.entry import read_record
-from mirage_formal.store.location import ROOT, SWITCH, Place
+from mirage_formal.store.location import ROOT, SWITCH, StoreDirectory
 from tests.kit.paths import REPOSITORY
 from tests.store.entries import Case, edit_json, several, sign_run, single, warm
 
@@ -80,7 +80,7 @@ def candidate(case: Case) -> Path:
 
 
 def test_a_process_without_solvers_has_everything(one: Case, whole: Case, tmp_path: Path) -> None:
-    entries = [path for path in Place(one.store).entries() if read_record(path).candidates]
+    entries = [path for path in StoreDirectory(one.store).entries() if read_record(path).candidates]
     paths = [one.out, candidate(one), whole.out, *entries]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), ROOT: str(one.store)}
     environment.pop(SWITCH, None)

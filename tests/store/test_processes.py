@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.run.settings import make_job
-from mirage_formal.store.location import ROOT, SWITCH, Place
+from mirage_formal.store.location import ROOT, SWITCH, StoreDirectory
 from tests.kit.paths import REPOSITORY
 from tests.store.entries import Case, several, single, using, warm
 
@@ -23,9 +23,9 @@ FILL = """
 import multiprocessing, os, sys, time
 from pathlib import Path
 from mirage_formal.run.partitioning import answer
-from mirage_formal.run.driver import recall as _
-from mirage_formal.run.partitioning.recall import recall_any
-from mirage_formal.run.result_cache.recall import claimed
+from mirage_formal.run.driver import write_stored_run as _
+from mirage_formal.run.partitioning.recall import write_stored_answer
+from mirage_formal.run.result_cache.recall import claim_entry
 from mirage_formal.run.settings import make_job
 from tests.store.entries import several, single
 
@@ -38,8 +38,8 @@ def searched(program, settings, out, **about):
     cold = os.environ["MIRAGE_FORMAL_STORE"]
     os.environ["MIRAGE_FORMAL_STORE"] = warmed
     job = make_job(program, settings)
-    with claimed("answer", job, settings) as claim:
-        found = recall_any(claim.found, job, settings, out, **about)
+    with claim_entry("answer", job, settings) as claim:
+        found = write_stored_answer(claim.found, job, settings, out, **about)
     os.environ["MIRAGE_FORMAL_STORE"] = cold
     return found
 
@@ -79,7 +79,7 @@ def test_eight_processes_fill_one_store(tmp_path: Path, warmed: Path) -> None:
     assert done.stdout.strip() == str([0] * PROCESSES), done.stderr
     made = (tmp_path / "made.txt").read_text().split()
     assert len(made) == len(set(made)) == 2
-    place = Place(tmp_path / "store")
+    place = StoreDirectory(tmp_path / "store")
     assert len(place.entries()) == 2
     assert list((place.root / "parts").iterdir()) == []
     with using(place.root):
@@ -95,7 +95,7 @@ def test_whoever_waits_does_not_wait_longer_than_its_time(tmp_path: Path) -> Non
     with using(tmp_path / "store"):
         key = entry_key("answer", make_job(program, settings), settings)
         assert key is not None
-        place = Place()
+        place = StoreDirectory()
         with place.making(key, None) as alone:
             assert alone
             with place.making(key, 0.0) as again:  # whoever makes it already may do so

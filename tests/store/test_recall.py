@@ -48,7 +48,7 @@ def files(report: Report) -> dict[str, bytes]:
 def test_the_same_job_is_searched_once_and_has_the_same_evidence(tmp_path: Path, store: Path) -> None:
     first = searched(tmp_path / "first")
     assert not first.summary.recalled
-    assert len(location.Place().entries()) == 1
+    assert len(location.StoreDirectory().entries()) == 1
     second = searched(tmp_path / "second")
     assert second.summary.recalled
     assert any("recalled" in remark for remark in second.remarks)
@@ -92,7 +92,7 @@ def test_without_the_cache_nothing_is_recalled_or_kept(
 
 def test_a_run_that_the_clock_cut_short_is_not_kept(tmp_path: Path, store: Path) -> None:
     assert searched(tmp_path / "first", time_limit_s=1e-6).summary.status == "time-limit"
-    assert location.Place().entries() == []
+    assert location.StoreDirectory().entries() == []
 
 
 def test_engines_of_the_users_own_are_not_kept(tmp_path: Path, store: Path) -> None:
@@ -100,7 +100,7 @@ def test_engines_of_the_users_own_are_not_kept(tmp_path: Path, store: Path) -> N
 
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", workers=1)
     run(PROGRAMS["attention"]()[0], settings, tmp_path / "run")
-    assert location.Place().entries() == []
+    assert location.StoreDirectory().entries() == []
 
 
 def test_a_store_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +111,7 @@ def test_a_store_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypat
 
 def test_the_oldest_entries_make_room(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched(tmp_path / "first")
-    (oldest,) = location.Place().entries()
+    (oldest,) = location.StoreDirectory().entries()
     os.utime(oldest / "entry.json", (0, 0))
     foreign = store / "notes.txt"
     foreign.write_text("mine")
@@ -119,7 +119,7 @@ def test_the_oldest_entries_make_room(tmp_path: Path, store: Path, monkeypatch: 
     monkeypatch.setattr(location, "MOST_BYTES", read_record(oldest).bytes + 10)
     searched(tmp_path / "second", program(columns=64))
     assert not oldest.exists()
-    assert len(location.Place().entries()) == 1
+    assert len(location.StoreDirectory().entries()) == 1
     assert foreign.read_text() == "mine"
 
 

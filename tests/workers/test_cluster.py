@@ -31,7 +31,7 @@ from mirage_formal.run.show import notes, warnings
 from mirage_formal.workers import cluster as module
 from mirage_formal.workers import dispatch
 from mirage_formal.workers.cluster import Cluster
-from mirage_formal.workers.dispatch import Slow, TaskDone
+from mirage_formal.workers.dispatch import TaskDone, TaskSlow
 from mirage_formal.workers.task_progress import report_progress
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S, alive, clock_of, first_try, gone
@@ -206,7 +206,7 @@ def test_a_straggler_is_computed_again_elsewhere_and_the_first_answer_wins(hurri
     path = str(tmp_path / "a")
     list(hurried.run(identity, range(4), limit_s=60))  # so that no start of a process counts as a task's time
     outcomes = [o for o in hurried.run(hang_first, ["", "", "", path], limit_s=500) if o is not None]
-    slow = [o for o in outcomes if isinstance(o, Slow)]
+    slow = [o for o in outcomes if isinstance(o, TaskSlow)]
     assert slow[-1].again
     assert {o.index for o in slow} == {3}
     assert len(slow) <= 2

@@ -19,7 +19,7 @@ import msgspec
 from mirage_formal.check.cuda.cubin import Resources
 from mirage_formal.check.cuda.device import Numerics, check_measure, check_numerics
 from mirage_formal.check.cuda.launches import check_launches, check_plans
-from mirage_formal.check.partitioning.parts import Other, Replaced, replace_parts
+from mirage_formal.check.partitioning.parts import ReplacedGraph, Replacement, replace_parts
 from mirage_formal.check.report import check_manifest, expect_equal, step
 from mirage_formal.check.solvers import directory_budget, expect_unsat
 from mirage_formal.errors import FormatError
@@ -207,7 +207,9 @@ def _check_graphs(
         expect_equal("program of the manifest", digest(program), manifest.program)
 
 
-def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph, *, solvers: bool) -> Replaced | None:
+def _check_form(
+    root: Path, manifest: KernelManifestRecord, graph: KernelGraph, *, solvers: bool
+) -> ReplacedGraph | None:
     """Return the theorem of the kernels' µGraph, where that is not the candidate's own.
 
     Sound: the µGraph of the launches is put together here from the parts of the candidate that the manifest names and
@@ -241,10 +243,10 @@ def _check_form(root: Path, manifest: KernelManifestRecord, graph: KernelGraph, 
     return found
 
 
-def _compose_form(number: int, part: FormPartRecord) -> Other | None:
+def _compose_form(number: int, part: FormPartRecord) -> Replacement | None:
     if part.form is None:
         return None
-    return Other(from_json(bytes(part.form.graph), f"graph of part {number}"), bytes(part.form.proof))
+    return Replacement(from_json(bytes(part.form.graph), f"graph of part {number}"), bytes(part.form.proof))
 
 
 def _check_names(root: Path, manifest: KernelManifestRecord, launch: LaunchRecord, stabilized: bool) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import msgspec
 
-from mirage_formal.check.candidate import Established
+from mirage_formal.check.candidate import EstablishedCandidate
 from mirage_formal.check.cuda.manifest import EstablishedKernels
 from mirage_formal.check.equivalence import own_conditions
-from mirage_formal.check.partitioning.parts import Piece, compose, partition
+from mirage_formal.check.partitioning.parts import ExtractedPart, compose, partition
 from mirage_formal.check.report import expect_equal, list_files, step
 from mirage_formal.check.run import Run
 from mirage_formal.errors import FormatError, RunError
@@ -40,13 +40,13 @@ from mirage_formal.records.partition import PARTS, WHOLE_FILE, PartRecord, Whole
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeProgram:
     """A whole program's record, and the subgraphs of each cover, which partition the program."""
 
     root: Path
     record: WholeRecord
     program: KernelGraph
-    covers: tuple[tuple[Piece, ...], ...]
+    covers: tuple[tuple[ExtractedPart, ...], ...]
 
     @property
     def runs(self) -> list[str]:
@@ -87,7 +87,7 @@ class EstablishedWhole:
     added: tuple[str, ...]
 
 
-def read_whole(root: Path) -> Whole:
+def read_whole(root: Path) -> WholeProgram:
     """Read whole.json and establish that the subgraphs of each cover partition its program.
 
     Sound: see ``check.partitioning.parts.partition``.
@@ -123,12 +123,12 @@ def read_whole(root: Path) -> Whole:
         expect_equal("order of covers", sorted(figures), figures)
     with step(path, "partition"):
         covers = tuple(partition(program, [part.operators for part in one.parts]) for one in record.covers)
-    whole = Whole(root, record, program, covers)
+    whole = WholeProgram(root, record, program, covers)
     _check_files(whole)
     return whole
 
 
-def _check_files(whole: Whole) -> None:
+def _check_files(whole: WholeProgram) -> None:
     """Check that the searches' summaries are those that were sealed, and that there are no other files."""
     path = whole.root / WHOLE_FILE
     with step(path, "manifest"):
@@ -145,7 +145,9 @@ def _check_files(whole: Whole) -> None:
             expect_equal("sha256", code, sha256(read(confined(whole.root, name))))
 
 
-def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Established]]]) -> list[EstablishedWhole]:
+def check_whole(
+    whole: WholeProgram, found: Mapping[str, tuple[Run, Sequence[EstablishedCandidate]]]
+) -> list[EstablishedWhole]:
     """Establish that each cover computes the program, from the facts established about its subgraphs' searches.
 
     Sound: by induction over the parts. Each part's graph is either its own operators, or a candidate for the very
@@ -168,7 +170,9 @@ def check_whole(whole: Whole, found: Mapping[str, tuple[Run, Sequence[Establishe
     return [_check_cover(whole, rank, found) for rank in range(1, len(whole.covers) + 1)]
 
 
-def _check_cover(whole: Whole, rank: int, found: Mapping[str, tuple[Run, Sequence[Established]]]) -> EstablishedWhole:
+def _check_cover(
+    whole: WholeProgram, rank: int, found: Mapping[str, tuple[Run, Sequence[EstablishedCandidate]]]
+) -> EstablishedWhole:
     path, record, pieces = whole.root / WHOLE_FILE, whole.record.covers[rank - 1], whole.covers[rank - 1]
     graphs: list[KernelGraph] = []
     needs: list[tuple[str, ...]] = []
@@ -199,7 +203,7 @@ def _check_cover(whole: Whole, rank: int, found: Mapping[str, tuple[Run, Sequenc
     return EstablishedWhole(whole.root.name, rank, record.graph_digest, *counts, record.conditions, record.added)
 
 
-def check_kernels_of_covers(whole: Whole, results: Mapping[str, EstablishedKernels]) -> None:
+def check_kernels_of_covers(whole: WholeProgram, results: Mapping[str, EstablishedKernels]) -> None:
     """Check that kernels are those of the cover whose directory has the same name, of this program.
 
     Args:
@@ -231,7 +235,11 @@ def _check_search(record: WholeRecord, run: Run) -> None:
 
 
 def _replacement(
-    whole: Whole, at: str, part: PartRecord, piece: Piece, found: Mapping[str, tuple[Run, Sequence[Established]]]
+    whole: WholeProgram,
+    at: str,
+    part: PartRecord,
+    piece: ExtractedPart,
+    found: Mapping[str, tuple[Run, Sequence[EstablishedCandidate]]],
 ) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
     """Return a part's replacement, its definedness conditions, and those that the part's operators lack."""
     path = whole.root / WHOLE_FILE
@@ -265,4 +273,4 @@ def _replacement(
     return graph, held.conditions, held.added
 
 
-__all__ = ["EstablishedWhole", "Whole", "check_kernels_of_covers", "check_whole", "read_whole"]
+__all__ = ["EstablishedWhole", "WholeProgram", "check_kernels_of_covers", "check_whole", "read_whole"]

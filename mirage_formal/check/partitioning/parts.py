@@ -18,7 +18,7 @@ from mirage_formal.graph.types import DTensor, row_major
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ExtractedPart:
     """A subgraph, extracted as a graph of its own.
 
     Attributes:
@@ -32,7 +32,7 @@ class Piece:
     results: tuple[int, ...]
 
 
-def partition(graph: KernelGraph, parts: Sequence[Sequence[int]]) -> tuple[Piece, ...]:
+def partition(graph: KernelGraph, parts: Sequence[Sequence[int]]) -> tuple[ExtractedPart, ...]:
     """Extract the subgraphs of a partition of a graph.
 
     Sound: every operator is in one part and no more; a part reads only inputs of the graph and results of earlier
@@ -47,7 +47,7 @@ def partition(graph: KernelGraph, parts: Sequence[Sequence[int]]) -> tuple[Piece
     """
     expect_equal("operators of all parts", list(range(len(graph.ops))), sorted(n for part in parts for n in part))
     known = set(range(len(graph.inputs)))
-    pieces: list[Piece] = []
+    pieces: list[ExtractedPart] = []
     for number, part in enumerate(parts, 1):
         piece = extract_operators(graph, part)
         if not known.issuperset(piece.reads):
@@ -57,7 +57,7 @@ def partition(graph: KernelGraph, parts: Sequence[Sequence[int]]) -> tuple[Piece
     return tuple(pieces)
 
 
-def extract_operators(graph: KernelGraph, operators: Sequence[int]) -> Piece:
+def extract_operators(graph: KernelGraph, operators: Sequence[int]) -> ExtractedPart:
     """Extract operators as a graph whose outputs are their results that are used outside, or the last result.
 
     Sound: whatever else is computed from the part reads one of these, for they are all that others may read.
@@ -89,7 +89,7 @@ def extract_operators(graph: KernelGraph, operators: Sequence[int]) -> Piece:
     used = {i for operands in (*outside, graph.outputs) for i in operands}
     results = tuple(tensor for tensor in made if tensor in used) or (made[-1],)
     program = KernelGraph(given, tuple(placed), tuple(count + own[tensor] for tensor in results))
-    return Piece(program, tuple(reads), results)
+    return ExtractedPart(program, tuple(reads), results)
 
 
 def _input(graph: KernelGraph, types: Sequence[DTensor], number: int, tensor: int) -> Input:
@@ -98,7 +98,7 @@ def _input(graph: KernelGraph, types: Sequence[DTensor], number: int, tensor: in
     return Input(f"x{number}", types[tensor], graph.inputs[tensor].strides if given else row_major(types[tensor].shape))
 
 
-def compose(graph: KernelGraph, pieces: Sequence[Piece], graphs: Sequence[KernelGraph]) -> KernelGraph:
+def compose(graph: KernelGraph, pieces: Sequence[ExtractedPart], graphs: Sequence[KernelGraph]) -> KernelGraph:
     """Compose the replacements of the subgraphs to one graph over the inputs of the graph.
 
     Sound: operand i of an operator of a part's graph is the tensor that stands for the part's tensor i, and output i of
@@ -119,7 +119,7 @@ def compose(graph: KernelGraph, pieces: Sequence[Piece], graphs: Sequence[Kernel
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class Replacement:
     """Replacement of a subgraph by another graph, with a proof.
 
     Attributes:
@@ -132,7 +132,7 @@ class Other:
 
 
 @dataclass(frozen=True, slots=True)
-class Replaced:
+class ReplacedGraph:
     """A graph that is equal to another one part by part, given that the obligations are unsatisfiable.
 
     Attributes:
@@ -151,7 +151,7 @@ class Replaced:
     obligations: tuple[Obligation, ...]
 
 
-def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Other | None]]) -> Replaced:
+def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Replacement | None]]) -> ReplacedGraph:
     """Return a graph with some parts replaced, after replay of the replacements' proofs.
 
     Sound: by induction over the parts, see ``partition`` and ``compose``. A part without another graph stays as it is;
@@ -189,7 +189,7 @@ def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Other
         obligations |= dict.fromkeys(shown.obligations)
         doubtful = doubtful or shown.doubtful
     together = compose(graph, pieces, graphs)
-    return Replaced(together, tuple(held), tuple(added), doubtful, tuple(obligations))
+    return ReplacedGraph(together, tuple(held), tuple(added), doubtful, tuple(obligations))
 
 
 def _outputs(graph: KernelGraph) -> list[DTensor]:
@@ -197,4 +197,12 @@ def _outputs(graph: KernelGraph) -> list[DTensor]:
     return [types[number] for number in graph.outputs]
 
 
-__all__ = ["Other", "Piece", "Replaced", "compose", "extract_operators", "partition", "replace_parts"]
+__all__ = [
+    "ExtractedPart",
+    "ReplacedGraph",
+    "Replacement",
+    "compose",
+    "extract_operators",
+    "partition",
+    "replace_parts",
+]

@@ -24,7 +24,7 @@ Scope = Mapping[int, tuple[int, list[Name]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class ClassifiedConditions:
     """The side conditions of a theorem, classified.
 
     Attributes:
@@ -36,7 +36,7 @@ class Split:
     doubtful: tuple[str, ...]
 
 
-def classify_conditions(theorem: Theorem) -> Split:
+def classify_conditions(theorem: Theorem) -> ClassifiedConditions:
     """Classify the side conditions of a theorem.
 
     Sound: a condition is not added only if each of its terms is one of the program's, or what its normal form needs
@@ -63,10 +63,10 @@ def classify_conditions(theorem: Theorem) -> Split:
 
     added = dict.fromkeys(need[0] for need in candidate if not had(need))
     doubtful = dict.fromkeys(need[0] for need in (*program, *candidate) if not certain(need))
-    return Split(tuple(added), tuple(doubtful))
+    return ClassifiedConditions(tuple(added), tuple(doubtful))
 
 
-def classify_composed_conditions(kernels: Theorem, padding: Theorem, own: Sequence[str]) -> Split:
+def classify_composed_conditions(kernels: Theorem, padding: Theorem, own: Sequence[str]) -> ClassifiedConditions:
     """Classify the side conditions of a candidate with remainder tiles, from the two halves of its proof.
 
     Sound: a condition of P' at padded inputs is one of the program's unless the second proof adds it, and the
@@ -93,7 +93,7 @@ def classify_composed_conditions(kernels: Theorem, padding: Theorem, own: Sequen
     mine = dict(zip(second.conditions, own, strict=True))
     added = (text for one, text in mine.items() if one in there.added or (beyond and one in there.doubtful))
     doubtful = [*there.doubtful, *(one for one in classify_conditions(padding).doubtful if one in outer.conditions)]
-    return Split(tuple(dict.fromkeys(added)), tuple(doubtful))
+    return ClassifiedConditions(tuple(dict.fromkeys(added)), tuple(doubtful))
 
 
 def _requirements(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[Atom] | None:
@@ -283,4 +283,4 @@ def _form_of(ring: Ring, factor: int) -> str:
     return f"{kind}{name}({'+'.join(sorted(_sort_key(ring, mono) for mono in inner))})"
 
 
-__all__ = ["Split", "classify_conditions"]
+__all__ = ["ClassifiedConditions", "classify_conditions"]

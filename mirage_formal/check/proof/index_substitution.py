@@ -11,7 +11,7 @@ from mirage_formal.check.proof.ring import Digits, Index, Key, Mono, Poly, Proof
 Place = tuple[tuple[int, ...], Index]
 
 
-class Move:
+class Substitution:
     """A simultaneous substitution of digits.
 
     Sound: one digit becomes an index that stays in its range; several digits become one index only where each index
@@ -24,7 +24,7 @@ class Move:
         self.places = tuple(places)
         self.domain: Digits = frozenset(d for olds, _ in self.places for d in olds)
         self._memo: dict[int, Poly] = {}
-        self._inner: dict[tuple[Place, ...], Move] = {self.places: self}
+        self._inner: dict[tuple[Place, ...], Substitution] = {self.places: self}
 
     def index(self, index: Index) -> Index:
         """Return an index after substitution."""
@@ -96,7 +96,7 @@ class Move:
         poly: Poly = dict(body)
         return self._under_binder(bound, self.ring.free_in(poly)).polynomial(poly)
 
-    def _under_binder(self, bound: Digits, free: Digits) -> Move:
+    def _under_binder(self, bound: Digits, free: Digits) -> Substitution:
         """Return the substitution restricted to the digits that are free under a binder."""
         free -= bound
         places = tuple(place for place in self.places if not free.isdisjoint(place[0]))
@@ -104,7 +104,7 @@ class Move:
             good = free.issuperset(olds) and bound.isdisjoint(d for d, _ in news)
             require(good, f"expected digits {olds} and what replaces them not to be captured")
         if places not in self._inner:
-            self._inner[places] = Move(self.ring, places)
+            self._inner[places] = Substitution(self.ring, places)
         return self._inner[places]
 
 
@@ -117,7 +117,7 @@ def value(ring: Ring, string: Sequence[int]) -> Index:
     return 0, tuple(sorted(terms))
 
 
-def folding_substitution(ring: Ring, chains: Iterable[tuple[int, tuple[int, ...]]], free: Digits) -> Move:
+def folding_substitution(ring: Ring, chains: Iterable[tuple[int, tuple[int, ...]]], free: Digits) -> Substitution:
     """Return the substitution that folds chains of digits into new digits, for a term with these free digits.
 
     Sound: a new digit ranges over exactly the numbers that its chain stands for (mixed-radix lemma), and is free in
@@ -132,7 +132,7 @@ def folding_substitution(ring: Ring, chains: Iterable[tuple[int, tuple[int, ...]
     good = len(set(olds)) == len(olds) and len(set(news)) == len(news)
     require(good, "expected each digit in one chain, and distinct new digits")
     require(free.difference(olds).isdisjoint(news), f"expected new digits, got some of {news} that occur already")
-    return Move(ring, [(chain, (0, ((new, 1),))) for new, chain in pairs])
+    return Substitution(ring, [(chain, (0, ((new, 1),))) for new, chain in pairs])
 
 
 def require_lemma(ring: Ring, string: Sequence[int]) -> None:

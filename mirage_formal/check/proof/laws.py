@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mirage_formal.check.proof.index_substitution import Move, folding_substitution
+from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution
 from mirage_formal.check.proof.reader import MAX_EXPONENT, Reader, parse_integer, parse_list, parse_rational, parse_word
 from mirage_formal.check.proof.ring import NONE, Coef, Digits, Mono, Poly, Ring, require
 
@@ -26,7 +26,7 @@ def check_lemma(reader: Reader, number: int, raw: object) -> None:
     ring.lemmas[law][key] = (number, result)
 
 
-def _open_factor(reader: Reader, raw: object, taken: Digits) -> tuple[int, Digits, Move]:
+def _open_factor(reader: Reader, raw: object, taken: Digits) -> tuple[int, Digits, Substitution]:
     """Return an opened factor, its fresh digits, and the substitution to them.
 
     The fresh digits occur nowhere else in the lemma.

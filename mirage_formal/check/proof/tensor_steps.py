@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from mirage_formal.check.proof.index_substitution import Move, folding_substitution, require_lemma, value
+from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution, require_lemma, value
 from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, NAMED, UNARY, Terms
 from mirage_formal.check.proof.reader import MAX_EXTENT, Reader, parse_integer, parse_list, parse_rational, parse_word
 from mirage_formal.check.proof.ring import Poly, ProofError, require
@@ -94,7 +94,7 @@ class Steps:
         good = self._size(pair) == self.ring.extents[d] and not any({hi, lo} & {*string} for string in a.strings)
         require(good, f"expected new digits whose extents multiply to {self.ring.extents[d]}")
         require_lemma(self.ring, pair)
-        return self._replaced(a, ((d,),), (pair,), Move(self.ring, [((d,), value(self.ring, pair))]))
+        return self._replaced(a, ((d,),), (pair,), Substitution(self.ring, [((d,), value(self.ring, pair))]))
 
     def _fold(self, raw: object, chains: object) -> Tensor:
         a, folds = self.tensor(raw), self.reader.chains(chains)
@@ -104,7 +104,7 @@ class Steps:
     def _rename(self, raw: object, pairs: object) -> Tensor:
         return self._fold(raw, [[new, old] for old, new in (parse_list(pair, 2, 2) for pair in parse_list(pairs))])
 
-    def _replaced(self, a: Tensor, olds: Strings, news: Strings, move: Move) -> Tensor:
+    def _replaced(self, a: Tensor, olds: Strings, news: Strings, move: Substitution) -> Tensor:
         """Replace runs of digits, each contiguous in one string, in the strings and in the polynomial."""
         table = {old[0]: (old, new) for old, new in zip(olds, news, strict=True)}
         strings = []
@@ -141,7 +141,7 @@ class Steps:
         good = not strides and (offset, tuple(sorted(total.items()))) == (first, value(self.ring, new)[1])
         require(good, f"expected the digits of axis {at} to make up {first} and the new number")
         require_lemma(self.ring, a.strings[at])
-        return Tensor(term, _replace_string(a.strings, at, new), Move(self.ring, places).polynomial(a.poly))
+        return Tensor(term, _replace_string(a.strings, at, new), Substitution(self.ring, places).polynomial(a.poly))
 
     def _reshape(self, raw: object, shape: object) -> Tensor:
         a = self.tensor(raw)

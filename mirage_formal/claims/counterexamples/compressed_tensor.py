@@ -35,7 +35,7 @@ class TooManyClasses(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Grouped:
+class CompressedTensor:
     """A tensor [trials, ...]: element (i, j, ...) is ``values[:, labels[0][i], labels[1][j], ...]``."""
 
     shape: Shape
@@ -43,7 +43,7 @@ class Grouped:
     values: NDArray[Any]
 
 
-class GroupedDomain(UntiledDomain[Grouped]):
+class CompressedDomain(UntiledDomain[CompressedTensor]):
     """A domain of compressed tensors for the interpreter.
 
     Sound: every operator is applied to values whose classes are those of a common refinement, so that each value of the
@@ -60,26 +60,26 @@ class GroupedDomain(UntiledDomain[Grouped]):
 
     # --- elementwise ---------------------------------------------------------------------------------------------
 
-    def unary(self, kind: OpKind, a: Grouped) -> Grouped:
+    def unary(self, kind: OpKind, a: CompressedTensor) -> CompressedTensor:
         """Implement ``Domain.unary``."""
-        return Grouped(a.shape, a.labels, self.elements.unary(kind, a.values))
+        return CompressedTensor(a.shape, a.labels, self.elements.unary(kind, a.values))
 
-    def scale(self, a: Grouped, factor: Fraction) -> Grouped:
+    def scale(self, a: CompressedTensor, factor: Fraction) -> CompressedTensor:
         """Implement ``Domain.scale``."""
-        return Grouped(a.shape, a.labels, self.elements.scale(a.values, factor))
+        return CompressedTensor(a.shape, a.labels, self.elements.scale(a.values, factor))
 
-    def offset(self, a: Grouped, constant: Fraction) -> Grouped:
+    def offset(self, a: CompressedTensor, constant: Fraction) -> CompressedTensor:
         """Implement ``Domain.offset``."""
-        return Grouped(a.shape, a.labels, self.elements.offset(a.values, constant))
+        return CompressedTensor(a.shape, a.labels, self.elements.offset(a.values, constant))
 
-    def binary(self, kind: OpKind, a: Grouped, b: Grouped) -> Grouped:
+    def binary(self, kind: OpKind, a: CompressedTensor, b: CompressedTensor) -> CompressedTensor:
         """Implement ``Domain.binary``."""
         shape, labels, x, y = refine_pair(a, b, range(len(a.shape)))
-        return Grouped(shape, labels, self.elements.binary(kind, x, y))
+        return CompressedTensor(shape, labels, self.elements.binary(kind, x, y))
 
     # --- sums ----------------------------------------------------------------------------------------------------
 
-    def matmul(self, a: Grouped, b: Grouped, inner: int) -> Grouped:
+    def matmul(self, a: CompressedTensor, b: CompressedTensor, inner: int) -> CompressedTensor:
         """Implement ``Domain.matmul``."""
         rank = len(a.shape)
         shape, labels, x, y = refine_pair(a, b, range(rank - 2))
@@ -91,9 +91,11 @@ class GroupedDomain(UntiledDomain[Grouped]):
         _check_size((*(max(m, n) for m, n in zip(x.shape[:-2], y.shape[:-2], strict=True)), x.shape[-2], y.shape[-1]))
         found = self.elements.matmul(x, y, inner)
         lead = tuple(labels[: rank - 2])
-        return Grouped((*shape[: rank - 2], a.shape[-2], b.shape[-1]), (*lead, a.labels[-2], b.labels[-1]), found)
+        return CompressedTensor(
+            (*shape[: rank - 2], a.shape[-2], b.shape[-1]), (*lead, a.labels[-2], b.labels[-1]), found
+        )
 
-    def sum(self, a: Grouped, axis: int, extent: int, kept: int) -> Grouped:
+    def sum(self, a: CompressedTensor, axis: int, extent: int, kept: int) -> CompressedTensor:
         """Implement ``Domain.sum``."""
         if kept > 1:
             a = self.reshape(a, (*a.shape[:axis], extent // kept, kept, *a.shape[axis + 1 :]))
@@ -103,13 +105,17 @@ class GroupedDomain(UntiledDomain[Grouped]):
         weighed = a.values * counts
         return _reduced_tensor(a, axis, self.elements.sum(weighed, axis, weighed.shape[axis + 1], 1))
 
-    def softmax(self, a: Grouped, axis: int, extent: int) -> Grouped:
+    def softmax(self, a: CompressedTensor, axis: int, extent: int) -> CompressedTensor:
         """Implement ``Domain.softmax``."""
         most = a.values.max(axis=axis + 1, keepdims=True)
-        above = self.unary(OpKind.EXP, Grouped(a.shape, a.labels, self.elements.binary(OpKind.SUB, a.values, most)))
+        above = self.unary(
+            OpKind.EXP, CompressedTensor(a.shape, a.labels, self.elements.binary(OpKind.SUB, a.values, most))
+        )
         return self.binary(OpKind.DIV, above, self.sum(above, axis, extent, 1))
 
-    def ordered(self, kind: OpKind, operands: tuple[Grouped, ...], axis: int, extent: int) -> tuple[Grouped, ...]:
+    def ordered(
+        self, kind: OpKind, operands: tuple[CompressedTensor, ...], axis: int, extent: int
+    ) -> tuple[CompressedTensor, ...]:
         """Implement ``Domain.ordered``."""
         if kind is OpKind.MAX:
             (a,) = operands
@@ -124,11 +130,11 @@ class GroupedDomain(UntiledDomain[Grouped]):
         x = np.broadcast_to(x, (len(x), *classes))
         factor = np.broadcast_to(factor, (len(factor), *classes))
         (state,) = self.elements.ordered(kind, (x, factor), axis, extent)
-        return (_reduced_tensor(Grouped(shape, labels, x), axis, state),)
+        return (_reduced_tensor(CompressedTensor(shape, labels, x), axis, state),)
 
     # --- layout --------------------------------------------------------------------------------------------------
 
-    def reshape(self, a: Grouped, shape: Shape) -> Grouped:
+    def reshape(self, a: CompressedTensor, shape: Shape) -> CompressedTensor:
         """Implement ``Domain.reshape``."""
         labels: list[Labels] = []
         values, at = a.values, 1
@@ -143,14 +149,14 @@ class GroupedDomain(UntiledDomain[Grouped]):
             _check_size(values.shape)
             labels += cut
             at += len(news)
-        return Grouped(shape, tuple(labels), values)
+        return CompressedTensor(shape, tuple(labels), values)
 
-    def transpose(self, a: Grouped, perm: tuple[int, ...]) -> Grouped:
+    def transpose(self, a: CompressedTensor, perm: tuple[int, ...]) -> CompressedTensor:
         """Implement ``Domain.transpose``."""
         values = a.values.transpose((0, *(i + 1 for i in perm)))
-        return Grouped(tuple(a.shape[i] for i in perm), tuple(a.labels[i] for i in perm), values)
+        return CompressedTensor(tuple(a.shape[i] for i in perm), tuple(a.labels[i] for i in perm), values)
 
-    def concat(self, a: Grouped, b: Grouped, axis: int) -> Grouped:
+    def concat(self, a: CompressedTensor, b: CompressedTensor, axis: int) -> CompressedTensor:
         """Implement ``Domain.concat``."""
         shape, labels, x, y = refine_pair(a, b, [i for i in range(len(a.shape)) if i != axis])
         whole = [_class_count(item) for item in labels]
@@ -161,27 +167,31 @@ class GroupedDomain(UntiledDomain[Grouped]):
         along = [_class_numbers(item.shape[axis], item.labels[axis]) for item in (a, b)]
         along[1] = along[1] + _class_count(a.labels[axis])
         extent = a.shape[axis] + b.shape[axis]
-        return Grouped(
+        return CompressedTensor(
             (*shape[:axis], extent, *shape[axis + 1 :]),
             (*labels[:axis], np.concatenate(along), *labels[axis + 1 :]),
             np.concatenate(parts, axis=axis + 1),
         )
 
-    def slice(self, a: Grouped, axis: int, start: int, stop: int) -> Grouped:
+    def slice(self, a: CompressedTensor, axis: int, start: int, stop: int) -> CompressedTensor:
         """Implement ``Domain.slice``."""
         shape, held = (*a.shape[:axis], stop - start, *a.shape[axis + 1 :]), a.labels[axis]
         if held is None:
-            return Grouped(shape, a.labels, a.values)
+            return CompressedTensor(shape, a.labels, a.values)
         chosen, labels = np.unique(held[start:stop], return_inverse=True)
         own = None if len(chosen) == 1 else labels.reshape(-1).astype(np.int64)
-        return Grouped(shape, (*a.labels[:axis], own, *a.labels[axis + 1 :]), np.take(a.values, chosen, axis=axis + 1))
+        return CompressedTensor(
+            shape, (*a.labels[:axis], own, *a.labels[axis + 1 :]), np.take(a.values, chosen, axis=axis + 1)
+        )
 
-    def repeat(self, a: Grouped, axis: int, times: int) -> Grouped:
+    def repeat(self, a: CompressedTensor, axis: int, times: int) -> CompressedTensor:
         """Implement ``Domain.repeat``."""
-        return Grouped((*a.shape[:axis], times, *a.shape[axis + 1 :]), a.labels, a.values)
+        return CompressedTensor((*a.shape[:axis], times, *a.shape[axis + 1 :]), a.labels, a.values)
 
 
-def run_compressed(graph: KernelGraph, inputs: Sequence[Grouped], elements: BatchedDomain) -> tuple[Grouped, ...]:
+def run_compressed(
+    graph: KernelGraph, inputs: Sequence[CompressedTensor], elements: BatchedDomain
+) -> tuple[CompressedTensor, ...]:
     """Return the outputs of a µGraph on compressed inputs, in the float type of their values.
 
     Overflow, division by zero and roots of negative numbers give inf or nan without a warning.
@@ -191,11 +201,11 @@ def run_compressed(graph: KernelGraph, inputs: Sequence[Grouped], elements: Batc
         GraphError: The graph is not well-formed.
     """
     with np.errstate(all="ignore"):
-        return evaluate(graph, inputs, GroupedDomain(elements))
+        return evaluate(graph, inputs, CompressedDomain(elements))
 
 
 def refine_pair(
-    a: Grouped, b: Grouped, axes: Sequence[int]
+    a: CompressedTensor, b: CompressedTensor, axes: Sequence[int]
 ) -> tuple[Shape, tuple[Labels, ...], NDArray[Any], NDArray[Any]]:
     """Return two tensors over the coarsest common refinement of their classes along these axes.
 
@@ -251,19 +261,19 @@ def _check_size(shape: Sequence[int]) -> None:
         raise TooManyClasses
 
 
-def _reduced_tensor(a: Grouped, axis: int, values: NDArray[Any]) -> Grouped:
+def _reduced_tensor(a: CompressedTensor, axis: int, values: NDArray[Any]) -> CompressedTensor:
     labels = (*a.labels[:axis], None, *a.labels[axis + 1 :])
-    return Grouped((*a.shape[:axis], 1, *a.shape[axis + 1 :]), labels, values)
+    return CompressedTensor((*a.shape[:axis], 1, *a.shape[axis + 1 :]), labels, values)
 
 
-def _expand_axis(a: Grouped, axis: int) -> Grouped:
+def _expand_axis(a: CompressedTensor, axis: int) -> CompressedTensor:
     """Return the same tensor with a class for each coordinate of an axis."""
     extent = a.shape[axis]
     if extent == 1:
         return a
     values = np.take(a.values, _class_numbers(extent, a.labels[axis]), axis=axis + 1)
     _check_size(values.shape)
-    return Grouped(a.shape, (*a.labels[:axis], np.arange(extent), *a.labels[axis + 1 :]), values)
+    return CompressedTensor(a.shape, (*a.labels[:axis], np.arange(extent), *a.labels[axis + 1 :]), values)
 
 
 def _merge_classes(extents: Sequence[int], labels: Sequence[Labels]) -> Labels:
@@ -317,4 +327,4 @@ def axis_groups(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[int]]]
         yield olds, news
 
 
-__all__ = ["Grouped", "GroupedDomain", "TooManyClasses", "axis_groups", "refine_pair", "run_compressed"]
+__all__ = ["CompressedDomain", "CompressedTensor", "TooManyClasses", "axis_groups", "refine_pair", "run_compressed"]

@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, TooManyClasses, run_compressed
+from mirage_formal.claims.counterexamples.compressed_tensor import CompressedTensor, TooManyClasses, run_compressed
 from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, without_error
 from mirage_formal.claims.counterexamples.sparse import classes
 from mirage_formal.graph.graph import KernelGraph
@@ -79,7 +79,7 @@ def check_conditions(program: KernelGraph, candidate: KernelGraph, doubtful: boo
     return Unknown(NEVER)
 
 
-def _is_defined(graph: KernelGraph, point: Sequence[Grouped]) -> bool:
+def _is_defined(graph: KernelGraph, point: Sequence[CompressedTensor]) -> bool:
     try:
         run_compressed(graph, point, _ConditionsDomain())
     except (_Undefined, TooManyClasses):
@@ -87,7 +87,7 @@ def _is_defined(graph: KernelGraph, point: Sequence[Grouped]) -> bool:
     return True
 
 
-def _points(inputs: Sequence[DTensor], seed: int) -> Iterator[list[Grouped]]:
+def _points(inputs: Sequence[DTensor], seed: int) -> Iterator[list[CompressedTensor]]:
     """Yield random points of several scales and signs, and with the first ones corners of one value everywhere.
 
     An element of a mask is 1 where the number that is drawn for it is positive.
@@ -102,29 +102,29 @@ def _points(inputs: Sequence[DTensor], seed: int) -> Iterator[list[Grouped]]:
             yield [_fit_mask(_constant(rng, tensor.shape, value, few=True), tensor) for tensor in inputs]
 
 
-def _fit_mask(drawn: Grouped, tensor: DTensor) -> Grouped:
+def _fit_mask(drawn: CompressedTensor, tensor: DTensor) -> CompressedTensor:
     """Return the drawn values, as zeros and ones for a mask."""
     if tensor.dtype.floating:
         return drawn
-    return Grouped(drawn.shape, drawn.labels, without_error((drawn.values[0] > 0).astype(np.float64)))
+    return CompressedTensor(drawn.shape, drawn.labels, without_error((drawn.values[0] > 0).astype(np.float64)))
 
 
-def _random(rng: np.random.Generator, shape: Shape, scale: float, sign: int) -> Grouped:
+def _random(rng: np.random.Generator, shape: Shape, scale: float, sign: int) -> CompressedTensor:
     """Return normal values: of both signs, positive only, or negative only."""
     labels, size = _axis_classes(rng, shape)
     values = scale * rng.normal(0.0, 1.0, size)
     if sign:
         values = np.abs(values) if sign == 1 else -np.abs(values)
-    return Grouped(shape, labels, without_error(values))
+    return CompressedTensor(shape, labels, without_error(values))
 
 
-def _constant(rng: np.random.Generator, shape: Shape, value: float, *, few: bool) -> Grouped:
+def _constant(rng: np.random.Generator, shape: Shape, value: float, *, few: bool) -> CompressedTensor:
     """Return one value everywhere, or everywhere except for a few elements."""
     if not few:
-        return Grouped(shape, (None,) * len(shape), without_error(np.full((1,) * len(shape), value)))
+        return CompressedTensor(shape, (None,) * len(shape), without_error(np.full((1,) * len(shape), value)))
     labels, size = _axis_classes(rng, shape)
     values = np.where(rng.random(size) < 0.3, rng.integers(-2, 3, size).astype(np.float64), value)
-    return Grouped(shape, labels, without_error(values))
+    return CompressedTensor(shape, labels, without_error(values))
 
 
 def _axis_classes(

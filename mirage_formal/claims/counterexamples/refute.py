@@ -17,7 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.claims.counterexamples.sparse import Trial, counterexample_element
-from mirage_formal.claims.counterexamples.trial_evaluator import CLEAR, WRITTEN_OUT, Arena, fill_input, make_evaluator
+from mirage_formal.claims.counterexamples.trial_evaluator import (
+    CLEAR,
+    WRITTEN_OUT,
+    TrialEvaluator,
+    fill_input,
+    make_evaluator,
+)
 from mirage_formal.errors import ShapeError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample, Fill
@@ -185,7 +191,7 @@ def _defaults(masks: Sequence[bool]) -> Iterator[tuple[Fill, ...]]:
         yield _adjust_masks(tuple(_FILLS[k] for k in choice), masks)
 
 
-def _minimise(arena: Arena, trial: Trial, rng: random.Random) -> Trial:
+def _minimise(arena: TrialEvaluator, trial: Trial, rng: random.Random) -> Trial:
     """Minimise a trial by delta debugging: fewer entries, then smaller values."""
     for _ in range(arena.rounds):
         smaller = arena.differing(_reductions(arena, trial, rng))
@@ -202,7 +208,7 @@ def _minimise(arena: Arena, trial: Trial, rng: random.Random) -> Trial:
     return trial
 
 
-def _reductions(arena: Arena, trial: Trial, rng: random.Random) -> list[Trial]:
+def _reductions(arena: TrialEvaluator, trial: Trial, rng: random.Random) -> list[Trial]:
     """Return the trial without parts of its entries, large parts first, and single entries if there is room."""
     places = list(trial.cells)
     rng.shuffle(places)

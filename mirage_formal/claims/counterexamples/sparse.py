@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, Labels, refine_pair, run_compressed
+from mirage_formal.claims.counterexamples.compressed_tensor import CompressedTensor, Labels, refine_pair, run_compressed
 from mirage_formal.claims.counterexamples.element import Box, evaluate_element
 from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, without_error
 from mirage_formal.graph.counterexample import Counterexample, Fill
@@ -35,7 +35,7 @@ class Trial:
         return len(self.cells) + 2 * sum(fill != Fill(0, 0) for fill in self.fills)
 
 
-class Places:
+class InputPositions:
     """The positions in the concatenation of all inputs."""
 
     def __init__(self, tensors: Sequence[DTensor]) -> None:
@@ -62,7 +62,7 @@ class Places:
         return fills[number].odd if sum(index) % 2 else fills[number].even
 
 
-def make_inputs(places: Places, trials: Sequence[Trial], dtype: Any) -> list[Grouped]:
+def make_inputs(places: InputPositions, trials: Sequence[Trial], dtype: Any) -> list[CompressedTensor]:
     """Return the inputs [trials, ...] by classes: elements that some trial changes, and the others by index parity."""
     touched: list[list[set[int]]] = [[set() for _ in shape] for shape in places.shapes]
     cells = [{place: places.of(place) for place in trial.cells} for trial in trials]
@@ -90,7 +90,7 @@ def make_inputs(places: Places, trials: Sequence[Trial], dtype: Any) -> list[Gro
                     # Every coordinate that is touched is a class of its own.
                     where = tuple(0 if item is None else item[i] for (item, _), i in zip(axes, index, strict=True))
                     row[where] = trial.cells[place]
-        made.append(Grouped(shape, tuple(item for item, _ in axes), values))
+        made.append(CompressedTensor(shape, tuple(item for item, _ in axes), values))
     return made
 
 
@@ -104,7 +104,7 @@ def classes(extent: int, chosen: set[int], *, parity: bool) -> tuple[Labels, NDA
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class OutputPair:
     """One output of both graphs [trials, classes...], and the first coordinate of each class along every axis."""
 
     program: NDArray[Any]
@@ -113,8 +113,8 @@ class Sides:
 
 
 def run_both(
-    graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped], elements: BatchedDomain
-) -> list[Sides]:
+    graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[CompressedTensor], elements: BatchedDomain
+) -> list[OutputPair]:
     """Return all outputs of two graphs of equal output shapes, over common classes.
 
     Raises:
@@ -127,7 +127,7 @@ def run_both(
         size = np.broadcast_shapes(x.shape, y.shape)
         first = tuple(_first(item) for item in labels)
         assert len(first) == len(shape)
-        found.append(Sides(np.broadcast_to(x, size), np.broadcast_to(y, size), first))
+        found.append(OutputPair(np.broadcast_to(x, size), np.broadcast_to(y, size), first))
     return found
 
 
@@ -137,14 +137,14 @@ def _first(labels: Labels) -> NDArray[np.int64]:
     return np.unique(labels, return_index=True)[1].astype(np.int64)
 
 
-def run_plain(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
+def run_plain(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[CompressedTensor]) -> list[OutputPair]:
     """Return all outputs of two graphs."""
     return run_both(graphs, inputs, BatchedDomain())
 
 
-def run_with_bounds(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[Grouped]) -> list[Sides]:
+def run_with_bounds(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[CompressedTensor]) -> list[OutputPair]:
     """Return all outputs [2, classes...] of two graphs for one trial: values, and bounds on their errors."""
-    given = [Grouped(item.shape, item.labels, without_error(item.values[0])) for item in inputs]
+    given = [CompressedTensor(item.shape, item.labels, without_error(item.values[0])) for item in inputs]
     return run_both(graphs, given, BoundedDomain())
 
 
@@ -168,8 +168,8 @@ def counterexample_element(graph: KernelGraph, found: Counterexample) -> float |
 
 
 __all__ = [
-    "Places",
-    "Sides",
+    "InputPositions",
+    "OutputPair",
     "Trial",
     "classes",
     "counterexample_element",

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from mirage_formal.claims.counterexamples.compressed_tensor import TooManyClasses
 from mirage_formal.claims.counterexamples.rounding_bounds import run_bounded
 from mirage_formal.claims.counterexamples.sparse import (
-    Places,
-    Sides,
+    InputPositions,
+    OutputPair,
     Trial,
     counterexample_element,
     make_inputs,
@@ -57,7 +57,7 @@ _ROUNDS: Final = 60
 _FAR: Final = 1 << 20
 
 
-def make_evaluator(program: KernelGraph, candidate: KernelGraph) -> Arena:
+def make_evaluator(program: KernelGraph, candidate: KernelGraph) -> TrialEvaluator:
     """Return the evaluator for two graphs of one interface.
 
     Raises:
@@ -68,7 +68,7 @@ def make_evaluator(program: KernelGraph, candidate: KernelGraph) -> Arena:
     if interfaces[0] != interfaces[1]:
         raise ShapeError(f"candidate: expected inputs and outputs {interfaces[0]}, got {interfaces[1]}")
     work = max(working_set_size(program), working_set_size(candidate))
-    return DenseEvaluator(program, candidate, work) if work <= WRITTEN_OUT else Grouped(program, candidate)
+    return DenseEvaluator(program, candidate, work) if work <= WRITTEN_OUT else CompressedEvaluator(program, candidate)
 
 
 def _interface(graph: KernelGraph) -> tuple[list[str], list[str]]:
@@ -96,7 +96,7 @@ def landmarks(graphs: Sequence[KernelGraph]) -> tuple[float, ...]:
     return tuple(sorted(found))
 
 
-class Arena(ABC):
+class TrialEvaluator(ABC):
     """An evaluator of trials of one program and one candidate.
 
     Attributes:
@@ -110,7 +110,7 @@ class Arena(ABC):
 
     def __init__(self, program: KernelGraph, candidate: KernelGraph) -> None:
         self.graphs = (program, candidate)
-        self.places = Places([source.tensor for source in program.inputs])
+        self.places = InputPositions([source.tensor for source in program.inputs])
         self.landmarks = landmarks(self.graphs)
         self.width = 2 * _TRIALS
         self.budget = _TRIALS
@@ -189,7 +189,7 @@ class Arena(ABC):
         return tuple(Entry(*self.places.of(place), value) for place, value in sorted(trial.cells.items()))
 
 
-class DenseEvaluator(Arena):
+class DenseEvaluator(TrialEvaluator):
     """An evaluator that computes every element of every tensor."""
 
     def __init__(self, program: KernelGraph, candidate: KernelGraph, work: int) -> None:
@@ -218,12 +218,12 @@ class DenseEvaluator(Arena):
         ]
 
     def sizes(self, trials: Sequence[Trial]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """Implement ``Arena``."""
+        """Implement ``TrialEvaluator``."""
         arrays = self.inputs(trials)
         yield from map(_sizes, *(run_many(graph, arrays) for graph in self.graphs))
 
     def settled(self, trial: Trial) -> Counterexample | None:
-        """Implement ``Arena``."""
+        """Implement ``TrialEvaluator``."""
         arrays, second = self.inputs([trial]), self.inputs([trial], np.longdouble)
         given = [array[0] for array in arrays]
         sides = [
@@ -267,7 +267,7 @@ class _Readings:
     others: tuple[NDArray[Any], ...]
 
 
-class Grouped(Arena):
+class CompressedEvaluator(TrialEvaluator):
     """An evaluator that computes tensors of any size by classes of equal elements (grouped)."""
 
     def __init__(self, program: KernelGraph, candidate: KernelGraph) -> None:
@@ -276,7 +276,7 @@ class Grouped(Arena):
         self.budget = _TRIALS // 2
 
     def sizes(self, trials: Sequence[Trial]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """Implement ``Arena``; a tensor with too many classes counts as not finite."""
+        """Implement ``TrialEvaluator``; a tensor with too many classes counts as not finite."""
         try:
             for side in run_plain(self.graphs, make_inputs(self.places, trials, np.float64)):
                 yield _sizes(side.program, side.candidate)
@@ -291,7 +291,7 @@ class Grouped(Arena):
                 yield np.where(bad, np.nan, sizes), gaps
 
     def settled(self, trial: Trial) -> Counterexample | None:
-        """Implement ``Arena``; the reference computes the backward slice of the element that differs."""
+        """Implement ``TrialEvaluator``; the reference computes the backward slice of the element that differs."""
         try:
             inputs = make_inputs(self.places, [trial], np.float64)
             seen = run_with_bounds(self.graphs, inputs)
@@ -312,7 +312,7 @@ class Grouped(Arena):
         return None
 
     def _confirmed(
-        self, trial: Trial, number: int, side: Sides, clear: NDArray[np.bool_], sides: tuple[_Readings, _Readings]
+        self, trial: Trial, number: int, side: OutputPair, clear: NDArray[np.bool_], sides: tuple[_Readings, _Readings]
     ) -> Counterexample | None:
         """Return the first element of the clearly different classes, if the reference finds the same gap there."""
         where = np.argwhere(clear)
@@ -375,4 +375,4 @@ def fill_input(shape: Shape, fill: Fill) -> NDArray[np.float64]:
     return np.where(parity % 2 == 0, float(fill.even), float(fill.odd))
 
 
-__all__ = ["CLEAR", "WRITTEN_OUT", "Arena", "fill_input", "landmarks", "make_evaluator"]
+__all__ = ["CLEAR", "WRITTEN_OUT", "TrialEvaluator", "fill_input", "landmarks", "make_evaluator"]

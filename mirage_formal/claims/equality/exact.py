@@ -21,7 +21,7 @@ from typing import Final
 from mirage_formal.claims.equality.facts import TensorFacts, combine_facts, infer_facts
 from mirage_formal.claims.equality.polynomials import Kind, ProofStuck
 from mirage_formal.claims.equality.radicals import SquareRoots
-from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
+from mirage_formal.claims.equality.tensor_terms import Tensor, TensorTerms
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
@@ -80,7 +80,7 @@ class ExactDomain(UntiledDomain[BlockTensor]):
     keeps: frozenset[OpKind] = frozenset()
 
     def __init__(self, radicals: SquareRoots | None = None, *, whole: bool = False) -> None:
-        self.tensors = Tensors(radicals)
+        self.tensors = TensorTerms(radicals)
         #: Tensors of the kernel graphs that have several pieces: the graph and the tensor.
         self.cut: list[tuple[int, int]] = []
         self._whole = whole

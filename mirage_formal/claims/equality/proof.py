@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mirage_formal.claims.equality.index_substitution import Folds
 from mirage_formal.claims.equality.polynomials import Index, Kind, Monomial, Polynomial, ProofStuck, Rational
-from mirage_formal.claims.equality.tensor_terms import Tensors
+from mirage_formal.claims.equality.tensor_terms import TensorTerms
 
 VERSION: Final = 2
 #: The checker's limits.
@@ -23,7 +23,7 @@ _NAMES = {kind: kind.name.lower() for kind in Kind} | {Kind.INPUT: "in"}
 
 
 def write_proof(
-    tensors: Tensors,
+    tensors: TensorTerms,
     steps: Sequence[int],
     lemmas: Sequence[int],
     outputs: Sequence[tuple[int, int, Monomial] | None],
@@ -57,7 +57,7 @@ def _require(good: bool) -> None:
 class _ProofWriter:
     """A writer that renumbers digits, factors, lemmas and steps in the order of their first use."""
 
-    def __init__(self, tensors: Tensors, inputs: int, atoms: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, tensors: TensorTerms, inputs: int, atoms: Sequence[tuple[int, ...]]) -> None:
         self.tensors = tensors
         self.inputs = inputs
         self.atoms = atoms

@@ -17,7 +17,7 @@ from mirage_formal.claims.equality.exact import BlockTensor, ExactDomain, Missin
 from mirage_formal.claims.equality.polynomials import Monomial, ProofStuck, multiplier
 from mirage_formal.claims.equality.proof import write_proof
 from mirage_formal.claims.equality.radicals import SquareRoots
-from mirage_formal.claims.equality.tensor_terms import Tensor, Tensors
+from mirage_formal.claims.equality.tensor_terms import Tensor, TensorTerms
 from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import eliminate_dead_code, renumber
@@ -73,7 +73,7 @@ class Derivation:
         reasons: The reasons for atoms.
     """
 
-    tensors: Tensors
+    tensors: TensorTerms
     closings: tuple[FinalIdentity, ...]
     inputs: int
     atoms: tuple[tuple[int, int, int], ...]

@@ -71,7 +71,7 @@ class Step:
     uses: frozenset[int]
 
 
-class Tensors(BinderTerms):
+class TensorTerms(BinderTerms):
     """Operations on tensors of exact terms.
 
     Sound: each operation computes the element of its result from the elements of its operands at the same digits, by
@@ -452,4 +452,4 @@ class Tensors(BinderTerms):
         return self.rename(a, names)
 
 
-__all__ = ["Step", "String", "Tensor", "Tensors"]
+__all__ = ["Step", "String", "Tensor", "TensorTerms"]

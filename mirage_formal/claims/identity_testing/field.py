@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from mirage_formal.claims.identity_testing.modular import Modulus, Powers, Residues, Words, as_words
 from mirage_formal.claims.identity_testing.primes import FieldPair
-from mirage_formal.claims.identity_testing.value_cache import Kept
+from mirage_formal.claims.identity_testing.value_cache import ValueCache
 from mirage_formal.graph.ops import COMPARISONS, ZERO_AT_ZERO, OpKind
 from mirage_formal.semantics.straight_line_trace import (
     Binary,
@@ -145,7 +145,7 @@ class Unrepresentable:
 Outcome = tuple[Words, ...] | Undefined | Unrepresentable
 
 
-def run_tape(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept: Kept | None = None) -> Outcome:
+def run_tape(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept: ValueCache | None = None) -> Outcome:
     """Return the outputs of a tape in Z_p, or the first step that has no value.
 
     Args:
@@ -157,7 +157,7 @@ def run_tape(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept:
             such values are skipped. They have values, so the first step without one is the same.
     """
     last = _last_uses(tape, wanted)
-    kept = Kept(0) if kept is None else kept
+    kept = ValueCache(0) if kept is None else kept
     values, todo = kept.begin(tape, wanted)
     for number, step, parts in needed_steps(tape, wanted):
         for part in parts:

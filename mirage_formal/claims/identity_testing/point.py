@@ -23,7 +23,7 @@ from mirage_formal.claims.identity_testing.draw import (
 )
 from mirage_formal.claims.identity_testing.field import FieldPoint, Undefined, Unrepresentable, key_of, run_tape
 from mirage_formal.claims.identity_testing.modular import Residues, Words
-from mirage_formal.claims.identity_testing.value_cache import Kept
+from mirage_formal.claims.identity_testing.value_cache import ValueCache
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
 from mirage_formal.graph.types import DTensor, Shape
@@ -132,7 +132,7 @@ class Point:
     digests: dict[tuple[int, Part], str] = field(default_factory=dict)
     redraws: tuple[Redraw, ...] = ()
     attempt: int = 0
-    kept: Kept = field(default_factory=Kept)
+    kept: ValueCache = field(default_factory=ValueCache)
 
     def copy(self) -> Point:
         """Return a copy whose redraws do not affect this point."""
@@ -166,7 +166,7 @@ class Point:
     def redraw(self, masks: Cone, cause: str) -> None:
         """Redraw the masked elements."""
         self.attempt += 1
-        self.kept = Kept()
+        self.kept = ValueCache()
         for (index, part), mask in sorted(masks.items(), key=lambda item: item[0]):
             small = collapse_mask(mask)
             fresh = self._drawn(index, part, self.attempt)

@@ -33,11 +33,11 @@ Values = dict[tuple[int, Part], Residues]
 Todo = dict[tuple[int, Part], int]
 
 
-class Kept:
+class ValueCache:
     """A cache of the values of products and sums at one point: fields, omega, keys and inputs.
 
     A value's name stands for its step and, by their names, for all steps that it depends on, so that equal names have
-    equal values at the point. A redraw of an input needs another ``Kept``. Values are never written in place.
+    equal values at the point. A redraw of an input needs another ``ValueCache``. Values are never written in place.
     """
 
     def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
@@ -83,4 +83,4 @@ class Kept:
             self._left += oldest.nbytes
 
 
-__all__ = ["KEPT_BYTES", "Kept", "Todo", "Values"]
+__all__ = ["KEPT_BYTES", "Todo", "ValueCache", "Values"]

@@ -24,7 +24,7 @@ from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.semantics.interpreter import evaluate
 
 
-class RealisedDomain(RoundingDomain):
+class RoundedDomain(RoundingDomain):
     """A domain that is exact except for stored tensors and the operands of matrix products.
 
     Args:
@@ -78,11 +78,11 @@ def _outputs(
     """Return a candidate's outputs, computed kernel by kernel."""
     tensors = [Estimate(a) for a in arrays]
     for op in candidate.ops:
-        domain = RealisedDomain(xp, product_type(op, types) if rounds else None)
+        domain = RoundedDomain(xp, product_type(op, types) if rounds else None)
         moved = isinstance(op, Op) and op.kind in MOVES
         for result in evaluate(extract_kernel(op, types), [tensors[number] for number in op.operands], domain):
             tensors.append(result if moved else domain.stored(result, types[len(tensors)].dtype))
-    return [RealisedDomain(xp, None).plain(tensors[number]).mantissa for number in candidate.outputs]
+    return [RoundedDomain(xp, None).plain(tensors[number]).mantissa for number in candidate.outputs]
 
 
-__all__ = ["RealisedDomain", "rounding_drift"]
+__all__ = ["RoundedDomain", "rounding_drift"]

@@ -10,7 +10,7 @@ from itertools import combinations_with_replacement
 from mirage_formal.claims.safety.access_disjointness import PairAnalysis, extents, is_trivially_unsatisfiable
 from mirage_formal.claims.safety.enumerate import check_liveness, count_points, covers_all
 from mirage_formal.claims.safety.happens_before import (
-    Run,
+    Interpreter,
     ThreadRelation,
     TimelineError,
     copies_among_others,
@@ -33,11 +33,11 @@ def conflict_obligations(program: Program, listing: Listing) -> Iterator[Obligat
     """
     pairs = PairAnalysis(program, ("tid",), whole=True)
     found: dict[tuple[int, int], ThreadRelation] = {}
-    run = Run()
+    run = Interpreter()
     apart = _apart_by_number(pairs, run.timeline.distinct)
     try:
         for block in distinct_blocks(listing.tree, extents(program)):
-            run = Run(copies_among_others, block=block, earlier=run)
+            run = Interpreter(copies_among_others, block=block, earlier=run)
             for pair, who in unordered_pairs(run.follow(listing.tree), apart).items():
                 found[pair] = found.get(pair, ThreadRelation(0)) | who
     except TimelineError as error:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.claims.safety.happens_before import (
-    Run,
+    Interpreter,
     Step,
     TimelineError,
     distinct_blocks,
@@ -204,9 +204,9 @@ def check_liveness(program: Program, listing: Listing) -> dict[str, Finding]:
     else:
         assignments = [{}]
     findings: dict[str, Finding] = {}
-    run, touched = Run(), dict[int, NDArray[np.int64] | None]()
+    run, touched = Interpreter(), dict[int, NDArray[np.int64] | None]()
     for blocks in assignments:
-        run = Run(_reads_and_writes, {name: Int(value) for name, value in blocks.items()}, earlier=run)
+        run = Interpreter(_reads_and_writes, {name: Int(value) for name, value in blocks.items()}, earlier=run)
         for path, finding in _check_block(program, listing, blocks, run, touched).items():
             if isinstance(findings.get(path, Held(Means.ENUMERATION)), Held):
                 findings[path] = finding
@@ -241,7 +241,7 @@ def _check_block(
     program: Program,
     listing: Listing,
     blocks: Mapping[str, int],
-    run: Run,
+    run: Interpreter,
     touched: dict[int, NDArray[np.int64] | None],
 ) -> dict[str, Finding]:
     try:

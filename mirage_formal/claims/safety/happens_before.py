@@ -118,7 +118,7 @@ def leaves(node: Node) -> Iterator[Leaf]:
                 yield from leaves(inner)
 
 
-class Run:
+class Interpreter:
     """An interpreter of a tree of statements that records their order of events."""
 
     def __init__(
@@ -126,7 +126,7 @@ class Run:
         runs: Callable[[Node], bool] = synchronises,
         values: Mapping[str, IntExpr] | None = None,
         block: Mapping[str, IntExpr] | None = None,
-        earlier: Run | None = None,
+        earlier: Interpreter | None = None,
     ) -> None:
         """Prepare a run.
 

@@ -141,7 +141,7 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class IndexMap:
     """Moves that map a tensor whose elements lie at strides to one whose elements do not.
 
     Attributes:
@@ -150,7 +150,7 @@ class Path:
     """
 
     moves: tuple[Move, ...]
-    source: Place
+    source: StorageLocation
 
     @property
     def given(self) -> Shape:
@@ -190,7 +190,7 @@ class Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorageLocation:
     """Storage location of a tensor's elements.
 
     Attributes:
@@ -211,7 +211,7 @@ class Place:
     offset: int = 0
     extents: Shape | None = None
     starts: Shape | None = None
-    path: Path | None = None
+    path: IndexMap | None = None
 
     def span(self, shape: Shape) -> int:
         """Return the number of elements of the base up to the last one that belongs to a tensor of this shape."""
@@ -272,4 +272,4 @@ class _Integers:
 INTEGERS: Final = _Integers()
 
 
-__all__ = ["INTEGERS", "Arithmetic", "Move", "Path", "Place"]
+__all__ = ["INTEGERS", "Arithmetic", "IndexMap", "Move", "StorageLocation"]

@@ -21,7 +21,7 @@ from mirage_formal.graph.types import DTensor, Shape, row_major
 
 
 @dataclass(frozen=True, slots=True)
-class Tails:
+class RemainderTiles:
     """Decomposition of a candidate with remainder tiles.
 
     Attributes:
@@ -35,7 +35,7 @@ class Tails:
     padded: KernelGraph
 
 
-def decompose_remainder_tiles(program: KernelGraph, candidate: KernelGraph) -> Tails | None:
+def decompose_remainder_tiles(program: KernelGraph, candidate: KernelGraph) -> RemainderTiles | None:
     """Decompose a candidate; return None if it has neither pads nor slices around it, or the program does not fit.
 
     Args:
@@ -52,7 +52,7 @@ def decompose_remainder_tiles(program: KernelGraph, candidate: KernelGraph) -> T
     own = replace(own, outputs=tuple(own.outputs[n] for n in ends))
     if _outputs(own) != _outputs(inner):
         return None
-    return Tails(own, inner, wrapping.around(program.inputs, own))
+    return RemainderTiles(own, inner, wrapping.around(program.inputs, own))
 
 
 def _output_of_result(wrapping: Wrapping, count: int) -> list[int] | None:
@@ -141,4 +141,4 @@ def equal_index_dims(before: Shape, target: Shape) -> list[tuple[int, int]]:
     return found
 
 
-__all__ = ["Tails", "decompose_remainder_tiles", "equal_index_dims", "reshape", "resize", "with_shape"]
+__all__ = ["RemainderTiles", "decompose_remainder_tiles", "equal_index_dims", "reshape", "resize", "with_shape"]

@@ -8,7 +8,7 @@ from math import inf
 from typing import assert_never
 
 from mirage_formal.graph.types import Shape
-from mirage_formal.graph.views import Place
+from mirage_formal.graph.views import StorageLocation
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Elementwise,
@@ -234,7 +234,7 @@ class LoweringContext:
         return tuple(ZERO if extent == 1 else c for extent, c in zip(shape, coordinates, strict=True))
 
 
-def _first_offset(place: Place) -> int:
+def _first_offset(place: StorageLocation) -> int:
     """Return the offset of the first element in memory of a strided tensor."""
     starts = place.starts or (0,) * len(place.strides)
     return place.offset + sum(start * stride for start, stride in zip(starts, place.strides, strict=True))

@@ -19,10 +19,10 @@ from mirage_formal.kernels.lowering.smem_transpose import transpose_in_shared_me
 from mirage_formal.kernels.lowering.strided_regions import (
     VECTOR_BYTES,
     Box,
+    ElementRun,
     Layout,
     Operand,
     Operation,
-    Run,
     layout_of,
     locate,
     read,
@@ -150,7 +150,7 @@ class _Writer:
         condition, first = locate(self.ix, self.layout, box, (*at, ZERO))
         most = VECTOR_BYTES // self.operands[box.operand][0].dtype.bytes
         wide = vector_width(self.layout, box, len(box.strides) - 1, min(self.width, most))
-        run = Run(lanes, box.strides[-1], wide)
+        run = ElementRun(lanes, box.strides[-1], wide)
         return make_conditional(condition, read(self.ix, box, self.ix.mul(u, lanes), first, run))
 
     def _store(self, u: IntExpr, first: IntExpr, lanes: dict[int, int]) -> Iterator[Stmt]:

@@ -21,9 +21,9 @@ from mirage_formal.kernels.lowering.context import BLOCK, TID, make_conditional,
 from mirage_formal.kernels.lowering.strided_regions import (
     VECTOR_BYTES,
     Box,
+    ElementRun,
     Layout,
     Operation,
-    Run,
     locate,
     read,
     vector_width,
@@ -389,7 +389,7 @@ class _Writer:
         found: list[Stmt] = []
         for box in stage.boxes:
             condition, first = locate(ix, self.layout, box, there)
-            run = Run(stage.width, box.strides[near], stage.width)
+            run = ElementRun(stage.width, box.strides[near], stage.width)
             found += make_conditional(condition, read(ix, box, ix.mul(u, stage.width), first, run))
         return make_loop(
             u, self._each(stage.width, stage.order), make_conditional(ix.both((vector, inside)), found), unroll=True
@@ -407,7 +407,9 @@ class _Writer:
             n = lanes[box.slot]
             wide = min(n, vector_width(self.layout, box, last, VECTOR_BYTES // self.params[box.operand].dtype.bytes))
             condition, first = locate(ix, self.layout, box, there)
-            found += make_conditional(condition, read(ix, box, ix.mul(u, n), first, Run(n, box.strides[last], wide)))
+            found += make_conditional(
+                condition, read(ix, box, ix.mul(u, n), first, ElementRun(n, box.strides[last], wide))
+            )
         yield from make_loop(
             u, self._each(self.out, self.order), make_conditional(ix.both((vector, inside)), found), unroll=True
         )

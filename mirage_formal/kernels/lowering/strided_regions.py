@@ -185,7 +185,7 @@ def vector_width(layout: Layout, box: Box, dim: int, most: int) -> int:
     return most
 
 
-class Run(NamedTuple):
+class ElementRun(NamedTuple):
     """The elements of an operand that one thread reads.
 
     Attributes:
@@ -199,7 +199,7 @@ class Run(NamedTuple):
     wide: int
 
 
-def read(ix: IndexBuilder, box: Box, to: IntExpr, first: IntExpr, run: Run) -> tuple[Stmt, ...]:
+def read(ix: IndexBuilder, box: Box, to: IntExpr, first: IntExpr, run: ElementRun) -> tuple[Stmt, ...]:
     """Load elements of an operand into the registers of its slot.
 
     Args:

@@ -9,7 +9,7 @@ from mirage_formal.graph.graph import KernelGraph
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OperatorGroup:
     """A group of kernel operators of a graph.
 
     Attributes:
@@ -21,7 +21,7 @@ class Run:
     changed: bool
 
 
-class Together:
+class DisjointSets:
     """Disjoint sets of numbers (union-find)."""
 
     def __init__(self, count: int) -> None:
@@ -42,7 +42,7 @@ def producers(graph: KernelGraph) -> list[int]:
     return [-1] * len(graph.inputs) + [k for k, op in enumerate(graph.ops) for _ in range(op.results)]
 
 
-def group_operators(graph: KernelGraph, together: Together, changed: Iterable[int]) -> tuple[Run, ...]:
+def group_operators(graph: KernelGraph, together: DisjointSets, changed: Iterable[int]) -> tuple[OperatorGroup, ...]:
     """Return all operators of a graph as groups in topological order.
 
     Sets that depend on one another, directly or through other operators, are merged.
@@ -71,11 +71,11 @@ def group_operators(graph: KernelGraph, together: Together, changed: Iterable[in
         if not left:
             break
         together.join(_find_cycle({first: needs[first].intersection(left) for first in left}))
-    found: list[Run] = []
+    found: list[OperatorGroup] = []
     for first in order:
-        run = Run(tuple(sets[first]), not marked.isdisjoint(sets[first]))
+        run = OperatorGroup(tuple(sets[first]), not marked.isdisjoint(sets[first]))
         if found and not run.changed and not found[-1].changed:
-            run = Run(tuple(sorted((*found.pop().operators, *run.operators))), changed=False)
+            run = OperatorGroup(tuple(sorted((*found.pop().operators, *run.operators))), changed=False)
         found.append(run)
     return tuple(found)
 
@@ -88,4 +88,4 @@ def _find_cycle(needs: dict[int, set[int]]) -> Sequence[int]:
     return path[path.index(after) :]
 
 
-__all__ = ["Run", "Together", "group_operators", "producers"]
+__all__ = ["DisjointSets", "OperatorGroup", "group_operators", "producers"]

@@ -43,7 +43,7 @@ _FACTORS: Final = frozenset({OpKind.MUL, OpKind.SCALE, OpKind.CAST}) | _QUOTIENT
 _REDUCTIONS: Final = frozenset({OpKind.SUM, OpKind.MEAN, OpKind.SUM_TO_DIMX})
 
 
-class Need(Exception):
+class MaximumRequest(Exception):
     """A request for a maximum: exponentials are summed along a dim (or the loop) where their shift is not constant."""
 
     def __init__(self, origin: Origin, dim: int) -> None:
@@ -185,9 +185,9 @@ class GraphBuilder(Generic[_T]):
                 raise NoStableForm(
                     "dims are rearranged, or elements selected in another way, between an exponential and its sum"
                 )
-            raise Need(origin, dim)
+            raise MaximumRequest(origin, dim)
         if value.shift is not None and self.shape(value.shift.tensor)[dim] != 1:
-            raise Need(value.shift.origin, dim)
+            raise MaximumRequest(value.shift.origin, dim)
 
     def rebased(self, number: int | None, shift: Shift, moving: bool, scores: int | None = None) -> Value:
         """Return the value tensor * exp(shift), rescaled to the maxima of its shift that are known to be needed.
@@ -405,7 +405,7 @@ class GraphBuilder(Generic[_T]):
         )
         ones = [dim for dim, extent in enumerate(self.shape(below.number)) if extent == 1]
         if alike and ones:
-            raise Need(origin, ones[0])
+            raise MaximumRequest(origin, ones[0])
 
     def _divided(self, kind: OpKind, above: Value, below: Value) -> int | None:
         """Return exp(s) / (t exp(m)) as exp(s - m) / t, where t exp(m) is the sum of exponentials of the same scores.
@@ -559,12 +559,12 @@ class GraphBuilder(Generic[_T]):
         assert self.context is not None
         if value.moving:
             for origin in sorted(value.raw):
-                raise Need(origin, LOOP)
+                raise MaximumRequest(origin, LOOP)
         shift = value.shift
         if shift is None:
             return Value(self.emit(kind, *before, attrs=op.attrs), raw=value.raw)
         if shift.moving:
-            raise Need(shift.origin, LOOP)
+            raise MaximumRequest(shift.origin, LOOP)
         # A running maximum does not fall, so its largest value is its last.
         top = self.emit(OpKind.ACCUM_MAX, shift.tensor)
         if shift.factor is None:

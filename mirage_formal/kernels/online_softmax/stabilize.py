@@ -35,11 +35,11 @@ from mirage_formal.graph.rules import iterator_type
 from mirage_formal.graph.types import DimMap, DType, Shape, STensor
 from mirage_formal.kernels.online_softmax.normalization import is_log_softmax
 from mirage_formal.kernels.online_softmax.partials import hoist_exponential, move_parts
-from mirage_formal.kernels.online_softmax.rewrite_groups import Run, Together, group_operators, producers
+from mirage_formal.kernels.online_softmax.rewrite_groups import DisjointSets, OperatorGroup, group_operators, producers
 from mirage_formal.kernels.online_softmax.scaled_values import (
     GraphBuilder,
     Maxima,
-    Need,
+    MaximumRequest,
     Origin,
     Shift,
     Value,
@@ -71,7 +71,7 @@ class Stabilized:
     """
 
     graph: KernelGraph
-    runs: tuple[Run, ...]
+    runs: tuple[OperatorGroup, ...]
 
     @property
     def changed(self) -> bool:
@@ -122,13 +122,13 @@ def stabilize_with_groups(graph: KernelGraph) -> Stabilized | NotStable:
     work = replace(graph, ops=tuple(flat))
     maxima: Maxima = {}
     # For each operator of the graph that is worked on, the given one that it comes from.
-    sources, together = list(range(len(graph.ops))), Together(len(graph.ops))
+    sources, together = list(range(len(graph.ops))), DisjointSets(len(graph.ops))
     terms, settled, rounds = _terms(work), 0, 0
     while rounds < _ROUNDS:
         walk = _Traversal(work, maxima, terms)
         try:
             found = eliminate_dead_code(walk.run())
-        except Need as need:
+        except MaximumRequest as need:
             if need.dim in maxima.get(need.origin, frozenset()):
                 return NotStable("a maximum over the dim that is summed does not make the sum stable")
             maxima[need.origin] = maxima.get(need.origin, frozenset()) | {need.dim}
@@ -259,7 +259,7 @@ class _Traversal:
         self._level.cancelled = False
         try:
             found = self._level.apply(op, operands, ("exp", index, -1), key)
-        except Need as need:
+        except MaximumRequest as need:
             if self._crosses(need):
                 raise _HoistRequest(need.origin) from None
             raise
@@ -270,7 +270,7 @@ class _Traversal:
             found = (self._renamed(found[0], ("out", index, 0)),)
         return list(_mark_summable(found) if bounded else found)
 
-    def _crosses(self, need: Need) -> bool:
+    def _crosses(self, need: MaximumRequest) -> bool:
         """Return whether a sum goes across the blocks that compute an exponential."""
         kind, kernel, number = need.origin
         op = self._graph.ops[kernel]
@@ -366,7 +366,7 @@ class _Traversal:
         key = terms[op.operands[0]] if terms else ("exp", index, number)
         try:
             found = level.apply(op, operands, ("exp", index, number), key)
-        except Need as need:
+        except MaximumRequest as need:
             if need.origin[0] == "exp" and need.origin[1] != index:
                 raise _HoistRequest(need.origin) from None
             raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from mirage_formal.kernels.planning.products import Products
+from mirage_formal.kernels.planning.products import MatrixProducts
 from mirage_formal.kernels.program.flat import Accumulate, FlatOp, Reduce
 from mirage_formal.kernels.program.plan import PlanTensor
 from mirage_formal.kernels.program.register_layout import Axis, Distribution, batched_layout, replicated_digits
@@ -69,7 +69,7 @@ def run_length(cols: int, most: int) -> int:
     return next(w for w in (8, 4, 2, 1) if w <= most and cols % w == 0)
 
 
-def largest_batch(products: Products, width: int) -> Batch | None:
+def largest_batch(products: MatrixProducts, width: int) -> Batch | None:
     """Return the largest batch that is reduced over its batch dim; None if there is none or products determine layouts.
 
     Args:
@@ -82,7 +82,7 @@ def largest_batch(products: Products, width: int) -> Batch | None:
     return max(found, key=lambda stack: prod(stack.extents), default=None)
 
 
-def _reduced_batch(op: FlatOp, products: Products, width: int) -> Batch | None:
+def _reduced_batch(op: FlatOp, products: MatrixProducts, width: int) -> Batch | None:
     """Return the batch that an operator reduces to one plane; None if it does not."""
     if not isinstance(op, Reduce | Accumulate) or op.dim is None or op.kept > 1:
         return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from mirage_formal.kernels.planning.batched_reductions import Batch, run_length
-from mirage_formal.kernels.planning.products import Products
+from mirage_formal.kernels.planning.products import MatrixProducts
 from mirage_formal.kernels.program.flat import Accumulate, Elementwise, Reduce
 from mirage_formal.kernels.program.plan import PlanTensor, register_axes
 from mirage_formal.kernels.program.register_layout import (
@@ -32,7 +32,7 @@ class LayoutChooser:
         turned: Inputs whose rows, and not columns, are contiguous in memory.
     """
 
-    products: Products
+    products: MatrixProducts
     tensors: Sequence[PlanTensor]
     threads: int
     stack: Batch | None = None

@@ -15,7 +15,7 @@ from mirage_formal.kernels.planning.batched_reductions import largest_batch
 from mirage_formal.kernels.planning.distributions import LayoutChooser
 from mirage_formal.kernels.planning.expand import FlatGraph
 from mirage_formal.kernels.planning.layout import choose_swizzle, pad_to_vectors, padded_placement, plain_placement
-from mirage_formal.kernels.planning.products import Products, pad_operand
+from mirage_formal.kernels.planning.products import MatrixProducts, pad_operand
 from mirage_formal.kernels.program.flat import (
     Accumulate,
     Concat,
@@ -108,7 +108,7 @@ class Placements:
         )
 
 
-def choose_placements(products: Products, sources: Sequence[Source], schedule: Schedule) -> Placements:
+def choose_placements(products: MatrixProducts, sources: Sequence[Source], schedule: Schedule) -> Placements:
     """Return the placements of all tensors and the steps of all operators.
 
     Args:
@@ -129,7 +129,7 @@ def choose_placements(products: Products, sources: Sequence[Source], schedule: S
 
 
 class _Chooser:
-    def __init__(self, products: Products, sources: Sequence[Source], schedule: Schedule) -> None:
+    def __init__(self, products: MatrixProducts, sources: Sequence[Source], schedule: Schedule) -> None:
         self.flat, self.sources = products.flat, sources
         self.inputs_count = len(sources)
         self.placements = Placements(self.flat, schedule, list(self.flat.tensors))

@@ -11,13 +11,13 @@ from typing import Final
 from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results
-from mirage_formal.graph.views import Place, storage_locations
+from mirage_formal.graph.views import StorageLocation, storage_locations
 from mirage_formal.kernels.planning.barriers import synchronise
 from mirage_formal.kernels.planning.expand import FlatGraph, flatten, maxima_of
 from mirage_formal.kernels.planning.k_loop_splitting import can_split_iterations
 from mirage_formal.kernels.planning.memory import Allocation, allocate
 from mirage_formal.kernels.planning.placement import Placements, Source, choose_placements
-from mirage_formal.kernels.planning.products import Products, products_of
+from mirage_formal.kernels.planning.products import MatrixProducts, products_of
 from mirage_formal.kernels.planning.schedules import (
     FEWEST_STAGES,
     LINE,
@@ -46,7 +46,7 @@ def make_plan(
     schedule: Schedule | None = None,
     *,
     generic: bool = False,
-    known: Sequence[Place] | None = None,
+    known: Sequence[StorageLocation] | None = None,
 ) -> Plan:
     """Return a plan for one graph-defined kernel.
 
@@ -86,7 +86,7 @@ def make_plan(
 
 
 def schedules(
-    graph: KernelGraph, op_index: int, target: Target, known: Sequence[Place] | None = None
+    graph: KernelGraph, op_index: int, target: Target, known: Sequence[StorageLocation] | None = None
 ) -> Iterator[Schedule]:
     """Yield the schedules with which a graph-defined kernel can run, each once, the likeliest first.
 
@@ -140,7 +140,7 @@ class _Kernel:
     graph: KernelGraph
     position: int
     op: GraphDefined
-    known: Sequence[Place]
+    known: Sequence[StorageLocation]
     target: Target
 
     @property
@@ -211,7 +211,7 @@ class _SplitKernel:
         return cut * _FEW <= sum(sizes)
 
     @property
-    def products(self) -> Products:
+    def products(self) -> MatrixProducts:
         """Return the kernel's products, without warps."""
         return products_of(self.flat, len(self.sources))
 
@@ -268,7 +268,7 @@ class _SplitKernel:
 
 
 def _interface(
-    graph: KernelGraph, op_index: int, op: GraphDefined, flat: FlatGraph, known: Sequence[Place]
+    graph: KernelGraph, op_index: int, op: GraphDefined, flat: FlatGraph, known: Sequence[StorageLocation]
 ) -> tuple[tuple[PlanParam, ...], tuple[Tile, ...], tuple[Tile, ...]]:
     """Return the kernel's parameters, and the tiles of them that a block reads and writes."""
     types = kernel_types(graph)

@@ -33,7 +33,7 @@ _VECTOR_BYTES: Final = 16
 
 
 @dataclass(slots=True)
-class Products:
+class MatrixProducts:
     """The matrix products of a kernel.
 
     Attributes:
@@ -168,7 +168,7 @@ class Products:
         )
 
 
-def products_of(flat: FlatGraph, inputs: int) -> Products:
+def products_of(flat: FlatGraph, inputs: int) -> MatrixProducts:
     """Return the products of a kernel, without warps.
 
     Args:
@@ -179,7 +179,7 @@ def products_of(flat: FlatGraph, inputs: int) -> Products:
     for op in flat.ops:
         for n in operands_of(op):
             readers.setdefault(n, []).append(op)
-    return Products(flat, inputs, readers, {n: op for op in flat.ops for n in results_of(op)})
+    return MatrixProducts(flat, inputs, readers, {n: op for op in flat.ops for n in results_of(op)})
 
 
 def pad_operand(

@@ -18,7 +18,7 @@ from mirage_formal.kernels.planning.layout import (
     needs_less_padding_transposed,
     warp_options,
 )
-from mirage_formal.kernels.planning.products import Products
+from mirage_formal.kernels.planning.products import MatrixProducts
 from mirage_formal.kernels.program.plan import Schedule
 from mirage_formal.kernels.program.register_layout import WARP, Warps
 from mirage_formal.kernels.target import Target
@@ -50,7 +50,7 @@ _MOST_CUT: Final = 64
 _MOST_RESIDENT: Final = 4
 
 
-def base_schedules(block: BlockGraph, products: Products, *, generic: bool) -> Iterator[Schedule]:
+def base_schedules(block: BlockGraph, products: MatrixProducts, *, generic: bool) -> Iterator[Schedule]:
     """Yield schedules with one stage: operators in registers first, and inputs copied to shared memory.
 
     Args:
@@ -69,7 +69,7 @@ def base_schedules(block: BlockGraph, products: Products, *, generic: bool) -> I
         yield Schedule(asked, 1, registers=False, resident=resident)
 
 
-def _threads_and_warps(products: Products, threads: int) -> tuple[int, tuple[Warps, ...]]:
+def _threads_and_warps(products: MatrixProducts, threads: int) -> tuple[int, tuple[Warps, ...]]:
     """Return threads and warps; more threads where one thread would hold too many accumulators."""
     shapes = products.shapes
     if not shapes:
@@ -87,7 +87,7 @@ def _threads_and_warps(products: Products, threads: int) -> tuple[int, tuple[War
     return count, chosen
 
 
-def variants(products: Products, first: Schedule, target: Target) -> Iterator[Schedule]:
+def variants(products: MatrixProducts, first: Schedule, target: Target) -> Iterator[Schedule]:
     """Yield the first schedule and alternatives to it, the likeliest first; their stages are left to the caller.
 
     They differ in threads and in the warps of products. They also differ in whether products are computed transposed to
@@ -121,7 +121,7 @@ def _arrangements(shapes: Sequence[ProductShape], count: int) -> list[tuple[Warp
     return found
 
 
-def check_schedule(schedule: Schedule, products: Products, target: Target) -> None:
+def check_schedule(schedule: Schedule, products: MatrixProducts, target: Target) -> None:
     """Reject a schedule that does not fit a kernel.
 
     Raises:

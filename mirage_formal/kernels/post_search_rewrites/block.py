@@ -17,11 +17,11 @@ from mirage_formal.graph.types import Dim3, DTensor, DType, Shape, STensor
 _OVER_THE_LOOP: Final = (OpKind.ACCUM_SUM, OpKind.ACCUM_MAX, OpKind.ACCUM_RESCALED_SUM)
 
 
-class NoForm(MirageError):
+class RewriteNotApplicable(MirageError):
     """A rewriting does not apply to a kernel; ``what`` gives the reason."""
 
 
-class Block:
+class BlockGraphBuilder:
     """A builder of a block graph; an operator that it already holds is reused, not added again.
 
     Args:
@@ -43,7 +43,7 @@ class Block:
         for iterator, tensor in zip(inputs, operands, strict=True):
             tile = iterator_type(grid, loop, iterator, tensor)
             if isinstance(tile, str):
-                raise NoForm(tile)
+                raise RewriteNotApplicable(tile)
             self.types.append(tile)
         self._ops: list[Op] = []
         self._known: dict[Op, int] = {}
@@ -58,7 +58,7 @@ class Block:
         if op not in self._known:
             results = shared_results(kind, attrs, tuple(self.types[n] for n in operands), self._like.context)
             if isinstance(results, str):
-                raise NoForm(f"{kind.value}: {results}")
+                raise RewriteNotApplicable(f"{kind.value}: {results}")
             self._known[op] = len(self.types)
             self._ops.append(op)
             self.types += results
@@ -138,7 +138,7 @@ def can_merge_blocks(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> b
         assert isinstance(op, Op)
         try:
             along += [_merged_dim(op, along, shapes)] * op.results
-        except NoForm:
+        except RewriteNotApplicable:
             return False
     return all(along[saver.operand] == saver.omap[axis] is not None for saver in block.outputs)
 
@@ -149,7 +149,7 @@ def _merged_dim(op: Op, along: Sequence[int | None], shapes: Sequence[Shape]) ->
     Raises:
         NoForm: The operator mixes elements along that dim.
     """
-    mixed = NoForm(f"{op.kind.value} mixes what stands along a grid axis")
+    mixed = RewriteNotApplicable(f"{op.kind.value} mixes what stands along a grid axis")
     dims = [along[n] for n in op.operands]
     found = {dim for dim in dims if dim is not None}
     if not found:
@@ -171,4 +171,4 @@ def _merged_dim(op: Op, along: Sequence[int | None], shapes: Sequence[Shape]) ->
     return dim
 
 
-__all__ = ["Block", "NoForm", "can_merge_blocks", "is_independent_along"]
+__all__ = ["BlockGraphBuilder", "RewriteNotApplicable", "can_merge_blocks", "is_independent_along"]

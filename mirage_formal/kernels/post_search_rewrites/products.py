@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, K
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType
 from mirage_formal.kernels.cost import CANNOT_LAUNCH_US, block_cost
-from mirage_formal.kernels.post_search_rewrites.block import NoForm
+from mirage_formal.kernels.post_search_rewrites.block import RewriteNotApplicable
 from mirage_formal.kernels.target import Target
 
 #: Extents of a tile along rows, columns and the inner dim, beside those of the whole product.
@@ -50,7 +50,7 @@ def tile_product(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
     """
     (op,) = graph.ops
     if not isinstance(op, Op) or op.kind is not OpKind.MATMUL:
-        raise NoForm("expected a predefined product")
+        raise RewriteNotApplicable("expected a predefined product")
     a, b = (graph.inputs[n].tensor for n in op.operands)
     views: list[Op] = []
     operands = op.operands
@@ -62,9 +62,9 @@ def tile_product(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
         ]
         operands = (len(graph.inputs), len(graph.inputs) + 1)
     if a.dtype is not b.dtype:
-        raise NoForm("tensor cores compute no such product")
+        raise RewriteNotApplicable("tensor cores compute no such product")
     if a.shape[:-2] != b.shape[:-2] or sum(extent > 1 for extent in a.shape[:-2]) > 1:
-        raise NoForm("expected one batch at most, of both operands")
+        raise RewriteNotApplicable("expected one batch at most, of both operands")
     dot = a.shape[-2] == b.shape[-1] == 1
     if dot:
         views = [Op(OpKind.RESHAPE, (operands[1],), Attrs(shape=a.shape))]
@@ -76,7 +76,7 @@ def tile_product(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
         if cost.us < CANNOT_LAUNCH_US:
             found.append((round(cost.us, 3), -min(dealt.blocks, target.sms), block))
     if not found:
-        raise NoForm("no tiles divide the product evenly")
+        raise RewriteNotApplicable("no tiles divide the product evenly")
     best = min(found, key=lambda one: one[:2])[2]
     return KernelGraph(graph.inputs, (*views, GraphDefined(operands, best)), (len(graph.inputs) + len(views),))
 

@@ -21,7 +21,11 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
 from mirage_formal.graph.ops import SPECS, Family
 from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.kernels.cost import block_cost
-from mirage_formal.kernels.post_search_rewrites.block import NoForm, can_merge_blocks, is_independent_along
+from mirage_formal.kernels.post_search_rewrites.block import (
+    RewriteNotApplicable,
+    can_merge_blocks,
+    is_independent_along,
+)
 from mirage_formal.kernels.target import Target
 
 _T = TypeVar("_T")
@@ -55,7 +59,7 @@ def retile(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: T
     """
     block = inline_blocks(op.graph)
     if any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
-        raise NoForm("tiles of products are other candidates of a search")
+        raise RewriteNotApplicable("tiles of products are other candidates of a search")
     found: list[tuple[float, int, BlockGraph]] = []
     for made in _scaled_grids(block, operands, factor, larger=larger):
         try:
@@ -67,7 +71,7 @@ def retile(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: T
             cost, _ = block_cost(made, operands, target)
             found.append((round(cost.us, 3), -shapes[made.outputs[0].operand][-1], made))
     if not found:
-        raise NoForm("no axis of the grid can be cut otherwise")
+        raise RewriteNotApplicable("no axis of the grid can be cut otherwise")
     return min(found, key=lambda one: one[:2])[2]
 
 
@@ -93,7 +97,7 @@ def retile_product(op: GraphDefined, operands: Sequence[DTensor], rank: int, tar
     """
     block = inline_blocks(op.graph)
     if not any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
-        raise NoForm("a kernel without products has fewer or more blocks")
+        raise RewriteNotApplicable("a kernel without products has fewer or more blocks")
     best: dict[tuple[tuple[int, int, int], int], tuple[float, int, BlockGraph]] = {}
     for made in _product_grids(block, operands, target):
         try:
@@ -108,7 +112,7 @@ def retile_product(op: GraphDefined, operands: Sequence[DTensor], rank: int, tar
     ranked = sorted(best.values(), key=lambda one: (*one[:2], one[2].grid))
     others = [made for _, _, made in ranked if made != block]
     if rank > len(others):
-        raise NoForm(f"expected {rank} other grids, got {len(others)}")
+        raise RewriteNotApplicable(f"expected {rank} other grids, got {len(others)}")
     return others[rank - 1]
 
 

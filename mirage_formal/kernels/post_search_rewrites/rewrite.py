@@ -11,7 +11,7 @@ from mirage_formal.graph.edit import eliminate_dead_code
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.post_search_rewrites.block import NoForm
+from mirage_formal.kernels.post_search_rewrites.block import RewriteNotApplicable
 from mirage_formal.kernels.post_search_rewrites.products import tile_product
 from mirage_formal.kernels.post_search_rewrites.retile import retile, retile_product
 from mirage_formal.kernels.post_search_rewrites.scale_hoisting import hoist_scales
@@ -33,7 +33,7 @@ _MORE_BLOCKS: Final = (2, 4)
 _GRIDS: Final = (1, 2, 3, 4, 5)
 
 
-class Factors(Enum):
+class HoistedFactors(Enum):
     """The scaling factors of product operands that a rewrite moves."""
 
     NONE = ""
@@ -56,7 +56,7 @@ class Change:
         tiles: The rank by estimate, from 1, of another grid for kernels with products; 0: their own grid. Likewise.
     """
 
-    factors: Factors = Factors.NONE
+    factors: HoistedFactors = HoistedFactors.NONE
     parts: int = 1
     products: bool = False
     fewer: int = 1
@@ -84,7 +84,7 @@ class Change:
 
 #: All rewrites; the first changes nothing.
 CHANGES: Final = (
-    *(Change(factors, parts) for factors in Factors for parts in (1, *_PARTS)),
+    *(Change(factors, parts) for factors in HoistedFactors for parts in (1, *_PARTS)),
     *(Change(parts=parts, products=True) for parts in (1, *PARTS)),
     *(Change(fewer=times) for times in _FEWER_BLOCKS),
     *(Change(more=times) for times in _MORE_BLOCKS),
@@ -112,10 +112,10 @@ def apply_rewrite(graph: KernelGraph, change: Change, target: Target, slack: flo
     try:
         if change.grids:
             return _retile_kernel(graph, change, target, slack)
-        if change.factors is not Factors.NONE:
-            changed = hoist_scales(graph, target if change.factors is Factors.ALL else None)
+        if change.factors is not HoistedFactors.NONE:
+            changed = hoist_scales(graph, target if change.factors is HoistedFactors.ALL else None)
         return changed if change.parts == 1 else _split_kernel(changed, change.parts, target, slack)
-    except NoForm:
+    except RewriteNotApplicable:
         return graph
 
 
@@ -129,7 +129,7 @@ def _rewrite_product(graph: KernelGraph, parts: int, target: Target, slack: floa
     try:
         made = tile_product(graph, parts, target)
         made = made if parts == 1 else _split_kernel(made, parts, target, ANY)
-    except NoForm:
+    except RewriteNotApplicable:
         return graph
     shape, found = (kernel_types(one)[one.outputs[0]].shape for one in (graph, made))
     if found != shape:
@@ -154,7 +154,7 @@ def _retile_kernel(graph: KernelGraph, change: Change, target: Target, slack: fl
         block = retile(op, operands, max(change.fewer, change.more), target, larger=change.fewer > 1)
     made = replace(graph, ops=(*before, replace(op, graph=block)))
     if estimate(made, target).us > slack * estimate(graph, target).us:
-        raise NoForm("another grid is not estimated to pay")
+        raise RewriteNotApplicable("another grid is not estimated to pay")
     return made
 
 
@@ -169,7 +169,7 @@ def _split_kernel(graph: KernelGraph, parts: int, target: Target, slack: float) 
     types = kernel_types(graph)
     found = split_loop(op, [types[n] for n in op.operands], parts, target)
     if found.us > slack * estimate(graph, target).kernels[-1].us:
-        raise NoForm("more blocks along the loop are not estimated to pay")
+        raise RewriteNotApplicable("more blocks along the loop are not estimated to pay")
     first = len(types) - op.results
     handed = range(first, first + len(found.first.outputs))
     given = tuple(op.operands[i] for i in found.loads)
@@ -178,4 +178,4 @@ def _split_kernel(graph: KernelGraph, parts: int, target: Target, slack: float) 
     return eliminate_dead_code(KernelGraph(graph.inputs, ops, tuple(number + len(handed) for number in graph.outputs)))
 
 
-__all__ = ["ANY", "CHANGES", "PARTS", "Change", "Factors", "apply_rewrite"]
+__all__ = ["ANY", "CHANGES", "PARTS", "Change", "HoistedFactors", "apply_rewrite"]

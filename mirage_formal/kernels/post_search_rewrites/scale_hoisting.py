@@ -22,8 +22,8 @@ from mirage_formal.graph.edit import eliminate_dead_code, inline_blocks
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DType, broadcast
-from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm
-from mirage_formal.kernels.post_search_rewrites.transposed_factors import Exchanged, transpose_factor
+from mirage_formal.kernels.post_search_rewrites.block import BlockGraphBuilder, RewriteNotApplicable
+from mirage_formal.kernels.post_search_rewrites.transposed_factors import TransposedFactor, transpose_factor
 from mirage_formal.kernels.target import Target
 
 
@@ -47,7 +47,7 @@ class _FactoredValue:
 class _IteratorRequest(Exception):
     """A request to start again with one more input iterator, which reads a factor with its last dims exchanged."""
 
-    def __init__(self, wanted: Exchanged) -> None:
+    def __init__(self, wanted: TransposedFactor) -> None:
         super().__init__(wanted)
         self.wanted = wanted
 
@@ -66,7 +66,7 @@ def hoist_scales(graph: KernelGraph, target: Target | None = None) -> KernelGrap
     """
     (op,) = graph.ops
     assert isinstance(op, GraphDefined)
-    wanted: list[Exchanged] = []
+    wanted: list[TransposedFactor] = []
     while True:
         try:
             return _FactorHoisting(graph, op, tuple(wanted), target).made()
@@ -76,7 +76,7 @@ def hoist_scales(graph: KernelGraph, target: Target | None = None) -> KernelGrap
 
 class _FactorHoisting:
     def __init__(
-        self, graph: KernelGraph, op: GraphDefined, wanted: tuple[Exchanged, ...], target: Target | None
+        self, graph: KernelGraph, op: GraphDefined, wanted: tuple[TransposedFactor, ...], target: Target | None
     ) -> None:
         self._graph, self._op, self._wanted, self._target = graph, op, wanted, target
         self._block = block = inline_blocks(op.graph)
@@ -89,7 +89,7 @@ class _FactorHoisting:
         types = kernel_types(replace(self._before, outputs=(0,)))
         inputs = (*block.inputs, *(one.follows(block) for one in wanted))
         self._operands = tuple(operands)
-        self._new = Block(block, block.grid, block.forloop_range, inputs, [types[n] for n in operands])
+        self._new = BlockGraphBuilder(block, block.grid, block.forloop_range, inputs, [types[n] for n in operands])
         self._readers: dict[int, list[Op]] = {}
         for item in block.ops:
             assert isinstance(item, Op)
@@ -114,7 +114,7 @@ class _FactorHoisting:
             values += self._results(number, item, tuple(values[n] for n in item.operands))
         savers = [replace(saver, operand=self._plain(values[saver.operand])) for saver in block.outputs]
         if not self._moved:
-            raise NoForm("no operand of a product in the loop has a factor that another place can take")
+            raise RewriteNotApplicable("no operand of a product in the loop has a factor that another place can take")
         op = GraphDefined(self._operands, self._new.made(savers))
         more = sum(one.results for one in self._before.ops)
         outputs = tuple(number + more for number in self._graph.outputs)

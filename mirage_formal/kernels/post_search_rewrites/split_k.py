@@ -33,7 +33,12 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
 from mirage_formal.kernels.cost import block_cost
-from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm, can_merge_blocks, is_independent_along
+from mirage_formal.kernels.post_search_rewrites.block import (
+    BlockGraphBuilder,
+    RewriteNotApplicable,
+    can_merge_blocks,
+    is_independent_along,
+)
 from mirage_formal.kernels.target import Target
 
 #: The accumulator that combines the parts of each accumulator.
@@ -60,7 +65,7 @@ _PARTS: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class SplitKernels:
     """The two kernels of a split-K form.
 
     Attributes:
@@ -78,7 +83,7 @@ class Split:
     reads: tuple[int, ...]
 
 
-def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Target) -> Split:
+def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Target) -> SplitKernels:
     """Return the kernel with its loop split over ``parts`` times as many blocks, on the tiles with the best estimate.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
@@ -94,10 +99,10 @@ def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target
     """
     block = inline_blocks(op.graph)
     if block.forloop_range % parts:
-        raise NoForm(f"expected a loop of a multiple of {parts} iterations, got {block.forloop_range}")
+        raise RewriteNotApplicable(f"expected a loop of a multiple of {parts} iterations, got {block.forloop_range}")
     if sum(extent > 1 for extent in block.grid) > 2:
-        raise NoForm("no grid axis is free for the loop")
-    best: Split | None = None
+        raise RewriteNotApplicable("no grid axis is free for the loop")
+    best: SplitKernels | None = None
     reason = "there are blocks enough without the loop's"
     shapes = [tile.shape for tile in block_types(block, tuple(operands))]
     for scale in product(*(_tile_scales(block, axis, shapes) for axis in range(3))):
@@ -106,13 +111,13 @@ def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target
             continue
         try:
             found = _Splitter(larger, operands, parts, target).made()
-        except (NoForm, GraphError) as error:
+        except (RewriteNotApplicable, GraphError) as error:
             reason = error.what
             continue
         if best is None or found.us < best.us:
             best = found
     if best is None:
-        raise NoForm(reason)
+        raise RewriteNotApplicable(reason)
     return best
 
 
@@ -155,7 +160,7 @@ class _Splitter:
         known = isinstance(item, Op) and item.kind is OpKind.ACCUM_MAX and first < len(inputs)
         return known and inputs[first].fmap is None
 
-    def made(self) -> Split:
+    def made(self) -> SplitKernels:
         """Return both kernels.
 
         Raises:
@@ -175,7 +180,7 @@ class _Splitter:
                 found.append((later.us, second))
         sms = self._target.sms
         us, second = min(found, key=lambda pair: (round(pair[0], 3), -min(pair[1].blocks, sms), pair[1].blocks))
-        return Split(first, second, cost.us + us, self._loads, self._reads)
+        return SplitKernels(first, second, cost.us + us, self._loads, self._reads)
 
     def _turned(self, dims: DimMap, last: int | None) -> DimMap:
         """Return a dim map with its grid axes reordered, and ``last`` as the dim of the last axis, the parts' axis."""
@@ -192,7 +197,7 @@ class _Splitter:
         iterators = [block.inputs[i] for i in self._loads]
         inputs = [InputIterator(self._turned(i.imap, i.fmap), i.fmap) for i in iterators]
         operands = [self._operands[i] for i in self._loads]
-        new = Block(block, self._grid(self._parts), block.forloop_range // self._parts, inputs, operands)
+        new = BlockGraphBuilder(block, self._grid(self._parts), block.forloop_range // self._parts, inputs, operands)
         values = [self._loads.index(i) if i in self._loads else -1 for i in range(len(block.inputs))]
         kept: list[tuple[int, Op]] = []
         savers: list[OutputSaver] = []
@@ -211,13 +216,13 @@ class _Splitter:
                 continue
             accumulated += prod(self._tiles[number].shape)
             if accumulated > _MOST_ACCUMULATED:
-                raise NoForm("accumulators of larger tiles do not fit in registers")
+                raise RewriteNotApplicable("accumulators of larger tiles do not fit in registers")
             savers.append(OutputSaver(new.cast(self._part(new, item, given), DType.FLOAT32), self._place(number)))
             kept.append((number, item))
         return new.made(savers), kept
 
     @staticmethod
-    def _part(new: Block, item: Op, given: Sequence[int]) -> int:
+    def _part(new: BlockGraphBuilder, item: Op, given: Sequence[int]) -> int:
         """Return the partial result of one block's iterations for an accumulator."""
         match item.kind:
             case OpKind.ACCUM_RMS_LAST:
@@ -225,7 +230,7 @@ class _Splitter:
             case _ if item.kind in _COMBINED:
                 return new.again(item, given)
             case _:
-                raise NoForm(f"{item.kind.value} is no sum over the loop")
+                raise RewriteNotApplicable(f"{item.kind.value} is no sum over the loop")
 
     def _place(self, number: int) -> DimMap:
         """Return the omap of an accumulator's partial results: along the results' dims, one part after another."""
@@ -258,7 +263,7 @@ class _Splitter:
         block = self._block
         inputs = [InputIterator((*saver.omap[:2], None), _PARTS) for saver in first.outputs]
         inputs += [InputIterator(self._turned(block.inputs[i].imap, None), None) for i in self._reads]
-        new = Block(block, self._grid(1), self._parts // together, inputs, tensors)
+        new = BlockGraphBuilder(block, self._grid(1), self._parts // together, inputs, tensors)
         read = {i: n for n, i in enumerate(self._reads, len(first.outputs))}
         values = {number: new.emit(OpKind.ACCUM_MAX, read[i]) for number, i in self._carried.items()}
         for position, (number, accumulator) in enumerate(kept):
@@ -275,7 +280,7 @@ class _Splitter:
         ]
         return new.made(savers)
 
-    def _whole(self, new: Block, position: int, item: Op, together: int) -> int:
+    def _whole(self, new: BlockGraphBuilder, position: int, item: Op, together: int) -> int:
         """Return an accumulator combined from its parts, ``together`` of them in each iteration."""
         combined = _COMBINED[item.kind]
         if together > 1:
@@ -286,7 +291,7 @@ class _Splitter:
             found = new.emit(OpKind.SCALE, found, attrs=Attrs(factor=Fraction(1, self._parts)))
         return new.emit(OpKind.SQRT, found) if item.kind is OpKind.ACCUM_RMS_LAST else found
 
-    def _after(self, new: Block, number: int, item: Op, given: list[int]) -> int:
+    def _after(self, new: BlockGraphBuilder, number: int, item: Op, given: list[int]) -> int:
         """Emit an operator after the loop, in float32; products keep the narrower types that tensor cores take."""
         if SPECS[item.kind].family is Family.PRODUCT:
             given = [new.cast(n, self._tiles[number].dtype) for n in given]
@@ -332,4 +337,4 @@ def _split_dim(block: BlockGraph, shapes: Sequence[Shape], dim: int, count: int)
     )
 
 
-__all__ = ["Split", "split_loop"]
+__all__ = ["SplitKernels", "split_loop"]

@@ -14,7 +14,11 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, K
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType, Shape
 from mirage_formal.kernels.cost import block_cost
-from mirage_formal.kernels.post_search_rewrites.block import Block, NoForm, is_independent_along
+from mirage_formal.kernels.post_search_rewrites.block import (
+    BlockGraphBuilder,
+    RewriteNotApplicable,
+    is_independent_along,
+)
 from mirage_formal.kernels.target import Target
 
 #: Tile extents along the dim of a factor, for the kernel that computes it.
@@ -22,7 +26,7 @@ _TILES: Final = (8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
-class Exchanged:
+class TransposedFactor:
     """A scaling factor with its last two dims transposed.
 
     Attributes:
@@ -87,7 +91,7 @@ class Exchanged:
             axes = [(d, tensor.shape[d]) for d in self.split if d != self.dim and tensor.shape[d] > 1]
             axes += [(self.dim, extent // tile)] if tile < extent else []
             if len(axes) > 3:
-                raise NoForm("a factor lies along more dims than a grid has axes")
+                raise RewriteNotApplicable("a factor lies along more dims than a grid has axes")
             # The x axis may be the longest by far.
             axes = [*sorted(axes, key=lambda axis: -axis[1]), *[(-1, 1)] * (3 - len(axes))]
             (_, x), (_, y), (_, z) = axes
@@ -98,7 +102,7 @@ class Exchanged:
         return min(found, key=lambda one: one[:2])[2]
 
     def _block_graph(self, grid: tuple[int, int, int], dims: DimMap, tensor: DTensor, like: BlockGraph) -> BlockGraph:
-        new = Block(like, grid, 1, [InputIterator(dims, None)], [tensor])
+        new = BlockGraphBuilder(like, grid, 1, [InputIterator(dims, None)], [tensor])
         values = [0]
         for op in self.ops:
             made = new.again(op, [values[n] for n in op.operands])
@@ -107,7 +111,9 @@ class Exchanged:
         return new.made([OutputSaver(total, dims)])
 
 
-def transpose_factor(block: BlockGraph, iterator: int, ops: Sequence[Op], shape: Shape, dim: int) -> Exchanged | None:
+def transpose_factor(
+    block: BlockGraph, iterator: int, ops: Sequence[Op], shape: Shape, dim: int
+) -> TransposedFactor | None:
     """Return a factor with its last dims exchanged; None if it cannot be computed from the whole tensor.
 
     Args:
@@ -125,7 +131,7 @@ def transpose_factor(block: BlockGraph, iterator: int, ops: Sequence[Op], shape:
         cut.add(mine.fmap)
     if partner in cut or not all(is_independent_along(ops, d) for d in cut) or (not ops and shape[partner] > 1):
         return None
-    return Exchanged(iterator, tuple(ops), dim, partner, tuple(sorted(cut)))
+    return TransposedFactor(iterator, tuple(ops), dim, partner, tuple(sorted(cut)))
 
 
-__all__ = ["Exchanged", "transpose_factor"]
+__all__ = ["TransposedFactor", "transpose_factor"]

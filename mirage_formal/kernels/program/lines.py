@@ -9,7 +9,7 @@ from mirage_formal.graph.graph import BlockGraph, Op
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class LineRange:
     """A run of lines of a kernel's text that belong together.
 
     Attributes:
@@ -30,14 +30,14 @@ class Lines:
 About = tuple[tuple[str, ...], str] | None
 
 
-def merge_lines(about: Iterable[About], first: int) -> tuple[Lines, ...]:
+def merge_lines(about: Iterable[About], first: int) -> tuple[LineRange, ...]:
     """Merge consecutive lines with the same annotation.
 
     Args:
         about: The annotation of each line.
         first: The number of the first line.
     """
-    found: list[Lines] = []
+    found: list[LineRange] = []
     for number, one in enumerate(about, first):
         if one is None:
             continue
@@ -45,12 +45,12 @@ def merge_lines(about: Iterable[About], first: int) -> tuple[Lines, ...]:
         begin = number
         if found and (found[-1].nodes, found[-1].does, found[-1].last) == (nodes, does, number - 1):
             begin = found.pop().first
-        found.append(Lines(begin, number, nodes, does))
+        found.append(LineRange(begin, number, nodes, does))
     return tuple(found)
 
 
 def node_names(block: BlockGraph, makers: Sequence[int]) -> tuple[str, ...]:
-    """Return the node of each tensor of a flattened block graph, named as in ``Lines``.
+    """Return the node of each tensor of a flattened block graph, named as in ``LineRange``.
 
     Args:
         block: The block graph.
@@ -63,4 +63,4 @@ def node_names(block: BlockGraph, makers: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"it{n}" if maker < 0 else names[maker] for n, maker in enumerate(makers))
 
 
-__all__ = ["About", "Lines", "merge_lines", "node_names"]
+__all__ = ["About", "LineRange", "merge_lines", "node_names"]

@@ -17,7 +17,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
-from mirage_formal.graph.views import Place
+from mirage_formal.graph.views import StorageLocation
 from mirage_formal.kernels.program.flat import FlatOp
 from mirage_formal.kernels.program.program import Barrier, SharedBuffer
 from mirage_formal.kernels.program.register_layout import Axis, Distribution, Warps
@@ -185,7 +185,7 @@ class PlanParam:
     shape: Shape
     dtype: DType
     written: bool
-    place: Place
+    place: StorageLocation
 
     @property
     def strides(self) -> tuple[int, ...]:

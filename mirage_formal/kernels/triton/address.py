@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirage_formal.graph.graph import BlockGraph
-from mirage_formal.graph.memory.place import Place
+from mirage_formal.graph.memory.place import StorageLocation
 from mirage_formal.graph.types import DimMap, DTensor, Shape, row_major
 
 #: Names of the program's ids along the grid axes.
@@ -54,7 +54,7 @@ def integer_constant(value: int) -> Index:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextArithmetic:
     """An implementation of ``graph.memory.place.Arithmetic`` on expressions of Triton."""
 
     def number(self, value: int) -> Index:
@@ -125,7 +125,7 @@ def _parenthesise(e: Index) -> str:
     return f"({e.text})" if e.sum or " * " in e.text else e.text
 
 
-TEXT: Final = Text()
+TEXT: Final = TextArithmetic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Tile:
         fmap: The dim that the loop splits.
     """
 
-    place: Place
+    place: StorageLocation
     tensor: DTensor
     shape: Shape
     imap: DimMap
@@ -196,7 +196,7 @@ def _with_bound(one: Index, extent: int) -> Index:
     return one if one.value is not None else Index(one.text, None, one.sum, one.block, extent)
 
 
-def _memory_conditions(at: Sequence[Index], place: Place, shape: Shape) -> list[Index]:
+def _memory_conditions(at: Sequence[Index], place: StorageLocation, shape: Shape) -> list[Index]:
     """Return the conditions that indices refer to elements in memory."""
     starts, ends = place.starts or (0,) * len(shape), place.extents or shape
     found = [TEXT.less(one, end) for one, end, extent in zip(at, ends, shape, strict=True) if end < extent]

@@ -10,7 +10,7 @@ from typing import Final
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program.lines import Lines, merge_lines
+from mirage_formal.kernels.program.lines import LineRange, merge_lines
 from mirage_formal.kernels.target import Target
 from mirage_formal.kernels.triton.functions import HELPERS as OWN_HELPERS
 from mirage_formal.kernels.triton.host import TORCH, Host, host_calls, input_names
@@ -115,7 +115,7 @@ class TritonFile:
 
     text: str
     functions: tuple[Function, ...]
-    lines: tuple[Lines, ...]
+    lines: tuple[LineRange, ...]
 
 
 def triton_file(
@@ -173,7 +173,7 @@ def _starts(parts: Sequence[str]) -> list[int]:
     return list(accumulate((part.count("\n") + 2 for part in parts[:-1]), initial=1))
 
 
-def _lines(made: Host, functions: Sequence[int], run: int) -> tuple[Lines, ...]:
+def _lines(made: Host, functions: Sequence[int], run: int) -> tuple[LineRange, ...]:
     """Return the lines of the file by parts of the µGraph.
 
     Args:
@@ -181,11 +181,11 @@ def _lines(made: Host, functions: Sequence[int], run: int) -> tuple[Lines, ...]:
         functions: First lines of the functions.
         run: First line of ``run``.
     """
-    found: list[Lines] = []
+    found: list[LineRange] = []
     for one, operator, start in zip(made.functions, made.operators, functions, strict=False):
         for piece in one.pieces:
             nodes = tuple(f"op{operator}.{node}" for node in piece.nodes) or (f"op{operator}",)
-            found.append(Lines(piece.first + start - 1, piece.last + start - 1, nodes, piece.does))
+            found.append(LineRange(piece.first + start - 1, piece.last + start - 1, nodes, piece.does))
     return (*found, *merge_lines(made.about, run + _HEAD + len(made.names)))
 
 

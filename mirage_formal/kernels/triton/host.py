@@ -15,7 +15,7 @@ from typing import Final
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op, enumerate_results
-from mirage_formal.graph.memory.place import Place
+from mirage_formal.graph.memory.place import StorageLocation
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.graph.views import launched_operators, storage_locations
@@ -135,7 +135,7 @@ class _Calls:
     def _shape(self, number: int) -> Shape:
         return kernel_types(self.graph)[number].shape
 
-    def _place(self, number: int) -> Place:
+    def _place(self, number: int) -> StorageLocation:
         return storage_locations(self.graph)[number]
 
     def _operand(self, number: int) -> Operand:

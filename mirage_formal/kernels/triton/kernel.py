@@ -30,7 +30,7 @@ from mirage_formal.kernels.program.flat import (
     operands_of,
     results_of,
 )
-from mirage_formal.kernels.program.lines import Lines, merge_lines, node_names
+from mirage_formal.kernels.program.lines import LineRange, merge_lines, node_names
 from mirage_formal.kernels.program.plan import Phase
 from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 from mirage_formal.kernels.triton.address import PIDS, STEP, Tile
@@ -78,7 +78,7 @@ class Function:
     stages: int
     helpers: frozenset[str]
     piped: bool
-    pieces: tuple[Lines, ...]
+    pieces: tuple[LineRange, ...]
 
 
 def triton_function(

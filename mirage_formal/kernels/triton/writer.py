@@ -8,7 +8,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.graph.graph import BlockGraph
-from mirage_formal.graph.memory.place import Place
+from mirage_formal.graph.memory.place import StorageLocation
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernels.planning.expand import FlatGraph
 from mirage_formal.kernels.program.flat import Concat, FlatOp, Product
@@ -40,7 +40,7 @@ class Operand:
 
     name: str
     tensor: DTensor
-    place: Place
+    place: StorageLocation
     span: int
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_formal.report.model import Candidate, Example, Judged, Report
+from mirage_formal.report.model import Candidate, Example, JudgedGraph, Report
 from mirage_formal.report.page.candidates import badge
 from mirage_formal.report.page.graphs import graph_section
 from mirage_formal.report.page.markup import Markup, details, element, join_contents, table
@@ -33,7 +33,7 @@ def judged_section(report: Report) -> Markup:
     )
 
 
-def _judged_details(one: Judged) -> Markup:
+def _judged_details(one: JudgedGraph) -> Markup:
     example = worked_example(one.example) if one.example is not None else None
     graph = graph_section(one.graph, "candidate", {}) if one.graph is not None else None
     proof = None

@@ -15,7 +15,7 @@ from mirage_formal.check.proof.reader import parse_tables
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.ring import Ring
 from mirage_formal.check.proof.tensor_steps import Steps, Tensor
-from mirage_formal.check.proof_composition import Composed, replay
+from mirage_formal.check.proof_composition import ComposedTheorem, replay
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.proofs.formulas import (
     BoundOperator,
@@ -82,7 +82,7 @@ def replay_and_explain(program: KernelGraph, candidate: KernelGraph, proof: byte
     """
     theorem = replay(program, candidate, proof)
     found = describe_theorem(theorem)
-    if isinstance(theorem, Composed):
+    if isinstance(theorem, ComposedTheorem):
         _, kernels, padding, *_ = json.loads(proof)
         named = [("between pads and slices", theorem.kernels, kernels), ("pads and slices", theorem.padding, padding)]
         parts = [_part(name, _read(one, program, text.encode(), None), formulas) for name, one, text in named]

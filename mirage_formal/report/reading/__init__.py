@@ -20,8 +20,8 @@ from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.report.model import Basis, Candidate, Report
 from mirage_formal.report.reading.check_process import current_time, run_check
 from mirage_formal.report.reading.reproduction import FILES, read_reproduced
-from mirage_formal.report.reading.runs import Shown, read_candidate_alone, read_run
-from mirage_formal.report.reading.source import Source
+from mirage_formal.report.reading.runs import ReadLimits, read_candidate_alone, read_run
+from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.report.reading.verdicts import VERDICTS_FILE, read_verdicts
 from mirage_formal.report.reading.wholes import read_whole
 
@@ -40,7 +40,7 @@ def is_evidence(path: Path) -> bool:
     return any((path / name).is_file() for name in (WHOLE_FILE, RUN_FILE, VERDICTS_FILE, MANIFEST_FILE))
 
 
-def read_report(path: Path, *, check: bool = False, shown: Shown | None = None) -> Report:
+def read_report(path: Path, *, check: bool = False, shown: ReadLimits | None = None) -> Report:
     """Read the report of a directory: a run, a whole program, a candidate, verdicts, or output of ``reproduce``.
 
     Args:
@@ -55,11 +55,11 @@ def read_report(path: Path, *, check: bool = False, shown: Shown | None = None) 
     Raises:
         RunError: The directory is none of these, or one that ``check`` does not take.
     """
-    source = Source(path)
+    source = EvidenceReader(path)
     if (path / WHOLE_FILE).is_file():
         report = read_whole(source)
     elif (path / RUN_FILE).is_file():
-        report = read_run(source, shown or Shown())
+        report = read_run(source, shown or ReadLimits())
     elif (path / VERDICTS_FILE).is_file():
         if check:
             hint = "leave --check out: its proofs are replayed in any case"
@@ -99,7 +99,7 @@ def _with_check(report: Report, path: Path) -> Report:
     return replace(report, checked=said, candidates=tuple(map(judged, report.candidates)), parts=parts)
 
 
-def _candidate(source: Source) -> Report:
+def _candidate(source: EvidenceReader) -> Report:
     about = source.value(VERIFICATION_FILE, lambda data: decode(data, VerificationRecord, VERIFICATION_FILE))
     manifest = source.value(MANIFEST_FILE, lambda data: decode(data, ManifestRecord, MANIFEST_FILE))
     program: KernelGraph | None = None
@@ -108,9 +108,9 @@ def _candidate(source: Source) -> Report:
         program = source.graph(VERIFICATION_FILE, about.program)
         if program is not None:
             source.same_digest(VERIFICATION_FILE, program, about.program_digest)
-        below = Source(source.root)
+        below = EvidenceReader(source.root)
         candidates = (read_candidate_alone(below, program, about.verdict.kind, manifest.candidate),)
     return Report("candidate", source.root.name, "", str(source.root), program, candidates, faults=tuple(source.faults))
 
 
-__all__ = ["Shown", "is_evidence", "read_report"]
+__all__ = ["ReadLimits", "is_evidence", "read_report"]

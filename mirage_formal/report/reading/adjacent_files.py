@@ -16,7 +16,7 @@ import msgspec
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.model import READ_ONLY, Baseline, Baselines, Candidate, Lines, TritonText
 from mirage_formal.report.reading.lines import triton_lines
-from mirage_formal.report.reading.source import Source
+from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.strict_json import load
 
 #: File that benchmarks/gpu_bench.py writes into the directory of its runs.
@@ -59,7 +59,7 @@ def triton_directory(root: Path) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TritonRequest:
     """Request from which a Triton file is generated again.
 
     Attributes:
@@ -73,7 +73,7 @@ class Asked:
     lines: int
 
 
-def with_adjacent_files(root: Path, found: Sequence[Candidate], asked: Asked) -> tuple[Candidate, ...]:
+def with_adjacent_files(root: Path, found: Sequence[Candidate], asked: TritonRequest) -> tuple[Candidate, ...]:
     """Return the candidates of a run, each with the files beside the run that have its name.
 
     Args:
@@ -92,8 +92,8 @@ def with_adjacent_files(root: Path, found: Sequence[Candidate], asked: Asked) ->
     return tuple(out)
 
 
-def _with_triton(one: Candidate, folder: Path, file: str, asked: Asked | None) -> Candidate:
-    source = Source(folder)
+def _with_triton(one: Candidate, folder: Path, file: str, asked: TritonRequest | None) -> Candidate:
+    source = EvidenceReader(folder)
     with source.reading(file):
         data = source.data(file)
         if len(data) <= _MOST:
@@ -112,7 +112,7 @@ def _times(root: Path) -> dict[str, Baselines]:
     folder = root.absolute().parent
     if not (folder / BENCH_FILE).is_file():
         return {}
-    source = Source(folder)
+    source = EvidenceReader(folder)
     with source.reading(BENCH_FILE):
         data = source.data(BENCH_FILE)
         load(data, BENCH_FILE)
@@ -135,4 +135,4 @@ def _peers(row: _Row, command: str, device: str) -> Baselines:
     return Baselines(command, device, row.ours, timed)
 
 
-__all__ = ["BENCH_FILE", "Asked", "triton_directory", "with_adjacent_files"]
+__all__ = ["BENCH_FILE", "TritonRequest", "triton_directory", "with_adjacent_files"]

@@ -28,11 +28,11 @@ from mirage_formal.records.storage import read_lines
 from mirage_formal.report.model import Basis, Candidate, Certificate, SpecialValues
 from mirage_formal.report.proofs.replay import replay_and_explain
 from mirage_formal.report.proofs.values import Proof
-from mirage_formal.report.reading.source import Source
+from mirage_formal.report.reading.source import EvidenceReader
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReadOptions:
     """Options that select how much of a candidate is read.
 
     Attributes:
@@ -53,7 +53,9 @@ class _Log:
     milliseconds: float = 0.0
 
 
-def read_candidate(source: Source, program: KernelGraph | None, about: CandidateRecord, wanted: Wanted) -> Candidate:
+def read_candidate(
+    source: EvidenceReader, program: KernelGraph | None, about: CandidateRecord, wanted: ReadOptions
+) -> Candidate:
     """Read a candidate's directory without its kernels; errors become its faults."""
     graph = None
     if (text := source.value(GRAPH_FILE, bytes)) is not None:
@@ -94,7 +96,7 @@ def read_candidate(source: Source, program: KernelGraph | None, about: Candidate
     )
 
 
-def _special(source: Source) -> SpecialValues | None:
+def _special(source: EvidenceReader) -> SpecialValues | None:
     """Return the record of special values in the verification log; None where there is none."""
     with source.reading(VERIFICATION_FILE):
         found = decode(source.data(VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE).special
@@ -103,14 +105,14 @@ def _special(source: Source) -> SpecialValues | None:
     return None
 
 
-def _size(source: Source) -> int:
+def _size(source: EvidenceReader) -> int:
     try:
         return (source.root / EQUIVALENCE_FILE).stat().st_size
     except OSError:
         return 0
 
 
-def _digests(source: Source, digest: str) -> None:
+def _digests(source: EvidenceReader, digest: str) -> None:
     """Check that the files have the digests of the manifest, and the manifest its seal."""
     with source.reading(MANIFEST_FILE):
         manifest = unsealed(source.data(MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
@@ -121,7 +123,7 @@ def _digests(source: Source, digest: str) -> None:
                 source.fault(name, "its digest is not the one in the manifest: the file was changed")
 
 
-def _log(source: Source) -> _Log:
+def _log(source: EvidenceReader) -> _Log:
     certificates: list[Certificate] = []
     found, milliseconds = None, 0.0
     with source.reading(PROOF_FILE):
@@ -136,7 +138,7 @@ def _log(source: Source) -> _Log:
 
 
 def _proof(
-    source: Source, found: EquivalenceRecord, graphs: tuple[KernelGraph, KernelGraph], formulas: bool
+    source: EvidenceReader, found: EquivalenceRecord, graphs: tuple[KernelGraph, KernelGraph], formulas: bool
 ) -> Proof | None:
     with source.reading(EQUIVALENCE_FILE):
         text = source.data(EQUIVALENCE_FILE)

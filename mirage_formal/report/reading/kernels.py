@@ -32,7 +32,7 @@ from mirage_formal.records import (
 from mirage_formal.records.storage import read_lines
 from mirage_formal.report.model import Code, Kernel, MeasuredFigures, Obligation
 from mirage_formal.report.reading.lines import lines_of
-from mirage_formal.report.reading.source import Source
+from mirage_formal.report.reading.source import EvidenceReader
 
 #: Most obligations that are listed; all are counted.
 MOST: Final = 20_000
@@ -58,7 +58,7 @@ class KernelDirectory:
     target: TargetRecord
 
 
-def read_kernels(source: Source, digest: str, *, lines: bool = True) -> KernelDirectory | None:
+def read_kernels(source: EvidenceReader, digest: str, *, lines: bool = True) -> KernelDirectory | None:
     """Read the kernels of a candidate; return None where nothing can be read. Errors become faults of ``source``.
 
     Args:
@@ -92,7 +92,7 @@ def read_kernels(source: Source, digest: str, *, lines: bool = True) -> KernelDi
     return None
 
 
-def _texts(source: Source, launches: LaunchRecord) -> dict[str, str]:
+def _texts(source: EvidenceReader, launches: LaunchRecord) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in launches.launches:
         if isinstance(one, KernelLaunch) and one.source not in found:
@@ -150,7 +150,7 @@ def _lines(text: str, name: str) -> tuple[int, int]:
     return text.count("\n", 0, found.start()) + 1, text.count("\n", 0, max(end, found.end())) + 2
 
 
-def _obligations(source: Source) -> tuple[Obligation, ...]:
+def _obligations(source: EvidenceReader) -> tuple[Obligation, ...]:
     out: list[Obligation] = []
     with source.reading(OBLIGATIONS_FILE):
         for number, line in read_lines(source.root / OBLIGATIONS_FILE):
@@ -161,7 +161,7 @@ def _obligations(source: Source) -> tuple[Obligation, ...]:
     return tuple(out)
 
 
-def _measured(source: Source, manifest: str) -> MeasuredFigures | None:
+def _measured(source: EvidenceReader, manifest: str) -> MeasuredFigures | None:
     time = numerics = None
     if source.there(MEASURE_FILE):
         time = source.value(MEASURE_FILE, lambda data: unsealed(data, MeasureRecord, MEASURE_FILE))

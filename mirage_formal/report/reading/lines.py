@@ -20,7 +20,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.generate import Kernel, generate, requested_options
 from mirage_formal.kernels.online_softmax.stabilize import NotStable, stabilize
-from mirage_formal.kernels.program.lines import Lines as Piece
+from mirage_formal.kernels.program.lines import LineRange as Piece
 from mirage_formal.kernels.source_map import kernel_lines
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.kernels.triton.file import triton_file

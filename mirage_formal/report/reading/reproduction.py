@@ -9,7 +9,7 @@ from mirage_formal.records import decode
 from mirage_formal.records.reproduction import Answers, Host, Row, Table5, Workloads
 from mirage_formal.records.run import Record
 from mirage_formal.report.model import Report, Table
-from mirage_formal.report.reading.source import Source
+from mirage_formal.report.reading.source import EvidenceReader
 
 R = TypeVar("R", bound=Record)
 
@@ -21,7 +21,7 @@ ORACLE_FILE: Final = "oracle.json"
 FILES: Final = (TABLE5_FILE, WORKLOADS_FILE, ORACLE_FILE)
 
 
-def read_reproduced(source: Source) -> Report:
+def read_reproduced(source: EvidenceReader) -> Report:
     """Read the tables of a directory of ``reproduce``; a file that cannot be read is a fault."""
     tables = [
         *_tables(source, TABLE5_FILE, Table5, _table5),
@@ -39,7 +39,7 @@ def read_reproduced(source: Source) -> Report:
     )
 
 
-def _tables(source: Source, file: str, kind: type[R], made: Callable[[R], Iterable[Table]]) -> list[Table]:
+def _tables(source: EvidenceReader, file: str, kind: type[R], made: Callable[[R], Iterable[Table]]) -> list[Table]:
     if not source.there(file):
         return []
     found = source.value(file, lambda data: decode(data, kind, file))

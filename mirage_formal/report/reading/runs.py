@@ -31,11 +31,11 @@ from mirage_formal.records import (
     sha256,
     unsealed,
 )
-from mirage_formal.report.model import Basis, Candidate, Judged, Report, WorkBound
-from mirage_formal.report.reading.adjacent_files import Asked, with_adjacent_files
-from mirage_formal.report.reading.candidates import Wanted, read_candidate
+from mirage_formal.report.model import Basis, Candidate, JudgedGraph, Report, WorkBound
+from mirage_formal.report.reading.adjacent_files import TritonRequest, with_adjacent_files
+from mirage_formal.report.reading.candidates import ReadOptions, read_candidate
 from mirage_formal.report.reading.kernels import read_kernels
-from mirage_formal.report.reading.source import Source
+from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.report.reading.units import course, unit_of
 from mirage_formal.report.search_view import Search, Unit
 from mirage_formal.search.engine import add_counts, counts_by_reason
@@ -47,7 +47,7 @@ _REJECTED: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ReadLimits:
     """Options that select how much of a run is read.
 
     Attributes:
@@ -60,7 +60,7 @@ class Shown:
     proofs: int = 24
 
 
-def read_run(source: Source, shown: Shown) -> Report:
+def read_run(source: EvidenceReader, shown: ReadLimits) -> Report:
     """Read a run; errors become its faults, and unreadable parts are left out."""
     record = source.value(RUN_FILE, lambda data: decode(data, RunRecord, RUN_FILE))
     program = source.graph(RUN_FILE, record.program) if record else None
@@ -76,7 +76,7 @@ def read_run(source: Source, shown: Shown) -> Report:
     if summary is not None:
         _manifest(source, summary)
     candidates, target = _candidates(source, summary, program, shown)
-    asked = Asked(program, record.identity.target if record else "", shown.proofs)
+    asked = TritonRequest(program, record.identity.target if record else "", shown.proofs)
     made = () if record is None else (*sorted(record.versions.items()), *_host(record))
     return Report(
         kind="run",
@@ -99,7 +99,7 @@ def _host(record: RunRecord) -> tuple[tuple[str, str], ...]:
     return ("python", host.python), ("system", host.system), ("machine", host.machine), ("processors", host.cpus)
 
 
-def _manifest(source: Source, summary: SummaryRecord) -> None:
+def _manifest(source: EvidenceReader, summary: SummaryRecord) -> None:
     """Check that the files beside the candidates, and the candidates' manifests, have the summary's digests."""
     wanted = [RUN_FILE, SEARCH_FILE, *(f"{one.directory}/{MANIFEST_FILE}" for one in summary.candidates)]
     for name in wanted:
@@ -111,14 +111,14 @@ def _manifest(source: Source, summary: SummaryRecord) -> None:
 
 
 def _candidates(
-    source: Source, summary: SummaryRecord | None, program: KernelGraph | None, shown: Shown
+    source: EvidenceReader, summary: SummaryRecord | None, program: KernelGraph | None, shown: ReadLimits
 ) -> tuple[tuple[Candidate, ...], TargetRecord | None]:
     out: list[Candidate] = []
     target = None
     for number, about in enumerate((summary.candidates if summary else ())[: shown.candidates]):
         with source.reading(about.directory):
             below = source.below(about.directory)
-            one = read_candidate(below, program, about, Wanted(number < shown.proofs, number < shown.proofs))
+            one = read_candidate(below, program, about, ReadOptions(number < shown.proofs, number < shown.proofs))
             one, figures = with_kernels(source, one, lines=number < shown.proofs)
             target = target or figures
             out.append(one)
@@ -127,7 +127,9 @@ def _candidates(
     return tuple(out), target
 
 
-def with_kernels(source: Source, one: Candidate, *, lines: bool = True) -> tuple[Candidate, TargetRecord | None]:
+def with_kernels(
+    source: EvidenceReader, one: Candidate, *, lines: bool = True
+) -> tuple[Candidate, TargetRecord | None]:
     """Return a candidate with its kernels, where they were built, and their target.
 
     Args:
@@ -147,11 +149,13 @@ def with_kernels(source: Source, one: Candidate, *, lines: bool = True) -> tuple
     return replace(one, code=built.code, measured=built.measured, faults=faults, basis=basis), built.target
 
 
-def _rejected(summary: SummaryRecord | None) -> tuple[Judged, ...]:
-    return tuple(Judged(one.digest, one.kind, one.reason) for one in (summary.rejected if summary else ())[:_REJECTED])
+def _rejected(summary: SummaryRecord | None) -> tuple[JudgedGraph, ...]:
+    return tuple(
+        JudgedGraph(one.digest, one.kind, one.reason) for one in (summary.rejected if summary else ())[:_REJECTED]
+    )
 
 
-def read_search(source: Source, record: RunRecord, summary: SummaryRecord | None) -> Search:
+def read_search(source: EvidenceReader, record: RunRecord, summary: SummaryRecord | None) -> Search:
     """Read the course of a run's search; unreadable parts of the journal are faults."""
     units: list[Unit] = []
     stats: Counter[str] = Counter()
@@ -225,7 +229,7 @@ def least_work(program: KernelGraph | None, target: TargetRecord | None, who: Id
     return WorkBound(figures.title or figures.name, flops, moved, figures.bandwidth_gbs, figures.tensor_tflops)
 
 
-def read_candidate_alone(source: Source, program: KernelGraph | None, verdict: str, digest: str) -> Candidate:
+def read_candidate_alone(source: EvidenceReader, program: KernelGraph | None, verdict: str, digest: str) -> Candidate:
     """Read a candidate's directory without its run; the figures of the run's summary are left empty."""
     about = CandidateRecord(
         id=digest[:12],
@@ -237,7 +241,7 @@ def read_candidate_alone(source: Source, program: KernelGraph | None, verdict: s
         estimated_us=0.0,
         directory=source.root.name,
     )
-    return read_candidate(source, program, about, Wanted())
+    return read_candidate(source, program, about, ReadOptions())
 
 
-__all__ = ["Shown", "least_work", "read_candidate_alone", "read_run", "read_search", "with_kernels"]
+__all__ = ["ReadLimits", "least_work", "read_candidate_alone", "read_run", "read_search", "with_kernels"]

@@ -20,7 +20,7 @@ from mirage_formal.report.model import Fault
 R = TypeVar("R")
 
 
-class Source:
+class EvidenceReader:
     """Reader of a directory, with the faults that it found.
 
     Args:
@@ -33,13 +33,13 @@ class Source:
         self.name = name
         self.faults: list[Fault] = []
 
-    def below(self, relative: str) -> Source:
+    def below(self, relative: str) -> EvidenceReader:
         """Return the reader of a directory inside, with a list of faults of its own.
 
         Raises:
             FormatError: The path leads out of the directory.
         """
-        return Source(confined(self.root, relative), f"{self.name}{relative}/")
+        return EvidenceReader(confined(self.root, relative), f"{self.name}{relative}/")
 
     @contextmanager
     def reading(self, file: str) -> Iterator[None]:

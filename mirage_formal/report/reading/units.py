@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from typing import Final
 
 from mirage_formal.records import SEARCH_FILE, TimesRecord, UnitRecord
-from mirage_formal.report.reading.source import Source
+from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.report.search_view import Span, Unit
 
 #: Number of points of a search's course.
 POINTS: Final = 100
 
 
-def unit_of(source: Source, record: UnitRecord) -> Unit:
+def unit_of(source: EvidenceReader, record: UnitRecord) -> Unit:
     """Return a unit; contradictory times are left out and become a fault of the journal."""
     stats, times, span = record.stats, record.times, None
     states, classes = stats.get("states", 0), stats.get("classes", 0)

@@ -11,10 +11,10 @@ from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.matching import match_inputs
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE
-from mirage_formal.report.model import Basis, Example, Judged, Report
+from mirage_formal.report.model import Basis, Example, JudgedGraph, Report
 from mirage_formal.report.proofs.replay import replay_and_explain
 from mirage_formal.report.proofs.values import Proof
-from mirage_formal.report.reading.source import Source
+from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.strict_json import load
 
 VERDICTS_FILE: Final = "verdicts.json"
@@ -57,7 +57,7 @@ class _Verdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     graphs: tuple[_Verdict, ...]
 
 
-def read_verdicts(source: Source) -> Report:
+def read_verdicts(source: EvidenceReader) -> Report:
     """Read a directory of verdicts; errors become its faults."""
     found = source.value(VERDICTS_FILE, _decoded)
     program = None
@@ -73,8 +73,8 @@ def _decoded(data: bytes) -> _Verdicts:
     return msgspec.json.decode(data, type=_Verdicts)
 
 
-def _judged(source: Source, one: _Verdict, program: KernelGraph | None) -> Judged:
-    below = Source(source.root / str(one.index), f"{one.index}/")
+def _judged(source: EvidenceReader, one: _Verdict, program: KernelGraph | None) -> JudgedGraph:
+    below = EvidenceReader(source.root / str(one.index), f"{one.index}/")
     graph = None
     if below.there(GRAPH_FILE) and (text := below.value(GRAPH_FILE, bytes)) is not None:
         graph = below.graph(GRAPH_FILE, text)
@@ -85,12 +85,12 @@ def _judged(source: Source, one: _Verdict, program: KernelGraph | None) -> Judge
         if isinstance(one.counterexample, dict) and "fills" in one.counterexample:
             example = _example(msgspec.convert(one.counterexample, _Counterexample), program)
     basis = Basis.FAILS if below.faults else Basis.RECORDED
-    return Judged(
+    return JudgedGraph(
         str(one.index), one.verdict, one.reason, graph, example, proof, basis, one.seconds, tuple(below.faults)
     )
 
 
-def _proof(source: Source, program: KernelGraph, graph: KernelGraph) -> Proof | None:
+def _proof(source: EvidenceReader, program: KernelGraph, graph: KernelGraph) -> Proof | None:
     with source.reading(PROOF_FILE):
         try:
             return replay_and_explain(program, match_inputs(graph, program), source.data(PROOF_FILE))

@@ -11,10 +11,10 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import LEVELS, RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, sha256, unsealed
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
 from mirage_formal.report.model import Basis, Candidate, Part, Report
-from mirage_formal.report.reading.adjacent_files import Asked, with_adjacent_files
-from mirage_formal.report.reading.candidates import Wanted, read_candidate
+from mirage_formal.report.reading.adjacent_files import TritonRequest, with_adjacent_files
+from mirage_formal.report.reading.candidates import ReadOptions, read_candidate
 from mirage_formal.report.reading.runs import least_work, read_search, with_kernels
-from mirage_formal.report.reading.source import Source
+from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.report.search_view import PartSearch, Search
 
 #: Most searches of subgraphs that are read.
@@ -23,7 +23,7 @@ _SEARCHES: Final = 256
 _LINES: Final = 24
 
 
-def read_whole(source: Source) -> Report:
+def read_whole(source: EvidenceReader) -> Report:
     """Read a whole program; errors become its faults."""
     whole = source.value(WHOLE_FILE, lambda data: unsealed(data, WholeRecord, WHOLE_FILE))
     if whole is None:
@@ -44,7 +44,7 @@ def read_whole(source: Source) -> Report:
         source=whole.source,
         place=str(source.root),
         program=program,
-        candidates=with_adjacent_files(source.root, covers, Asked(program, whole.identity.target, _LINES)),
+        candidates=with_adjacent_files(source.root, covers, TritonRequest(program, whole.identity.target, _LINES)),
         parts=parts,
         search=_search(whole, searches),
         searches=searches,
@@ -54,7 +54,7 @@ def read_whole(source: Source) -> Report:
     )
 
 
-def _searches(source: Source, whole: WholeRecord) -> tuple[PartSearch, ...]:
+def _searches(source: EvidenceReader, whole: WholeRecord) -> tuple[PartSearch, ...]:
     """Return the searches of parts that the manifest of the whole program lists, sorted by name."""
     operators = {part.run: part.operators for cover in reversed(whole.covers) for part in cover.parts}
     best = whole.covers[0].parts if whole.covers else ()
@@ -108,8 +108,8 @@ def _search(whole: WholeRecord, searches: Sequence[PartSearch]) -> Search:
     )
 
 
-def _cover(source: Source, rank: int, cover: CoverRecord) -> Candidate:
-    below = Source(source.root, source.name)
+def _cover(source: EvidenceReader, rank: int, cover: CoverRecord) -> Candidate:
+    below = EvidenceReader(source.root, source.name)
     graph = below.graph(WHOLE_FILE, cover.graph)
     if graph is not None and not below.same_digest(WHOLE_FILE, graph, cover.graph_digest):
         graph = None
@@ -134,7 +134,7 @@ def _cover(source: Source, rank: int, cover: CoverRecord) -> Candidate:
     return with_kernels(source, one)[0]
 
 
-def _part(source: Source, one: PartRecord) -> Part:
+def _part(source: EvidenceReader, one: PartRecord) -> Part:
     report, program = None, None
     if one.candidate is not None:
         with source.reading(one.run):
@@ -144,11 +144,11 @@ def _part(source: Source, one: PartRecord) -> Part:
     )
 
 
-def _candidate(run: Source, one: PartRecord) -> tuple[Candidate | None, KernelGraph | None]:
+def _candidate(run: EvidenceReader, one: PartRecord) -> tuple[Candidate | None, KernelGraph | None]:
     record = decode(run.data(RUN_FILE), RunRecord, RUN_FILE)
     summary = unsealed(run.data(SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
     program = run.graph(RUN_FILE, record.program)
     for about in summary.candidates:
         if about.digest == one.candidate:
-            return read_candidate(run.below(about.directory), program, about, Wanted()), program
+            return read_candidate(run.below(about.directory), program, about, ReadOptions()), program
     raise FormatError(f"expected candidate {one.candidate} in its search, got none")

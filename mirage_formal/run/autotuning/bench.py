@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.run.autotuning.plans import Place, Watch
+from mirage_formal.run.autotuning.plans import TuningDirectory, Watch
 from mirage_formal.run.autotuning.timing import Device
-from mirage_formal.run.autotuning.triton.results import Beside
+from mirage_formal.run.autotuning.triton.results import BackendComparison
 from mirage_formal.workers.dispatch import Executor
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ FINALISTS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FinalistRow:
     """Result of one autotuning finalist: measured and estimated microseconds, model rank, error message.
 
     Attributes:
@@ -43,7 +43,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class TuningResult:
     """Result of autotuning one run.
 
     Attributes:
@@ -59,11 +59,11 @@ class Tuned:
     kernels: int
     ready: int
     timed: int
-    rows: tuple[Row, ...]
+    rows: tuple[FinalistRow, ...]
     left: str = ""
     built: Mapping[str, BuiltKernels] = field(default_factory=dict)
     added: int = 0
-    triton: Beside | None = None
+    triton: BackendComparison | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class TuningResources:
     """Resources for autotuning a run: directory, GPU, workers and limits.
 
     Attributes:
@@ -95,7 +95,7 @@ class Bench:
         backend: "cuda"; or "auto" or "triton", with which Triton files of the fastest candidates are timed as well.
     """
 
-    place: Place
+    place: TuningDirectory
     device: Device | str | None
     executor: Executor[Any]
     watch: Watch
@@ -104,4 +104,4 @@ class Bench:
     backend: str = "cuda"
 
 
-__all__ = ["FINALISTS", "MOST_KERNELS", "Bench", "Limits", "Row", "Tuned"]
+__all__ = ["FINALISTS", "MOST_KERNELS", "FinalistRow", "Limits", "TuningResources", "TuningResult"]

@@ -2,8 +2,8 @@
 
     python -m mirage_formal.run.autotuning.child
 
-A kernel that breaks the device or hangs costs this process only; ``timing.Child`` starts another one. Needs CuPy, NumPy
-and msgspec.
+A kernel that breaks the device or hangs costs this process only; ``timing.TimingProcess`` starts another one. Needs
+CuPy, NumPy and msgspec.
 """
 
 from __future__ import annotations
@@ -18,16 +18,24 @@ import msgspec
 
 from mirage_formal.errors import MirageError
 from mirage_formal.records import NumericsRecord, TuningRecord
-from mirage_formal.run.autotuning.plans import Origin, PiecePlan, Place, Timed, TuningPlan, executable_of, read_plan
+from mirage_formal.run.autotuning.plans import (
+    KernelOrigin,
+    MeasuredTime,
+    PiecePlan,
+    TuningDirectory,
+    TuningPlan,
+    executable_of,
+    read_plan,
+)
 
 if TYPE_CHECKING:
-    from mirage_formal.run.autotuning.triton.runs import Files
+    from mirage_formal.run.autotuning.triton.runs import TritonFileRunner
 
 #: Exit code when the device has stopped responding.
 BROKEN: Final = 3
 
 
-class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TimingJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Job of the subprocess: time a kernel, or compare a candidate or a Triton file with float64 and time it.
 
     Attributes:
@@ -48,7 +56,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cuda: str = ""
 
 
-class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TimingOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Request to the timing process: jobs, and the paths of plan and kernels.
 
     Attributes:
@@ -59,10 +67,10 @@ class Order(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     plan: str
     place: str
-    jobs: tuple[Job, ...]
+    jobs: tuple[TimingJob, ...]
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TimingAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Result of one timing job.
 
     Attributes:
@@ -83,7 +91,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     broken: bool = False
 
 
-class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class GpuMachine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """First line of the timing process: its GPU, and its versions of driver, torch and Triton.
 
     Attributes:
@@ -104,12 +112,12 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _PlanKernels:
     """Runner of the kernels of one plan; inputs are drawn once for all schedules of a kernel."""
 
-    def __init__(self, plan: TuningPlan, place: Place) -> None:
+    def __init__(self, plan: TuningPlan, place: TuningDirectory) -> None:
         self._plan, self._place = plan, place
         self._piece = -1
         self._inputs: Any = None
 
-    def time(self, job: Job) -> Answer:
+    def time(self, job: TimingJob) -> TimingAnswer:
         """Time the prepared kernel of a job on the GPU."""
         from mirage_formal.device.runs import DeviceRuns, InputSets
 
@@ -123,10 +131,10 @@ class _PlanKernels:
             runs.cupy.get_default_memory_pool().free_all_blocks()
             self._inputs, self._piece = InputSets(runs, warm=piece.warm), job.piece
         found = runs.measure(replays=job.replays, inputs=self._inputs, finite=False)
-        return Answer(found.us, found.low)
+        return TimingAnswer(found.us, found.low)
 
 
-def compare_and_time(directory: Path, tuning: TuningRecord | None) -> Answer:
+def compare_and_time(directory: Path, tuning: TuningRecord | None) -> TimingAnswer:
     """Compare a candidate with float64, time it if it is within tolerance, and write both records to its directory."""
     from mirage_formal.claims.numerics.numerics import computed_answer
     from mirage_formal.device.runs import DeviceRuns
@@ -140,12 +148,12 @@ def compare_and_time(directory: Path, tuning: TuningRecord | None) -> Answer:
     record = record_numerics(runs, directory)
     if computed_answer(record) != "within":
         reasons = "; ".join(o.reason for scale in record.scales for o in scale.outputs if o.reason)
-        return Answer(answer=record.answer, failed=f"expected results within tolerance, got: {reasons[:300]}")
+        return TimingAnswer(answer=record.answer, failed=f"expected results within tolerance, got: {reasons[:300]}")
     found = record_time(runs, directory, tuning)
-    return Answer(found.us, found.low, answer=record.answer)
+    return TimingAnswer(found.us, found.low, answer=record.answer)
 
 
-def describe_machine() -> Machine:
+def describe_machine() -> GpuMachine:
     """Return the GPU of this process, with the versions of its driver and of Triton.
 
     Raises:
@@ -154,7 +162,7 @@ def describe_machine() -> Machine:
     from mirage_formal.device.runtime import arch_of, current_device, device_name
 
     driver = import_module("cupy").cuda.runtime.driverGetVersion()
-    return Machine(device_name(), arch_of(current_device()), int(driver), *_triton())
+    return GpuMachine(device_name(), arch_of(current_device()), int(driver), *_triton())
 
 
 def _triton() -> tuple[str, str]:
@@ -177,30 +185,30 @@ def _version(*names: str) -> str:
     return "of no known version"
 
 
-def run_triton_job(files: Files, job: Job) -> Answer:
+def run_triton_job(files: TritonFileRunner, job: TimingJob) -> TimingAnswer:
     """Return the numerics of a Triton file, its time, or its time interleaved with that of CUDA kernels."""
     directory, file = Path(job.directory), Path(job.triton)
     if not job.replays:
         from mirage_formal.claims.numerics.numerics import computed_answer
 
         record = files.compared(directory, file)
-        return Answer(answer=computed_answer(record), numerics=record)
+        return TimingAnswer(answer=computed_answer(record), numerics=record)
     if not job.cuda:
         found = files.timed(directory, file, job.replays)
-        return Answer(found.us, found.low)
+        return TimingAnswer(found.us, found.low)
     us, cuda_us = files.in_turns(directory, file, Path(job.cuda), job.replays)
-    return Answer(us, us, cuda_us=cuda_us)
+    return TimingAnswer(us, us, cuda_us=cuda_us)
 
 
 def main() -> int:
     """Read orders from standard input and run their jobs, until the input ends or the device breaks."""
     _write_line(describe_machine())
     kernels: dict[str, _PlanKernels] = {}
-    files: Files | None = None
+    files: TritonFileRunner | None = None
     for line in sys.stdin.buffer:
-        order = msgspec.json.decode(line, type=Order)
+        order = msgspec.json.decode(line, type=TimingOrder)
         if order.plan and order.plan not in kernels:
-            kernels = {order.plan: _PlanKernels(read_plan(Path(order.plan)), Place(Path(order.place)))}
+            kernels = {order.plan: _PlanKernels(read_plan(Path(order.plan)), TuningDirectory(Path(order.place)))}
         for job in order.jobs:
             try:
                 if job.triton:
@@ -212,7 +220,7 @@ def main() -> int:
                     done = compare_and_time(place, job.tuning) if job.directory else kernels[order.plan].time(job)
             except Exception as error:  # any error is this job's failure
                 lines = str(error).strip().splitlines()
-                done = Answer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
+                done = TimingAnswer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
             broken = bool(done.failed) and not _is_device_responding()
             _write_line(msgspec.structs.replace(done, broken=broken))
             if broken:
@@ -220,17 +228,17 @@ def main() -> int:
     return 0
 
 
-def _triton_runner() -> Files:
+def _triton_runner() -> TritonFileRunner:
     """Return the runner of Triton files; loads torch and Triton."""
-    from mirage_formal.run.autotuning.triton.runs import Files
+    from mirage_formal.run.autotuning.triton.runs import TritonFileRunner
 
-    return Files()
+    return TritonFileRunner()
 
 
-def timed_record(key: str, job: Job, answer: Answer, driver: int, of: Origin) -> Timed:
+def timed_record(key: str, job: TimingJob, answer: TimingAnswer, driver: int, of: KernelOrigin) -> MeasuredTime:
     """Return the record of a timing job that is kept in the tuning directory."""
     parts = of.compiler, of.text, of.code
-    return Timed(key, answer.us, answer.low, job.replays, driver, answer.failed, *parts, settled=True)
+    return MeasuredTime(key, answer.us, answer.low, job.replays, driver, answer.failed, *parts, settled=True)
 
 
 def _write_line(value: msgspec.Struct) -> None:

@@ -10,7 +10,7 @@ from statistics import median
 from types import MappingProxyType
 from typing import Final
 
-from mirage_formal.kernels.post_search_rewrites.rewrite import Factors
+from mirage_formal.kernels.post_search_rewrites.rewrite import HoistedFactors
 from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.autotuning.plans import At, CandidatePlan, TuningPlan
 from mirage_formal.run.kernel_build.values import MIXED
@@ -45,7 +45,7 @@ _KINDS: Final[tuple[Callable[[CandidatePlan], bool], ...]] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Composed:
+class ComposedCandidate:
     """A candidate whose kernels all have a time, with the fastest schedule of each.
 
     Attributes:
@@ -156,7 +156,7 @@ def _kernels_of_best_candidate(
     return {}
 
 
-def compose_candidates(plan: TuningPlan, times: Mapping[str, float]) -> list[Composed]:
+def compose_candidates(plan: TuningPlan, times: Mapping[str, float]) -> list[ComposedCandidate]:
     """Return the candidates whose kernels all have a time, fastest first.
 
     Args:
@@ -174,11 +174,13 @@ def compose_candidates(plan: TuningPlan, times: Mapping[str, float]) -> list[Com
         if len(known) == len(chosen):
             kernels = [(us, (piece, at)) for (us, at), piece in zip(known, candidate.pieces, strict=True)]
             _, longest = max(kernels, default=(0.0, None))
-            found.append(Composed(number, tuple(at for _, at in known), sum(us for us, _ in known), longest=longest))
+            found.append(
+                ComposedCandidate(number, tuple(at for _, at in known), sum(us for us, _ in known), longest=longest)
+            )
     return sorted(found, key=lambda one: (one.us, one.candidate))
 
 
-def lighter_schedules(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> dict[int, int]:
+def lighter_schedules(plan: TuningPlan, times: Mapping[str, float], one: ComposedCandidate) -> dict[int, int]:
     """Return schedules of a candidate's kernels that leave room on a multiprocessor for another launch.
 
     The keys are positions among the candidate's kernels. The schedule is the fastest one with fewer bytes of tiles in
@@ -203,7 +205,9 @@ def lighter_schedules(plan: TuningPlan, times: Mapping[str, float], one: Compose
     return found
 
 
-def schedules_with_other_threads(plan: TuningPlan, times: Mapping[str, float], one: Composed) -> list[tuple[int, int]]:
+def schedules_with_other_threads(
+    plan: TuningPlan, times: Mapping[str, float], one: ComposedCandidate
+) -> list[tuple[int, int]]:
     """Return schedules of a candidate's kernels that may be faster next to its other kernels, though not alone.
 
     For each kernel and each other number of threads, this is the fastest schedule, if it is little slower alone. The
@@ -227,7 +231,7 @@ def schedules_with_other_threads(plan: TuningPlan, times: Mapping[str, float], o
 
 
 def _schedules(
-    plan: TuningPlan, times: Mapping[str, float], one: Composed
+    plan: TuningPlan, times: Mapping[str, float], one: ComposedCandidate
 ) -> Iterator[tuple[int, ScheduleRecord, float, list[tuple[float, int, ScheduleRecord]]]]:
     """Yield, for each kernel of a candidate that has a schedule, the timed alternatives.
 
@@ -296,7 +300,7 @@ def _mixed_form(own: CandidatePlan, chosen: Mapping[int, CandidatePlan]) -> Cand
     return CandidatePlan(own.name, name, own.us, tuple(pieces), tuple(operators), sources=tuple(sources))
 
 
-def whole_key(plan: TuningPlan, one: Composed) -> str:
+def whole_key(plan: TuningPlan, one: ComposedCandidate) -> str:
     """Return the cache key of a whole candidate's time: its µGraph, form, kernels and early launches."""
     candidate = plan.candidates[one.candidate]
     kernels = [plan.key(at) for at in zip(candidate.pieces, one.variants, strict=True)]
@@ -325,12 +329,12 @@ def kernels_to_time_again(plan: TuningPlan, times: Mapping[str, float], candidat
 
 def batches(
     plan: TuningPlan,
-    found: Sequence[Composed],
+    found: Sequence[ComposedCandidate],
     size: int,
     *,
     fewer: bool = False,
     measured: Container[str] | None = None,
-) -> Iterator[list[Composed]]:
+) -> Iterator[list[ComposedCandidate]]:
     """Yield the best forms of candidates, fastest first, in batches of ``size`` candidates.
 
     Each candidate appears once. The first batch also has the candidates of ``baseline_candidates``. If none of these
@@ -349,7 +353,7 @@ def batches(
     if measured is not None:
         found = sorted(found, key=lambda one: whole_key(plan, one) not in measured)
     names: set[str] = set()
-    chosen: list[Composed] = []
+    chosen: list[ComposedCandidate] = []
     for one in found:
         name = plan.candidates[one.candidate].name
         if name not in names:
@@ -370,13 +374,13 @@ def batches(
         yield rest[start : start + size]
 
 
-def _spread_longest_kernels(chosen: Sequence[Composed]) -> list[Composed]:
+def _spread_longest_kernels(chosen: Sequence[ComposedCandidate]) -> list[ComposedCandidate]:
     """Return candidates in order, with those that share their longest kernel with too many others moved back.
 
     A candidate far behind the first one is moved back as well.
     """
     shared: Counter[At | None] = Counter()
-    front, rest = list[Composed](), list[Composed]()
+    front, rest = list[ComposedCandidate](), list[ComposedCandidate]()
     for one in chosen:
         shared[one.longest] += 1
         near = one.us <= _FAR * chosen[0].us
@@ -385,8 +389,8 @@ def _spread_longest_kernels(chosen: Sequence[Composed]) -> list[Composed]:
 
 
 def _candidates_moving_factors(
-    plan: TuningPlan, found: Sequence[Composed], first: Sequence[Composed]
-) -> Iterator[Composed]:
+    plan: TuningPlan, found: Sequence[ComposedCandidate], first: Sequence[ComposedCandidate]
+) -> Iterator[ComposedCandidate]:
     """Yield further candidates, fastest first, in forms that move factors; none if one of the first does."""
     if not first or any(moves_factors(plan.candidates[one.candidate]) for one in first):
         return
@@ -400,10 +404,12 @@ def _candidates_moving_factors(
 
 def moves_factors(one: CandidatePlan) -> bool:
     """Return whether a form, or a part of a mixed form, moves factors behind its products."""
-    return not {factors.value for factors in Factors if factors.value}.isdisjoint(one.form.replace(",", " ").split())
+    return not {factors.value for factors in HoistedFactors if factors.value}.isdisjoint(
+        one.form.replace(",", " ").split()
+    )
 
 
-def baseline_candidates(plan: TuningPlan, found: Sequence[Composed]) -> list[Composed]:
+def baseline_candidates(plan: TuningPlan, found: Sequence[ComposedCandidate]) -> list[ComposedCandidate]:
     """Return the best timed candidates with library products alone, without fusion, and with generated products.
 
     Each is returned once. They are always measured as wholes, because a sum of separate kernel times predicts a
@@ -414,7 +420,7 @@ def baseline_candidates(plan: TuningPlan, found: Sequence[Composed]) -> list[Com
 
 
 __all__ = [
-    "Composed",
+    "ComposedCandidate",
     "baseline_candidates",
     "batches",
     "combine_forms",

@@ -17,22 +17,22 @@ from typing import TYPE_CHECKING, Final
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.device.sealed_records import manifest_digest
 from mirage_formal.records import KERNELS, TuningRecord
-from mirage_formal.run.autotuning.bench import Bench, Row
-from mirage_formal.run.autotuning.child import Job, timed_record
+from mirage_formal.run.autotuning.bench import FinalistRow, TuningResources
+from mirage_formal.run.autotuning.child import TimingJob, timed_record
 from mirage_formal.run.autotuning.choose import (
-    Composed,
+    ComposedCandidate,
     lighter_schedules,
     moves_factors,
     schedules_with_other_threads,
     whole_key,
 )
 from mirage_formal.run.autotuning.early_launch import choose_early_launches, dependent_producers, flip_one_by_one
-from mirage_formal.run.autotuning.plans import Origin, Place, Timed, TuningPlan
+from mirage_formal.run.autotuning.plans import KernelOrigin, MeasuredTime, TuningDirectory, TuningPlan
 from mirage_formal.run.autotuning.timing_cache import kernel_code_digest
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
 if TYPE_CHECKING:
-    from mirage_formal.run.autotuning.prepare import Source
+    from mirage_formal.run.autotuning.prepare import TunedRun
     from mirage_formal.run.kernel_build.values import BuiltKernels
 
 #: Least seconds for building finalists, and for comparing and timing them.
@@ -41,7 +41,7 @@ JUDGED_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class TuningFacts:
     """Statistics of tuning that are written into a measurement.
 
     Attributes:
@@ -52,13 +52,13 @@ class Facts:
         timed: Number of these that have a time.
     """
 
-    source: Source
+    source: TunedRun
     plan: TuningPlan
     kernels: int
     refused: int
     timed: int
 
-    def record(self, one: Composed) -> TuningRecord:
+    def record(self, one: ComposedCandidate) -> TuningRecord:
         """Return the record of a tuned candidate."""
         pieces = self.plan.candidates[one.candidate].pieces
         choices = zip(pieces, one.variants, strict=True)
@@ -91,14 +91,14 @@ class Finalists:
     """
 
     root: Path
-    facts: Facts
-    bench: Bench
+    facts: TuningFacts
+    bench: TuningResources
     deadline: float
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, FinalistRow] = field(default_factory=dict)
     built: dict[str, BuiltKernels] = field(default_factory=dict)
-    _chosen: dict[str, Composed] = field(default_factory=dict)
+    _chosen: dict[str, ComposedCandidate] = field(default_factory=dict)
 
-    def build(self, chosen: Sequence[Composed], deadline: float) -> None:
+    def build(self, chosen: Sequence[ComposedCandidate], deadline: float) -> None:
         """Build and write the kernels of candidates in parallel: the first one always, others until the deadline."""
         from mirage_formal.run.kernel_build.save import save_built
 
@@ -117,11 +117,13 @@ class Finalists:
                 save_built(found, directory)
                 self.bench.place.keep_final(manifest_digest(directory), self.facts.record(one))
             rank = one.candidate + 1
-            self.rows[candidate.name] = Row(candidate.name, candidate.form, None, one.us, candidate.us, rank, said)
+            self.rows[candidate.name] = FinalistRow(
+                candidate.name, candidate.form, None, one.us, candidate.us, rank, said
+            )
             self._chosen[candidate.name] = one
 
     def _made(
-        self, chosen: Sequence[Composed], deadline: float = float("inf")
+        self, chosen: Sequence[ComposedCandidate], deadline: float = float("inf")
     ) -> Iterator[tuple[int, BuiltKernels | str]]:
         """Yield the kernels of candidates by position, or the reason why there are none, as they complete."""
         from mirage_formal.run.autotuning.prepare import FINALIST_S, build_finalist, finalist_task
@@ -155,12 +157,12 @@ class Finalists:
             key = whole_key(self.facts.plan, self._chosen[name])
             executable = self.built[name].executable
             text = digest_of_text(executable.launches, executable.sources.values())
-            one = timed_record(key, job, found, machine.driver, Origin(text, compiler(), kernel_code_digest()))
+            one = timed_record(key, job, found, machine.driver, KernelOrigin(text, compiler(), kernel_code_digest()))
             place.keep_times(machine.device, [one])
             self._judge(name, one)
             self.bench.watch("measured", number, len(jobs))
 
-    def instead(self, one: Composed) -> bool:
+    def instead(self, one: ComposedCandidate) -> bool:
         """Replace the form of a candidate if another one is faster as a whole.
 
         The other form is built and measured in a temporary directory, because a candidate has one directory in the run.
@@ -215,7 +217,7 @@ class Finalists:
         one = self._chosen[name]
         operators = dependent_producers(self.built[name].executable)
 
-        def taken(other: Composed) -> bool:
+        def taken(other: ComposedCandidate) -> bool:
             return time.monotonic() < deadline and self.instead(other)
 
         choose_early_launches(operators, lambda early: taken(replace(one, early=early)))
@@ -224,13 +226,13 @@ class Finalists:
         plan = self.facts.plan
         light = lighter_schedules(plan, times, one)
 
-        def changed(before: Composed, other: Mapping[int, int]) -> Composed:
+        def changed(before: ComposedCandidate, other: Mapping[int, int]) -> ComposedCandidate:
             variants = tuple(other.get(at, variant) for at, variant in enumerate(before.variants))
             pieces = plan.candidates[before.candidate].pieces
             us = sum(times[plan.key(at)] for at in zip(pieces, variants, strict=True))
             return replace(before, variants=variants, us=us)
 
-        def roomy(places: frozenset[int]) -> Composed:
+        def roomy(places: frozenset[int]) -> ComposedCandidate:
             return changed(one, {at: light[at] for at in places})
 
         every = frozenset(operators)
@@ -246,11 +248,11 @@ class Finalists:
     def _directory(self, name: str) -> Path:
         return self.root / KERNELS / name
 
-    def _judge(self, name: str, one: Timed | None) -> None:
+    def _judge(self, name: str, one: MeasuredTime | None) -> None:
         us, said = (None, "") if one is None else (None, one.failed) if one.failed else (one.us, "")
         self.rows[name] = replace(self.rows[name], us=us, said=said)
 
-    def _known(self, one: Composed) -> Timed | None:
+    def _known(self, one: ComposedCandidate) -> MeasuredTime | None:
         """Return the time of a whole candidate on this GPU, driver and compiler, or on the named GPU, if known."""
         device, place = self.bench.device, self.bench.place
         if device is None:
@@ -262,7 +264,7 @@ class Finalists:
         found = known.get(whole_key(self.facts.plan, one))
         return found if found is None or found.code == kernel_code_digest() or self._same(found, one) else None
 
-    def _same(self, found: Timed, one: Composed) -> bool:
+    def _same(self, found: MeasuredTime, one: ComposedCandidate) -> bool:
         """Return whether the code of this version would write the same text for a whole that another version timed."""
         from mirage_formal.run.autotuning.prepare import FINALIST_S, finalist_task, finalist_text_digest
 
@@ -271,9 +273,9 @@ class Finalists:
         return bool(found.text) and [event.value for event in events if isinstance(event, TaskDone)] == [found.text]
 
 
-def comparison_job(directory: Path, place: Place) -> Job:
+def comparison_job(directory: Path, place: TuningDirectory) -> TimingJob:
     """Return the job that compares a candidate's kernels with float64 and times them."""
-    return Job(-1, -1, directory=str(directory), tuning=place.final(manifest_digest(directory)))
+    return TimingJob(-1, -1, directory=str(directory), tuning=place.final(manifest_digest(directory)))
 
 
-__all__ = ["JUDGED_S", "Facts", "Finalists", "comparison_job"]
+__all__ = ["JUDGED_S", "Finalists", "TuningFacts", "comparison_job"]

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from mirage_formal.check.partitioning.parts import extract_operators
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results
-from mirage_formal.graph.views import Place, launched_operators, storage_locations
+from mirage_formal.graph.views import StorageLocation, launched_operators, storage_locations
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class KernelPiece:
     """One launched operator with the views of its inputs and outputs.
 
     Attributes:
@@ -27,13 +27,13 @@ class Piece:
     warm: tuple[bool, ...]
 
 
-def extract_kernels(graph: KernelGraph) -> list[Piece]:
+def extract_kernels(graph: KernelGraph) -> list[KernelPiece]:
     """Return the launched operators of a well-formed µGraph as µGraphs of their own, in order."""
     known = storage_locations(graph)
     return [_extract_kernel(graph, position, known) for position in launched_operators(graph)]
 
 
-def _extract_kernel(graph: KernelGraph, position: int, known: Sequence[Place]) -> Piece:
+def _extract_kernel(graph: KernelGraph, position: int, known: Sequence[StorageLocation]) -> KernelPiece:
     count = len(graph.inputs)
     firsts = [first for first, _ in enumerate_results(count, graph.ops)]
     makers = {n: at for at, op in enumerate(graph.ops) for n in range(firsts[at], firsts[at] + op.results)}
@@ -54,11 +54,11 @@ def _extract_kernel(graph: KernelGraph, position: int, known: Sequence[Place]) -
     number |= {tensor: len(piece.reads) + i for i, tensor in enumerate(made)}
     outputs = tuple(dict.fromkeys(number[tensor] for tensor in ends))
     warm = tuple(tensor >= count for tensor in piece.reads)
-    return Piece(replace(piece.program, outputs=outputs), operators.index(position), position, warm)
+    return KernelPiece(replace(piece.program, outputs=outputs), operators.index(position), position, warm)
 
 
 def _owner_of_memory(
-    graph: KernelGraph, tensor: int, known: Sequence[Place], makers: dict[int, int], inside: set[int]
+    graph: KernelGraph, tensor: int, known: Sequence[StorageLocation], makers: dict[int, int], inside: set[int]
 ) -> int:
     """Return the tensor whose memory holds a result, and add the operators of the views between them to ``inside``.
 
@@ -74,4 +74,4 @@ def _owner_of_memory(
     return end
 
 
-__all__ = ["Piece", "extract_kernels"]
+__all__ = ["KernelPiece", "extract_kernels"]

@@ -11,7 +11,7 @@ from itertools import chain, zip_longest
 from typing import Final
 
 from mirage_formal.records import ScheduleRecord
-from mirage_formal.run.autotuning.choose import Composed, compose_candidates, moves_factors
+from mirage_formal.run.autotuning.choose import ComposedCandidate, compose_candidates, moves_factors
 from mirage_formal.run.autotuning.plans import At, CandidatePlan, TuningPlan
 
 #: Kernels in one step, after which times are compared: some for each of several processors.
@@ -53,7 +53,10 @@ def neighbouring_schedules(plan: TuningPlan, tried: Mapping[str, float | None], 
 
 
 def _neighbours_of_kind(
-    plan: TuningPlan, near: Iterable[Composed], tried: Mapping[str, float | None], kind: Callable[[CandidatePlan], bool]
+    plan: TuningPlan,
+    near: Iterable[ComposedCandidate],
+    tried: Mapping[str, float | None],
+    kind: Callable[[CandidatePlan], bool],
 ) -> Iterator[At]:
     """Yield untried neighbours of the schedules of candidates of one kind."""
     for one in near:

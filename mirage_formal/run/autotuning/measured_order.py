@@ -10,12 +10,12 @@ from typing import Final
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.views import kernel_count
-from mirage_formal.run.autotuning.bench import FINALISTS, Bench, Limits
-from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.autotuning.bench import FINALISTS, Limits, TuningResources
+from mirage_formal.run.autotuning.plans import TuningDirectory
 from mirage_formal.run.autotuning.prepare import PRELOAD
 from mirage_formal.run.autotuning.timing import Device
-from mirage_formal.run.autotuning.triton.results import Beside
-from mirage_formal.run.autotuning.tune import NoTimes, tune
+from mirage_formal.run.autotuning.triton.results import BackendComparison
+from mirage_formal.run.autotuning.tune import NoTimesError, tune
 from mirage_formal.run.kernel_build.build import KernelWarning
 from mirage_formal.run.results.result import Result
 from mirage_formal.workers.pool import Pool, default_workers
@@ -27,7 +27,7 @@ _MOST: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MeasurementLimits:
     """Limits and back end of measurements on the GPU.
 
     Attributes:
@@ -44,7 +44,11 @@ class Wanted:
 
 
 def order_by_measurement(
-    results: Sequence[Result], root: Path, wanted: Wanted, device: Device, place: Place | None = None
+    results: Sequence[Result],
+    root: Path,
+    wanted: MeasurementLimits,
+    device: Device,
+    place: TuningDirectory | None = None,
 ) -> list[Result]:
     """Return the candidates whose kernels are within tolerance on this GPU, fastest first.
 
@@ -66,8 +70,8 @@ def order_by_measurement(
     kernels = max(min(kernels, _MOST), _KERNELS * count)
     limits = Limits(kernels, min(count, FINALISTS), seconds)
     with Pool(default_workers(), PRELOAD) as executor:
-        bench = Bench(
-            Place() if place is None else place,
+        bench = TuningResources(
+            TuningDirectory() if place is None else place,
             device,
             executor,
             _ignore_progress,
@@ -77,7 +81,7 @@ def order_by_measurement(
         )
         try:
             tuned = tune(root, bench)
-        except NoTimes as error:
+        except NoTimesError as error:
             if seconds is None:
                 raise
             return _unmeasured_results(results, error.what, seconds)
@@ -100,7 +104,7 @@ def order_by_measurement(
     return found if tuned.triton is None else _results_in_triton(found, tuned.triton, asked=backend == "triton")
 
 
-def _results_in_triton(results: Sequence[Result], beside: Beside, *, asked: bool) -> list[Result]:
+def _results_in_triton(results: Sequence[Result], beside: BackendComparison, *, asked: bool) -> list[Result]:
     """Return the results with their Triton files, fastest first.
 
     If Triton was asked for, only results with a measured file are returned; otherwise at most the fastest one gets its
@@ -135,4 +139,4 @@ def _ignore_progress(what: str, done: int, count: int) -> None:
     """Ignore a progress event."""
 
 
-__all__ = ["Wanted", "order_by_measurement"]
+__all__ = ["MeasurementLimits", "order_by_measurement"]

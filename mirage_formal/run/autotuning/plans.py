@@ -46,7 +46,7 @@ At = tuple[int, int]
 Watch = Callable[[str, int, int], None]
 
 
-class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScheduleVariant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One schedule of a kernel.
 
     Attributes:
@@ -71,7 +71,7 @@ class PiecePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     graph: msgspec.Raw
     position: int
     warm: tuple[bool, ...]
-    variants: tuple[Variant, ...]
+    variants: tuple[ScheduleVariant, ...]
 
 
 class CandidatePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,7 +120,7 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.pieces[piece].variants[variant].key
 
 
-class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KernelOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inputs that determine how a kernel of some µGraph, schedule and target runs.
 
     Attributes:
@@ -135,7 +135,7 @@ class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str = ""
 
 
-class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class PreparedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A built kernel that may run, or the reason why there is none.
 
     Attributes:
@@ -150,10 +150,10 @@ class Prepared(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     launch: Launch | None = None
     outputs: tuple[int, ...] = ()
     files: dict[str, bytes] = {}
-    origin: Origin = Origin()
+    origin: KernelOrigin = KernelOrigin()
 
 
-class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class MeasuredTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Measured time of one kernel or whole candidate.
 
     Attributes:
@@ -163,7 +163,7 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         replays: Number of timed replays.
         driver: Version of the CUDA driver.
         failed: Error message, or empty.
-        text, compiler, code: As in ``Origin``.
+        text, compiler, code: As in ``KernelOrigin``.
         settled: Whether the process had settled (see ``device.measure``); times of earlier versions may be less than
             later ones.
     """
@@ -180,7 +180,7 @@ class Timed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     settled: bool = False
 
 
-class TimesOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TimesHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Header line of a file of times: it names the GPU of the measurements below it.
 
     Attributes:
@@ -190,7 +190,7 @@ class TimesOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str
 
 
-class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KernelChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Record of how the kernels of a directory were chosen.
 
     Attributes:
@@ -202,12 +202,12 @@ class Chosen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tuning: TuningRecord
 
 
-def is_time_valid(one: Timed, of: Origin) -> bool:
+def is_time_valid(one: MeasuredTime, of: KernelOrigin) -> bool:
     """Return whether a time applies to a kernel: same text, same compiler."""
     return bool(one.text) and (one.text, one.compiler) == (of.text, of.compiler)
 
 
-class Place:
+class TuningDirectory:
     """Tuning directory: reads and writes plans, kernels and times.
 
     Args:
@@ -236,7 +236,7 @@ class Place:
 
     # --- kernels
 
-    def prepared(self, key: str) -> Prepared | None:
+    def prepared(self, key: str) -> PreparedKernel | None:
         """Return a built kernel; None if it is missing, or its file is damaged or that of another key."""
         try:
             data = (self.root / "kernels" / key).read_bytes()
@@ -247,19 +247,19 @@ class Place:
         unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
         try:
             unpacked = unpacker.decompress(data[_SEAL:], _MOST_UNPACKED)
-            return None if unpacker.unconsumed_tail else msgspec.msgpack.decode(unpacked, type=Prepared)
+            return None if unpacker.unconsumed_tail else msgspec.msgpack.decode(unpacked, type=PreparedKernel)
         except (zlib.error, msgspec.DecodeError):
             return None
 
-    def keep_kernel(self, key: str, made: Prepared) -> None:
+    def keep_kernel(self, key: str, made: PreparedKernel) -> None:
         """Write a prepared kernel to its file, compressed and sealed with its key."""
         data = gzip.compress(msgspec.msgpack.encode(made), compresslevel=6, mtime=0)
         replace_file(self.root / "kernels" / key, _kernel_file_header(key, data) + data)
 
-    def origin(self, key: str) -> Origin:
+    def origin(self, key: str) -> KernelOrigin:
         """Return the origin of a kernel; with empty fields if there is no such kernel."""
         found = self.prepared(key)
-        return Origin() if found is None else found.origin
+        return KernelOrigin() if found is None else found.origin
 
     def usable(self, plan: TuningPlan, wanted: Sequence[At]) -> list[At]:
         """Return the kernels, by positions of piece and schedule, that were built and may run."""
@@ -274,7 +274,7 @@ class Place:
 
     def keep_final(self, manifest: str, tuning: TuningRecord) -> None:
         """Write the record of how the kernels of a directory were chosen."""
-        replace_file(self.root / "finals" / f"{manifest}.json", msgspec.json.encode(Chosen(manifest, tuning)))
+        replace_file(self.root / "finals" / f"{manifest}.json", msgspec.json.encode(KernelChoice(manifest, tuning)))
 
     def final(self, manifest: str) -> TuningRecord | None:
         """Return the record of how the kernels of a directory were chosen, if tuning chose them."""
@@ -282,7 +282,7 @@ class Place:
         if not path.is_file():
             return None
         try:
-            found = msgspec.json.decode(read(path), type=Chosen)
+            found = msgspec.json.decode(read(path), type=KernelChoice)
         except msgspec.DecodeError:
             return None
         return found.tuning if found.manifest == manifest else None
@@ -293,7 +293,7 @@ class Place:
         """Return the path of a GPU's file of times."""
         return self.root / "times" / f"{_device_file_name(device)}.jsonl"
 
-    def times(self, device: str, driver: int | None = None, compiler: str = "") -> dict[str, Timed]:
+    def times(self, device: str, driver: int | None = None, compiler: str = "") -> dict[str, MeasuredTime]:
         """Return the measurements on a GPU, by kernel.
 
         Sound: a line counts only below one that names this GPU, so a file that was written for another has no times.
@@ -304,11 +304,11 @@ class Place:
                 settled, are left out. All measurements count, if left out.
             compiler: Required version of the compiler; any, if empty.
         """
-        found: dict[str, Timed] = {}
+        found: dict[str, MeasuredTime] = {}
         path, whose = self.times_path(device), ""
         for text in path.read_bytes().splitlines() if path.is_file() else ():
             one = _parse_times_line(text)
-            if isinstance(one, TimesOf):
+            if isinstance(one, TimesHeader):
                 whose = one.device
             elif one is None or whose != _device_file_name(device):
                 continue
@@ -320,21 +320,21 @@ class Place:
         """Return the names of the files of times, without their suffix."""
         return sorted(path.stem for path in (self.root / "times").glob("*.jsonl"))
 
-    def keep_times(self, device: str, times: Iterable[Timed]) -> None:
+    def keep_times(self, device: str, times: Iterable[MeasuredTime]) -> None:
         """Append measurements to the file of times of a GPU."""
         with self.times_path(device).open("ab") as file:
             if not file.tell():
-                file.write(msgspec.json.encode(TimesOf(_device_file_name(device))) + b"\n")
+                file.write(msgspec.json.encode(TimesHeader(_device_file_name(device))) + b"\n")
             for one in times:
                 file.write(msgspec.json.encode(one) + b"\n")
 
 
-def _parse_times_line(text: bytes) -> Timed | TimesOf | None:
+def _parse_times_line(text: bytes) -> MeasuredTime | TimesHeader | None:
     """Parse a line of a file of times; return None if it is truncated."""
     with contextlib.suppress(msgspec.DecodeError):
-        return msgspec.json.decode(text, type=Timed)
+        return msgspec.json.decode(text, type=MeasuredTime)
     with contextlib.suppress(msgspec.DecodeError):
-        return msgspec.json.decode(text, type=TimesOf)
+        return msgspec.json.decode(text, type=TimesHeader)
     return None
 
 
@@ -367,7 +367,7 @@ def graph_of(piece: PiecePlan) -> KernelGraph:
     return from_json(bytes(piece.graph), "tuning plan")
 
 
-def executable_of(piece: PiecePlan, made: Prepared) -> Executable:
+def executable_of(piece: PiecePlan, made: PreparedKernel) -> Executable:
     """Return a built kernel as an executable.
 
     Raises:

@@ -19,19 +19,19 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.generate import alternative_tiles, schedule_from_record, schedule_record
 from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import ScheduleRecord, sha256
-from mirage_formal.run.autotuning.choose import Composed
+from mirage_formal.run.autotuning.choose import ComposedCandidate
 from mirage_formal.run.autotuning.plans import (
     At,
     CandidatePlan,
-    Origin,
+    KernelOrigin,
     PiecePlan,
-    Place,
-    Prepared,
+    PreparedKernel,
+    ScheduleVariant,
+    TuningDirectory,
     TuningPlan,
-    Variant,
     Watch,
 )
-from mirage_formal.run.autotuning.timing_cache import Asked, kernel_code_digest, kernel_request
+from mirage_formal.run.autotuning.timing_cache import KernelRequest, kernel_code_digest, kernel_request
 from mirage_formal.run.kernel_build.build import build_form, candidates_of
 from mirage_formal.run.kernel_build.values import MIXED, KernelRefused
 from mirage_formal.run.settings import environment
@@ -59,7 +59,7 @@ FINALIST_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TunedRun:
     """Run that is tuned: its program, target and candidates.
 
     Attributes:
@@ -75,7 +75,7 @@ class Source:
     digest: str
 
 
-def source_of(root: Path) -> Source:
+def source_of(root: Path) -> TunedRun:
     """Return the candidates of a finished run, or the covers of a whole program.
 
     Raises:
@@ -85,7 +85,7 @@ def source_of(root: Path) -> Source:
     candidates = tuple((name, encode(graph())) for name, graph in found)
     # Any change of our code may change the candidates' forms and schedules.
     read = (sorted(environment().items()), sha256(encode(program)), target, [(n, sha256(g)) for n, g in candidates])
-    return Source(encode(program), target, candidates, sha256(msgspec.json.encode(read)))
+    return TunedRun(encode(program), target, candidates, sha256(msgspec.json.encode(read)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Finalist:
         form: Name of the form.
         kernels: The µGraph of each kernel, and its operator in the form.
         schedules: Chosen schedules of some of these operators.
-        early: As in ``Composed``.
+        early: As in ``ComposedCandidate``.
     """
 
     graph: bytes
@@ -162,7 +162,7 @@ class Finalist:
     early: frozenset[int] = frozenset()
 
 
-def finalist_task(source: Source, plan: TuningPlan, one: Composed) -> Finalist:
+def finalist_task(source: TunedRun, plan: TuningPlan, one: ComposedCandidate) -> Finalist:
     """Return the task that builds a candidate chosen by times."""
     candidate = plan.candidates[one.candidate]
     pieces = [plan.pieces[piece] for piece in candidate.pieces]
@@ -286,7 +286,7 @@ def _schedules(piece: Any, target: Any) -> tuple[ScheduleRecord, ...]:
     return tuple(schedule_record(one) for one in made)
 
 
-def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
+def plan_of(source: TunedRun, arch: str, maker: Maker) -> TuningPlan:
     """Return the tuning plan of a run: its candidates and their distinct kernels.
 
     If some candidates are stable (running maxima under their softmax sums), only these are kept.
@@ -317,7 +317,9 @@ def plan_of(source: Source, arch: str, maker: Maker) -> TuningPlan:
             for graph, position, _, warm, schedules in one.kernels:
                 if (graph, position, warm) not in pieces:
                     pieces[graph, position, warm] = len(plans)
-                    variants = tuple(Variant(_kernel_key(graph, position, s, target, arch), s) for s in schedules)
+                    variants = tuple(
+                        ScheduleVariant(_kernel_key(graph, position, s, target, arch), s) for s in schedules
+                    )
                     plans.append(PiecePlan(msgspec.Raw(graph), position, warm, variants))
                 own.append(pieces[graph, position, warm])
             operators = tuple(operator for _, _, operator, _, _ in one.kernels)
@@ -331,26 +333,26 @@ def _kernel_key(graph: bytes, position: int, schedule: ScheduleRecord | None, ta
     return sha256(graph + b"\n" + msgspec.json.encode((position, schedule, target, arch)))
 
 
-def build_kernel(task: tuple[Asked, str]) -> Prepared:
+def build_kernel(task: tuple[KernelRequest, str]) -> PreparedKernel:
     """Build a kernel for an architecture, with its obligations discharged, or return the reason why there is none.
 
     Sound: it is made by ``build_form``, which refuses a kernel with an obligation that does not hold.
     """
     from mirage_formal.run.kernel_build.code_digest import digest_of_text
-    from mirage_formal.run.kernel_build.stable import Stable
+    from mirage_formal.run.kernel_build.stable import StableForm
 
     one, arch = task
     graph = from_json(one.graph, "tuning plan")
     chosen = {} if one.schedule is None else {one.position: schedule_from_record(one.schedule)}
     try:
-        built = build_form(Stable(graph), graph, load_target(one.target), (arch,), chosen)
+        built = build_form(StableForm(graph), graph, load_target(one.target), (arch,), chosen)
     except KernelRefused as error:
-        return Prepared(str(error)[:500])
+        return PreparedKernel(str(error)[:500])
     executable = built.executable
     if len(executable.launches) != 1:
-        return Prepared(f"expected one launch, got {len(executable.launches)}")
-    origin = Origin(digest_of_text(executable.launches, executable.sources.values()), compiler())
-    return Prepared("", executable.launches[0], executable.outputs, executable.files, origin)
+        return PreparedKernel(f"expected one launch, got {len(executable.launches)}")
+    origin = KernelOrigin(digest_of_text(executable.launches, executable.sources.values()), compiler())
+    return PreparedKernel("", executable.launches[0], executable.outputs, executable.files, origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,13 +365,13 @@ class Maker:
         watch: Callback for progress.
     """
 
-    place: Place
+    place: TuningDirectory
     executor: Executor[Any]
     watch: Watch
 
     def prepare(
         self, plan: TuningPlan, target: str, wanted: Sequence[At], deadline: float = float("inf")
-    ) -> dict[At, Prepared]:
+    ) -> dict[At, PreparedKernel]:
         """Build the kernels that are missing or were made by other code or another compiler; keep each as it completes.
 
         Args:
@@ -394,7 +396,7 @@ class Maker:
             elif isinstance(event, TaskFailed):
                 if event.overdue and limit < _KERNEL_S:  # it may succeed another time
                     continue
-                one = Prepared(f"it could not be made: {event.reason}"[:500])
+                one = PreparedKernel(f"it could not be made: {event.reason}"[:500])
             else:
                 continue
             one = msgspec.structs.replace(one, origin=msgspec.structs.replace(one.origin, code=kernel_code_digest()))
@@ -404,7 +406,7 @@ class Maker:
         return {at: known[at] for at in wanted if at in known}
 
 
-def _is_up_to_date(one: Prepared) -> bool:
+def _is_up_to_date(one: PreparedKernel) -> bool:
     """Return whether this code and compiler would build the same kernel."""
     return one.origin.code == kernel_code_digest() and (bool(one.refused) or one.origin.compiler == compiler())
 
@@ -414,7 +416,7 @@ __all__ = [
     "PRELOAD",
     "Finalist",
     "Maker",
-    "Source",
+    "TunedRun",
     "build_finalist",
     "finalist_task",
     "finalist_text_digest",

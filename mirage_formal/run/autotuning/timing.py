@@ -16,9 +16,9 @@ from typing import IO, Final, Protocol
 import msgspec
 
 from mirage_formal.errors import UnsupportedError
-from mirage_formal.run.autotuning.child import Answer, Job, Machine, Order, timed_record
+from mirage_formal.run.autotuning.child import GpuMachine, TimingAnswer, TimingJob, TimingOrder, timed_record
 from mirage_formal.run.autotuning.choose import kernels_to_time_again
-from mirage_formal.run.autotuning.plans import At, Place, TuningPlan, Watch, is_time_valid
+from mirage_formal.run.autotuning.plans import At, TuningDirectory, TuningPlan, Watch, is_time_valid
 
 #: Timed replays of a kernel in the first round, and in the second.
 FIRST: Final = 4
@@ -34,15 +34,17 @@ class Device(Protocol):
     """Interface of a GPU that times kernels."""
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> GpuMachine:
         """Return the GPU's name, architecture and driver."""
 
-    def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+    def run(
+        self, plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
+    ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
         """Run jobs and yield each with its answer, in order; fewer if the deadline comes first."""
 
 
 @dataclass(slots=True)
-class Child:
+class TimingProcess:
     """A GPU behind a subprocess, which is restarted when it crashes or hangs.
 
     Attributes:
@@ -54,10 +56,10 @@ class Child:
     silence_s: float = SILENCE_S
     _process: subprocess.Popen[bytes] | None = None
     _lines: queue.Queue[bytes | None] = field(default_factory=queue.Queue)
-    _machine: Machine | None = None
+    _machine: GpuMachine | None = None
 
     @property
-    def machine(self) -> Machine:
+    def machine(self) -> GpuMachine:
         """Implement ``Device.machine``.
 
         Raises:
@@ -69,7 +71,9 @@ class Child:
         assert self._machine is not None
         return self._machine
 
-    def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+    def run(
+        self, plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
+    ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
         """Implement ``Device.run``."""
         left = list(jobs)
         try:
@@ -78,7 +82,7 @@ class Child:
                     return
                 assert self._process is not None
                 assert self._process.stdin is not None
-                order = Order("" if plan is None else str(plan), str(place), tuple(left))
+                order = TimingOrder("" if plan is None else str(plan), str(place), tuple(left))
                 with contextlib.suppress(BrokenPipeError):
                     self._process.stdin.write(msgspec.json.encode(order) + b"\n")
                     self._process.stdin.flush()
@@ -88,10 +92,10 @@ class Child:
                         self.close()
                         if time.monotonic() >= deadline:
                             return
-                        yield left.pop(0), Answer(failed=line)
+                        yield left.pop(0), TimingAnswer(failed=line)
                         break
                     with contextlib.suppress(msgspec.DecodeError):  # output of a library is no answer
-                        answer = msgspec.json.decode(line, type=Answer)
+                        answer = msgspec.json.decode(line, type=TimingAnswer)
                         yield left.pop(0), answer
                         if answer.broken:  # its process ends, which is not the next job's fault
                             self.close()
@@ -100,7 +104,7 @@ class Child:
             if left:  # the rest of its order is not needed any more
                 self.close()
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> TimingProcess:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -125,7 +129,7 @@ class Child:
         threading.Thread(target=_copy_lines, args=(self._process.stdout, self._lines), daemon=True).start()
         while not isinstance(line := self._line(deadline), str):
             with contextlib.suppress(msgspec.DecodeError):
-                self._machine = msgspec.json.decode(line, type=Machine)
+                self._machine = msgspec.json.decode(line, type=GpuMachine)
                 return True
         self.close()
         return False
@@ -149,7 +153,7 @@ def _copy_lines(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
 def time_kernels(
     plan: TuningPlan,
     kernels: Sequence[At],
-    place: Place,
+    place: TuningDirectory,
     device: Device,
     *,
     watch: Watch,
@@ -176,7 +180,7 @@ def time_kernels(
         # One piece after another, because its schedules share inputs. A kernel may occur in several pieces.
         first = {plan.key(at): at for at in sorted(wanted, reverse=True)}
         missing = sorted(at for name, at in first.items() if name not in known or known[name].replays < replays)
-        jobs = [Job(piece, variant, replays) for piece, variant in missing]
+        jobs = [TimingJob(piece, variant, replays) for piece, variant in missing]
         done = len(first) - len(jobs)
         watch(what, done, len(first))
         for job, answer in device.run(place.plan_path(plan.run, plan.arch), place.root, jobs, deadline):
@@ -192,4 +196,4 @@ def time_kernels(
     measure("again", kernels_to_time_again(plan, shortly, AGAIN, WITHIN), SECOND)
 
 
-__all__ = ["Child", "Device", "time_kernels"]
+__all__ = ["Device", "TimingProcess", "time_kernels"]

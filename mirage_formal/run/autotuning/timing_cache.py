@@ -1,7 +1,7 @@
 """Cache of kernel times: selection of the times that are valid for the kernels of this code.
 
-A time is kept with two digests: of the code that wrote its kernel, and of the kernel's text (``plans.Origin``). The
-same code writes the same text. With other code, such as another version of this package, a time is valid if the
+A time is kept with two digests: of the code that wrote its kernel, and of the kernel's text (``plans.KernelOrigin``).
+The same code writes the same text. With other code, such as another version of this package, a time is valid if the
 kernel's text is the same. The text of a built kernel is known; that of another kernel is generated again, without proof
 or compilation.
 
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from mirage_formal.errors import MirageError
 from mirage_formal.records import ScheduleRecord
-from mirage_formal.run.autotuning.plans import At, Place, Timed, TuningPlan
+from mirage_formal.run.autotuning.plans import At, MeasuredTime, TuningDirectory, TuningPlan
 from mirage_formal.workers.dispatch import Executor, TaskDone
 
 #: Seconds for generating the text of one kernel.
@@ -33,7 +33,7 @@ def kernel_code_digest() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class KernelRequest:
     """A kernel to build, or to generate the text of."""
 
     graph: bytes
@@ -42,13 +42,13 @@ class Asked:
     target: str
 
 
-def kernel_request(plan: TuningPlan, target: str, at: At) -> Asked:
+def kernel_request(plan: TuningPlan, target: str, at: At) -> KernelRequest:
     """Return a kernel of a plan, given by the positions of its piece and schedule."""
     one, variant = plan.pieces[at[0]], at[1]
-    return Asked(bytes(one.graph), one.position, one.variants[variant].schedule, target)
+    return KernelRequest(bytes(one.graph), one.position, one.variants[variant].schedule, target)
 
 
-def kernel_text_digest(asked: Asked) -> str:
+def kernel_text_digest(asked: KernelRequest) -> str:
     """Return the digest of a kernel's text; empty if no kernel can be generated."""
     from mirage_formal.graph.formats.json import from_json
     from mirage_formal.kernels.generate import schedule_from_record
@@ -63,7 +63,7 @@ def kernel_text_digest(asked: Asked) -> str:
 
 
 def times_of_other_machine(
-    plan: TuningPlan, times: Mapping[str, Timed], target: str, executor: Executor[Any]
+    plan: TuningPlan, times: Mapping[str, MeasuredTime], target: str, executor: Executor[Any]
 ) -> dict[str, float | None]:
     """Return microseconds of a plan's kernels that were measured on another machine; None for those that failed.
 
@@ -97,7 +97,9 @@ def _texts(plan: TuningPlan, wanted: Sequence[At], target: str, executor: Execut
     return found
 
 
-def times_of_this_machine(plan: TuningPlan, times: Mapping[str, Timed], place: Place) -> dict[str, float | None]:
+def times_of_this_machine(
+    plan: TuningPlan, times: Mapping[str, MeasuredTime], place: TuningDirectory
+) -> dict[str, float | None]:
     """Return known microseconds of a plan's kernels on this machine; None for those that failed or may not run.
 
     A kernel that this code has not built yet is left out, because its text is not known.
@@ -121,7 +123,7 @@ def times_of_this_machine(plan: TuningPlan, times: Mapping[str, Timed], place: P
 
 
 __all__ = [
-    "Asked",
+    "KernelRequest",
     "kernel_code_digest",
     "kernel_request",
     "kernel_text_digest",

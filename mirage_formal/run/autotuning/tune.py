@@ -19,8 +19,8 @@ from mirage_formal.device.compile import version as compiler
 from mirage_formal.errors import MirageError, RunError
 from mirage_formal.kernels.executable import LAUNCH_FILE
 from mirage_formal.records import KERNELS
-from mirage_formal.run.autotuning.bench import Bench, Tuned
-from mirage_formal.run.autotuning.child import Answer, Job
+from mirage_formal.run.autotuning.bench import TuningResources, TuningResult
+from mirage_formal.run.autotuning.child import TimingAnswer, TimingJob
 from mirage_formal.run.autotuning.choose import (
     batches,
     combine_forms,
@@ -28,16 +28,16 @@ from mirage_formal.run.autotuning.choose import (
     needed_kernels,
     order_kernels,
 )
-from mirage_formal.run.autotuning.finalists import JUDGED_S, Facts, Finalists, comparison_job
+from mirage_formal.run.autotuning.finalists import JUDGED_S, Finalists, TuningFacts, comparison_job
 from mirage_formal.run.autotuning.local_search import STEP, neighbouring_schedules
-from mirage_formal.run.autotuning.plans import At, Place, TuningPlan, Watch, read_plan
+from mirage_formal.run.autotuning.plans import At, TuningDirectory, TuningPlan, Watch, read_plan
 from mirage_formal.run.autotuning.timing import Device, time_kernels
 from mirage_formal.run.autotuning.timing_cache import times_of_other_machine, times_of_this_machine
 from mirage_formal.run.run_directory.lock import lock_directory
 from mirage_formal.workers.dispatch import TaskDone
 
 if TYPE_CHECKING:
-    from mirage_formal.run.autotuning.prepare import Source
+    from mirage_formal.run.autotuning.prepare import TunedRun
 
 #: Shares of a time limit at the end of each round of building and timing, of building finalists, and of choosing
 #: overlapping launches.
@@ -47,11 +47,11 @@ _BUILT: Final = 0.72
 _OVERLAPPED: Final = 0.95
 
 
-class NoTimes(RunError):
+class NoTimesError(RunError):
     """Error: no candidate has times of all its kernels; time ran out, or a kernel of each failed."""
 
 
-def tune(root: Path, bench: Bench) -> Tuned:
+def tune(root: Path, bench: TuningResources) -> TuningResult:
     """Tune one run as far as this machine can.
 
     Sound: of what is timed every CUDA kernel has had all its obligations discharged; what is written is built again
@@ -79,7 +79,7 @@ def tune(root: Path, bench: Bench) -> Tuned:
         return replace(tuned, triton=compare_with_cuda(root, tuned.rows, source.digest, bench, late))
 
 
-def _tune_cuda_kernels(root: Path, source: Source, bench: Bench, begin: float) -> Tuned:
+def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, begin: float) -> TuningResult:
     """Tune a run with CUDA kernels alone; ``begin`` is the value of time.monotonic() at its start."""
     from mirage_formal.run.autotuning.prepare import Maker, plan_of
 
@@ -116,14 +116,14 @@ def _tune_cuda_kernels(root: Path, source: Source, bench: Bench, begin: float) -
     times = {key: us for key, us in tried.items() if us is not None}
     if device is None:
         left = "time the kernels on the machine with the GPU"
-        return Tuned(len(wanted), len(ready), len(times), (), left, added=added)
+        return TuningResult(len(wanted), len(ready), len(times), (), left, added=added)
     plan = _add_mixed_forms(plan, times, source, bench)
     found = compose_candidates(plan, times)
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
-        raise NoTimes(what, where=str(root), hint="give it more time, or --kernels more")
-    facts = Facts(source, plan, len(wanted), refused, len(times))
-    tuned = Tuned(len(wanted), len(ready), len(times), (), added=added)
+        raise NoTimesError(what, where=str(root), hint="give it more time, or --kernels more")
+    facts = TuningFacts(source, plan, len(wanted), refused, len(times))
+    tuned = TuningResult(len(wanted), len(ready), len(times), (), added=added)
     with lock_directory(root):
         known = place.times(device) if isinstance(device, str) else None
         for chosen in batches(plan, found, limits.finalists, fewer=bench.backend != "cuda", measured=known):
@@ -144,17 +144,21 @@ def _tune_cuda_kernels(root: Path, source: Source, bench: Bench, begin: float) -
     return tuned
 
 
-def _none_ready(root: Path, device: Device | str | None, why: str) -> NoTimes:
+def _none_ready(root: Path, device: Device | str | None, why: str) -> NoTimesError:
     """Return the error that no kernel of a run may run, or has a time; ``why`` is the first refusal, or empty."""
     if not isinstance(device, str):
         none = "no candidate's kernels were proved equal to it; mirage-formal doctor says whether z3 and cvc5 are here"
         hint = f"the first was refused: {why}" if why else none
-        return NoTimes("expected candidates with kernels that may run, got none", where=str(root), hint=hint)
+        return NoTimesError("expected candidates with kernels that may run, got none", where=str(root), hint=hint)
     what = f"expected times of this run's kernels on {device}, got none: the times are of other kernels, or other code"
-    return NoTimes(what, where=str(root), hint="make and time them: tune, and gpu tune on the machine with the GPU")
+    return NoTimesError(
+        what, where=str(root), hint="make and time them: tune, and gpu tune on the machine with the GPU"
+    )
 
 
-def _add_mixed_forms(plan: TuningPlan, times: Mapping[str, float], source: Source, bench: Bench) -> TuningPlan:
+def _add_mixed_forms(
+    plan: TuningPlan, times: Mapping[str, float], source: TunedRun, bench: TuningResources
+) -> TuningPlan:
     """Return the plan with proved mixed forms added, at most as many as there may be finalists."""
     from mirage_formal.run.autotuning.prepare import FINALIST_S, finalist_task, has_proved_form
 
@@ -202,7 +206,7 @@ def _kernel_rounds(
         yield order_kernels(plan, kernels, tried)
 
 
-def _known_times(plan: TuningPlan, target: str, bench: Bench) -> dict[str, float | None]:
+def _known_times(plan: TuningPlan, target: str, bench: TuningResources) -> dict[str, float | None]:
     """Return known microseconds of the plan's kernels, by key; None for those that may not run, or failed.
 
     Args:
@@ -227,8 +231,8 @@ def _known_times(plan: TuningPlan, target: str, bench: Bench) -> dict[str, float
 
 
 def tune_on_device(
-    place: Place, roots: Sequence[Path], device: Device, watch: Watch, seconds: float | None = None
-) -> list[tuple[str, Answer]]:
+    place: TuningDirectory, roots: Sequence[Path], device: Device, watch: Watch, seconds: float | None = None
+) -> list[tuple[str, TimingAnswer]]:
     """Do the GPU's share of tuning: time all prepared kernels, then the candidates of these runs.
 
     Args:
@@ -247,7 +251,7 @@ def tune_on_device(
         every = [(p, v) for p, piece in enumerate(plan.pieces) for v in range(len(piece.variants))]
         time_kernels(plan, place.usable(plan, every), place, device, watch=watch, deadline=deadline)
     directories = [path.parent for root in roots for path in sorted((root / KERNELS).glob(f"*/{LAUNCH_FILE}"))]
-    jobs: list[Job] = []
+    jobs: list[TimingJob] = []
     for directory in directories:
         try:
             jobs.append(comparison_job(directory, place))
@@ -260,4 +264,4 @@ def tune_on_device(
     return found
 
 
-__all__ = ["NoTimes", "tune", "tune_on_device"]
+__all__ = ["NoTimesError", "tune", "tune_on_device"]

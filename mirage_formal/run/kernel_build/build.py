@@ -51,7 +51,7 @@ from mirage_formal.run.run_directory.lock import lock_directory
 if TYPE_CHECKING:
     from mirage_formal.claims.safety.obligations import Discharged
     from mirage_formal.device.compile import Compiled
-    from mirage_formal.run.kernel_build.stable import Stable
+    from mirage_formal.run.kernel_build.stable import StableForm
 
 ARCHS: Final = ("sm_80", "sm_90a")
 #: Default number of candidates that get kernels.
@@ -63,7 +63,7 @@ class KernelWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledObligations:
     """Obligations of a kernel that all hold, and the SMT-LIB texts that they name by digest."""
 
     records: tuple[ObligationRecord, ...]
@@ -75,7 +75,7 @@ def build(
     program: KernelGraph,
     target: Target,
     archs: Sequence[str] = (),
-    form: Stable | None = None,
+    form: StableForm | None = None,
 ) -> BuiltKernels:
     """Build the kernels of a µGraph, with running maxima under the exponentials that it sums (run.kernel_build.stable).
 
@@ -103,7 +103,7 @@ def build(
 
 
 def build_form(
-    form: Stable,
+    form: StableForm,
     program: KernelGraph,
     target: Target,
     archs: Sequence[str] = (),
@@ -123,7 +123,7 @@ def build_form(
 
 
 def _compile_kernels(
-    form: Stable,
+    form: StableForm,
     program: KernelGraph,
     made: Generated,
     target: Target,
@@ -180,7 +180,7 @@ def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compi
 
 
 @lru_cache(maxsize=64)
-def discharge(program: Program) -> Settled:
+def discharge(program: Program) -> SettledObligations:
     """Return the obligations of a kernel after they are all discharged.
 
     Results are cached, because tuning builds a candidate many times with one kernel changed.
@@ -198,7 +198,7 @@ def discharge(program: Program) -> Settled:
             texts = [entry.obligation.text for entry in report.discharged]
             found = zip(report.discharged, texts, strict=True)
             records = tuple(_record(program.name, entry, text) for entry, text in found)
-            return Settled(records, {sha256(text.encode()): text for text in texts if text})
+            return SettledObligations(records, {sha256(text.encode()): text for text in texts if text})
         case safety.Unsafe(obligation, model, reason):
             at = f"{obligation.kind} of {obligation.subject} at {obligation.path}: {obligation.claim}"
             where = ", ".join(f"{name} = {value}" for name, value in model)

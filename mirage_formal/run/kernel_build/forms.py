@@ -14,13 +14,13 @@ from typing import Final
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, Factors
+from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, HoistedFactors
 from mirage_formal.kernels.post_search_rewrites.rewrite import apply_rewrite as changed
 from mirage_formal.kernels.target import Target
 from mirage_formal.run.kernel_build.stable import (
     Rewriting,
-    Rewritten,
-    Stable,
+    RewrittenGraph,
+    StableForm,
     identity_rewriting,
     partition_by_operator,
     rewrite_operators,
@@ -37,7 +37,7 @@ SLACK: Final = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form(Stable):
+class Form(StableForm):
     """A form of a candidate; ``run.kernel_build.build.build_form`` makes its kernels.
 
     Attributes:
@@ -177,7 +177,7 @@ def _own_form(candidate: KernelGraph, target: Target) -> Form:
 
 
 def _changed_form(
-    candidate: KernelGraph, change: Change, rewriting: Rewriting, before: Rewritten, target: Target
+    candidate: KernelGraph, change: Change, rewriting: Rewriting, before: RewrittenGraph, target: Target
 ) -> Form:
     """Return the form of a change; ``before`` is the rewritten candidate without running maxima."""
     return replace(
@@ -187,7 +187,7 @@ def _changed_form(
     )
 
 
-def _form(name: str, made: Stable, target: Target, before: Rewritten | None = None) -> Form:
+def _form(name: str, made: StableForm, target: Target, before: RewrittenGraph | None = None) -> Form:
     us = _estimated_us(made.graph, target)
     same = before is not None and len(before.sources) == len(made.graph.ops)
     sources = before.sources if before is not None and same else ()
@@ -196,7 +196,7 @@ def _form(name: str, made: Stable, target: Target, before: Rewritten | None = No
 
 def _is_too_slow(change: Change, us: float, most: float) -> bool:
     """Return whether an estimate exceeds ``most``; never for ``Factors.BEHIND``, which the model overestimates."""
-    return us > most and change != Change(Factors.BEHIND)
+    return us > most and change != Change(HoistedFactors.BEHIND)
 
 
 def _estimated_us(graph: KernelGraph, target: Target) -> float:

@@ -8,13 +8,20 @@ from functools import lru_cache
 
 import msgspec
 
-from mirage_formal.check.partitioning.parts import Other, Piece, compose, extract_operators, partition, replace_parts
+from mirage_formal.check.partitioning.parts import (
+    ExtractedPart,
+    Replacement,
+    compose,
+    extract_operators,
+    partition,
+    replace_parts,
+)
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.online_softmax.rewrite_groups import Together, group_operators
+from mirage_formal.kernels.online_softmax.rewrite_groups import DisjointSets, group_operators
 from mirage_formal.kernels.online_softmax.stabilize import NotStable
 from mirage_formal.records import FormPartRecord, FormRecord, ProvedRecord, line
 
@@ -23,15 +30,15 @@ Rewriting = Callable[[KernelGraph], KernelGraph]
 
 
 #: Operators of a µGraph, and their replacement; None if they stay.
-_Part = tuple[tuple[int, ...], Other | None]
+_Part = tuple[tuple[int, ...], Replacement | None]
 
 
-class NotProved(MirageError):
+class NotProvedError(MirageError):
     """Error: a form of a µGraph is not proved equal to it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stable:
+class StableForm:
     """Form of a µGraph that kernels are generated from, with the proof that it equals the given µGraph.
 
     Attributes:
@@ -54,7 +61,7 @@ def identity_rewriting(graph: KernelGraph) -> KernelGraph:
     return graph
 
 
-def stabilize_proved(graph: KernelGraph, rewriting: Rewriting = identity_rewriting) -> Stable:
+def stabilize_proved(graph: KernelGraph, rewriting: Rewriting = identity_rewriting) -> StableForm:
     """Return the form of a µGraph in which no summed exponential overflows, if there is one.
 
     Sound: a µGraph other than the given one is returned only if it is the given one with others in the places of parts,
@@ -70,11 +77,11 @@ def stabilize_proved(graph: KernelGraph, rewriting: Rewriting = identity_rewriti
     """
     parts, note = _parts(graph, rewriting)
     if all(other is None for _, other in parts):
-        return Stable(graph, note=note)
+        return StableForm(graph, note=note)
     return assemble_proved_parts(graph, parts, note)
 
 
-def assemble_proved_parts(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> Stable:
+def assemble_proved_parts(graph: KernelGraph, parts: Sequence[_Part], note: str = "") -> StableForm:
     """Return the form of a µGraph in which some parts are replaced, with its proof.
 
     Sound: see ``stabilize_proved``; nothing rests on where the parts come from.
@@ -93,15 +100,15 @@ def assemble_proved_parts(graph: KernelGraph, parts: Sequence[_Part], note: str 
         shown = replace_parts(graph, parts)
     except ProofError as error:
         at = f"{error.where}: " if error.where else ""
-        raise NotProved(f"the checker refuses the proof: {at}{error.what}", where="form") from error
+        raise NotProvedError(f"the checker refuses the proof: {at}{error.what}", where="form") from error
     for obligation in shown.obligations:
         if answers := _solver_complaint(obligation.text):
             what = f"digits {obligation.extents}, {obligation.lemma}: expected unsat from both solvers, got {answers}"
-            raise NotProved(what, where="form")
+            raise NotProvedError(what, where="form")
     never = check_conditions(graph, shown.graph, shown.doubtful)
     if never is not None:
-        raise NotProved(f"expected an input at which it is defined: {never.reason}", where="form")
-    return Stable(shown.graph, _record(graph, parts), shown.conditions, shown.added, note)
+        raise NotProvedError(f"expected an input at which it is defined: {never.reason}", where="form")
+    return StableForm(shown.graph, _record(graph, parts), shown.conditions, shown.added, note)
 
 
 def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
@@ -115,7 +122,7 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
     other = rewrite_operators(graph, rewriting)
     found = stabilize_with_groups(other.graph)
     note = f"no running maximum: {found.reason}" if isinstance(found, NotStable) else ""
-    together, stabilizing = Together(len(graph.ops)), set[int]()
+    together, stabilizing = DisjointSets(len(graph.ops)), set[int]()
     for run in () if isinstance(found, NotStable) else found.runs:
         if run.changed:
             numbers = {other.sources[n] for n in run.operators}
@@ -152,7 +159,7 @@ def _whole_as_part(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part
 
 
 @dataclass(frozen=True, slots=True)
-class Rewritten:
+class RewrittenGraph:
     """A µGraph in which some operators are rewritten.
 
     Attributes:
@@ -166,27 +173,27 @@ class Rewritten:
     changed: frozenset[int]
 
 
-def rewrite_operators(graph: KernelGraph, rewriting: Rewriting) -> Rewritten:
+def rewrite_operators(graph: KernelGraph, rewriting: Rewriting) -> RewrittenGraph:
     """Rewrite each operator of a µGraph by itself.
 
     Sound: nothing rests on it, see ``stabilize_proved``.
     """
     if rewriting is identity_rewriting:
-        return Rewritten(graph, tuple(range(len(graph.ops))), frozenset())
+        return RewrittenGraph(graph, tuple(range(len(graph.ops))), frozenset())
     pieces = partition_by_operator(graph)
     graphs = [rewriting(piece.program) for piece in pieces]
     changed = frozenset(n for n, piece in enumerate(pieces) if graphs[n] != piece.program)
     sources = tuple(n for n, one in enumerate(graphs) for _ in one.ops)
-    return Rewritten(compose(graph, pieces, graphs), sources, changed)
+    return RewrittenGraph(compose(graph, pieces, graphs), sources, changed)
 
 
 @lru_cache(maxsize=256)
-def partition_by_operator(graph: KernelGraph) -> tuple[Piece, ...]:
+def partition_by_operator(graph: KernelGraph) -> tuple[ExtractedPart, ...]:
     """Partition a graph into parts of one operator each."""
     return partition(graph, [[n] for n in range(len(graph.ops))])
 
 
-def prove_form(piece: Piece, form: KernelGraph) -> Other:
+def prove_form(piece: ExtractedPart, form: KernelGraph) -> Replacement:
     """Return the form of a part with its proof.
 
     Raises:
@@ -196,8 +203,8 @@ def prove_form(piece: Piece, form: KernelGraph) -> Other:
 
     verdict = prove(piece.program, form)
     if not isinstance(verdict, Equivalent):
-        raise NotProved(f"expected a proof, got {getattr(verdict, 'reason', verdict)}", where="form")
-    return Other(form, verdict.proof)
+        raise NotProvedError(f"expected a proof, got {getattr(verdict, 'reason', verdict)}", where="form")
+    return Replacement(form, verdict.proof)
 
 
 def _record(graph: KernelGraph, parts: Sequence[_Part]) -> bytes:
@@ -229,10 +236,10 @@ def _solver_complaint(text: str) -> str:
 
 
 __all__ = [
-    "NotProved",
+    "NotProvedError",
     "Rewriting",
-    "Rewritten",
-    "Stable",
+    "RewrittenGraph",
+    "StableForm",
     "assemble_proved_parts",
     "identity_rewriting",
     "partition_by_operator",

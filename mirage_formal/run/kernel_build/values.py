@@ -12,7 +12,7 @@ from mirage_formal.kernels.target import Target
 from mirage_formal.records import KernelPlanRecord, ObligationRecord
 
 if TYPE_CHECKING:
-    from mirage_formal.run.kernel_build.stable import Stable  # loads the checker, which searches do not need
+    from mirage_formal.run.kernel_build.stable import StableForm  # loads the checker, which searches do not need
 
 #: Name prefix of mixed forms, in which operators have forms of their own.
 MIXED: Final = "mixed: "
@@ -45,6 +45,6 @@ class BuiltKernels:
     obligations: tuple[ObligationRecord, ...]
     questions: tuple[str, ...]
     plans: tuple[KernelPlanRecord, ...]
-    stable: Stable
+    stable: StableForm
     candidate: str
     target: Target

@@ -12,20 +12,20 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Final
 
-from mirage_formal.check.partitioning.parts import Other, extract_operators, partition
+from mirage_formal.check.partitioning.parts import Replacement, extract_operators, partition
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.online_softmax.rewrite_groups import Together, group_operators
+from mirage_formal.kernels.online_softmax.rewrite_groups import DisjointSets, group_operators
 from mirage_formal.kernels.target import Target
-from mirage_formal.run.kernel_build.stable import NotProved, Stable, assemble_proved_parts, prove_form
-from mirage_formal.search.horizontal_fusion.union import Piece, permute_grid, united_graph
+from mirage_formal.run.kernel_build.stable import NotProvedError, StableForm, assemble_proved_parts, prove_form
+from mirage_formal.search.horizontal_fusion.union import ResultKernel, permute_grid, united_graph
 
 #: The name of the form.
 JOINED: Final = "joined"
 
 
-def fuse_vertically(graph: KernelGraph, target: Target) -> Stable | None:
+def fuse_vertically(graph: KernelGraph, target: Target) -> StableForm | None:
     """Return the µGraph with kernels fused where that is estimated to be faster; None if none is, or one has no proof.
 
     Sound: each part that changes has a proof that it equals what it was, see
@@ -38,17 +38,17 @@ def fuse_vertically(graph: KernelGraph, target: Target) -> Stable | None:
     groups = list(_groups(graph, target))
     if not groups:
         return None
-    together = Together(len(graph.ops))
+    together = DisjointSets(len(graph.ops))
     for group in groups:
         together.join(group)
     order = group_operators(graph, together, {n for group in groups for n in group})
-    parts: list[tuple[tuple[int, ...], Other | None]] = []
+    parts: list[tuple[tuple[int, ...], Replacement | None]] = []
     try:
         for run, piece in zip(order, partition(graph, [run.operators for run in order]), strict=True):
             form = _fuse_group(piece.program, target) if run.changed else None
             parts.append((run.operators, None if form is None else prove_form(piece, form)))
         return assemble_proved_parts(graph, parts)
-    except NotProved:
+    except NotProvedError:
         return None
 
 
@@ -79,7 +79,7 @@ def _fuse_group(graph: KernelGraph, target: Target) -> KernelGraph | None:
     """Return a graph whose last kernel reads all others as one kernel; None if that is impossible or not faster."""
     count = len(graph.inputs)
     pieces = [
-        Piece(op.operands, inline_blocks(op.graph), count + at, 0.0)
+        ResultKernel(op.operands, inline_blocks(op.graph), count + at, 0.0)
         for at, op in enumerate(graph.ops)
         if isinstance(op, GraphDefined)
     ]

@@ -11,7 +11,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.guard import keep_results_on_stop
 from mirage_formal.records import KERNELS
 from mirage_formal.records.partition import WHOLE_FILE
-from mirage_formal.run.driver import About, open_executor, search_program
+from mirage_formal.run.driver import RunArguments, open_executor, search_program
 from mirage_formal.run.partitioning.cover_search import NO_TIME_S, WholeReport, search_covers
 from mirage_formal.run.partitioning.partition import is_single_kernel_best
 from mirage_formal.run.partitioning.recall import store_answer, write_stored_answer
@@ -44,7 +44,7 @@ def needs_partitioning(program: KernelGraph, settings: Settings) -> bool:
 
 
 def search_or_cover(
-    program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]
+    program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]
 ) -> Report | WholeReport:
     """Search a program as one or cover it by subgraphs; on a cache hit, return the stored result.
 
@@ -66,7 +66,7 @@ def search_or_cover(
 
 
 def _search_or_cover_uncached(
-    program: KernelGraph, settings: Settings, out: Path, **about: Unpack[About]
+    program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]
 ) -> Report | WholeReport:
     """Search a program as one or by parts, without recalling it from the store; see ``search_or_cover``."""
     if needs_partitioning(program, settings):

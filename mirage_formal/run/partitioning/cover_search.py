@@ -25,7 +25,7 @@ from mirage_formal.guard import keep_results_on_stop
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.records import SUMMARY_FILE, UnitRecord, read, sealed, sha256, write_atomic
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run.driver import About, open_executor, run
+from mirage_formal.run.driver import RunArguments, open_executor, run
 from mirage_formal.run.partitioning.covers import (
     Cover,
     WholePart,
@@ -122,7 +122,7 @@ class WholeReport:
 
 
 def search_covers(
-    program: KernelGraph, settings: Settings, out: Path, *, tried: bool = False, **about: Unpack[About]
+    program: KernelGraph, settings: Settings, out: Path, *, tried: bool = False, **about: Unpack[RunArguments]
 ) -> WholeReport:
     """Cut a program into subgraphs, search each distinct one, and write covers of the program to ``out``.
 
@@ -163,7 +163,7 @@ class _CoverSearch:
         job: Job,
         settings: Settings,
         root: Path,
-        about: About,
+        about: RunArguments,
         workers: Executor[Any],
         *,
         tried: bool,

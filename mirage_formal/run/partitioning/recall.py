@@ -14,12 +14,12 @@ from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.target import Target
 from mirage_formal.records import confined, naming, sealed, write_atomic
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, WholeRecord
-from mirage_formal.run.driver import About, write_stored_run
+from mirage_formal.run.driver import RunArguments, write_stored_run
 from mirage_formal.run.partitioning.cover_search import WholeReport
 from mirage_formal.run.partitioning.covers import Cover, WholePart
 from mirage_formal.run.partitioning.partition import Part
 from mirage_formal.run.partitioning.store import open_cover_directory
-from mirage_formal.run.result_cache.recall import Claim, Recalled
+from mirage_formal.run.result_cache.recall import EntryClaim, RecalledEntry
 from mirage_formal.run.result_cache.reports import move_replay, results_of
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
@@ -27,11 +27,11 @@ from mirage_formal.run.settings import Job, Settings, escape_undecodable
 from mirage_formal.store.entry import evidence_of
 
 if TYPE_CHECKING:
-    from mirage_formal.store.replay import Replayed, Shown
+    from mirage_formal.store.replay import EstablishedCandidate, ReplayResult
 
 
 def write_stored_answer(
-    found: Recalled, job: Job, settings: Settings, out: Path, **about: Unpack[About]
+    found: RecalledEntry, job: Job, settings: Settings, out: Path, **about: Unpack[RunArguments]
 ) -> Report | WholeReport:
     """Write a stored result to the directory ``out``, under the program name that the caller asks for.
 
@@ -53,7 +53,7 @@ def write_stored_answer(
     return whole_report(move_replay(found.replayed, found.entry.evidence, out), record, out, job.target)
 
 
-def whole_report(found: Replayed, record: WholeRecord, root: Path, target: Target) -> WholeReport:
+def whole_report(found: ReplayResult, record: WholeRecord, root: Path, target: Target) -> WholeReport:
     """Return the report of a whole program that was read from the store.
 
     Args:
@@ -80,14 +80,14 @@ def whole_report(found: Replayed, record: WholeRecord, root: Path, target: Targe
     return WholeReport(record, results, tuple(covers), covers[0].parts, root, tuple(searches.values()), 0)
 
 
-def _result(one: Shown, rank: int) -> Result:
+def _result(one: EstablishedCandidate, rank: int) -> Result:
     return Result(one.graph, one.digest, rank, one.verdict, one.us or 0.0, one.directory)
 
 
 def _cover(
     program: KernelGraph,
     record: CoverRecord,
-    shown: Shown,
+    shown: EstablishedCandidate,
     parts: list[Part],
     known: tuple[Mapping[str, Report], Mapping[str, Result]],
 ) -> Cover:
@@ -101,7 +101,7 @@ def _cover(
     return Cover(tuple(chosen), shown.graph, record.estimated_us, record.kernels)
 
 
-def store_answer(claim: Claim, report: Report | WholeReport) -> None:
+def store_answer(claim: EntryClaim, report: Report | WholeReport) -> None:
     """Write a result to the store, if the same call would return the same one.
 
     A result is not kept if it was interrupted, lost a worker or a task, or has no candidate.

@@ -36,7 +36,7 @@ class Forecast:
         return None if fresh < max(2, total / 10) else (now - self._since) / fresh * (total - done)
 
 
-class Counts:
+class RunCounters:
     """Total counters of a run so far.
 
     Attributes:
@@ -106,4 +106,4 @@ class Counts:
         return max(0.0, (states - before) / (now - then)) if now > then else 0.0
 
 
-__all__ = ["RECENT_S", "Counts", "Forecast"]
+__all__ = ["RECENT_S", "Forecast", "RunCounters"]

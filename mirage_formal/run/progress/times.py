@@ -42,7 +42,7 @@ class Samples:
             self.kept.append((at, states, classes))
 
 
-class Times:
+class SearchClock:
     """Clock of a search, which stops between its sessions, and samples of the units that are searched.
 
     Args:
@@ -94,4 +94,4 @@ class Times:
         return round(self._before + max(0.0, at - self._origin), _DIGITS)
 
 
-__all__ = ["Samples", "Times"]
+__all__ = ["Samples", "SearchClock"]

@@ -16,12 +16,12 @@ from mirage_formal.run.result_cache.keys import installed_code
 from mirage_formal.run.result_cache.recall import error_line, replay_evidence
 from mirage_formal.store.archive import import_entry, unpack
 from mirage_formal.store.entry import Entry, expect_place, read_entry, read_record
-from mirage_formal.store.location import Place
-from mirage_formal.store.replay import Replayed
+from mirage_formal.store.location import StoreDirectory
+from mirage_formal.store.replay import ReplayResult
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedEntry:
     """Result of checking one entry of the store.
 
     Attributes:
@@ -33,11 +33,11 @@ class Judged:
 
     path: Path
     record: EntryRecord | None
-    replayed: Replayed | None
+    replayed: ReplayResult | None
     why: str
 
 
-def found_entry(place: Place, name: str) -> Path:
+def found_entry(place: StoreDirectory, name: str) -> Path:
     """Return the directory of the entry whose key begins with a name, or whose directory is named.
 
     Raises:
@@ -54,28 +54,28 @@ def found_entry(place: Place, name: str) -> Path:
     return found[0]
 
 
-def check_record(path: Path) -> Judged:
+def check_record(path: Path) -> JudgedEntry:
     """Check an entry by its record alone, without a replay."""
     try:
         record = read_record(path)
-        return Judged(path, record, None, _other_code_reason(record.key))
+        return JudgedEntry(path, record, None, _other_code_reason(record.key))
     except (MirageError, OSError) as error:
-        return Judged(path, None, None, error_line(error))
+        return JudgedEntry(path, None, None, error_line(error))
 
 
-def check_evidence(path: Path) -> Judged:
+def check_evidence(path: Path) -> JudgedEntry:
     """Check an entry, and replay its evidence."""
     record = None
     try:
         entry = read_entry(path)
         record = entry.record
         expect_place(path, record)
-        return Judged(path, record, _replay_entry(entry), _other_code_reason(record.key))
+        return JudgedEntry(path, record, _replay_entry(entry), _other_code_reason(record.key))
     except (CheckFailed, MirageError, OSError) as error:
-        return Judged(path, record, None, error_line(error))
+        return JudgedEntry(path, record, None, error_line(error))
 
 
-def _replay_entry(entry: Entry) -> Replayed:
+def _replay_entry(entry: Entry) -> ReplayResult:
     """Replay an entry as ``recall.replay_evidence``, for the named target if it has the figures of the key."""
     identity = entry.record.key.identity
     target = load_target(identity.target)
@@ -85,7 +85,7 @@ def _replay_entry(entry: Entry) -> Replayed:
     return replay_evidence(entry, target)
 
 
-def taken_in(place: Place, file: Path, *, migrate: bool) -> tuple[Path, Replayed]:
+def taken_in(place: StoreDirectory, file: Path, *, migrate: bool) -> tuple[Path, ReplayResult]:
     """Import an entry from elsewhere into the store.
 
     Sound: see ``replay_evidence``: nothing is put into the store whose proofs were not replayed here.
@@ -123,4 +123,4 @@ def _other_code_reason(key: EntryKey) -> str:
     return "" if key.code == code else f"one of other code ({key.code[:12]}, not {code[:12]})"
 
 
-__all__ = ["Judged", "check_evidence", "check_record", "found_entry", "taken_in"]
+__all__ = ["JudgedEntry", "check_evidence", "check_record", "found_entry", "taken_in"]

@@ -21,10 +21,10 @@ from mirage_formal.run.result_cache.keys import Kind, entry_key
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, versions
 from mirage_formal.store.entry import Entry, entry_sizes, expect_key, key_difference, read_entry, write_entry
-from mirage_formal.store.location import Place
+from mirage_formal.store.location import StoreDirectory
 
 if TYPE_CHECKING:
-    from mirage_formal.store.replay import Replayed
+    from mirage_formal.store.replay import ReplayResult
 
 #: Of a time limit the share that a search must have had whose result, cut short, is taken for one with that limit.
 _AS_LONG: Final = 0.9
@@ -37,7 +37,7 @@ class StoreWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class RecalledEntry:
     """Entry of the store whose evidence was replayed.
 
     Attributes:
@@ -46,11 +46,11 @@ class Recalled:
     """
 
     entry: Entry
-    replayed: Replayed
+    replayed: ReplayResult
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class EntryClaim:
     """Cache lookup of a job: the found entry, or the lock under which it is made.
 
     Attributes:
@@ -63,7 +63,7 @@ class Claim:
     job: Job
     limit_s: float | None
     key: EntryKey | None
-    found: Recalled | None
+    found: RecalledEntry | None
 
     def keep(self, evidence: Path, results: Sequence[Result], status: Literal["complete", "time-limit"]) -> None:
         """Write a finished run to the store; do nothing if the store cannot be written or a result is not proved.
@@ -85,13 +85,13 @@ class Claim:
             bytes=0,
         )
         with suppress(OSError):
-            place = Place()
+            place = StoreDirectory()
             write_entry(place, record, evidence)
             place.shrink(entry_sizes(place))
 
 
 @contextmanager
-def claim_entry(kind: Kind, job: Job, settings: Settings) -> Iterator[Claim]:
+def claim_entry(kind: Kind, job: Job, settings: Settings) -> Iterator[EntryClaim]:
     """Yield the store's entry for a job; if there is none, hold its lock so that no other process makes it.
 
     Other processes that ask for the entry wait for it, but not longer than their time limit; then they make it as well.
@@ -104,19 +104,19 @@ def claim_entry(kind: Kind, job: Job, settings: Settings) -> Iterator[Claim]:
     limit = settings.time_limit_s
     key = entry_key(kind, job, settings)
     if key is None:
-        yield Claim(job, limit, None, None)
+        yield EntryClaim(job, limit, None, None)
         return
     if settings.resume:
-        yield Claim(job, limit, key, None)
+        yield EntryClaim(job, limit, key, None)
         return
     if (found := find_entry(key, job, limit)) is not None:
-        yield Claim(job, limit, key, found)
+        yield EntryClaim(job, limit, key, found)
         return
-    with Place().making(key, limit):  # the previous holder may have written the entry
-        yield Claim(job, limit, key, find_entry(key, job, limit, last=True))
+    with StoreDirectory().making(key, limit):  # the previous holder may have written the entry
+        yield EntryClaim(job, limit, key, find_entry(key, job, limit, last=True))
 
 
-def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False) -> Recalled | None:
+def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False) -> RecalledEntry | None:
     """Return the entry of a key with its evidence replayed; None if there is none or it is not valid.
 
     Sound: every file is as it was written; the program is the one that is asked for; the checker has replayed the proof
@@ -129,7 +129,7 @@ def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = F
         last: Whether a refused entry is removed, with a warning, because it is made again next.
     """
     try:
-        place = Place()
+        place = StoreDirectory()
         path = place.path(key)
         if not path.is_dir():
             return None
@@ -154,14 +154,14 @@ def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = F
     if not _long_enough(entry.record, limit_s):
         return None
     place.used(path)
-    return Recalled(entry, _replayed[entry.record.seal])
+    return RecalledEntry(entry, _replayed[entry.record.seal])
 
 
 #: What entries show that this process has established, by their seals.
-_replayed: Final[dict[str, Replayed]] = {}
+_replayed: Final[dict[str, ReplayResult]] = {}
 
 
-def _expect_requested_entry(entry: Entry, key: EntryKey, job: Job) -> Replayed:
+def _expect_requested_entry(entry: Entry, key: EntryKey, job: Job) -> ReplayResult:
     """Replay the evidence of an entry, and check that it has the expected key and program; see ``find_entry``."""
     expect_key(entry.path, entry.record, key)
     found = replay_evidence(entry, job.target)
@@ -170,7 +170,7 @@ def _expect_requested_entry(entry: Entry, key: EntryKey, job: Job) -> Replayed:
     return found
 
 
-def replay_evidence(entry: Entry, target: Target) -> Replayed:
+def replay_evidence(entry: Entry, target: Target) -> ReplayResult:
     """Replay the evidence of an entry, and check that its record says the same.
 
     Sound: the checker has replayed the proof of every candidate, and nothing in it is a kernel. Estimates make no
@@ -225,4 +225,4 @@ def error_line(error: Exception) -> str:
     return str(error)
 
 
-__all__ = ["Claim", "Recalled", "StoreWarning", "claim_entry", "error_line", "find_entry", "replay_evidence"]
+__all__ = ["EntryClaim", "RecalledEntry", "StoreWarning", "claim_entry", "error_line", "find_entry", "replay_evidence"]

@@ -16,10 +16,10 @@ from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
 
 if TYPE_CHECKING:
-    from mirage_formal.store.replay import Replayed, Shown
+    from mirage_formal.store.replay import EstablishedCandidate, ReplayResult
 
 
-def results_of(found: Replayed, target: Target) -> tuple[Result, ...]:
+def results_of(found: ReplayResult, target: Target) -> tuple[Result, ...]:
     """Return the candidates of a replayed directory as results; their kernels are generated from the µGraphs here.
 
     Args:
@@ -45,18 +45,18 @@ def results_of(found: Replayed, target: Target) -> tuple[Result, ...]:
     )
 
 
-def move_replay(found: Replayed, old: Path, new: Path) -> Replayed:
+def move_replay(found: ReplayResult, old: Path, new: Path) -> ReplayResult:
     """Return a replay for a copy of its directory: every path below ``old`` is then below ``new``."""
     parts = {name: _move_candidate(one, old, new) for name, one in found.parts.items()}
     return dataclasses.replace(found, shown=tuple(_move_candidate(one, old, new) for one in found.shown), parts=parts)
 
 
-def _move_candidate(one: Shown, old: Path, new: Path) -> Shown:
+def _move_candidate(one: EstablishedCandidate, old: Path, new: Path) -> EstablishedCandidate:
     return dataclasses.replace(one, directory=new / one.directory.relative_to(old))
 
 
 def report_of(
-    found: Replayed, summary: SummaryRecord, root: Path, target: Target, remarks: Sequence[str] = ()
+    found: ReplayResult, summary: SummaryRecord, root: Path, target: Target, remarks: Sequence[str] = ()
 ) -> Report:
     """Return the report of a run that was read from the store.
 

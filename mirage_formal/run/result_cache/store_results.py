@@ -13,11 +13,11 @@ from typing import Final
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.result_cache.keys import entry_key
-from mirage_formal.run.result_cache.recall import Recalled, find_entry
+from mirage_formal.run.result_cache.recall import RecalledEntry, find_entry
 from mirage_formal.run.result_cache.reports import results_of
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, make_job
-from mirage_formal.store.location import Place, is_switched_off
+from mirage_formal.store.location import StoreDirectory, is_switched_off
 
 _RUN: Final = "run"
 #: Where evidence goes that the store cannot keep.
@@ -41,7 +41,7 @@ def stored_results_of(program: KernelGraph, settings: Settings) -> list[Result] 
     return None if found is None else list(results_of(found.replayed, job.target))
 
 
-def _find_stored(job: Job, settings: Settings) -> Recalled | None:
+def _find_stored(job: Job, settings: Settings) -> RecalledEntry | None:
     key = None if settings.resume else entry_key("answer", job, settings)
     return None if key is None else find_entry(key, job, settings.time_limit_s)
 
@@ -53,7 +53,7 @@ def temporary_run_directory(settings: Settings | None) -> Iterator[Path | None]:
         place = None
         if settings is not None and settings.cache and not settings.resume and not is_switched_off():
             try:
-                place = stack.enter_context(Place().building()) / _RUN
+                place = stack.enter_context(StoreDirectory().building()) / _RUN
             except OSError:
                 place = None
         yield place

@@ -46,7 +46,7 @@ class Tensor:
     mask: bool
 
 
-class Tensors:
+class TensorTable:
     """Interning table of tensors: equal tensors are one object."""
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class OperatorApplier:
         kinds: tuple[OpKind, ...],
         fixed: ProgramAttributes,
         terms: TermTable,
-        tensors: Tensors,
+        tensors: TensorTable,
         tally: Tally,
         context: BlockContext | None = None,
     ) -> None:

@@ -13,7 +13,13 @@ from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext
 from mirage_formal.graph.types import Dim3, DimMap, DType
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import Tally
-from mirage_formal.search.exhaustive.applications import OperatorApplier, ProgramAttributes, Tensor, Tensors, TermTable
+from mirage_formal.search.exhaustive.applications import (
+    OperatorApplier,
+    ProgramAttributes,
+    Tensor,
+    TensorTable,
+    TermTable,
+)
 
 #: Most block graphs of one opening that are remembered; more are enumerated again. Only searches without pruning have
 #: more.
@@ -59,7 +65,7 @@ class BlockSearch:
     """Enumeration of block graphs, with memos that serve all configurations of a unit."""
 
     def __init__(
-        self, space: SearchSpace, fixed: ProgramAttributes, terms: TermTable, known: Tensors, tally: Tally
+        self, space: SearchSpace, fixed: ProgramAttributes, terms: TermTable, known: TensorTable, tally: Tally
     ) -> None:
         self.space = space
         self.known = known
@@ -95,7 +101,7 @@ class _BlockEnumeration:
     """One depth-first traversal; the fields are the current block graph."""
 
     def __init__(
-        self, space: SearchSpace, known: Tensors, tally: Tally, applier: OperatorApplier, opening: BlockParameters
+        self, space: SearchSpace, known: TensorTable, tally: Tally, applier: OperatorApplier, opening: BlockParameters
     ) -> None:
         self.space = space
         self.known = known

@@ -12,7 +12,13 @@ from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
 from mirage_formal.graph.verdict import Candidate, Equivalent, Probable
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Tally
-from mirage_formal.search.exhaustive.applications import OperatorApplier, Tensor, Tensors, TermTable, program_attributes
+from mirage_formal.search.exhaustive.applications import (
+    OperatorApplier,
+    Tensor,
+    TensorTable,
+    TermTable,
+    program_attributes,
+)
 from mirage_formal.search.exhaustive.block import BlockParameters, BlockSearch
 from mirage_formal.search.exhaustive.pruner import Pruner
 
@@ -87,7 +93,7 @@ class KernelSearch:
         self.judge = judge
         self.tally = tally
         fixed = program_attributes(program)
-        self.known = Tensors()
+        self.known = TensorTable()
         terms = TermTable(judge)
         self.applier = OperatorApplier(space.kernel_ops, fixed, terms, self.known, tally)
         self.blocks = BlockSearch(space, fixed, terms, self.known, tally)

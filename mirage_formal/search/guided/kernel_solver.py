@@ -45,10 +45,10 @@ from mirage_formal.search.guided.shared_indices import shared_index_places
 from mirage_formal.search.guided.solved_kernel import Kernel, Placement, SolvedClosure
 from mirage_formal.search.guided.symbolic_tiling import (
     AxisCopies,
+    AxisCopyAssigner,
     G,
     KTensor,
     L,
-    Reader,
     SymbolicTiling,
     T,
     TilingRules,
@@ -107,7 +107,7 @@ class KernelSolver:
         self.inputs = tuple(KTensor(*axes.tensor(algebra, TensorId(i))) for i in range(len(axes.program.inputs)))
         tied = self.names.ways > 1 and "ties" not in options.off
         places = shared_index_places(algebra, self.target, self.inputs) if tied else {}
-        self._reader = Reader(self.names, places, frozenset(tensor.form for tensor in self.inputs))
+        self._reader = AxisCopyAssigner(self.names, places, frozenset(tensor.form for tensor in self.inputs))
         self._solved: dict[tuple[Saturator, tuple[KTensor, ...], Frame, SymbolicTiling], SolvedClosure | None] = {}
         self._last: dict[tuple[tuple[KTensor, ...], Frame], list[Kernel]] = {}
         self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[KernelInterface, list[Kernel]]] = {}

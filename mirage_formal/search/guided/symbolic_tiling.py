@@ -5,7 +5,7 @@ folded to reduction_dimx, or kept as a tile. This assigns the grid axes and the 
 fmap and omap. The loop may iterate over several axes, of different input tensors.
 
 One axis may be split in several ways in different dims of the inputs. Each way has its own copy of the axis
-(``Reader``). Each such copy has twins that are split like it, enough for the dims of one tensor.
+(``AxisCopyAssigner``). Each such copy has twins that are split like it, enough for the dims of one tensor.
 """
 
 from __future__ import annotations
@@ -278,7 +278,7 @@ class TilingRules:
         return base
 
 
-class Reader:
+class AxisCopyAssigner:
     """Assignment of axis copies to a kernel's inputs, for axes that may be split in several ways.
 
     Every dim of an input takes one of the first ``ways`` copies of its axis, which differ by their split. A further dim

@@ -57,7 +57,7 @@ def decompose_norms(program: KernelGraph) -> KernelGraph | None:
     return KernelGraph(program.inputs, tuple(ops), tuple(place[i] for i in program.outputs))
 
 
-class WrittenOutEngine:
+class NormDecompositionEngine:
     """Guided engine on a program and on the program with decomposed norms, each with units of its own.
 
     The decomposed program is searched for single kernels only. A space's limit on the operators of a block counts those
@@ -107,4 +107,4 @@ def _bounds_of_decomposed(
     return replace(space, max_kernel_ops=1, max_graph_defined=1, max_block_ops=most), options
 
 
-__all__ = ["WrittenOutEngine", "decompose_norms"]
+__all__ = ["NormDecompositionEngine", "decompose_norms"]

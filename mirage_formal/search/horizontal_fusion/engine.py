@@ -28,10 +28,10 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Candidate
 from mirage_formal.search.engine import SearchOptions, Stats, Unit, UnitResult
 from mirage_formal.search.guided.axes import require_normal_form
-from mirage_formal.search.horizontal_fusion.decompose_norms import WrittenOutEngine
+from mirage_formal.search.horizontal_fusion.decompose_norms import NormDecompositionEngine
 from mirage_formal.search.horizontal_fusion.outputs import require_outputs
 from mirage_formal.search.horizontal_fusion.slices import Slice, backward_slices
-from mirage_formal.search.horizontal_fusion.union import Piece, permute_grid, united_graph
+from mirage_formal.search.horizontal_fusion.union import ResultKernel, permute_grid, united_graph
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_fusible
 from mirage_formal.search.space import SearchSpace
 
@@ -51,12 +51,13 @@ _BESIDE: Final = 20_000
 _ASSIGNMENTS: Final = 16
 
 
-class UnitedEngine:
+class HorizontalFusionEngine:
     """Guided engine extended to several outputs, decomposed norms, and programs without products.
 
     A program with one output has the guided engine's units, if its operators fit into a candidate, and a unit for its
-    decomposed norms (``WrittenOutEngine``). A program with several outputs has one unit. If ``longer`` is set and
-    whole-program fusion applies, it has one more unit; a program with more operators than a candidate has only that.
+    decomposed norms (``NormDecompositionEngine``). A program with several outputs has one unit. If ``longer`` is set
+    and whole-program fusion applies, it has one more unit; a program with more operators than a candidate has only
+    that.
 
     Left out: unions of kernels with different grids or loop ranges; candidates of several kernels for several outputs,
     which covers of the program find (run/partitioning).
@@ -87,7 +88,7 @@ class UnitedEngine:
         if options.longer and is_fusible(program):
             space = replace(space, max_states=min(_BESIDE, space.max_states or _BESIDE))
         if unit.payload != _UNITED:
-            return WrittenOutEngine().run(program, space, options, unit)
+            return NormDecompositionEngine().run(program, space, options, unit)
         space = replace(options.bounded(space), max_kernel_ops=1, max_graph_defined=1)
         search = _SliceSearches(space, replace(options, accept=None), cost)
         # A slice that reads another output comes after that output's slice.
@@ -97,7 +98,7 @@ class UnitedEngine:
 
     def _searches(self, program: KernelGraph, space: SearchSpace, options: SearchOptions) -> list[Unit]:
         if len(program.outputs) == 1:
-            return WrittenOutEngine().units(program, space, options)
+            return NormDecompositionEngine().units(program, space, options)
         require_outputs(program)
         return [Unit(0, f"one kernel for {len(program.outputs)} outputs", _UNITED)]
 
@@ -119,10 +120,10 @@ class _SliceSearches:
         self._space = space
         self._options = options
         self._cost = cost
-        self._found: dict[KernelGraph, list[Piece]] = {}
+        self._found: dict[KernelGraph, list[ResultKernel]] = {}
         self.stats = Stats()
 
-    def pieces(self, one: Slice) -> Iterator[Piece]:
+    def pieces(self, one: Slice) -> Iterator[ResultKernel]:
         """Yield the kernels that compute a slice, with their inputs numbered as tensors of the given program."""
         if one.program not in self._found:
             self._found[one.program] = list(self._searched(one.program))
@@ -130,7 +131,7 @@ class _SliceSearches:
             reads = tuple(one.reads[i] for i in piece.reads)
             yield replace(piece, reads=reads, result=one.result)
 
-    def _searched(self, program: KernelGraph) -> Iterator[Piece]:
+    def _searched(self, program: KernelGraph) -> Iterator[ResultKernel]:
         if len(program.ops) > self._space.most_operators or len(program.inputs) > self._space.max_block_inputs:
             return  # too large for one kernel
         try:
@@ -139,7 +140,7 @@ class _SliceSearches:
             if is_fusible(program):
                 yield from (_piece(graph, us) for us, graph in fuse_whole_program(program, self._space, self._cost))
             return
-        engine, seen = WrittenOutEngine(_ASSIGNMENTS), set[KernelGraph]()
+        engine, seen = NormDecompositionEngine(_ASSIGNMENTS), set[KernelGraph]()
         for unit in engine.units(program, self._space, self._options):
             found = engine.run(program, self._space, self._options, unit)
             self.stats += _counts_of_slice(found.stats)
@@ -149,11 +150,11 @@ class _SliceSearches:
                     yield _piece(graph, self._cost(graph))
 
 
-def _piece(graph: KernelGraph, us: float) -> Piece:
+def _piece(graph: KernelGraph, us: float) -> ResultKernel:
     """Return the only kernel of a graph."""
     (kernel,) = graph.ops
     assert isinstance(kernel, GraphDefined)
-    return Piece(kernel.operands, inline_blocks(kernel.graph), 0, us)
+    return ResultKernel(kernel.operands, inline_blocks(kernel.graph), 0, us)
 
 
 def _counts_of_slice(stats: Stats) -> Stats:
@@ -164,7 +165,7 @@ def _counts_of_slice(stats: Stats) -> Stats:
 
 def _unions(
     program: KernelGraph,
-    results: Sequence[Sequence[Piece]],
+    results: Sequence[Sequence[ResultKernel]],
     space: SearchSpace,
     cost: Callable[[KernelGraph], float],
 ) -> Iterator[tuple[float, KernelGraph]]:
@@ -183,9 +184,9 @@ def _unions(
         if not all(fitting):
             continue
         # Grid axes of one extent may stand for different dims in different kernels; the first kernel fixes their order.
-        unions: list[tuple[float, tuple[Piece, ...], KernelGraph]] = [(0.0, (), program)]
+        unions: list[tuple[float, tuple[ResultKernel, ...], KernelGraph]] = [(0.0, (), program)]
         for pieces in fitting:
-            grown: dict[KernelGraph, tuple[float, tuple[Piece, ...], KernelGraph]] = {}
+            grown: dict[KernelGraph, tuple[float, tuple[ResultKernel, ...], KernelGraph]] = {}
             for _, sofar, _ in unions:
                 for piece in _best_per_reads(pieces):
                     for one in permute_grid(piece, sofar[0].block.grid if sofar else piece.block.grid):
@@ -200,11 +201,11 @@ def _unions(
                 yield cost(whole), whole
 
 
-def _estimate_of(piece: Piece) -> float:
+def _estimate_of(piece: ResultKernel) -> float:
     return piece.us
 
 
-def _best_per_reads(pieces: Sequence[Piece]) -> list[Piece]:
+def _best_per_reads(pieces: Sequence[ResultKernel]) -> list[ResultKernel]:
     """Return the first ``_KERNELS`` kernels for each set of tensors read: others may fit where these do not."""
     counts: dict[tuple[int, ...], int] = {}
     found = []
@@ -217,7 +218,7 @@ def _best_per_reads(pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def _union_graph(
-    program: KernelGraph, pieces: Sequence[Piece], space: SearchSpace, outputs: Sequence[int]
+    program: KernelGraph, pieces: Sequence[ResultKernel], space: SearchSpace, outputs: Sequence[int]
 ) -> KernelGraph | None:
     """Return the union of kernels as a graph; None if it is not well-formed or exceeds the space's limits."""
     results = {piece.result for piece in pieces}
@@ -239,4 +240,4 @@ def _bytes_read(graph: KernelGraph) -> float:
     return float(read)
 
 
-__all__ = ["UnitedEngine"]
+__all__ = ["HorizontalFusionEngine"]

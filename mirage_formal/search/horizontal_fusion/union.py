@@ -37,7 +37,7 @@ from mirage_formal.graph.types import Dim3, DimMap, DType
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class ResultKernel:
     """A kernel for one result of a program.
 
     Attributes:
@@ -69,7 +69,7 @@ class Piece:
         return (x, y, z), self.block.block, self.block.forloop_range, self.block.reduction_dimx
 
 
-def permute_grid(piece: Piece, grid: Dim3) -> Iterator[Piece]:
+def permute_grid(piece: ResultKernel, grid: Dim3) -> Iterator[ResultKernel]:
     """Yield the piece with its grid axes in every order that gives the grid.
 
     Where two axes split one dim, their order matters, and only the piece itself is yielded.
@@ -85,7 +85,9 @@ def permute_grid(piece: Piece, grid: Dim3) -> Iterator[Piece]:
         yield replace(piece, block=replace(block, grid=grid, inputs=inputs, outputs=outputs))
 
 
-def fuse_horizontally(pieces: Sequence[Piece], outputs: Sequence[int], *, carry: bool = False) -> GraphDefined | None:
+def fuse_horizontally(
+    pieces: Sequence[ResultKernel], outputs: Sequence[int], *, carry: bool = False
+) -> GraphDefined | None:
     """Return one kernel that computes the results of all pieces, or None if they do not fit together.
 
     Args:
@@ -101,7 +103,7 @@ def fuse_horizontally(pieces: Sequence[Piece], outputs: Sequence[int], *, carry:
 
 
 def united_graph(
-    inputs: tuple[Input, ...], pieces: Sequence[Piece], outputs: Sequence[int], most_bytes: int, *, carry: bool
+    inputs: tuple[Input, ...], pieces: Sequence[ResultKernel], outputs: Sequence[int], most_bytes: int, *, carry: bool
 ) -> KernelGraph | None:
     """Return the union of kernels as a graph; None if they do not fit together, or are not well-formed as one.
 
@@ -169,7 +171,7 @@ class _Union:
         self._numbers: dict[_Node, int] = {}
         self._written: dict[int, tuple[int, DimMap]] = {}  # tensors of the program: node and omap
 
-    def add(self, piece: Piece) -> bool:
+    def add(self, piece: ResultKernel) -> bool:
         """Add a kernel; return False if it does not fit the kernels added before."""
         own: list[int] = []
         behind = self._once or piece.behind(self._written, carry=self._carry)
@@ -284,4 +286,4 @@ class _BlockGraphBuilder:
         return GraphDefined(tuple(self._reads), block)
 
 
-__all__ = ["Piece", "fuse_horizontally", "permute_grid", "united_graph"]
+__all__ = ["ResultKernel", "fuse_horizontally", "permute_grid", "united_graph"]

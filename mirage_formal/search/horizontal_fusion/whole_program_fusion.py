@@ -20,7 +20,7 @@ from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DimMap, Shape
-from mirage_formal.search.dims import Dim, Ties
+from mirage_formal.search.dims import Dim, DimClasses
 from mirage_formal.search.space import SearchSpace
 
 #: Axes of a grid.
@@ -45,7 +45,7 @@ def is_fusible(program: KernelGraph) -> bool:
         return False
     # A program that only moves elements of its inputs would become a copy.
     computed = all(output >= len(program.inputs) for output in program.outputs)
-    return (computed or not program.ops) and next(_tilings(program, Ties(program)), None) is not None
+    return (computed or not program.ops) and next(_tilings(program, DimClasses(program)), None) is not None
 
 
 def fuse_whole_program(
@@ -60,7 +60,7 @@ def fuse_whole_program(
         space: Its limits on blocks and their shared memory hold.
         cost: Returns the cost of a graph.
     """
-    ties = Ties(program)
+    ties = DimClasses(program)
     ops = _block_operators(program)
     found: list[tuple[float, KernelGraph]] = []
     again: list[tuple[float, KernelGraph]] = []
@@ -80,7 +80,7 @@ def _has_block_operator(kind: OpKind) -> bool:
     return Level.BLOCK in spec.levels and spec.family is not Family.PRODUCT and not spec.accumulator
 
 
-def _tiled_dims(program: KernelGraph, ties: Ties) -> list[Dim]:
+def _tiled_dims(program: KernelGraph, ties: DimClasses) -> list[Dim]:
     """Return the dims that the grid may split, longest first: all outputs have them, no operator works along them."""
     base = len(program.inputs)
     common = set[Dim].intersection(*(set(ties.of(output)) for output in program.outputs))
@@ -95,7 +95,7 @@ def _tiled_dims(program: KernelGraph, ties: Ties) -> list[Dim]:
     return sorted(found, key=lambda dim: (-ties.extent(dim), dim))
 
 
-def _tilings(program: KernelGraph, ties: Ties) -> Iterator[tuple[dict[Dim, int], int]]:
+def _tilings(program: KernelGraph, ties: DimClasses) -> Iterator[tuple[dict[Dim, int], int]]:
     """Yield the extents of tiles along the dims that are cut, at most three, with the elements of the largest tile.
 
     Along all other dims tiles are whole.
@@ -112,17 +112,17 @@ def _tilings(program: KernelGraph, ties: Ties) -> Iterator[tuple[dict[Dim, int],
                     yield tiles, most
 
 
-def _tile_shape(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> Shape:
+def _tile_shape(ties: DimClasses, tensor: int, tiles: dict[Dim, int]) -> Shape:
     """Return the extents of a tensor's tile."""
     return tuple(tiles.get(dim, ties.extent((tensor, d))) for d, dim in enumerate(ties.of(tensor)))
 
 
-def _tile_size(ties: Ties, tensor: int, tiles: dict[Dim, int]) -> int:
+def _tile_size(ties: DimClasses, tensor: int, tiles: dict[Dim, int]) -> int:
     """Return the number of elements of a tensor's tile."""
     return prod(_tile_shape(ties, tensor, tiles))
 
 
-def _repeats_rows(program: KernelGraph, ties: Ties, tiles: dict[Dim, int]) -> bool:
+def _repeats_rows(program: KernelGraph, ties: DimClasses, tiles: dict[Dim, int]) -> bool:
     """Return whether an elementwise operator reads rows of an operand's tile repeatedly.
 
     Such a tile is not in registers.
@@ -178,7 +178,11 @@ def _block_operators(program: KernelGraph) -> tuple[tuple[Op, ...], tuple[int, .
 
 
 def _tiled_graph(
-    program: KernelGraph, ties: Ties, ops: tuple[tuple[Op, ...], tuple[int, ...]], tiles: dict[Dim, int], threads: int
+    program: KernelGraph,
+    ties: DimClasses,
+    ops: tuple[tuple[Op, ...], tuple[int, ...]],
+    tiles: dict[Dim, int],
+    threads: int,
 ) -> KernelGraph:
     """Return the kernel with these tiles."""
     axes = sorted(tiles, key=lambda dim: -ties.extent(dim) // tiles[dim])
@@ -201,7 +205,7 @@ def _tiled_graph(
     return KernelGraph(program.inputs, (GraphDefined(tuple(range(base)), block),), outputs)
 
 
-def _grid_map(ties: Ties, axes: Sequence[Dim], tensor: int) -> DimMap:
+def _grid_map(ties: DimClasses, axes: Sequence[Dim], tensor: int) -> DimMap:
     """Return for each grid axis the dim of a tensor that it cuts."""
     dims = ties.of(tensor)
     x, y, z = [*(dims.index(axis) if axis in dims else None for axis in axes), None, None][:_AXES]

@@ -151,11 +151,11 @@ def _sign(op: Op, signs: Sequence[int]) -> int:
             return _ANY
 
 
-class Unmet(Exception):
+class UnmetConditionError(Exception):
     """Error: a condition of a region does not hold in a call, or cannot be checked."""
 
 
-class Guard:
+class ConditionGuard:
     """Runtime check of a program's conditions: one reduction for each, of tensors that torch computes in float32.
 
     Args:
@@ -232,4 +232,4 @@ def _mean_square_operators(tensor: int, one: Condition, first: int) -> list[Op]:
     return [*mean, Op(OpKind.SQUARE, (first + 1,)), Op(OpKind.MEAN, (first + 2,), dim)]
 
 
-__all__ = ["Condition", "Guard", "Need", "Unmet", "conditions"]
+__all__ = ["Condition", "ConditionGuard", "Need", "UnmetConditionError", "conditions"]

@@ -54,7 +54,7 @@ GIVEN: Final = "the arguments"
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class ImportFault:
     """An operator whose import breaks the contract.
 
     Attributes:
@@ -89,7 +89,7 @@ class Comparison:
         skipped: Reason why a region was compared on fewer sets than others, or not at all.
     """
 
-    faults: dict[int, Fault] = field(default_factory=dict)
+    faults: dict[int, ImportFault] = field(default_factory=dict)
     sets: dict[int, int] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
 
@@ -128,8 +128,8 @@ def compare_with_torch(
     """
     found = Comparison()
     known: dict[tuple[str, str], int] = {}
-    pieces = {number: Piece(imported, number) for number in range(len(imported.regions))}
-    todo: dict[int, Piece] = {}
+    pieces = {number: RegionPiece(imported, number) for number in range(len(imported.regions))}
+    todo: dict[int, RegionPiece] = {}
     for number, piece in pieces.items():
         first = known.setdefault(piece.text, number)
         if first == number:
@@ -150,7 +150,7 @@ def compare_with_torch(
     return found
 
 
-def _with_sets(found: Comparison, number: int, piece: Piece, sets: Sequence[str]) -> None:
+def _with_sets(found: Comparison, number: int, piece: RegionPiece, sets: Sequence[str]) -> None:
     if not piece.affordable:
         found.skipped[number] = f"not compared with PyTorch: {piece.size}, more than are evaluated"
         return
@@ -168,7 +168,7 @@ def _with_sets(found: Comparison, number: int, piece: Piece, sets: Sequence[str]
             _compare(found, number, piece, f"drawn: {style}, set {place}", leaves)
 
 
-def _compare(found: Comparison, number: int, piece: Piece, name: str, leaves: Mapping[str, Any]) -> None:
+def _compare(found: Comparison, number: int, piece: RegionPiece, name: str, leaves: Mapping[str, Any]) -> None:
     try:
         expected = piece.expected(leaves)
     except RuntimeError:  # torch has no result, as of a logarithm's loss outside of 0 to 1
@@ -179,12 +179,12 @@ def _compare(found: Comparison, number: int, piece: Piece, name: str, leaves: Ma
         return
 
 
-def _fault(piece: Piece, node: str, name: str, how: Difference, *, alone: bool) -> Fault:
+def _fault(piece: RegionPiece, node: str, name: str, how: Difference, *, alone: bool) -> ImportFault:
     own = _producer(piece.nodes[node])
-    return Fault(node, operator_name(own), source_lines(own)[0], name, how, alone)
+    return ImportFault(node, operator_name(own), source_lines(own)[0], name, how, alone)
 
 
-class Piece:
+class RegionPiece:
     """One region with the torch nodes that it replaces.
 
     Attributes:
@@ -320,7 +320,7 @@ def _operators_text(order: Sequence[Node], leaves: Mapping[str, Any]) -> str:
 
 
 def _values_of_call(
-    imported: Imported, pieces: Mapping[int, Piece], values: Mapping[str, Any]
+    imported: Imported, pieces: Mapping[int, RegionPiece], values: Mapping[str, Any]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number of each region with the tensors that it reads in the call that a module was imported with.
 
@@ -377,7 +377,7 @@ def _has_values(x: Any) -> bool:
 # --- the smallest operator that differs ------------------------------------------------------------------------------
 
 
-def locate_fault(piece: Piece, leaves: Mapping[str, Any], name: str) -> Fault | None:
+def locate_fault(piece: RegionPiece, leaves: Mapping[str, Any], name: str) -> ImportFault | None:
     """Return the smallest operator of a region that differs on these tensors.
 
     Args:
@@ -414,7 +414,7 @@ def _first_difference(nodes: Sequence[Node], values: Mapping[str, Any]) -> tuple
     place = {node.name: i for i, node in enumerate(nodes)}
     differing: list[tuple[str, Difference]] = []
     for number in range(len(found.regions)):
-        piece = Piece(found, number)
+        piece = RegionPiece(found, number)
         leaves = {name: values[name] for name in piece.leaves if name in values}
         if leaves.keys() == piece.leaves.keys():
             try:
@@ -453,8 +453,8 @@ def extract_nodes(nodes: Sequence[Node], values: Mapping[str, Any]) -> CapturedG
 __all__ = [
     "GIVEN",
     "Comparison",
-    "Fault",
-    "Piece",
+    "ImportFault",
+    "RegionPiece",
     "arguments_of",
     "compare_with_torch",
     "extract_nodes",

@@ -12,10 +12,18 @@ from torch.utils import _pytree as pytree
 
 from mirage_formal.errors import ShapeError, UnsupportedError
 from mirage_formal.torch.capture import CapturedGraph, _separate_shared_arguments
-from mirage_formal.torch.dynamic_shapes.extents import Buckets, Extent, Length, Lengths, buckets, dense, order_of
+from mirage_formal.torch.dynamic_shapes.extents import (
+    Buckets,
+    DynamicExtent,
+    DynamicExtents,
+    Extent,
+    buckets,
+    dense,
+    order_of,
+)
 from mirage_formal.torch.dynamic_shapes.guards import is_valid_at_one, lengths_failing_guards
 from mirage_formal.torch.modules.plan import Form, Plan
-from mirage_formal.torch.modules.trace import Function, capture_with_structure
+from mirage_formal.torch.modules.trace import FunctionModule, capture_with_structure
 
 _HINT = "write shapes={'k': {2: (1, 4096, 128)}}, with the name or the number of an argument that is a tensor"
 
@@ -24,7 +32,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Varying(Form):
+class DynamicForm(Form):
     """Form required of an argument with dynamic dims: dense, with the memory order of dims as at the import.
 
     Attributes:
@@ -52,7 +60,7 @@ class Varying(Form):
 
 
 @dataclass(eq=False)
-class VaryingPlan(Plan):
+class DynamicPlan(Plan):
     """A plan for calls with dynamic lengths.
 
     Attributes:
@@ -69,10 +77,10 @@ class VaryingPlan(Plan):
     def _apart_from_buckets(self, leaves: Sequence[Any]) -> str:
         known: dict[str, int] = {}
         for number, (value, wanted) in enumerate(zip(leaves, self.leaves, strict=True), 1):
-            if not isinstance(wanted, Varying):
+            if not isinstance(wanted, DynamicForm):
                 continue
             for dim, extent in enumerate(wanted.extents):
-                if isinstance(extent, Length):
+                if isinstance(extent, DynamicExtent):
                     found = value.shape[dim] - extent.more
                     if known.setdefault(extent.symbol, found) != found:
                         return f"argument {number}: expected extent {known[extent.symbol] + extent.more} of dim {dim}"
@@ -102,9 +110,9 @@ class Traced:
     captured: CapturedGraph
     out: Any
     stops: bool
-    lengths: Lengths
+    lengths: DynamicExtents
     buckets: Mapping[str, Buckets]
-    forms: Mapping[int, Varying]
+    forms: Mapping[int, DynamicForm]
     without: Mapping[str, frozenset[int]]
 
 
@@ -139,12 +147,12 @@ def trace_dynamic(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], sh
             follow = set(named)  # some of the other dims cannot be dynamic
     found = _captured(module, given, leaves, follow)
     captured, out, stops = found
-    lengths, tensors = Lengths(captured.module.graph), _tensors(captured, leaves)
+    lengths, tensors = DynamicExtents(captured.module.graph), _tensors(captured, leaves)
     symbols: dict[str, Buckets] = {}
     for (leaf, dim), where in named.items():
         label = f"dim {dim} of argument {leaf + 1}"
         extent = lengths.of(tensors[leaf])[dim]
-        if not isinstance(extent, Length) or extent.more:
+        if not isinstance(extent, DynamicExtent) or extent.more:
             text = f"shapes: expected an extent that may vary, but the module needs {extent}"
             raise ShapeError(text, where=label, hint="name the dims of the other arguments that depend on it as well")
         _expect_lengths(tensors[leaf].shape[dim], where, label)
@@ -156,10 +164,10 @@ def trace_dynamic(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], sh
     forms = {}
     for leaf, tensor in tensors.items():
         own = lengths.of(tensor)
-        if any(isinstance(n, Length) for n in own):
+        if any(isinstance(n, DynamicExtent) for n in own):
             plain = Form.of(leaves[leaf])
             order = order_of(leaves[leaf])
-            forms[leaf] = Varying(plain.shape, plain.strides, plain.dtype, plain.device, own, order)
+            forms[leaf] = DynamicForm(plain.shape, plain.strides, plain.dtype, plain.device, own, order)
     return Traced(
         captured, out, stops, lengths, symbols, forms, _failing_lengths(found, lengths, symbols, module, given, forms)
     )
@@ -167,11 +175,11 @@ def trace_dynamic(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], sh
 
 def _failing_lengths(
     found: tuple[CapturedGraph, Any, bool],
-    lengths: Lengths,
+    lengths: DynamicExtents,
     symbols: Mapping[str, Buckets],
     module: Any,
     given: Any,
-    forms: Mapping[int, Varying],
+    forms: Mapping[int, DynamicForm],
 ) -> dict[str, frozenset[int]]:
     """Return the lengths of each symbol for which the graph is not the module's."""
     wanted = {symbol: range(max(where.lowest, 2), where.highest + 1) for symbol, where in symbols.items()}
@@ -182,12 +190,12 @@ def _failing_lengths(
     return failed
 
 
-def _holds_at_one(captured: CapturedGraph, module: Any, given: Any, forms: Mapping[int, Varying]) -> bool:
+def _holds_at_one(captured: CapturedGraph, module: Any, given: Any, forms: Mapping[int, DynamicForm]) -> bool:
     """Return whether the graph is valid for lengths of 1."""
     leaves, spec = pytree.tree_flatten(given)
     for leaf, form in forms.items():
         for dim, extent in enumerate(form.extents):
-            if isinstance(extent, Length):
+            if isinstance(extent, DynamicExtent):
                 leaves[leaf] = leaves[leaf].narrow(dim, 0, min(1 + extent.more, leaves[leaf].shape[dim]))
         strides = dense(leaves[leaf].shape, form.order)
         made = torch.empty_strided(leaves[leaf].shape, strides, dtype=form.dtype, device=form.device)
@@ -220,12 +228,12 @@ def _equal_dims(
 ) -> set[Place]:
     """Return the named dims and all dims that are equal to them."""
     captured = found[0]
-    lengths, tensors = Lengths(captured.module.graph), _tensors(captured, leaves)
-    symbols = {n.symbol for leaf, dim in named if isinstance(n := lengths.of(tensors[leaf])[dim], Length)}
+    lengths, tensors = DynamicExtents(captured.module.graph), _tensors(captured, leaves)
+    symbols = {n.symbol for leaf, dim in named if isinstance(n := lengths.of(tensors[leaf])[dim], DynamicExtent)}
     follow = set(named)
     for leaf, tensor in tensors.items():
         for dim, extent in enumerate(lengths.of(tensor)):
-            if isinstance(extent, Length) and extent.symbol in symbols:
+            if isinstance(extent, DynamicExtent) and extent.symbol in symbols:
                 follow.add((leaf, dim))
     return follow
 
@@ -246,12 +254,12 @@ def _named_dims(
     if not isinstance(shapes, Mapping) or not shapes:
         raise ShapeError(f"expected shapes as a dict, got {shapes!r}", where="shapes", hint=_HINT)
     args, kwargs = given
-    function = module.function if isinstance(module, Function) else type(module).forward
+    function = module.function if isinstance(module, FunctionModule) else type(module).forward
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
         names = []
-    names = names if isinstance(module, Function) else names[1:]
+    names = names if isinstance(module, FunctionModule) else names[1:]
     places = {id(x): i for i, x in enumerate(leaves)}
     found: dict[Place, Buckets] = {}
     for key, dims in shapes.items():
@@ -275,4 +283,4 @@ def _named_dims(
     return found
 
 
-__all__ = ["Traced", "Varying", "VaryingPlan", "trace_dynamic"]
+__all__ = ["DynamicForm", "DynamicPlan", "Traced", "trace_dynamic"]

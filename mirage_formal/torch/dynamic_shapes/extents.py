@@ -13,7 +13,7 @@ _EXAMPLE = "write shapes={'k': {2: (1, 4096, 128)}}: lengths 1 to 4096 of dim 2 
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
+class DynamicExtent:
     """A dynamic extent, which is known when a call is made.
 
     Attributes:
@@ -28,7 +28,7 @@ class Length:
         return f"{self.symbol} + {self.more}" if self.more else self.symbol
 
 
-Extent: TypeAlias = int | Length
+Extent: TypeAlias = int | DynamicExtent
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def buckets(given: Any, where: str) -> Buckets:
     return Buckets(lowest, highest, step)
 
 
-class Lengths:
+class DynamicExtents:
     """Dynamic extents of a torch graph; extents that operators require to be equal share one symbol.
 
     Args:
@@ -113,10 +113,15 @@ class Lengths:
         others = [self.of(value.meta["val"])[-2]]
         others += [self.of(mask.meta["val"])[-1]] if mask is not None else []
         for other in others:
-            if isinstance(keys, Length) and isinstance(other, Length) and keys != other and keys.more == other.more:
+            if (
+                isinstance(keys, DynamicExtent)
+                and isinstance(other, DynamicExtent)
+                and keys != other
+                and keys.more == other.more
+            ):
                 first, second = sorted((keys.symbol, other.symbol))
                 self._same[second] = first
-                keys = Length(first, keys.more)
+                keys = DynamicExtent(first, keys.more)
 
     def of(self, tensor: Any) -> tuple[Extent, ...]:
         """Return the extents of a tensor.
@@ -142,10 +147,10 @@ class Lengths:
             (symbol,) = symbols
             rest = expr - symbol
             if rest.is_Integer:
-                return Length(self.name(str(symbol)), int(rest))
+                return DynamicExtent(self.name(str(symbol)), int(rest))
         raise unsupported(f"expected an extent that is known, or a length and a number, got {expr}")
 
-    def is_length(self, number: Any, length: Length) -> bool:
+    def is_length(self, number: Any, length: DynamicExtent) -> bool:
         """Return whether a number is a length."""
         try:
             return self.extent(number) == length
@@ -159,9 +164,9 @@ class Lengths:
         return symbol
 
 
-def upper_extents(extents: Iterable[Extent], uppers: Mapping[Length, int]) -> tuple[int, ...]:
+def upper_extents(extents: Iterable[Extent], uppers: Mapping[DynamicExtent, int]) -> tuple[int, ...]:
     """Return the extents of a bucket: lengths are replaced by their largest values."""
-    return tuple(uppers[n] if isinstance(n, Length) else n for n in extents)
+    return tuple(uppers[n] if isinstance(n, DynamicExtent) else n for n in extents)
 
 
 def dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
@@ -183,4 +188,14 @@ def order_of(tensor: Any) -> tuple[int, ...]:
     return tuple(sorted(range(len(keys)), key=lambda d: keys[d]))
 
 
-__all__ = ["Buckets", "Extent", "Length", "Lengths", "buckets", "dense", "hint", "order_of", "upper_extents"]
+__all__ = [
+    "Buckets",
+    "DynamicExtent",
+    "DynamicExtents",
+    "Extent",
+    "buckets",
+    "dense",
+    "hint",
+    "order_of",
+    "upper_extents",
+]

@@ -15,7 +15,7 @@ from mirage_formal.torch.capture import CapturedGraph, capture
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, hint
 from mirage_formal.torch.dynamic_shapes.guards import add_guards
 from mirage_formal.torch.dynamic_shapes.parts import divide
-from mirage_formal.torch.dynamic_shapes.prepare import Searches, ShapesReport, host_graph
+from mirage_formal.torch.dynamic_shapes.prepare import BucketSearches, ShapesReport, host_graph
 from mirage_formal.torch.modules.rewrite import rewrite
 
 
@@ -59,7 +59,7 @@ def replace_parts(
     """
     found = divide(_capture_dynamic(module, inputs), buckets)
     report = ShapesReport()
-    searches = Searches(found, asked, report, rounding)
+    searches = BucketSearches(found, asked, report, rounding)
     rewrite(host_graph(found, [None] * len(found.parts)), {})  # what cannot be rewritten is not searched
     operators = [searches.operator(part) for part in found.parts]
     used = [

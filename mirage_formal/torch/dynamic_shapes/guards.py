@@ -10,7 +10,7 @@ import torch
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.torch.capture import CapturedGraph
-from mirage_formal.torch.dynamic_shapes.extents import Lengths
+from mirage_formal.torch.dynamic_shapes.extents import DynamicExtents
 
 _MOST_PAIRS: Final = 10_000
 
@@ -35,7 +35,7 @@ def _environment(captured: CapturedGraph) -> Any:
 
 
 def lengths_failing_guards(
-    captured: CapturedGraph, lengths: Lengths, wanted: Mapping[str, Iterable[int]]
+    captured: CapturedGraph, lengths: DynamicExtents, wanted: Mapping[str, Iterable[int]]
 ) -> dict[str, frozenset[int]]:
     """Return the lengths for which the module takes another path.
 

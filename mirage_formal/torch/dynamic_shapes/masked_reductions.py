@@ -8,8 +8,16 @@ from typing import Any, Final
 
 import torch
 
-from mirage_formal.torch.dynamic_shapes.extents import Length
-from mirage_formal.torch.dynamic_shapes.padding import Behind, Behinds, Result, Rule, Step, Written, results_of
+from mirage_formal.torch.dynamic_shapes.extents import DynamicExtent
+from mirage_formal.torch.dynamic_shapes.padding import (
+    Behinds,
+    BucketTensor,
+    OperatorStep,
+    PaddingContent,
+    Result,
+    Rule,
+    results_of,
+)
 from mirage_formal.torch.values import unsupported
 
 _aten = torch.ops.aten
@@ -22,7 +30,7 @@ _LOWEST: Final = float("-inf")
 def product(first: str, second: str, *, turned: bool = False) -> Rule:
     """Return the rule of a matrix product, with a transposed second operand and an added operand if asked for."""
 
-    def rule(step: Step) -> Result:
+    def rule(step: OperatorStep) -> Result:
         """Apply a matrix product.
 
         Sound: along a length that is summed over, one factor is zeros behind it and the other is finite, so the sum is
@@ -32,23 +40,26 @@ def product(first: str, second: str, *, turned: bool = False) -> Rule:
         inner = b.rank - 1 if turned or b.rank == 1 else b.rank - 2
         if a.extents[-1] != b.extents[inner]:
             raise unsupported("expected equal lengths to be summed over")
-        if a.long(-1) and Behind.ZERO not in (a.behind[-1], b.behind[inner]):
+        if a.long(-1) and PaddingContent.ZERO not in (a.behind[-1], b.behind[inner]):
             a = step.masked(a, [a.rank - 1])
         rows: Behinds = (*a.behind[:-1], *([] if b.rank == 1 else [None]))
         last = b.behind[-2 if turned else -1]
         columns: Behinds = () if b.rank == 1 else (*b.behind[:-2], *([] if a.rank == 1 else [None]), last)
         added = [item for name, item in step.given.items() if name in ("bias", "self") and name not in (first, second)]
         behind = step.joined([rows, columns], product=True)
-        if any(isinstance(item, Written) for item in added):
-            more = [item.behind for item in added if isinstance(item, Written)]
+        if any(isinstance(item, BucketTensor) for item in added):
+            more = [item.behind for item in added if isinstance(item, BucketTensor)]
             behind = step.joined([behind, *more])
-            behind = tuple(b and (Behind.REPEATED if b is Behind.REPEATED else Behind.OTHER) for b in behind)
+            behind = tuple(
+                b and (PaddingContent.REPEATED if b is PaddingContent.REPEATED else PaddingContent.OTHER)
+                for b in behind
+            )
         return step.result(step.call({first: a}), behind)
 
     return rule
 
 
-def attention(step: Step) -> Result:
+def attention(step: OperatorStep) -> Result:
     """Apply attention; keys behind their length have no weight.
 
     Sound: a mask leaves them out, or they are behind the length of the queries as well and causal attention lets a
@@ -62,12 +73,12 @@ def attention(step: Step) -> Result:
     if given.get("enable_gqa") and (k.long(-3) or q.long(-3)):
         raise unsupported("expected known numbers of heads")
     rows = [(*q.behind[:-1], None), *((*item.behind[:-2], None, None) for item in (k, v))]
-    rows += [(*mask.behind[:-1], None)] if isinstance(mask, Written) and mask.rank > 1 else []
+    rows += [(*mask.behind[:-1], None)] if isinstance(mask, BucketTensor) and mask.rank > 1 else []
     found = list(step.joined(rows))
     keys = k.extents[-2]
     if causal and q.long(-2):
-        found[-2] = Behind.OTHER
-    if not isinstance(keys, Length) or (causal and q.extents[-2] == keys):
+        found[-2] = PaddingContent.OTHER
+    if not isinstance(keys, DynamicExtent) or (causal and q.extents[-2] == keys):
         return step.result(step.call(), tuple(found))
     if causal:
         raise unsupported("expected causal attention of as many queries as keys")
@@ -83,7 +94,7 @@ def attention(step: Step) -> Result:
     return step.result(_attention(step, q, k, v, mask), tuple(found))
 
 
-def _attention(step: Step, q: Written, k: Written, v: Written, mask: Written) -> Any:
+def _attention(step: OperatorStep, q: BucketTensor, k: BucketTensor, v: BucketTensor, mask: BucketTensor) -> Any:
     """Write attention as products and a softmax, with numbers that are added to the scores."""
     given, emit = step.given, step.bucket.emit
     keys, values = k.node, v.node
@@ -94,7 +105,7 @@ def _attention(step: Step, q: Written, k: Written, v: Written, mask: Written) ->
     scores = emit(_aten.matmul.default, (q.node, emit(_aten.transpose.int, (keys, -2, -1))))
     scores = emit(_aten.add.Tensor, (emit(_aten.mul.Scalar, (scores, scale)), mask.node))
     length = k.extents[-2]
-    assert isinstance(length, Length)
+    assert isinstance(length, DynamicExtent)
     shape = [*[1] * (scores.meta["val"].dim() - 1), step.bucket.uppers[length]]
     scores = emit(_aten.where.ScalarOther, (step.bucket.mask(length, shape), scores, _LOWEST))
     return emit(_aten.matmul.default, (emit(_aten.softmax.int, (scores, -1)), values))
@@ -103,19 +114,19 @@ def _attention(step: Step, q: Written, k: Written, v: Written, mask: Written) ->
 # --- along a dim ------------------------------------------------------------------------------------------------------
 
 
-def _dims(step: Step, value: Written) -> list[int]:
+def _dims(step: OperatorStep, value: BucketTensor) -> list[int]:
     given = step.given.get("dim")
     wanted = given if isinstance(given, list) else [] if given is None else [given]
     return [d % value.rank for d in wanted] or list(range(value.rank))
 
 
-def _drop_reduced_padding(step: Step, value: Written, dims: Sequence[int]) -> Behinds:
+def _drop_reduced_padding(step: OperatorStep, value: BucketTensor, dims: Sequence[int]) -> Behinds:
     """Return the padding content of the remaining dims of a reduction; zeros and copies stay."""
     keep = bool(step.given.get("keepdim"))
     return tuple(None if d in dims else b for d, b in enumerate(value.behind) if keep or d not in dims)
 
 
-def sum_rule(step: Step) -> Result:
+def sum_rule(step: OperatorStep) -> Result:
     """Apply a sum over dims.
 
     Sound: zeros behind the length add nothing.
@@ -125,14 +136,14 @@ def sum_rule(step: Step) -> Result:
     return step.result(step.call({"self": step.masked(value, dims)}), _drop_reduced_padding(step, value, dims))
 
 
-def mean(step: Step) -> Result:
+def mean(step: OperatorStep) -> Result:
     """Apply a mean as a sum and a product with 1 / length for each length.
 
     Sound: a sum over so many elements times 1 / their number, which is the product of the extents.
     """
     value = step.tensor("self")
     dims = _dims(step, value)
-    lengths = [n for n in (value.extents[d] for d in dims) if isinstance(n, Length)]
+    lengths = [n for n in (value.extents[d] for d in dims) if isinstance(n, DynamicExtent)]
     if not lengths:
         return step.result(step.call(), _drop_reduced_padding(step, value, dims))
     keep, dtype = bool(step.given.get("keepdim")), step.node.meta["val"].dtype
@@ -151,14 +162,14 @@ def mean(step: Step) -> Result:
     return step.result(found, _drop_reduced_padding(step, value, dims))
 
 
-def extreme(step: Step) -> Result:
+def extreme(step: OperatorStep) -> Result:
     """Apply a maximum or minimum over dims.
 
     Sound: copies of a position below the length change no extreme.
     """
     value = step.tensor("self")
     dims = _dims(step, value)
-    if any(value.behind[d] not in (None, Behind.REPEATED) for d in dims):
+    if any(value.behind[d] not in (None, PaddingContent.REPEATED) for d in dims):
         raise unsupported("what lies behind the length may be larger")
     closed = _drop_reduced_padding(step, value, dims)
     if not isinstance(step.node.meta["val"], tuple | list):
@@ -168,7 +179,7 @@ def extreme(step: Step) -> Result:
     return results_of(step, step.call(), [closed, closed])
 
 
-def softmax(step: Step) -> Result:
+def softmax(step: OperatorStep) -> Result:
     """Apply a softmax along a dim.
 
     Sound: minus infinity behind the length has no weight and adds nothing to the sum.
@@ -177,12 +188,12 @@ def softmax(step: Step) -> Result:
     dim = step.given["dim"] % value.rank
     behind = list(value.behind)
     if value.long(dim):
-        behind[dim] = Behind.ZERO
-    found = [Behind.OTHER if b is Behind.ZERO and d != dim else b for d, b in enumerate(behind)]
+        behind[dim] = PaddingContent.ZERO
+    found = [PaddingContent.OTHER if b is PaddingContent.ZERO and d != dim else b for d, b in enumerate(behind)]
     return step.result(step.call({"self": step.masked(value, [dim], _LOWEST)}), tuple(found))
 
 
-def variance_rule(step: Step) -> Result:
+def variance_rule(step: OperatorStep) -> Result:
     """Apply a variance or standard deviation along static dims.
 
     Sound: each index along the other dims is reduced by itself, and that of zeros is zero.
@@ -194,7 +205,7 @@ def variance_rule(step: Step) -> Result:
     return step.result(step.call(), _drop_reduced_padding(step, value, dims))
 
 
-def log_softmax(step: Step) -> Result:
+def log_softmax(step: OperatorStep) -> Result:
     """Apply a log-softmax along a static dim.
 
     Sound: each index along the other dims has its own weights.
@@ -202,11 +213,13 @@ def log_softmax(step: Step) -> Result:
     value = step.tensor("self")
     if value.long(step.given["dim"] % value.rank):
         raise unsupported("it works along a dim with a length, behind which it would be minus infinity")
-    behind = tuple(b and (Behind.REPEATED if b is Behind.REPEATED else Behind.OTHER) for b in value.behind)
+    behind = tuple(
+        b and (PaddingContent.REPEATED if b is PaddingContent.REPEATED else PaddingContent.OTHER) for b in value.behind
+    )
     return step.result(step.call(), behind)
 
 
-def logsumexp(step: Step) -> Result:
+def logsumexp(step: OperatorStep) -> Result:
     """Apply the logarithm of a sum of exponentials, as separate operators.
 
     Sound: log sum e^x is m + log sum e^(x - m) for any m; copies change no extreme, and zeros no sum.
@@ -218,7 +231,7 @@ def logsumexp(step: Step) -> Result:
         return step.result(step.call(), _drop_reduced_padding(step, value, dims))
     largest = emit(_aten.amax.default, (value.node, dims, True))
     apart = emit(_aten.exp.default, (emit(_aten.sub.Tensor, (value.node, largest)),))
-    weights = step.masked(Written(apart, value.extents, value.behind), dims)
+    weights = step.masked(BucketTensor(apart, value.extents, value.behind), dims)
     keep = bool(step.given.get("keepdim"))
     found = emit(_aten.log.default, (emit(_aten.sum.dim_IntList, (weights.node, dims, keep)),))
     shape = list(found.meta["val"].shape)
@@ -226,7 +239,7 @@ def logsumexp(step: Step) -> Result:
     return step.result(found, _drop_reduced_padding(step, value, dims))
 
 
-def norm(step: Step) -> Result:
+def norm(step: OperatorStep) -> Result:
     """Apply a norm over the last dims, which are static.
 
     Sound: each index along the other dims is normalised by itself; the root is not of 0, or copies are copies.
@@ -237,11 +250,13 @@ def norm(step: Step) -> Result:
         raise unsupported("it works along a dim with a length")
     if step.given.get("eps") == 0:
         step.total([value])
-    behind = tuple(b and (Behind.REPEATED if b is Behind.REPEATED else Behind.OTHER) for b in value.behind)
+    behind = tuple(
+        b and (PaddingContent.REPEATED if b is PaddingContent.REPEATED else PaddingContent.OTHER) for b in value.behind
+    )
     return step.result(step.call(), behind)
 
 
-def concat(step: Step) -> Result:
+def concat(step: OperatorStep) -> Result:
     """Concatenate tensors along a static dim or a new one.
 
     Sound: an index along other dims stays that index.
@@ -249,11 +264,11 @@ def concat(step: Step) -> Result:
     values = step.given["tensors"]
     rank, dim = len(step.extents), step.given.get("dim") or 0
     at = dim % rank
-    if isinstance(step.extents[at], Length) or any(item.rank == rank and item.long(at) for item in values):
+    if isinstance(step.extents[at], DynamicExtent) or any(item.rank == rank and item.long(at) for item in values):
         raise unsupported("it puts positions behind a length, which is known when a call is made")
     wide = [item.behind if item.rank == rank else (*item.behind[:at], None, *item.behind[at:]) for item in values]
-    zero = [all(row[d] is Behind.ZERO for row in wide) for d in range(rank)]
-    behind = tuple(Behind.ZERO if z else b for z, b in zip(zero, step.joined(wide), strict=True))
+    zero = [all(row[d] is PaddingContent.ZERO for row in wide) for d in range(rank)]
+    behind = tuple(PaddingContent.ZERO if z else b for z, b in zip(zero, step.joined(wide), strict=True))
     return step.result(step.call(), behind)
 
 

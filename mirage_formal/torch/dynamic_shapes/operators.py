@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch.fx import Graph
 
-from mirage_formal.torch.dynamic_shapes.extents import Buckets, Extent, Length
+from mirage_formal.torch.dynamic_shapes.extents import Buckets, DynamicExtent, Extent
 from mirage_formal.torch.dynamic_shapes.parts import Form, Part
 from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator, _library, _RecomputedGradient
 from mirage_formal.torch.modules.report import FallbackWarning
@@ -25,7 +25,7 @@ _ones: Final[dict[tuple[int, str], Any]] = {}
 
 
 @dataclass(eq=False)
-class Text:
+class FunctionText:
     """Source text of a function of tensors, which can be pickled.
 
     Attributes:
@@ -38,7 +38,7 @@ class Text:
     _made: Any = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, graph: Graph) -> Text:
+    def of(cls, graph: Graph) -> FunctionText:
         """Return the function of a torch graph as text."""
         code = graph.python_code("self")
         text = code.src.replace("def forward(self, ", "def forward(", 1).replace(
@@ -59,7 +59,7 @@ class Text:
         return self._made(*given)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Text, (self.source, self.names)
+        return FunctionText, (self.source, self.names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +73,13 @@ class Entry:
         operators: The operators.
     """
 
-    function: Text
+    function: FunctionText
     feed: tuple[Any, ...]
     operators: tuple[TorchOperator, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class CallingConvention:
     """Calling convention of a part.
 
     Attributes:
@@ -93,9 +93,9 @@ class Call:
 
     forms: tuple[Form, ...]
     results: tuple[tuple[Extent, ...], ...]
-    lengths: tuple[Length, ...]
+    lengths: tuple[DynamicExtent, ...]
     buckets: tuple[Buckets, ...]
-    function: Text
+    function: FunctionText
     counted: int
 
 
@@ -115,7 +115,9 @@ class BucketOperator:
         entries: Functions of the buckets that are ready, by their largest extents.
     """
 
-    def __init__(self, name: str, call: Call, entries: dict[tuple[int, ...], Entry | None], prepare: Prepare | None):
+    def __init__(
+        self, name: str, call: CallingConvention, entries: dict[tuple[int, ...], Entry | None], prepare: Prepare | None
+    ):
         self.name = name
         self.call = call
         self.entries = entries
@@ -184,10 +186,10 @@ class BucketOperator:
             _copy_shared_results(tensors, results)[0] if self._single else tuple(_copy_shared_results(tensors, results))
         )
 
-    def _have_extents(self, tensors: Sequence[Any], at: Mapping[Length, int]) -> bool:
+    def _have_extents(self, tensors: Sequence[Any], at: Mapping[DynamicExtent, int]) -> bool:
         """Return whether inputs have the extents of the lengths; if not, torch raises the error."""
         for x, form in zip(tensors, self.call.forms, strict=True):
-            if tuple(x.shape) != tuple(at[n] if isinstance(n, Length) else n for n in form.extents):
+            if tuple(x.shape) != tuple(at[n] if isinstance(n, DynamicExtent) else n for n in form.extents):
                 return False
             if form.strides is not None and not all(form.strides) and not _has_strides(x, form.strides):
                 return False
@@ -235,7 +237,7 @@ class _BoundOperator:
 
 
 def bucket_operator(
-    name: str, call: Call, entries: dict[tuple[int, ...], Entry | None], prepare: Prepare | None = None
+    name: str, call: CallingConvention, entries: dict[tuple[int, ...], Entry | None], prepare: Prepare | None = None
 ) -> BucketOperator:
     """Return the operator of a name; register it if it does not exist."""
     with _lock:
@@ -244,10 +246,10 @@ def bucket_operator(
         return _registered[name]
 
 
-def call_of(part: Part) -> Call:
+def call_of(part: Part) -> CallingConvention:
     """Return the calling convention of a part."""
-    function = Text.of(part.function())
-    return Call(part.forms, part.results, part.lengths, part.buckets, function, len(part.numbers))
+    function = FunctionText.of(part.function())
+    return CallingConvention(part.forms, part.results, part.lengths, part.buckets, function, len(part.numbers))
 
 
 def name_of(part: Part, asked: Mapping[str, Any]) -> str:
@@ -256,7 +258,9 @@ def name_of(part: Part, asked: Mapping[str, Any]) -> str:
     return f"b{sha256(text.encode()).hexdigest()[:24]}"
 
 
-def continue_padding(tensor: Any, form: Form, at: Mapping[Length, int], uppers: Mapping[Length, int]) -> Any:
+def continue_padding(
+    tensor: Any, form: Form, at: Mapping[DynamicExtent, int], uppers: Mapping[DynamicExtent, int]
+) -> Any:
     """Pad a tensor to a bucket's largest extents with copies of its last positions.
 
     Args:
@@ -278,7 +282,7 @@ def continue_padding(tensor: Any, form: Form, at: Mapping[Length, int], uppers: 
     filled.copy_(tensor)
     # Dims one after another, so that each reads the padding of the previous ones.
     for dim, extent in enumerate(form.extents):
-        if isinstance(extent, Length) and at[extent] < uppers[extent]:
+        if isinstance(extent, DynamicExtent) and at[extent] < uppers[extent]:
             whole = made
             for later in range(dim + 1, len(shape)):
                 whole = whole.narrow(later, 0, tensor.shape[later])
@@ -291,9 +295,9 @@ def _has_strides(tensor: Any, strides: Sequence[int]) -> bool:
     return all(n == 1 or a == b for n, a, b in zip(tensor.shape, tensor.stride(), strides, strict=True))
 
 
-def _cut(tensor: Any, extents: Sequence[Extent], at: Mapping[Length, int]) -> Any:
+def _cut(tensor: Any, extents: Sequence[Extent], at: Mapping[DynamicExtent, int]) -> Any:
     for dim, extent in enumerate(extents):
-        if isinstance(extent, Length):
+        if isinstance(extent, DynamicExtent):
             tensor = tensor.narrow(dim, 0, at[extent])
     return tensor.contiguous()
 
@@ -330,9 +334,9 @@ def length_mask(length: int, upper: int, device: Any) -> Any:
 
 __all__ = [
     "BucketOperator",
-    "Call",
+    "CallingConvention",
     "Entry",
-    "Text",
+    "FunctionText",
     "bucket_operator",
     "call_of",
     "continue_padding",

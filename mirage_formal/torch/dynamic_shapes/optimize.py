@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import mirage_formal.torch.modules.trace as trace
-from mirage_formal.torch.dynamic_shapes.arguments import Traced, VaryingPlan, trace_dynamic
-from mirage_formal.torch.dynamic_shapes.extents import Buckets, Length
+from mirage_formal.torch.dynamic_shapes.arguments import DynamicPlan, Traced, trace_dynamic
+from mirage_formal.torch.dynamic_shapes.extents import Buckets, DynamicExtent
 from mirage_formal.torch.dynamic_shapes.parts import Part, divide
-from mirage_formal.torch.dynamic_shapes.prepare import Searches, ShapesReport, deadline_of, host_graph
+from mirage_formal.torch.dynamic_shapes.prepare import BucketSearches, ShapesReport, deadline_of, host_graph
 from mirage_formal.torch.modules.plan import Plan, make_plan
 from mirage_formal.torch.modules.rewrite import rewrite
 
@@ -38,7 +38,7 @@ def plan_for(
     found = trace_dynamic(module, given, shapes)
     apart = divide(found.captured, found.buckets)
     report = ShapesReport()
-    searches = Searches(apart, asked, report, rounding)
+    searches = BucketSearches(apart, asked, report, rounding)
     operators = [searches.operator(part) for part in apart.parts]
     wanted = [
         (item, at) for part, item in zip(apart.parts, operators, strict=True) for at in _bucket_lengths(part, found)
@@ -60,7 +60,7 @@ def plan_for(
     plan = make_plan(module, given, imported, rewrite(host, {}), kept, found.forms)
     fields: dict[str, Any] = {item.name: getattr(plan, item.name) for item in dataclasses.fields(plan) if item.init}
     fields |= {"buckets": tuple(found.buckets.items()), "without": tuple(found.without.items())}
-    return VaryingPlan(**fields), report
+    return DynamicPlan(**fields), report
 
 
 def _bucket_lengths(part: Part, found: Traced) -> list[tuple[int, ...]]:
@@ -75,7 +75,7 @@ def _bucket_lengths(part: Part, found: Traced) -> list[tuple[int, ...]]:
     return calls
 
 
-def _representative_values(where: Buckets, lengths: list[Length]) -> list[int]:
+def _representative_values(where: Buckets, lengths: list[DynamicExtent]) -> list[int]:
     """Return one value of a symbol for each combination of buckets of its lengths."""
     seen: dict[tuple[int | None, ...], int] = {}
     for value in range(max(where.lowest, 2), where.highest + 1):

@@ -26,13 +26,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, Node
 
-from mirage_formal.torch.dynamic_shapes.extents import Extent, Length, Lengths, upper_extents
+from mirage_formal.torch.dynamic_shapes.extents import DynamicExtent, DynamicExtents, Extent, upper_extents
 from mirage_formal.torch.values import unsupported
 
 _aten = torch.ops.aten
 
 
-class Behind(Enum):
+class PaddingContent(Enum):
     """Content of the padding of a tensor along one of its dims."""
 
     REPEATED = "repeated"
@@ -41,11 +41,11 @@ class Behind(Enum):
 
 
 #: Padding content of each dim; None for a static dim.
-Behinds = tuple[Behind | None, ...]
+Behinds = tuple[PaddingContent | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class BucketTensor:
     """A tensor of a bucket's graph.
 
     Attributes:
@@ -65,15 +65,15 @@ class Written:
 
     def long(self, dim: int) -> bool:
         """Return whether a dim is dynamic."""
-        return isinstance(self.extents[dim], Length)
+        return isinstance(self.extents[dim], DynamicExtent)
 
 
 #: Result of a rule: one tensor, or one for each of several results.
-Result = Written | tuple[Written, ...]
+Result = BucketTensor | tuple[BucketTensor, ...]
 
 
 @dataclass
-class Bucket:
+class BucketGraph:
     """A bucket's graph under construction.
 
     Attributes:
@@ -85,12 +85,12 @@ class Bucket:
         parts: For each length and element type, the placeholder of 1 / length.
     """
 
-    lengths: Lengths
-    uppers: Mapping[Length, int]
+    lengths: DynamicExtents
+    uppers: Mapping[DynamicExtent, int]
     graph: Graph = field(default_factory=Graph)
     known: dict[str, Result] = field(default_factory=dict)
-    kept: dict[Length, Node] = field(default_factory=dict)
-    parts: dict[tuple[Length, Any], Node] = field(default_factory=dict)
+    kept: dict[DynamicExtent, Node] = field(default_factory=dict)
+    parts: dict[tuple[DynamicExtent, Any], Node] = field(default_factory=dict)
     _mode: Any = field(default_factory=FakeTensorMode)
     _trace: str = ""
     _device: Any = None
@@ -101,8 +101,8 @@ class Bucket:
         extents = self.lengths.of(tensor)
         shape = upper_extents(extents, self.uppers)
         made = self._placeholder(name, shape, strides, tensor.dtype, tensor.device)
-        behind = tuple(Behind.REPEATED if isinstance(n, Length) else None for n in extents)
-        self.known[node.name] = Written(made, extents, behind)
+        behind = tuple(PaddingContent.REPEATED if isinstance(n, DynamicExtent) else None for n in extents)
+        self.known[node.name] = BucketTensor(made, extents, behind)
 
     def _placeholder(self, name: str, shape: Sequence[int], strides: Sequence[int], dtype: Any, device: Any) -> Node:
         self._device = device if self._device is None else self._device
@@ -122,7 +122,7 @@ class Bucket:
         if rule is None:
             raise unsupported("no rule says what it computes from positions behind a length")
         self._trace = node.meta.get("stack_trace") or ""
-        found = rule(Step(self, node))
+        found = rule(OperatorStep(self, node))
         self._checked(node, found)
         self.known[node.name] = found
 
@@ -134,7 +134,7 @@ class Bucket:
         for tensor, result in zip(tensors, results, strict=False):
             extents = self.lengths.of(tensor)
             shape = upper_extents(extents, self.uppers)
-            long = tuple(isinstance(n, Length) for n in extents)
+            long = tuple(isinstance(n, DynamicExtent) for n in extents)
             apart = extents != result.extents or shape != tuple(result.node.meta["val"].shape)
             if apart or long != tuple(b is not None for b in result.behind):
                 raise unsupported(f"expected extents {list(map(str, extents))}, got {list(map(str, result.extents))}")
@@ -152,14 +152,14 @@ class Bucket:
         made.meta["stack_trace"] = self._trace
         return made
 
-    def mask(self, length: Length, shape: Sequence[int]) -> Node:
+    def mask(self, length: DynamicExtent, shape: Sequence[int]) -> Node:
         """Return the mask of a length, ones below and zeros behind, along the only dim of a shape that is not 1."""
         if length not in self.kept:
             upper = self.uppers[length]
             self.kept[length] = self._placeholder(f"kept_{len(self.kept)}", (upper,), (1,), torch.bool, self._device)
         return self.emit(_aten.view.default, (self.kept[length], list(shape)))
 
-    def part(self, length: Length, dtype: Any) -> Node:
+    def part(self, length: DynamicExtent, dtype: Any) -> Node:
         """Return 1 / length as a tensor of one element."""
         key = length, dtype
         if key not in self.parts:
@@ -184,7 +184,7 @@ _PARTIAL: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OperatorStep:
     """One operator of the original graph, as a padding rule receives it.
 
     Attributes:
@@ -192,12 +192,12 @@ class Step:
         node: The operator.
     """
 
-    bucket: Bucket
+    bucket: BucketGraph
     node: Node
 
     @property
     def given(self) -> dict[str, Any]:
-        """Return the arguments by the schema's names; tensors are ``Written``.
+        """Return the arguments by the schema's names; tensors are ``BucketTensor``.
 
         Raises:
             UnsupportedError: One is a number that depends on a length.
@@ -226,24 +226,24 @@ class Step:
             raise unsupported("expected numbers that are known, got one that depends on a length")
         return arg
 
-    def tensor(self, name: str) -> Written:
+    def tensor(self, name: str) -> BucketTensor:
         """Return a tensor argument.
 
         Raises:
             UnsupportedError: It is none.
         """
         found = self.given[name]
-        if not isinstance(found, Written):
+        if not isinstance(found, BucketTensor):
             raise unsupported(f"expected a tensor as {name}")
         return found
 
     @property
-    def tensors(self) -> list[Written]:
+    def tensors(self) -> list[BucketTensor]:
         """Return all tensor arguments, including those in lists."""
         found = [
             self.bucket.known[n.name] for n in self.node.all_input_nodes if isinstance(n.meta["val"], torch.Tensor)
         ]
-        return [item for item in found if isinstance(item, Written)]
+        return [item for item in found if isinstance(item, BucketTensor)]
 
     @property
     def extents(self) -> tuple[Extent, ...]:
@@ -263,9 +263,9 @@ class Step:
         more = {item.name: to_graph_argument(given[item.name]) for item, _ in self._arguments() if item.kwarg_only}
         return self.bucket.emit(self.node.target, [to_graph_argument(given[name]) for name in names], more)
 
-    def result(self, node: Node, behind: Behinds) -> Written:
+    def result(self, node: Node, behind: Behinds) -> BucketTensor:
         """Return the operator's result, with its content behind the lengths."""
-        return Written(node, self.extents, behind)
+        return BucketTensor(node, self.extents, behind)
 
     def joined(self, operands: Iterable[Behinds], *, product: bool = False) -> Behinds:
         """Return the padding content of an elementwise result.
@@ -278,23 +278,25 @@ class Step:
         a product with zeros is zeros, because all else is finite.
         """
         rows: list[Behinds] = list(operands)
-        found: list[Behind | None] = []
+        found: list[PaddingContent | None] = []
         for back in range(len(self.extents), 0, -1):
             at = [row[-back] for row in rows if len(row) >= back and row[-back] is not None]
-            if not isinstance(self.extents[-back], Length):
+            if not isinstance(self.extents[-back], DynamicExtent):
                 found.append(None)
-            elif product and Behind.ZERO in at:
-                found.append(Behind.ZERO)
+            elif product and PaddingContent.ZERO in at:
+                found.append(PaddingContent.ZERO)
             else:
-                found.append(Behind.REPEATED if all(b is Behind.REPEATED for b in at) else Behind.OTHER)
+                found.append(
+                    PaddingContent.REPEATED if all(b is PaddingContent.REPEATED for b in at) else PaddingContent.OTHER
+                )
         return tuple(found)
 
-    def total(self, operands: Iterable[Written]) -> None:
+    def total(self, operands: Iterable[BucketTensor]) -> None:
         """Refuse operands with padding of unknown values or zeros, for operators that are not defined everywhere."""
-        if any(b in (Behind.OTHER, Behind.ZERO) for item in operands for b in item.behind):
+        if any(b in (PaddingContent.OTHER, PaddingContent.ZERO) for item in operands for b in item.behind):
             raise unsupported("it is not finite everywhere, and what lies behind the length is not known")
 
-    def masked(self, value: Written, dims: Iterable[int], number: float = 0.0) -> Written:
+    def masked(self, value: BucketTensor, dims: Iterable[int], number: float = 0.0) -> BucketTensor:
         """Return a tensor with its padding along some dims replaced by a number.
 
         Sound: below the lengths the mask has ones, so the value stays; behind, whatever was there is replaced.
@@ -303,14 +305,14 @@ class Step:
         for dim in dims:
             at = dim % value.rank
             length = value.extents[at]
-            if not isinstance(length, Length) or (number == 0 and found.behind[at] is Behind.ZERO):
+            if not isinstance(length, DynamicExtent) or (number == 0 and found.behind[at] is PaddingContent.ZERO):
                 continue
             shape = [self.bucket.uppers[length] if d == at else 1 for d in range(value.rank)]
             mask = self.bucket.mask(length, shape)
             made = self.bucket.emit(_aten.where.ScalarOther, (mask, found.node, number))
-            behind = [b if b is not Behind.ZERO or number == 0 else Behind.OTHER for b in found.behind]
-            behind[at] = Behind.ZERO if number == 0 else Behind.OTHER
-            found = Written(made, value.extents, tuple(behind))
+            behind = [b if b is not PaddingContent.ZERO or number == 0 else PaddingContent.OTHER for b in found.behind]
+            behind[at] = PaddingContent.ZERO if number == 0 else PaddingContent.OTHER
+            found = BucketTensor(made, value.extents, tuple(behind))
         return found
 
     @property
@@ -319,24 +321,34 @@ class Step:
         return str(self.node.target) in _PARTIAL
 
 
-Rule = Callable[[Step], Result]
+Rule = Callable[[OperatorStep], Result]
 
 
-def results_of(step: Step, made: Any, behinds: Sequence[Behinds]) -> tuple[Written, ...]:
+def results_of(step: OperatorStep, made: Any, behinds: Sequence[Behinds]) -> tuple[BucketTensor, ...]:
     """Return the results of an operator with several, each as a ``getitem``."""
     found = []
     for number, (tensor, behind) in enumerate(zip(step.node.meta["val"], behinds, strict=True)):
         item = step.bucket.graph.call_function(operator.getitem, (made, number))
         item.meta["val"] = made.meta["val"][number]
-        found.append(Written(item, step.bucket.lengths.of(tensor), behind))
+        found.append(BucketTensor(item, step.bucket.lengths.of(tensor), behind))
     return tuple(found)
 
 
 def to_graph_argument(value: Any) -> Any:
-    """Return an argument with nodes of the bucket's graph in place of ``Written`` tensors."""
-    if isinstance(value, Written):
+    """Return an argument with nodes of the bucket's graph in place of ``BucketTensor`` tensors."""
+    if isinstance(value, BucketTensor):
         return value.node
     return [to_graph_argument(item) for item in value] if isinstance(value, list) else value
 
 
-__all__ = ["Behind", "Behinds", "Bucket", "Result", "Rule", "Step", "Written", "results_of", "to_graph_argument"]
+__all__ = [
+    "Behinds",
+    "BucketGraph",
+    "BucketTensor",
+    "OperatorStep",
+    "PaddingContent",
+    "Result",
+    "Rule",
+    "results_of",
+    "to_graph_argument",
+]

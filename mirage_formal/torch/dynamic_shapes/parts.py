@@ -16,15 +16,15 @@ from mirage_formal.torch.capture import CapturedGraph
 from mirage_formal.torch.convert import import_captured
 from mirage_formal.torch.dynamic_shapes.extents import (
     Buckets,
+    DynamicExtent,
+    DynamicExtents,
     Extent,
-    Length,
-    Lengths,
     dense,
     hint,
     order_of,
     upper_extents,
 )
-from mirage_formal.torch.dynamic_shapes.padding import Bucket, Written
+from mirage_formal.torch.dynamic_shapes.padding import BucketGraph, BucketTensor
 from mirage_formal.torch.dynamic_shapes.rules import RULES
 from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.op_table import rules
@@ -44,7 +44,7 @@ class Form:
     order: tuple[int, ...]
     strides: tuple[int, ...] | None
 
-    def at(self, uppers: Mapping[Length, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def at(self, uppers: Mapping[DynamicExtent, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the extents and strides of the tensor in a bucket."""
         shape = upper_extents(self.extents, uppers)
         return shape, dense(shape, self.order) if self.strides is None else self.strides
@@ -71,26 +71,26 @@ class Part:
     outputs: tuple[Node, ...]
     forms: tuple[Form, ...]
     results: tuple[tuple[Extent, ...], ...]
-    lengths: tuple[Length, ...]
+    lengths: tuple[DynamicExtent, ...]
     buckets: tuple[Buckets, ...]
 
-    def written(self, lengths: Lengths, uppers: Mapping[Length, int]) -> Bucket:
+    def written(self, lengths: DynamicExtents, uppers: Mapping[DynamicExtent, int]) -> BucketGraph:
         """Return the part's graph in a bucket.
 
         Raises:
             UnsupportedError: An operator cannot be written; which ones can does not depend on the bucket, but for
                 tensors that have no more than a certain number of positions.
         """
-        bucket = Bucket(lengths, uppers)
+        bucket = BucketGraph(lengths, uppers)
         for number, (node, form) in enumerate(zip(self.inputs, self.forms, strict=True)):
             bucket.given(f"x{number}", node, form.at(uppers)[1])
         for node in self.nodes:
             _write(bucket, node)
         found = [bucket.known[node.name] for node in self.outputs]
-        bucket.graph.output([item.node for item in found if isinstance(item, Written)])
+        bucket.graph.output([item.node for item in found if isinstance(item, BucketTensor)])
         return bucket
 
-    def imported(self, captured: CapturedGraph, bucket: Bucket, rounding: str) -> Imported:
+    def imported(self, captured: CapturedGraph, bucket: BucketGraph, rounding: str) -> Imported:
         """Return the import of the part's graph in a bucket."""
         arguments: dict[str, str] = {}
         given: dict[str, Any] = {}
@@ -105,12 +105,12 @@ class Part:
         module = GraphModule(torch.nn.Module(), bucket.graph)
         return import_captured(CapturedGraph(module, arguments, given, {}, results, ()), rounding)
 
-    def example(self, lengths: Lengths) -> tuple[int, ...]:
+    def example(self, lengths: DynamicExtents) -> tuple[int, ...]:
         """Return the part's lengths in the call that the graph was traced from."""
-        found: dict[Length, int] = {}
+        found: dict[DynamicExtent, int] = {}
         for node, form in zip(self.inputs, self.forms, strict=True):
             for extent, number in zip(form.extents, node.meta["val"].shape, strict=True):
-                if isinstance(extent, Length):
+                if isinstance(extent, DynamicExtent):
                     found[extent] = hint(number)
         for node in self.numbers:
             for length in self.lengths:
@@ -126,7 +126,7 @@ class Part:
         symbols = {symbol: f"s{i}" for i, symbol in enumerate(dict.fromkeys(n.symbol for n in self.lengths))}
 
         def named(extents: Sequence[Extent]) -> list[str]:
-            return [f"{symbols[n.symbol]}+{n.more}" if isinstance(n, Length) else str(n) for n in extents]
+            return [f"{symbols[n.symbol]}+{n.more}" if isinstance(n, DynamicExtent) else str(n) for n in extents]
 
         lines = [f"{named([n])} {where}" for n, where in zip(self.lengths, self.buckets, strict=True)]
         for node, form in zip(self.inputs, self.forms, strict=True):
@@ -159,7 +159,7 @@ class _UnquotedName(str):
 
 
 @dataclass(frozen=True)
-class Divided:
+class DividedGraph:
     """A torch graph with dynamic shapes, divided into parts.
 
     Attributes:
@@ -170,12 +170,12 @@ class Divided:
     """
 
     captured: CapturedGraph
-    lengths: Lengths
+    lengths: DynamicExtents
     parts: tuple[Part, ...]
     left: Mapping[str, str]
 
 
-def divide(captured: CapturedGraph, buckets: Mapping[str, Buckets] | Buckets) -> Divided:
+def divide(captured: CapturedGraph, buckets: Mapping[str, Buckets] | Buckets) -> DividedGraph:
     """Divide a graph into parts.
 
     Args:
@@ -189,12 +189,12 @@ class _Division:
     def __init__(self, captured: CapturedGraph, buckets: Mapping[str, Buckets] | Buckets) -> None:
         self._captured = captured
         self._graph = captured.module.graph
-        self._lengths = Lengths(self._graph)
+        self._lengths = DynamicExtents(self._graph)
         self._buckets = buckets
         self._left: dict[str, str] = {}
         self._rows = rules()
 
-    def run(self) -> Divided:
+    def run(self) -> DividedGraph:
         taken = self._taken()
         order = [node.name for node in self._graph.nodes if node.op == "call_function"]
         reads = {node.name: [n.name for n in node.all_input_nodes] for node in self._graph.nodes}
@@ -205,9 +205,9 @@ class _Division:
                 part = self._part([nodes[name] for name in names])
                 if part is not None:
                     found.append(part)
-        return Divided(self._captured, self._lengths, tuple(found), self._left)
+        return DividedGraph(self._captured, self._lengths, tuple(found), self._left)
 
-    def _buckets_of(self, length: Length) -> Buckets | None:
+    def _buckets_of(self, length: DynamicExtent) -> Buckets | None:
         if isinstance(self._buckets, Buckets):
             return self._buckets
         own = {self._lengths.name(symbol): item for symbol, item in self._buckets.items()}.get(length.symbol)
@@ -216,7 +216,7 @@ class _Division:
     def _taken(self) -> set[str]:
         """Return the operators that can be written to a bucket's graph, found by writing them."""
         uppers = _FirstBuckets(self._buckets_of)
-        bucket = Bucket(self._lengths, uppers)
+        bucket = BucketGraph(self._lengths, uppers)
         taken: set[str] = set()
         for node in self._graph.nodes:
             if node.op == "output" or not _has_tensors(node):
@@ -257,11 +257,11 @@ class _Division:
         read = list(dict.fromkeys(n for node in nodes for n in node.all_input_nodes if n not in set(nodes)))
         inputs = [n for n in read if isinstance(n.meta["val"], torch.Tensor)]
         numbers = [n for n in read if n not in inputs]
-        lengths: dict[Length, None] = {}
+        lengths: dict[DynamicExtent, None] = {}
         for node in (*inputs, *nodes):
             value = node.meta["val"]
             for tensor in value if isinstance(value, tuple | list) else [value]:
-                lengths |= dict.fromkeys(n for n in self._lengths.of(tensor) if isinstance(n, Length))
+                lengths |= dict.fromkeys(n for n in self._lengths.of(tensor) if isinstance(n, DynamicExtent))
         where = [self._buckets_of(length) for length in lengths]
         found = {n for node in inputs for n in self._lengths.of(node.meta["val"])}
         missing = [length for length in lengths if length not in found]
@@ -293,21 +293,21 @@ class _Division:
         return [node for node in nodes if node in found]
 
 
-class _FirstBuckets(dict[Length, int]):
+class _FirstBuckets(dict[DynamicExtent, int]):
     """Mapping of each length to the largest length of its first bucket."""
 
     def __init__(self, of: Any) -> None:
         super().__init__()
         self._find = of
 
-    def __missing__(self, length: Length) -> int:
+    def __missing__(self, length: DynamicExtent) -> int:
         where = self._find(length)
         if where is None:
             raise UnsupportedError(f"no buckets are given for {length}")
         return int(where.uppers()[0])
 
 
-def _write(bucket: Bucket, node: Node) -> None:
+def _write(bucket: BucketGraph, node: Node) -> None:
     if node.target is operator.getitem:
         whole = bucket.known.get(node.args[0].name)
         if not isinstance(whole, tuple):
@@ -330,10 +330,10 @@ def _needed(nodes: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node in found]
 
 
-def _form(lengths: Lengths, tensor: Any) -> Form:
+def _form(lengths: DynamicExtents, tensor: Any) -> Form:
     extents, order = lengths.of(tensor), order_of(tensor)
-    known = not any(isinstance(n, Length) for n in extents)
+    known = not any(isinstance(n, DynamicExtent) for n in extents)
     return Form(extents, order, tuple(hint(s) for s in tensor.stride()) if known else None)
 
 
-__all__ = ["Divided", "Form", "Part", "divide"]
+__all__ = ["DividedGraph", "Form", "Part", "divide"]

@@ -13,9 +13,16 @@ from torch.fx import Graph, GraphModule, Node
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.torch.capture import operator_name, source_lines
 from mirage_formal.torch.comparison.compare import compare_with_torch
-from mirage_formal.torch.dynamic_shapes.operators import BucketOperator, Entry, Text, bucket_operator, call_of, name_of
-from mirage_formal.torch.dynamic_shapes.padding import Bucket
-from mirage_formal.torch.dynamic_shapes.parts import Divided, Part
+from mirage_formal.torch.dynamic_shapes.operators import (
+    BucketOperator,
+    Entry,
+    FunctionText,
+    bucket_operator,
+    call_of,
+    name_of,
+)
+from mirage_formal.torch.dynamic_shapes.padding import BucketGraph
+from mirage_formal.torch.dynamic_shapes.parts import DividedGraph, Part
 from mirage_formal.torch.import_result import Imported, Left
 from mirage_formal.torch.modules.choose import Known, choose_operators
 from mirage_formal.torch.modules.report import Report
@@ -65,7 +72,7 @@ class ShapesReport:
         return "\n".join(rows)
 
 
-class Searches:
+class BucketSearches:
     """Builder of the bucket functions of a graph's parts.
 
     Args:
@@ -75,7 +82,7 @@ class Searches:
         rounding: As for ``from_torch``.
     """
 
-    def __init__(self, found: Divided, asked: Mapping[str, Any], report: ShapesReport, rounding: str) -> None:
+    def __init__(self, found: DividedGraph, asked: Mapping[str, Any], report: ShapesReport, rounding: str) -> None:
         self._found = found
         self._asked = dict(asked)
         self._rounding = rounding
@@ -104,10 +111,10 @@ class Searches:
             return None
         graph = rewrite(found, {number: item.overload for number, item in operators.items()})
         feed = _feed(part, bucket, found, graph)
-        return Entry(Text.of(graph), feed, tuple(dict.fromkeys(operators.values())))
+        return Entry(FunctionText.of(graph), feed, tuple(dict.fromkeys(operators.values())))
 
 
-def _feed(part: Part, bucket: Bucket, found: Imported, graph: Graph) -> tuple[Any, ...]:
+def _feed(part: Part, bucket: BucketGraph, found: Imported, graph: Graph) -> tuple[Any, ...]:
     numbers = {length: number for number, length in enumerate(part.lengths)}
     known: dict[str, Any] = {f"x{number}": number for number in range(len(part.inputs))}
     known |= {node.name: ("kept", numbers[length]) for length, node in bucket.kept.items()}
@@ -117,7 +124,7 @@ def _feed(part: Part, bucket: Bucket, found: Imported, graph: Graph) -> tuple[An
     return tuple(known[name] if name in known else found.given[name].detach().to(device) for name in names)
 
 
-def host_graph(found: Divided, operators: Sequence[BucketOperator | None]) -> Imported:
+def host_graph(found: DividedGraph, operators: Sequence[BucketOperator | None]) -> Imported:
     """Return the graph in which operators compute parts, as an import without programs.
 
     Args:
@@ -136,7 +143,7 @@ def host_graph(found: Divided, operators: Sequence[BucketOperator | None]) -> Im
 
 
 class _HostGraphWriter:
-    def __init__(self, found: Divided, operators: Sequence[BucketOperator | None]) -> None:
+    def __init__(self, found: DividedGraph, operators: Sequence[BucketOperator | None]) -> None:
         self._found = found
         self._source = found.captured.module.graph
         self._graph = Graph()
@@ -201,4 +208,4 @@ def deadline_of(asked: Mapping[str, Any]) -> float | None:
     return None if not isinstance(limit, int | float) else time.monotonic() + limit
 
 
-__all__ = ["BucketReport", "Searches", "ShapesReport", "deadline_of", "host_graph"]
+__all__ = ["BucketReport", "BucketSearches", "ShapesReport", "deadline_of", "host_graph"]

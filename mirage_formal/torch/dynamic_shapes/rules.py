@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from mirage_formal.torch.dynamic_shapes.extents import Extent, Length
+from mirage_formal.torch.dynamic_shapes.extents import DynamicExtent, Extent
 from mirage_formal.torch.dynamic_shapes.masked_reductions import (
     attention,
     concat,
@@ -21,7 +21,14 @@ from mirage_formal.torch.dynamic_shapes.masked_reductions import (
     sum_rule,
     variance_rule,
 )
-from mirage_formal.torch.dynamic_shapes.padding import Behind, Result, Rule, Step, Written, results_of
+from mirage_formal.torch.dynamic_shapes.padding import (
+    BucketTensor,
+    OperatorStep,
+    PaddingContent,
+    Result,
+    Rule,
+    results_of,
+)
 from mirage_formal.torch.op_table import rules
 from mirage_formal.torch.values import unsupported
 
@@ -31,7 +38,7 @@ _aten = torch.ops.aten
 # --- by elements ------------------------------------------------------------------------------------------------------
 
 
-def elementwise(step: Step) -> Result:
+def elementwise(step: OperatorStep) -> Result:
     """Apply an elementwise operator.
 
     Sound: see ``Step.joined``.
@@ -41,18 +48,18 @@ def elementwise(step: Step) -> Result:
     return step.result(step.call(), step.joined(item.behind for item in step.tensors))
 
 
-def zero_preserving(step: Step) -> Result:
+def zero_preserving(step: OperatorStep) -> Result:
     """Apply an elementwise operator of one tensor that maps 0 to 0.
 
     Sound: as ``elementwise``; where the operand has zeros, so does the result.
     """
     (value,) = step.tensors
-    if step.partial and Behind.OTHER in value.behind:
+    if step.partial and PaddingContent.OTHER in value.behind:
         raise unsupported("it is not defined everywhere, and what lies behind the length is not known")
     return step.result(step.call(), value.behind)
 
 
-def multiply(step: Step) -> Result:
+def multiply(step: OperatorStep) -> Result:
     """Apply an elementwise product.
 
     Sound: see ``Step.joined``.
@@ -60,25 +67,25 @@ def multiply(step: Step) -> Result:
     return step.result(step.call(), step.joined((item.behind for item in step.tensors), product=True))
 
 
-def divide(step: Step) -> Result:
+def divide(step: OperatorStep) -> Result:
     """Apply an elementwise quotient.
 
     Sound: positions that are read from the divisor are ones that it has below the length, or copies of them, so they
     are no zeros if the original's are none. Zeros divided by them are zeros.
     """
     first, second = step.given["self"], step.given["other"]
-    if isinstance(second, Written):
+    if isinstance(second, BucketTensor):
         step.total([second])
-    behind = step.joined(item.behind for item in (first, second) if isinstance(item, Written))
-    if isinstance(first, Written) and first.rank == len(behind):
-        behind = tuple(a if a is Behind.ZERO else b for a, b in zip(first.behind, behind, strict=True))
+    behind = step.joined(item.behind for item in (first, second) if isinstance(item, BucketTensor))
+    if isinstance(first, BucketTensor) and first.rank == len(behind):
+        behind = tuple(a if a is PaddingContent.ZERO else b for a, b in zip(first.behind, behind, strict=True))
     return step.result(step.call(), behind)
 
 
 # --- views ------------------------------------------------------------------------------------------------------------
 
 
-def identity_rule(step: Step) -> Result:
+def identity_rule(step: OperatorStep) -> Result:
     """Apply an operator that returns its first operand, possibly in another element type.
 
     Sound: positions stay where they are.
@@ -89,7 +96,7 @@ def identity_rule(step: Step) -> Result:
     return step.result(step.call(), value.behind)
 
 
-def reshape(step: Step) -> Result:
+def reshape(step: OperatorStep) -> Result:
     """Apply a reshape that splits and joins only dims between the dynamic ones.
 
     Sound: then both shapes are the same lengths in the same order, with equally many elements between them, so an index
@@ -99,18 +106,18 @@ def reshape(step: Step) -> Result:
     if _segments(value.extents) != _segments(step.extents):
         raise unsupported("it joins a dim with a length and others, or splits one")
     behind = iter([b for b in value.behind if b is not None])
-    found = tuple(next(behind) if isinstance(n, Length) else None for n in step.extents)
+    found = tuple(next(behind) if isinstance(n, DynamicExtent) else None for n in step.extents)
     return step.result(step.bucket.emit(_aten.reshape.default, (value.node, step.shape)), found)
 
 
 def _segments(extents: Sequence[Extent]) -> list[Any]:
     found: list[Any] = [1]
     for extent in extents:
-        found = [*found, extent, 1] if isinstance(extent, Length) else [*found[:-1], found[-1] * extent]
+        found = [*found, extent, 1] if isinstance(extent, DynamicExtent) else [*found[:-1], found[-1] * extent]
     return found
 
 
-def permute(step: Step) -> Result:
+def permute(step: OperatorStep) -> Result:
     """Apply a permutation of dims.
 
     Sound: an index along a dim stays that index.
@@ -130,17 +137,17 @@ def permute(step: Step) -> Result:
     return step.result(step.call(), tuple(value.behind[d] for d in order))
 
 
-def expand(step: Step) -> Result:
+def expand(step: OperatorStep) -> Result:
     """Apply an expansion: a tensor repeated along new dims or dims of one element.
 
     Sound: an index along a dim that is not repeated stays that index; along one that is, all positions are the same.
     """
     value = step.tensors[0]
     more = len(step.extents) - value.rank
-    found: list[Behind | None] = []
+    found: list[PaddingContent | None] = []
     for place, extent in enumerate(step.extents):
         own = value.behind[place - more] if place >= more else None
-        found.append(own if own is not None or isinstance(extent, int) else Behind.REPEATED)
+        found.append(own if own is not None or isinstance(extent, int) else PaddingContent.REPEATED)
     made = step.bucket.emit(_aten.expand.default, (value.node, step.shape))
     return step.result(made, tuple(found))
 
@@ -148,7 +155,7 @@ def expand(step: Step) -> Result:
 def along_static_dims(*names: str) -> Rule:
     """Return the rule of an operator that works along static dims, and leaves the others as they are."""
 
-    def rule(step: Step) -> Result:
+    def rule(step: OperatorStep) -> Result:
         """Apply an operator that works along known dims.
 
         Sound: the same function of the elements along known dims, for each index along the others.
@@ -169,7 +176,7 @@ def along_static_dims(*names: str) -> Rule:
     return rule
 
 
-def slice_(step: Step) -> Result:
+def slice_(step: OperatorStep) -> Result:
     """Apply a slice of a static dim, or a full slice of a dynamic one.
 
     Sound: an index along other dims stays that index; all positions are the tensor itself.
@@ -177,7 +184,7 @@ def slice_(step: Step) -> Result:
     value = step.tensors[0]
     dim = int(next(iter(step.node.args[1:2]), 0)) % value.rank
     if not value.long(dim):
-        if isinstance(step.extents[dim], Length):
+        if isinstance(step.extents[dim], DynamicExtent):
             raise unsupported("it ends at a length")
         return step.result(step.call(), value.behind)
     start = step.node.args[2] if len(step.node.args) > 2 else None

@@ -28,7 +28,7 @@ from mirage_formal.torch.modules.operators import TorchOperator
 from mirage_formal.torch.modules.plan import constant_on
 from mirage_formal.torch.modules.profitability import (
     Compile,
-    Settled,
+    SettledGraph,
     eager_compile,
     faster_regions,
     has_gpu_tensors,
@@ -166,7 +166,7 @@ def _replace_regions(
     asked: Mapping[str, Any],
     how: tuple[Buckets, str],
     timing: Sequence[Compile] = (),
-) -> Settled:
+) -> SettledGraph:
     """Return the graph with operators, if it can be imported, has some, and is not faster without them.
 
     Args:
@@ -179,15 +179,15 @@ def _replace_regions(
     """
     nothing = Report((), (), ())
     if _stops_gradients(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
-        return Settled(None, nothing)
+        return SettledGraph(None, nothing)
     if has_dynamic_extents(module, inputs):
-        return Settled(_replace_dynamic_parts(module, inputs, asked, *how), nothing)
+        return SettledGraph(_replace_dynamic_parts(module, inputs, asked, *how), nothing)
     try:
         found = import_captured(capture_graph(module, [_detach(x) for x in inputs]), how[1])
         rewrite(found, {})
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
-        return Settled(None, nothing)
+        return SettledGraph(None, nothing)
     operators, report = choose_operators(
         found, asked, comparison=compare_with_torch(found, arguments_of(found, inputs))
     )
@@ -201,7 +201,7 @@ def _replace_regions(
     if timing:
         made = settle_operators(operators, report, build, module, inputs, timing)
     else:
-        made = Settled(build(operators) if operators else None, report)
+        made = SettledGraph(build(operators) if operators else None, report)
     REPORTS.append(made.report)
     del REPORTS[:-_MOST_REPORTS]
     return made

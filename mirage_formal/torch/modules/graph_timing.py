@@ -32,7 +32,7 @@ alone: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedPair:
     """Measured microseconds of two equivalent functions.
 
     Attributes:
@@ -76,7 +76,7 @@ def _fill_random(place: Any, seed: int) -> Any:
     return place
 
 
-def time_in_turns(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> Timed | None:
+def time_in_turns(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> TimedPair | None:
     """Time two functions in turns; return None if one cannot be captured, or memory is short.
 
     Args:
@@ -104,7 +104,7 @@ def time_in_turns(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: 
             return None
         finally:
             sets.clear()
-    return Timed(min(times[ours]), min(times[theirs]))
+    return TimedPair(min(times[ours]), min(times[theirs]))
 
 
 def have_equal_results(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> bool:
@@ -150,4 +150,4 @@ def _call_with_list(call: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
     return lambda given: call(*given)
 
 
-__all__ = ["CLEARLY", "Timed", "alone", "draw_inputs", "have_equal_results", "time_in_turns"]
+__all__ = ["CLEARLY", "TimedPair", "alone", "draw_inputs", "have_equal_results", "time_in_turns"]

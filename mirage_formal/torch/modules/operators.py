@@ -24,7 +24,7 @@ from mirage_formal.errors import DTypeError, ShapeError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.torch.analysis.conditions import Guard, Unmet
+from mirage_formal.torch.analysis.conditions import ConditionGuard, UnmetConditionError
 from mirage_formal.torch.modules.eager import DTYPES, torch_program
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class TorchOperator:
         # A Triton file takes what it is given; kernels of CUDA C++ refuse what they were not made for.
         self._exact = result.backend == "cuda"
         self._eager: Callable[..., tuple[torch.Tensor, ...]] | None = None
-        self._guard: Guard | None = None
+        self._guard: ConditionGuard | None = None
         self.read = _inputs_of(program)
         self._define()
 
@@ -125,10 +125,10 @@ class TorchOperator:
         return found[0] if self._single else found
 
     @property
-    def guard(self) -> Guard:
+    def guard(self) -> ConditionGuard:
         """Return the guard that checks the conditions of the operator's program; it is made at the first use."""
         if self._guard is None:
-            self._guard = Guard(self._program)
+            self._guard = ConditionGuard(self._program)
         return self._guard
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -333,9 +333,9 @@ def expect_conditions(name: str, *tensors: Any) -> None:
         tensors: The inputs of its program.
     """
     if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
-        raise Unmet("a call that is captured, whose conditions cannot be looked at")
+        raise UnmetConditionError("a call that is captured, whose conditions cannot be looked at")
     if found := operator_of(name).guard.unmet(tensors):
-        raise Unmet(found)
+        raise UnmetConditionError(found)
 
 
 torch.fx.node.has_side_effect(expect_conditions)

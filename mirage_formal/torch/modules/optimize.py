@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from mirage_formal import options
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import error_at_user_line
-from mirage_formal.torch.analysis.conditions import Unmet
+from mirage_formal.torch.analysis.conditions import UnmetConditionError
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import parse_rounding
 from mirage_formal.torch.dynamic_shapes.optimize import plan_for
@@ -23,7 +23,7 @@ from mirage_formal.torch.modules.plan import Plan, has_hooks, make_plan
 from mirage_formal.torch.modules.profitability import eager_compile, faster_regions, has_gpu_tensors
 from mirage_formal.torch.modules.report import FallbackWarning, Report
 from mirage_formal.torch.modules.rewrite import rewrite
-from mirage_formal.torch.modules.trace import Function, trace
+from mirage_formal.torch.modules.trace import FunctionModule, trace
 
 
 class _OptimizedModule:
@@ -71,7 +71,7 @@ def optimize_module(
         if not callable(module):
             text = f"optimize: expected a torch module or a function, got {type(module).__name__}"
             raise error_at_user_line(UnsupportedError, text, "give a module, with its arguments as a tuple")
-        module = Function(module)
+        module = FunctionModule(module)
     if not isinstance(args, tuple | list):
         text = f"optimize: expected the arguments as a tuple, got {type(args).__name__}"
         raise error_at_user_line(UnsupportedError, text, "write optimize(module, (x,))")
@@ -131,7 +131,7 @@ def _optimized_class(base: Any) -> Any:
         if not reason:
             try:
                 return plan.run(tensors)
-            except Unmet as unmet:
+            except UnmetConditionError as unmet:
                 reason = str(unmet)
         if not torch.compiler.is_compiling() and not plan.said:
             plan.said = True

@@ -86,7 +86,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class StateTensor:
     """A parameter or buffer that the function reads.
 
     Attributes:
@@ -128,7 +128,7 @@ class Plan:
     names: Mapping[str, Any]
     operators: tuple[Any, ...]
     parts: tuple[Part, ...]
-    state: tuple[State, ...]
+    state: tuple[StateTensor, ...]
     spec: Any
     leaves: tuple[Any, ...]
     constants: tuple[Any, ...]
@@ -335,7 +335,7 @@ class _StateCollector:
         self._tensors = dict(module.named_parameters(remove_duplicate=False))
         self._parameters = set(self._tensors)
         self._tensors.update(module.named_buffers(remove_duplicate=False))
-        self._found: dict[str, State] = {}
+        self._found: dict[str, StateTensor] = {}
         self._first: dict[int, int] = {}
 
     def add(self, path: str) -> int:
@@ -343,10 +343,10 @@ class _StateCollector:
         tensor, number = self._tensors[path], len(self._found)
         owner, _, name = path.rpartition(".")
         same = self._first.setdefault(id(tensor), number)
-        self._found[path] = State(self._parts[owner], name, path in self._parameters, Form.of(tensor), same)
+        self._found[path] = StateTensor(self._parts[owner], name, path in self._parameters, Form.of(tensor), same)
         return number
 
-    def tied(self) -> tuple[State, ...]:
+    def tied(self) -> tuple[StateTensor, ...]:
         """Return all entries, with further names of the same tensors, because the import reads tied tensors as one."""
         for path, tensor in self._tensors.items():
             if path not in self._found and id(tensor) in self._first:
@@ -403,4 +403,4 @@ def _describe_value(value: Any) -> str:
     return str(Form.of(value)) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-__all__ = ["Form", "Part", "Plan", "State", "constant_on", "has_hooks", "make_plan"]
+__all__ = ["Form", "Part", "Plan", "StateTensor", "constant_on", "has_hooks", "make_plan"]

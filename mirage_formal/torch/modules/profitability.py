@@ -21,7 +21,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.torch.import_result import Imported
-from mirage_formal.torch.modules.graph_timing import Timed, have_equal_results, time_in_turns
+from mirage_formal.torch.modules.graph_timing import TimedPair, have_equal_results, time_in_turns
 from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator
 from mirage_formal.torch.modules.report import RegionReport, Report
 from mirage_formal.torch.modules.rewrite import region_alone
@@ -66,7 +66,7 @@ def faster_regions(
     return kept, dataclasses.replace(report, regions=tuple(rows))
 
 
-def _time_operator(imported: Imported, number: int, operator: TorchOperator, compile: Compile) -> Timed | None:
+def _time_operator(imported: Imported, number: int, operator: TorchOperator, compile: Compile) -> TimedPair | None:
     """Time an operator against a compilation of its region; None if one cannot be compiled or timed."""
     calls = []
     for chosen in ({number: operator.overload}, {}):
@@ -90,13 +90,13 @@ def _compile_alone(graph: Graph | GraphModule, inputs: Sequence[Any], compile: C
 
 def _compare_times(
     ours: Callable[..., Any] | None, theirs: Callable[..., Any] | None, inputs: Sequence[Any]
-) -> Timed | None:
+) -> TimedPair | None:
     """Time both functions in turns; return None if one could not be compiled, or cannot be timed."""
     return None if ours is None or theirs is None else time_in_turns(ours, theirs, inputs)
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledGraph:
     """Result of the choice between the graph with operators and the graph without them.
 
     Attributes:
@@ -119,7 +119,7 @@ def settle_operators(
     without: GraphModule,
     inputs: Sequence[Any],
     ways: Sequence[Compile],
-) -> Settled:
+) -> SettledGraph:
     """Return the graph with the most operators that is faster than without any, or the one without if there is none.
 
     Args:
@@ -137,19 +137,19 @@ def settle_operators(
         ours, way = _fastest_compilation(made, inputs, ways)
         found = _compare_times(ours, theirs, inputs)
         if found is None:
-            return Settled(made, report)
+            return SettledGraph(made, report)
         rows = [row for row in report.regions if row.numbers[0] in left]
         if len(rows) == 1 and rows[0].measured_us is None:  # the graph's only operator, which was not timed by itself
             report = _replace_row(report, rows[0], measured_us=found.ours, others_us=found.theirs)
         report = dataclasses.replace(report, measured_us=found.ours, others_us=found.theirs)
         if found.faster:
-            return Settled(made, report, ours, way)
+            return SettledGraph(made, report, ours, way)
         least = min(rows, key=_gained_us)
         why = f"the whole graph is faster there, as measured: {found.theirs:.1f} us, with operators {found.ours:.1f} us"
         report = _replace_row(report, next(row for row in report.regions if row.numbers == least.numbers), kept=why)
         for number in least.numbers:
             left.pop(number, None)
-    return Settled(None, report, theirs)
+    return SettledGraph(None, report, theirs)
 
 
 def _fastest_compilation(
@@ -191,4 +191,4 @@ def _replace_row(report: Report, row: RegionReport, **changed: Any) -> Report:
     return dataclasses.replace(report, regions=tuple(regions))
 
 
-__all__ = ["Compile", "Settled", "eager_compile", "faster_regions", "has_gpu_tensors", "settle_operators"]
+__all__ = ["Compile", "SettledGraph", "eager_compile", "faster_regions", "has_gpu_tensors", "settle_operators"]

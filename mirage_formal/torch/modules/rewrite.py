@@ -26,8 +26,8 @@ def rewrite(imported: Imported, chosen: Mapping[int, Any], *, guard: bool = Fals
     Args:
         imported: The import.
         chosen: Operators by the numbers of the regions that they compute.
-        guard: Whether the graph raises ``conditions.Unmet`` where a condition of a region does not hold. It has written
-            nothing then.
+        guard: Whether the graph raises ``conditions.UnmetConditionError`` where a condition of a region does not hold.
+            It has written nothing then.
 
     Returns:
         A graph with a placeholder for each entry of ``imported.arguments``, by its name and in order, and for each that

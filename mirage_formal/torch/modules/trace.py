@@ -36,7 +36,7 @@ class Traced:
     stops: bool
 
 
-class Function(torch.nn.Module):  # type: ignore[misc]  # torch has no types where it is not installed
+class FunctionModule(torch.nn.Module):  # type: ignore[misc]  # torch has no types where it is not installed
     """A function of tensors as a module.
 
     Args:
@@ -84,7 +84,7 @@ def capture_with_structure(
     """
     seen: list[tuple[Any, bool]] = []
     # Torch keeps the source lines of functions named forward.
-    source = _wrap_function(module.function) if isinstance(module, Function) else module
+    source = _wrap_function(module.function) if isinstance(module, FunctionModule) else module
     captured = capture(_record_structure(source, seen), args, kwargs, "optimize", varying)
     return captured, seen[-1][0], any(stop for _, stop in seen)
 
@@ -168,4 +168,4 @@ def _differentiable(tensor: Any) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-__all__ = ["Function", "Traced", "capture_with_structure", "trace"]
+__all__ = ["FunctionModule", "Traced", "capture_with_structure", "trace"]

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mirage_formal.check.proof.index_substitution import Move, folding_substitution
+from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution
 from mirage_formal.check.proof.ring import Coef, Poly, ProofError, Ring
 from tests.kit.proofs.proof_judge import Values
 
@@ -220,7 +220,7 @@ def test_replacing_digits_replaces_them_in_the_value(seed: int) -> None:
     maker = Maker(seed)
     ring, values = maker.ring, Values(maker.ring, ARRAYS)
     poly = maker.poly(5, (2, 0))
-    split = Move(ring, [((2,), (0, ((0, 3), (1, 1)))), ((0,), (1, ()))])
+    split = Substitution(ring, [((2,), (0, ((0, 3), (1, 1)))), ((0,), (1, ()))])
     for i in range(2):
         for j in range(3):
             moved = values.poly(split.polynomial(poly), {0: i, 1: j})
@@ -231,7 +231,7 @@ def test_replacing_digits_replaces_them_in_the_value(seed: int) -> None:
 def test_folding_keeps_the_value(seed: int) -> None:
     maker = Maker(seed)
     ring, values = maker.ring, Values(maker.ring, ARRAYS)
-    poly = Move(ring, [((2,), (0, ((0, 3), (1, 1))))]).polynomial(maker.poly(5, (2,)))
+    poly = Substitution(ring, [((2,), (0, ((0, 3), (1, 1))))]).polynomial(maker.poly(5, (2,)))
     folded = folding_substitution(ring, [(5, (0, 1))], ring.free_in(poly)).polynomial(poly)
     assert ring.free_in(folded) <= {5}
     for i in range(2):
@@ -272,10 +272,10 @@ def test_what_is_put_in_is_not_captured() -> None:
     whole = one(ring.intern("sum", (frozenset({3}), body)))
     largest = one(ring.intern("max", (frozenset({3}), frozenset({(body, 1)}))))
     running = one(ring.intern("pmax", ((0, ()), 3, frozenset(), frozenset({(body, 1)}))))
-    move = Move(ring, [((0,), (0, ((3, 1),)))])
+    move = Substitution(ring, [((0,), (0, ((3, 1),)))])
     for poly in (whole, largest, running):
         refused("captured", partial(move.polynomial, poly))
-    elsewhere = Move(ring, [((3,), (0, ((0, 1),)))])
+    elsewhere = Substitution(ring, [((3,), (0, ((0, 1),)))])
     assert elsewhere.polynomial(whole) == whole
     mixed = ring.mul(whole, one(element(ring, 0, 3, 3)))
     assert elsewhere.polynomial(mixed) == ring.mul(whole, one(element(ring, 0, 0, 0)))

@@ -17,7 +17,7 @@ from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession
 from mirage_formal.claims.identity_testing.modular import BLOCK, Modulus, Residues, as_words
 from mirage_formal.claims.identity_testing.point import Point
 from mirage_formal.claims.identity_testing.primes import field_pair
-from mirage_formal.claims.identity_testing.value_cache import KEPT_BYTES, Kept
+from mirage_formal.claims.identity_testing.value_cache import KEPT_BYTES, ValueCache
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
@@ -42,7 +42,7 @@ def read(graph: KernelGraph) -> Inputs:
     return Point(3, 4, 0, PLACE, tuple(i.tensor for i in graph.inputs)).read
 
 
-def evaluated(graph: KernelGraph, inputs: Inputs, kept: Kept | None) -> Outcome | NotLax:
+def evaluated(graph: KernelGraph, inputs: Inputs, kept: ValueCache | None) -> Outcome | NotLax:
     tape = record_tape(graph)
     wanted = needed_parts(tape)
     return wanted if isinstance(wanted, NotLax) else run_tape(tape, wanted, PLACE, inputs, kept)
@@ -67,7 +67,7 @@ def test_outcomes_are_those_without(kinds: frozenset[OpKind], most: int) -> None
     defined = undefined = 0
     for _ in range(60):
         graph = random_graph(rng, kinds)
-        inputs, kept = read(graph), Kept(most)
+        inputs, kept = read(graph), ValueCache(most)
         others = [replace(graph, outputs=(number,)) for number in range(graph.outputs[0])]
         for each in (*others, graph, *reversed(others)):
             expected = evaluated(each, inputs, None)
@@ -97,7 +97,7 @@ NEAR = {
 
 def test_a_value_is_that_of_its_step_its_part_and_all_before_it() -> None:
     graphs = [program(X, *ops) for ops in NEAR.values()]
-    inputs, kept = read(graphs[0]), Kept()
+    inputs, kept = read(graphs[0]), ValueCache()
     seen: set[bytes] = set()
     for graph in [*graphs, *graphs]:
         expected, found = evaluated(graph, inputs, None), evaluated(graph, inputs, kept)
@@ -124,11 +124,11 @@ def test_what_is_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Modulus, "multiply", counted_square)
     graph = program(X, *NEAR["square"])
     other = program(X, *NEAR["square"][:2], w.op(K.SCALE, 3, factor=Fraction(5)))
-    inputs, kept = read(graph), Kept()
+    inputs, kept = read(graph), ValueCache()
     for each in (graph, graph, other):
         evaluated(each, inputs, kept)
     assert calls == ["square", "product"]
-    small = Kept(8 * 4)  # the sums alone
+    small = ValueCache(8 * 4)  # the sums alone
     evaluated(graph, inputs, small)
     evaluated(other, inputs, small)
     assert calls == ["square", "product"] * 3
@@ -160,7 +160,7 @@ def test_numbers_of_steps_do_not_matter() -> None:
     """A tape in which the same steps have other numbers reads what the first has left."""
     first = program(X, *NEAR["columns"])
     second = program(X, w.op(K.SQUARE, 0), w.op(K.MATMUL, 0, 1), w.op(K.SUM, 3, dim=1))
-    kept = Kept()
+    kept = ValueCache()
     evaluated(first, read(first), kept)
     tape = record_tape(second)
     wanted = needed_parts(tape)

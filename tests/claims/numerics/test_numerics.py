@@ -27,7 +27,7 @@ from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build, build_form
-from mirage_formal.run.kernel_build.stable import Stable
+from mirage_formal.run.kernel_build.stable import StableForm
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.program_interpreter import run as interpret
@@ -383,7 +383,7 @@ def test_sums_in_half_precision_are_outside() -> None:
 def test_overflow_without_a_running_maximum_is_found() -> None:
     """The tensors between the kernels of split attention leave float16, and the record names them."""
     program, candidate = SMALL["attention_split"]
-    programs = list(build_form(Stable(candidate), program, load_target("h200")).programs.values())
+    programs = list(build_form(StableForm(candidate), program, load_target("h200")).programs.values())
     record = check(program, candidate, "", runner(programs, candidate), device="x", inputs=Inputs(scales=(8.0,)))
     assert record.answer == "outside"
     assert "infinite or not a number" in record.scales[0].outputs[0].reason

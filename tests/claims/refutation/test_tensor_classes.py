@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, TooManyClasses, run_compressed
+from mirage_formal.claims.counterexamples.compressed_tensor import CompressedTensor, TooManyClasses, run_compressed
 from mirage_formal.claims.counterexamples.element import evaluate_element
 from mirage_formal.claims.counterexamples.rounding_bounds import BoundedDomain, run_bounded, without_error
-from mirage_formal.claims.counterexamples.sparse import Places, Trial, make_inputs
+from mirage_formal.claims.counterexamples.sparse import InputPositions, Trial, make_inputs
 from mirage_formal.graph.counterexample import Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
@@ -26,7 +26,7 @@ GRAPHS = [random_graph(random.Random(seed), frozenset(OpKind) - {OpKind.CAST}) f
 GRAPHS += [side for name in ("prove", "refute") for claim in load(name) for side in claim.tiny()]
 
 
-def written_out(item: Grouped) -> np.ndarray:
+def written_out(item: CompressedTensor) -> np.ndarray:
     """All elements of a tensor by classes."""
     values = item.values
     for axis, (extent, labels) in enumerate(zip(item.shape, item.labels, strict=True)):
@@ -35,9 +35,9 @@ def written_out(item: Grouped) -> np.ndarray:
     return values
 
 
-def trials(graph: KernelGraph, seed: int, count: int = 3) -> tuple[Places, list[Trial]]:
+def trials(graph: KernelGraph, seed: int, count: int = 3) -> tuple[InputPositions, list[Trial]]:
     """Trials with different defaults and changed elements."""
-    rng, places = random.Random(seed), Places([item.tensor for item in graph.inputs])
+    rng, places = random.Random(seed), InputPositions([item.tensor for item in graph.inputs])
     made = []
     for _ in range(count):
         fills = tuple(rng.choice(FILLS[: 3 if mask else 4]) for mask in places.masks)
@@ -104,7 +104,7 @@ def test_bounds_hold_what_extended_precision_says(part: int) -> None:
 def test_sums_count_every_coordinate() -> None:
     n = 1 << 20
     graph = program({"X": (2, n)}, lambda g, x: g.reduction(g.square(x), 1))
-    places = Places([graph.inputs[0].tensor])
+    places = InputPositions([graph.inputs[0].tensor])
     (found,) = run_compressed(graph, make_inputs(places, [Trial((Fill(1, 2),), {5: 7})], np.float64), BatchedDomain())
     assert written_out(found)[0].tolist() == [[n / 2 + 4 * n / 2 - 4 + 49], [n / 2 + 4 * n / 2]]
 
@@ -112,7 +112,7 @@ def test_sums_count_every_coordinate() -> None:
 def test_a_tensor_whose_elements_all_differ_is_refused() -> None:
     n = 4096
     numbers = np.arange(n)
-    item = Grouped((n, n), (numbers, numbers), np.zeros((1, n, n)))
+    item = CompressedTensor((n, n), (numbers, numbers), np.zeros((1, n, n)))
     with pytest.raises(TooManyClasses):
         run_compressed(program({"X": (n, n)}, lambda g, x: g.reshape(x, n * 2, n // 2)), [item], BatchedDomain())
 

@@ -10,7 +10,7 @@ import pytest
 from mirage_formal import Graph, Tensor
 from mirage_formal.check.equivalence import Replayed, replay_with_obligations
 from mirage_formal.claims.counterexamples import definedness
-from mirage_formal.claims.counterexamples.compressed_tensor import Grouped, run_compressed
+from mirage_formal.claims.counterexamples.compressed_tensor import CompressedTensor, run_compressed
 from mirage_formal.claims.counterexamples.definedness import NEVER, check_conditions
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
@@ -96,7 +96,7 @@ def test_the_first_point_is_mostly_enough(monkeypatch: pytest.MonkeyPatch) -> No
     """So that a search pays for one evaluation and not for two hundred."""
     tried: list[int] = []
 
-    def counted(*given: Any) -> tuple[Grouped, ...]:
+    def counted(*given: Any) -> tuple[CompressedTensor, ...]:
         tried.append(1)
         return run_compressed(*given)
 

@@ -21,8 +21,8 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.post_search_rewrites.block import NoForm
-from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, Factors, apply_rewrite
+from mirage_formal.kernels.post_search_rewrites.block import RewriteNotApplicable
+from mirage_formal.kernels.post_search_rewrites.rewrite import CHANGES, Change, HoistedFactors, apply_rewrite
 from mirage_formal.kernels.post_search_rewrites.scale_hoisting import hoist_scales
 from mirage_formal.kernels.target import load_target
 from mirage_formal.semantics import reference
@@ -83,13 +83,13 @@ def test_random_kernels_keep_their_values_and_are_proved(make: Make) -> None:
     plain = make is sums_over_the_loop
     most = 8 if plain else 4
     changes = [c for c in CHANGES[1:] if c.parts <= most and not c.products and not c.grids]
-    changes = [c for c in changes if not (plain and c.factors is not Factors.NONE)]
+    changes = [c for c in changes if not (plain and c.factors is not HoistedFactors.NONE)]
     assert set(found) == {change.name for change in changes}
     assert all(count >= 3 for count in found.values()), found
 
 
 @pytest.mark.parametrize(
-    ("make", "change"), [(products_with_factors, Change(Factors.ALL)), (sums_over_the_loop, Change(parts=2))]
+    ("make", "change"), [(products_with_factors, Change(HoistedFactors.ALL)), (sums_over_the_loop, Change(parts=2))]
 )
 def test_what_is_almost_a_form_is_not_proved(make: Make, change: Change) -> None:
     """Neither by the prover, nor by the checker with the proof of the right form."""
@@ -114,7 +114,7 @@ def test_what_is_almost_a_form_is_not_proved(make: Make, change: Change) -> None
 
 def test_a_norm_of_keys_is_divided_by_behind_the_product() -> None:
     graph = w.qk_norm_one(b=2, m=16, d=16, n=64, e=16, rows=1, loop=4)
-    form = apply_rewrite(graph, Change(Factors.BEHIND), H200, ANY)
+    form = apply_rewrite(graph, Change(HoistedFactors.BEHIND), H200, ANY)
     (op,) = form.ops
     assert isinstance(op, GraphDefined)
     # That of Q, which is the same in every iteration, stays; K is multiplied as it is read.
@@ -146,7 +146,7 @@ def norm_of_values(n: int = 64, loop: int = 4) -> KernelGraph:
 
 def test_a_norm_of_values_is_computed_first_and_goes_to_the_other_operand() -> None:
     graph = norm_of_values()
-    with pytest.raises(NoForm):
+    with pytest.raises(RewriteNotApplicable):
         hoist_scales(graph)
     form = hoist_scales(graph, H200)
     first, turned, op = form.ops
@@ -167,7 +167,7 @@ def test_a_norm_across_tiles_is_no_factor_of_a_whole_tensor() -> None:
     ops = list(op.graph.ops)
     ops[2] = w.op(OpKind.RMS_NORM, 2, dim=1)
     other = replace(graph, ops=(replace(op, graph=replace(op.graph, ops=tuple(ops))),))
-    with pytest.raises(NoForm):
+    with pytest.raises(RewriteNotApplicable):
         hoist_scales(other, H200)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mirage_formal.device.elements import bits_to_floats, floats_to_bits
-from mirage_formal.emulate.runner import Emulated
+from mirage_formal.emulate.runner import EmulatedExecutable
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -19,7 +19,7 @@ from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, CHANGES, Cha
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build_form
 from mirage_formal.run.kernel_build.forms import forms
-from mirage_formal.run.kernel_build.stable import Stable, stabilize_proved
+from mirage_formal.run.kernel_build.stable import StableForm, stabilize_proved
 from mirage_formal.run.kernel_build.stable import rewrite_operators as operators_rewritten
 from mirage_formal.semantics import reference
 
@@ -38,7 +38,7 @@ def product(a: Shape, b: Shape, dtype: DType = DType.FLOAT16, *, turned: bool = 
     return KernelGraph(inputs, tuple(ops), (1 + len(ops),))
 
 
-def form_of(graph: KernelGraph, change: Change) -> Stable:
+def form_of(graph: KernelGraph, change: Change) -> StableForm:
     """The graph with its product changed, whatever that is estimated to take, and the proof."""
     return stabilize_proved(graph, lambda one: apply_rewrite(one, change, H200, ANY))
 
@@ -81,7 +81,7 @@ def test_forms_have_the_values_of_the_product(graph: KernelGraph, parts: int) ->
     for item in graph.inputs:
         arrays.append(bits_to_floats(floats_to_bits(rng.normal(size=item.tensor.shape), dtype, np), dtype, np))
     (wanted,) = reference.run(graph, arrays)
-    (found,) = Emulated(made)(arrays)
+    (found,) = EmulatedExecutable(made)(arrays)
     assert found.shape == wanted.shape
     most = {DType.FLOAT16: 3e-3, DType.BFLOAT16: 2e-2, DType.FLOAT32: 3e-6}[dtype]
     assert np.abs(found - wanted).max() < most * np.abs(wanted).max()

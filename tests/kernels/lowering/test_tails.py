@@ -10,11 +10,11 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.claims.equality.prove import prove
-from mirage_formal.emulate.runner import Emulated, compare_on_emulator
+from mirage_formal.emulate.runner import EmulatedExecutable, compare_on_emulator
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import Place, launched_operators, storage_locations
+from mirage_formal.graph.views import StorageLocation, launched_operators, storage_locations
 from mirage_formal.kernels import executable
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.lowering.context import LoweringContext
@@ -224,13 +224,13 @@ def test_an_offset_that_is_ignored_gives_other_results(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         planner,
         "storage_locations",
-        lambda g: tuple(replace(p, offset=0) if isinstance(p, Place) else p for p in right(g)),
+        lambda g: tuple(replace(p, offset=0) if isinstance(p, StorageLocation) else p for p in right(g)),
     )
     made = build(graph, program, H200)
     x, w = np.random.default_rng(0).normal(size=(2, 96, 96))
     arrays = [np.float16(x[:32]).astype(float), np.float16(w[:64, :32]).astype(float)]
     (wanted,) = reference.run(program, arrays)
-    (found,) = Emulated(made)(arrays)
+    (found,) = EmulatedExecutable(made)(arrays)
     assert np.abs(found - wanted).max() > 1
 
 
@@ -245,7 +245,7 @@ def test_what_overhangs_must_be_zero() -> None:
     rng = np.random.default_rng(0)
     arrays = [np.float16(rng.normal(size=item.tensor.shape)).astype(float) for item in program.inputs]
     (wanted,) = reference.run(program, arrays)
-    (right,) = Emulated(made)(arrays)
-    (found,) = Emulated(replace(made, executable=wrong))(arrays)
+    (right,) = EmulatedExecutable(made)(arrays)
+    (found,) = EmulatedExecutable(replace(made, executable=wrong))(arrays)
     np.testing.assert_allclose(right, wanted, atol=0.2)
     assert np.abs(found - wanted).min() > 10  # 13 products of ones

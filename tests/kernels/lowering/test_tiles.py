@@ -18,7 +18,7 @@ from mirage_formal.kernels.generate import Kernel, alternative_tiles, generate, 
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.run.kernel_build.build import build_form
-from mirage_formal.run.kernel_build.stable import Stable
+from mirage_formal.run.kernel_build.stable import StableForm
 from mirage_formal.semantics import reference
 from tests.kit.kernels.program_interpreter import from_storage, to_storage
 from tests.kit.kernels.program_interpreter import run as interpret
@@ -80,10 +80,10 @@ def test_a_tile_is_recorded_and_built_again() -> None:
     graph = transposition((130, 74))
     (first, *_) = alternative_tiles(graph, 0, H200)
     assert schedule_from_record(schedule_record(first)) == first
-    usual = build_form(Stable(graph), graph, H200)
-    other = build_form(Stable(graph), graph, H200, schedules={0: first})
+    usual = build_form(StableForm(graph), graph, H200)
+    other = build_form(StableForm(graph), graph, H200, schedules={0: first})
     assert usual.programs != other.programs
-    assert build_form(Stable(graph), graph, H200, schedules={0: first}).programs == other.programs
+    assert build_form(StableForm(graph), graph, H200, schedules={0: first}).programs == other.programs
 
 
 def test_what_is_no_tile_is_refused() -> None:

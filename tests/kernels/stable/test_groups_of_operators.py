@@ -9,7 +9,7 @@ import pytest
 from mirage_formal.check.partitioning.parts import partition
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.kernels.online_softmax.rewrite_groups import Together, group_operators
+from mirage_formal.kernels.online_softmax.rewrite_groups import DisjointSets, group_operators
 from tests.kit.graphs import workloads as w
 
 
@@ -21,7 +21,7 @@ def graph(*operands: tuple[int, ...]) -> KernelGraph:
 
 
 def found(given: KernelGraph, *groups: tuple[int, ...]) -> list[tuple[tuple[int, ...], bool]]:
-    together = Together(len(given.ops))
+    together = DisjointSets(len(given.ops))
     for group in groups:
         together.join(group)
     return [(run.operators, run.changed) for run in group_operators(given, together, {group[0] for group in groups})]

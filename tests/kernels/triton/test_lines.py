@@ -9,7 +9,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernels.program.lines import Lines, merge_lines
+from mirage_formal.kernels.program.lines import LineRange, merge_lines
 from mirage_formal.kernels.triton.file import TritonFile
 from mirage_formal.report.views.levels import Node, all_nodes, levels
 from tests.kernels.test_golden import KERNELS
@@ -53,7 +53,7 @@ def made(name: str, *, unfused: bool = False) -> tuple[TritonFile, dict[str, Nod
     return one.file, {node.id: node for node in all_nodes(levels(one.graph))}
 
 
-def owners(file: TritonFile) -> dict[int, Lines]:
+def owners(file: TritonFile) -> dict[int, LineRange]:
     return {number: piece for piece in file.lines for number in range(piece.first, piece.last + 1)}
 
 
@@ -120,7 +120,7 @@ def test_operators_that_torch_computes_have_the_lines_that_call_it() -> None:
 def test_lines_that_say_the_same_are_one_piece() -> None:
     a, b = (("op0",), "computes"), (("op1",), "computes")
     assert merge_lines([a, a, None, a, b, b], 5) == (
-        Lines(5, 6, ("op0",), "computes"),
-        Lines(8, 8, ("op0",), "computes"),
-        Lines(9, 10, ("op1",), "computes"),
+        LineRange(5, 6, ("op0",), "computes"),
+        LineRange(8, 8, ("op0",), "computes"),
+        LineRange(9, 10, ("op1",), "computes"),
     )

@@ -73,7 +73,7 @@ def main() -> int:
     runs.DeviceRuns = lambda executable: SimpleNamespace(  # type: ignore[assignment, misc]
         measure=lambda replays, inputs: SimpleNamespace(us=CUDA_US)
     )
-    machine = child.Machine("Interpreter", "sm_90a", 1, "torch and Triton, interpreted")
+    machine = child.GpuMachine("Interpreter", "sm_90a", 1, "torch and Triton, interpreted")
     child.describe_machine = lambda: machine
     child.compare_and_time = judged
     child._PlanKernels = Kernels  # type: ignore[assignment, misc]
@@ -81,11 +81,11 @@ def main() -> int:
 
 
 def judged(directory: Path, tuning: Any) -> Any:
-    from mirage_formal.run.autotuning.child import Answer
+    from mirage_formal.run.autotuning.child import TimingAnswer
     from tests.kit.runs.small_runs import on_device
 
     on_device(directory)
-    return Answer(CUDA_US, CUDA_US, answer="within")
+    return TimingAnswer(CUDA_US, CUDA_US, answer="within")
 
 
 class Kernels:
@@ -95,9 +95,9 @@ class Kernels:
         pass
 
     def time(self, job: Any) -> Any:
-        from mirage_formal.run.autotuning.child import Answer
+        from mirage_formal.run.autotuning.child import TimingAnswer
 
-        return Answer(1.0, 1.0)
+        return TimingAnswer(1.0, 1.0)
 
 
 if __name__ == "__main__":

@@ -72,9 +72,9 @@ def a_split_with_its_digits_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
 @fault
 def the_other_residues_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fold to dimx keeps the high digits of the index instead of the low ones."""
-    right = tensor_terms.Tensors.fold
+    right = tensor_terms.TensorTerms.fold
 
-    def wrong(self: tensor_terms.Tensors, a: tensor_terms.Tensor, axis: int, kept: int) -> tensor_terms.Tensor:
+    def wrong(self: tensor_terms.TensorTerms, a: tensor_terms.Tensor, axis: int, kept: int) -> tensor_terms.Tensor:
         if kept > 1:
             turned = self.cut(a, axis, (self.extent_of(a.strings[axis]) // kept,))
             string = turned.strings[axis]
@@ -85,13 +85,15 @@ def the_other_residues_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             a = tensor_terms.Tensor(turned.step, strings, turned.element)
         return right(self, a, axis, kept)
 
-    monkeypatch.setattr(tensor_terms.Tensors, "fold", wrong)
+    monkeypatch.setattr(tensor_terms.TensorTerms, "fold", wrong)
 
 
 @fault
 def a_forgotten_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        tensor_terms.Tensors, "offset", lambda self, a, value: self._made(("offset", value), (a,), a.strings, a.element)
+        tensor_terms.TensorTerms,
+        "offset",
+        lambda self, a, value: self._made(("offset", value), (a,), a.strings, a.element),
     )
 
 
@@ -135,16 +137,18 @@ def a_product_summed_factor_by_factor(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_rescaling_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state of a rescaling accumulator is taken for the plain sum."""
 
-    def rescaled(self: tensor_terms.Tensors, x: tensor_terms.Tensor, carry: tensor_terms.Tensor) -> tensor_terms.Tensor:
+    def rescaled(
+        self: tensor_terms.TensorTerms, x: tensor_terms.Tensor, carry: tensor_terms.Tensor
+    ) -> tensor_terms.Tensor:
         self.exp = lambda p: polynomials.constant(1)  # type: ignore[method-assign]
         try:
             return rescaling(self, x, carry)
         finally:
             del self.exp
 
-    rescaling = tensor_terms.Tensors.rescaled
-    assert callable(tensor_terms.Tensors.exp)
-    monkeypatch.setattr(tensor_terms.Tensors, "rescaled", rescaled)
+    rescaling = tensor_terms.TensorTerms.rescaled
+    assert callable(tensor_terms.TensorTerms.exp)
+    monkeypatch.setattr(tensor_terms.TensorTerms, "rescaled", rescaled)
 
 
 @fault
@@ -154,9 +158,9 @@ def a_maximum_taken_for_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @fault
 def a_slice_that_starts_at_the_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = tensor_terms.Tensors._slice
+    right = tensor_terms.TensorTerms._slice
     monkeypatch.setattr(
-        tensor_terms.Tensors, "_slice", lambda self, a, axis, start, length: right(self, a, axis, 0, length)
+        tensor_terms.TensorTerms, "_slice", lambda self, a, axis, start, length: right(self, a, axis, 0, length)
     )
 
 
@@ -203,10 +207,10 @@ def a_rounding_taken_for_the_number(monkeypatch: pytest.MonkeyPatch) -> None:
 @fault
 def masks_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A selection is taken for the value that it may choose."""
-    right = tensor_terms.Tensors._binary
+    right = tensor_terms.TensorTerms._binary
 
     def wrong(
-        self: tensor_terms.Tensors,
+        self: tensor_terms.TensorTerms,
         kind: OpKind,
         p: polynomials.Polynomial,
         q: polynomials.Polynomial,
@@ -214,7 +218,7 @@ def masks_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> polynomials.Polynomial:
         return q if kind is OpKind.SELECT else right(self, kind, p, q, known)
 
-    monkeypatch.setattr(tensor_terms.Tensors, "_binary", wrong)
+    monkeypatch.setattr(tensor_terms.TensorTerms, "_binary", wrong)
 
 
 def _rescaled(t: BlockBuilder, x: BlockTensor) -> claims.Saved:

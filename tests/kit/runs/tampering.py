@@ -21,7 +21,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from mirage_formal import records
-from mirage_formal.check.time_limit import Within
+from mirage_formal.check.time_limit import LimitedCheck
 from mirage_formal.errors import MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
@@ -453,9 +453,9 @@ class MostlyInProcess:
     def __init__(self) -> None:
         self._made = 0
 
-    def __call__(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Within[Any] | InProcess:
+    def __call__(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> LimitedCheck[Any] | InProcess:
         self._made += 1
-        return (Within if self._made % self.EVERY == 1 else InProcess)(limit_s, function, *arguments)
+        return (LimitedCheck if self._made % self.EVERY == 1 else InProcess)(limit_s, function, *arguments)
 
 
 #: What an attacker would like a reader to see at the beginning of a line.

@@ -20,7 +20,7 @@ import torch
 
 from mirage_formal.errors import MirageError
 from mirage_formal.torch import from_torch
-from mirage_formal.torch.comparison.compare import Piece, compare_with_torch
+from mirage_formal.torch.comparison.compare import RegionPiece, compare_with_torch
 from mirage_formal.torch.comparison.contract import TURNED, difference
 from mirage_formal.torch.comparison.samples import STYLES, draw_tensors
 from mirage_formal.torch.op_table import LETTERS, ROWS
@@ -333,7 +333,7 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
     """
     import mirage_formal as mf
     from mirage_formal.device.emulate import EmulationFault
-    from mirage_formal.emulate.runner import Emulated
+    from mirage_formal.emulate.runner import EmulatedExecutable
     from mirage_formal.kernels.target import load_target
     from mirage_formal.run.kernel_build.build import build
     from mirage_formal.run.kernel_build.values import KernelRefused
@@ -344,7 +344,7 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
     except MirageError:
         return None
     for number in range(len(found.regions)):
-        piece = Piece(found, number)
+        piece = RegionPiece(found, number)
         program = piece.program
         try:
             out = place / f"m{seed}-{number}"
@@ -364,7 +364,7 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
                 continue
             arrays = [np.asarray(x.double().numpy()) for x in piece.region.read({**piece.constants, **leaves})]
             try:
-                results = [torch.from_numpy(np.array(x, order="C")) for x in Emulated(made)(arrays)]
+                results = [torch.from_numpy(np.array(x, order="C")) for x in EmulatedExecutable(made)(arrays)]
             except EmulationFault as error:
                 return Violation(seed, f"emulator: {error}", module.text)
             for output in piece.region.outputs:

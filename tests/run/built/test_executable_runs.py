@@ -27,7 +27,7 @@ from mirage_formal.kernels.lowering import assemble
 from mirage_formal.kernels.program.program import Barrier, For, If, Program
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import KERNELS
-from mirage_formal.run.autotuning.child import Answer, Job, Machine, compare_and_time
+from mirage_formal.run.autotuning.child import GpuMachine, TimingAnswer, TimingJob, compare_and_time
 from mirage_formal.run.kernel_build import __main__ as build_command
 from mirage_formal.run.kernel_build.alternatives import Alternatives
 from mirage_formal.run.kernel_build.build import KernelWarning, build, build_run, discharge
@@ -288,7 +288,7 @@ class Timed(Runs):
 class InProcess:
     """A GPU of this process: every kernel takes as long as every other, candidates are those of ``Timed``."""
 
-    machine = Machine("Interpreter", "sm_90a", 1)
+    machine = GpuMachine("Interpreter", "sm_90a", 1)
 
     def __enter__(self) -> InProcess:
         return self
@@ -296,9 +296,11 @@ class InProcess:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+    def run(
+        self, plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
+    ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
         for job in jobs:
-            yield job, compare_and_time(Path(job.directory), job.tuning) if job.directory else Answer(1.0, 1.0)
+            yield job, compare_and_time(Path(job.directory), job.tuning) if job.directory else TimingAnswer(1.0, 1.0)
 
 
 @pytest.fixture
@@ -307,7 +309,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, device: Any, tmp_path: Path) -> type[Ti
     runtime = SimpleNamespace(getDevice=lambda: 0)
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
     monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
-    monkeypatch.setattr("mirage_formal.run.autotuning.timing.Child", InProcess)
+    monkeypatch.setattr("mirage_formal.run.autotuning.timing.TimingProcess", InProcess)
     monkeypatch.setenv("MIRAGE_FORMAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(Timed, "order", [])
     monkeypatch.setattr(Timed, "events", [])

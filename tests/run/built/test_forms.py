@@ -19,7 +19,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernels.cost import block_cost
 from mirage_formal.kernels.executable import KernelLaunch
-from mirage_formal.kernels.post_search_rewrites.split_k import Split, split_loop
+from mirage_formal.kernels.post_search_rewrites.split_k import SplitKernels, split_loop
 from mirage_formal.kernels.target import load_target
 from mirage_formal.records import FormRecord, decode
 from mirage_formal.revalidate.command import main as check
@@ -108,7 +108,7 @@ def test_slow_forms_are_left_out() -> None:
 def test_a_rewriting_that_is_wrong_has_no_proof_and_no_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of which the second kernel takes the largest instead of the sum."""
 
-    def wrong(*given: Any) -> Split:
+    def wrong(*given: Any) -> SplitKernels:
         found = split_loop(*given)
         ops = tuple(
             replace(op, kind=OpKind.ACCUM_MAX) if isinstance(op, Op) and op.kind is OpKind.ACCUM_SUM else op

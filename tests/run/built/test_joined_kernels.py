@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from mirage_formal.emulate.runner import Emulated
+from mirage_formal.emulate.runner import EmulatedExecutable
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernels.target import load_target
@@ -52,7 +52,7 @@ def test_two_kernels_on_one_grid_are_one() -> None:
     arrays: list[Any] = [
         rng.standard_normal(item.tensor.shape).astype(np.float16).astype(float) for item in graph.inputs
     ]
-    (wanted,), (found,) = reference.run(graph, arrays), Emulated(made)(arrays)
+    (wanted,), (found,) = reference.run(graph, arrays), EmulatedExecutable(made)(arrays)
     assert np.abs(found - wanted).max() < 2e-3 * np.abs(wanted).max()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.check.partitioning.parts import Other, Replaced, replace_parts
+from mirage_formal.check.partitioning.parts import ReplacedGraph, Replacement, replace_parts
 from mirage_formal.claims.equality import prove
 from mirage_formal.device import tensors
 from mirage_formal.device.launch import Optimized
@@ -29,7 +29,7 @@ from mirage_formal.records import FormRecord, decode
 from mirage_formal.run.kernel_build.alternatives import Alternatives
 from mirage_formal.run.kernel_build.build import KernelWarning, build
 from mirage_formal.run.kernel_build.save import save_built
-from mirage_formal.run.kernel_build.stable import NotProved, stabilize_proved
+from mirage_formal.run.kernel_build.stable import NotProvedError, stabilize_proved
 from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
@@ -46,12 +46,12 @@ def kinds(graph: KernelGraph) -> set[OpKind]:
     return {op.kind for ops in blocks for op in ops if isinstance(op, Op)}
 
 
-def again(graph: KernelGraph, proof: bytes) -> Replaced:
+def again(graph: KernelGraph, proof: bytes) -> ReplacedGraph:
     """What the checker says about a file of proofs."""
     record = decode(proof, FormRecord, "equivalence.json")
     assert from_json(bytes(record.candidate)) == graph
     forms = [part.form for part in record.parts]
-    others = [None if x is None else Other(from_json(bytes(x.graph)), bytes(x.proof)) for x in forms]
+    others = [None if x is None else Replacement(from_json(bytes(x.graph)), bytes(x.proof)) for x in forms]
     return replace_parts(graph, [(part.operators, other) for part, other in zip(record.parts, others, strict=True)])
 
 
@@ -127,7 +127,7 @@ def test_without_a_proof_it_is_refused(monkeypatch: pytest.MonkeyPatch, fault: A
     from mirage_formal.run.kernel_build import stable as module
 
     module._solver_complaint.cache_clear()
-    with pytest.raises(NotProved):
+    with pytest.raises(NotProvedError):
         stabilize_proved(SPLIT)
     with pytest.raises(KernelRefused, match="NotProved"):
         build(SPLIT, PROGRAM, H200)

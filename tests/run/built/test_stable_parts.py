@@ -13,7 +13,7 @@ import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.cuda.manifest import check_kernels
-from mirage_formal.check.partitioning.parts import Other, extract_operators, partition, replace_parts
+from mirage_formal.check.partitioning.parts import Replacement, extract_operators, partition, replace_parts
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.claims.equality.prove import prove
@@ -30,7 +30,7 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.records import FormRecord, decode
 from mirage_formal.run.kernel_build.build import build
 from mirage_formal.run.kernel_build.save import save_built
-from mirage_formal.run.kernel_build.stable import NotProved, stabilize_proved
+from mirage_formal.run.kernel_build.stable import NotProvedError, stabilize_proved
 from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
@@ -187,20 +187,20 @@ def test_a_part_with_another_meaning_is_refused(
         return replace(found, ops=(fault(found.ops[0]), *found.ops[1:]))
 
     monkeypatch.setattr(stabilizer, "stabilize", wrong)
-    with pytest.raises(NotProved):
+    with pytest.raises(NotProvedError):
         stabilize_proved(WHOLE)
     with pytest.raises(KernelRefused, match="NotProved"):
         build(WHOLE, PROGRAM, H200)
 
 
-def other(graph: KernelGraph, operators: tuple[int, ...], form: KernelGraph | None = None) -> Other:
+def other(graph: KernelGraph, operators: tuple[int, ...], form: KernelGraph | None = None) -> Replacement:
     """A part's stable form, or another graph in its place, with the proof of the right one."""
     program = extract_operators(graph, operators).program
     right = stabilize(program)
     assert isinstance(right, KernelGraph)
     verdict = prove(program, right)
     assert isinstance(verdict, Equivalent)
-    return Other(right if form is None else form, verdict.proof)
+    return Replacement(right if form is None else form, verdict.proof)
 
 
 FIRST = other(WHOLE, (0, 1))
@@ -238,11 +238,11 @@ def test_a_form_that_reads_its_inputs_in_another_order_is_refused() -> None:
     assert isinstance(first, GraphDefined)
     wrong = replace(FIRST.graph, ops=(swapped(first), *FIRST.graph.ops[1:]))
     with pytest.raises(ProofError, match="part 1"):
-        replace_parts(WHOLE, [((0, 1), Other(wrong, FIRST.proof)), REST])
+        replace_parts(WHOLE, [((0, 1), Replacement(wrong, FIRST.proof)), REST])
     inputs = FIRST.graph.inputs
     renamed = replace(FIRST.graph, inputs=(inputs[0], inputs[2], inputs[1]))
     with pytest.raises(FormatError, match="inputs"):
-        replace_parts(WHOLE, [((0, 1), Other(renamed, FIRST.proof)), REST])
+        replace_parts(WHOLE, [((0, 1), Replacement(renamed, FIRST.proof)), REST])
 
 
 # --- and when they are checked ---------------------------------------------------------------------------------------

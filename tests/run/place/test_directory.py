@@ -22,7 +22,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import RunRecord, SummaryRecord
 from mirage_formal.records.partition import WholeRecord
 from mirage_formal.records.reproduction import Row, Workloads
-from mirage_formal.reproduce.book import Lines, expect_writable_result
+from mirage_formal.reproduce.book import RecordFile, expect_writable_result
 from mirage_formal.run.driver import run
 from mirage_formal.run.kernel_build.build import build_run
 from mirage_formal.run.partitioning.answer import search_or_cover
@@ -323,7 +323,7 @@ def test_reproduce_leaves_files_of_its_names_alone(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"my own rows, without a newline")
     with pytest.raises(RunError, match="expected a record at the end"):
-        Lines(path, Row)
+        RecordFile(path, Row)
     assert path.read_bytes() == b"my own rows, without a newline"
     (tmp_path / "workloads.md").write_text("mine")
     with pytest.raises(RunError, match="or a result beside it"):

@@ -24,7 +24,7 @@ from mirage_formal.run.kernel_build.build import build
 from mirage_formal.run.kernel_build.save import save_built
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.verify.verdicts import Judged, write_verdicts
+from mirage_formal.run.verify.verdicts import JudgedGraph, write_verdicts
 from mirage_formal.workers.dispatch import Executor
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import program
@@ -179,7 +179,7 @@ def test_kernels_that_do_not_fit_leave_the_earlier_ones(
 
 
 def test_verdicts_that_do_not_fit_are_named(usual: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Judged(0, usual.results[0].graph, Equivalent(b"{}", ()), 0.0)
+    one = JudgedGraph(0, usual.results[0].graph, Equivalent(b"{}", ()), 0.0)
 
     def judged(root: Path) -> None:
         with write_verdicts(root, "x", usual.results[0].graph) as keep:

@@ -35,8 +35,8 @@ FAKE = ("--engine", "tests.kit.runs.fake_engine:FakeEngine", "--config", "tiny",
 HOLD = """
 import sys
 from pathlib import Path
-from mirage_formal.run.run_directory.lock import writing
-with writing(Path(sys.argv[1])):
+from mirage_formal.run.run_directory.lock import lock_directory
+with lock_directory(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -11,18 +11,18 @@ from typing import Any
 import msgspec
 
 from mirage_formal.records import MEASURE_FILE, MeasureRecord, NumericsRecord, TritonRecord, unsealed
-from mirage_formal.run.autotuning.bench import Bench, Limits, Row, Tuned
-from mirage_formal.run.autotuning.child import Answer, Job, Machine
-from mirage_formal.run.autotuning.plans import CandidatePlan, Place, TuningPlan, read_plan
+from mirage_formal.run.autotuning.bench import FinalistRow, Limits, TuningResources, TuningResult
+from mirage_formal.run.autotuning.child import GpuMachine, TimingAnswer, TimingJob
+from mirage_formal.run.autotuning.plans import CandidatePlan, TuningDirectory, TuningPlan, read_plan
 from mirage_formal.run.autotuning.prepare import PRELOAD
 from mirage_formal.run.autotuning.timing import FIRST
 from mirage_formal.run.autotuning.triton.compare_backends import compare_with_cuda
-from mirage_formal.run.autotuning.triton.results import Beside
+from mirage_formal.run.autotuning.triton.results import BackendComparison
 from mirage_formal.run.autotuning.tune import tune
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from mirage_formal.workers.pool import Pool
 
-TEST = Machine("Test", "sm_90a", 1, "torch 2.11.0, Triton 3.6.0")
+TEST = GpuMachine("Test", "sm_90a", 1, "torch 2.11.0, Triton 3.6.0")
 #: What the CUDA kernels of the two candidates take.
 CUDA = (10.0, 12.0)
 OPTIONS = re.compile(r"num_warps=(\d+), num_stages=(\d+)")
@@ -40,14 +40,16 @@ class Gpu:
         stop_after: Jobs after which somebody presses Ctrl-C.
     """
 
-    def __init__(self, us: Us, machine: Machine = TEST) -> None:
+    def __init__(self, us: Us, machine: GpuMachine = TEST) -> None:
         self.machine, self.us = machine, us
         self.turns: tuple[float, float] | str | Callable[[int], tuple[float, float]] | None = None
         self.wrong: Callable[[int], bool] = lambda warps: False
-        self.jobs: list[Job] = []
+        self.jobs: list[TimingJob] = []
         self.stop_after = 10**9
 
-    def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+    def run(
+        self, plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
+    ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
         for job in jobs:
             if len(self.jobs) >= self.stop_after:
                 raise KeyboardInterrupt
@@ -56,19 +58,23 @@ class Gpu:
             self.jobs.append(job)
             yield job, self.answer(job)
 
-    def answer(self, job: Job) -> Answer:
+    def answer(self, job: TimingJob) -> TimingAnswer:
         found = OPTIONS.findall(Path(job.triton).read_text())
         warps, stages = (max(int(one[at]) for one in found) for at in (0, 1))
         us = self.us(Path(job.directory).name, warps, stages)
         if isinstance(us, str):
-            return Answer(failed=us)
+            return TimingAnswer(failed=us)
         if job.cuda:
             turns = self.turns(warps) if callable(self.turns) else self.turns or (us, CUDA[0])
-            return Answer(failed=turns) if isinstance(turns, str) else Answer(turns[0], turns[0], cuda_us=turns[1])
+            return (
+                TimingAnswer(failed=turns)
+                if isinstance(turns, str)
+                else TimingAnswer(turns[0], turns[0], cuda_us=turns[1])
+            )
         if job.replays:
-            return Answer(us, us)
+            return TimingAnswer(us, us)
         record = msgspec.json.decode((Path(job.directory) / "numerics.json").read_bytes(), type=NumericsRecord)
-        return Answer(answer="outside" if self.wrong(warps) else "within", numerics=record)
+        return TimingAnswer(answer="outside" if self.wrong(warps) else "within", numerics=record)
 
     @property
     def timed(self) -> list[tuple[str, str]]:
@@ -92,9 +98,9 @@ def names(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "kernels").iterdir())
 
 
-def rows(run: Path) -> tuple[Row, ...]:
+def rows(run: Path) -> tuple[FinalistRow, ...]:
     return tuple(
-        Row(name, "", us, us, us, rank) for rank, (name, us) in enumerate(zip(names(run), CUDA, strict=True), 1)
+        FinalistRow(name, "", us, us, us, rank) for rank, (name, us) in enumerate(zip(names(run), CUDA, strict=True), 1)
     )
 
 
@@ -105,10 +111,10 @@ def tried(
     backend: str = "auto",
     seconds: float = 60.0,
     code: str = "1",
-    cuda: tuple[Row, ...] = (),
-) -> Beside:
-    bench = Bench(
-        Place(run.parent / "place"),
+    cuda: tuple[FinalistRow, ...] = (),
+) -> BackendComparison:
+    bench = TuningResources(
+        TuningDirectory(run.parent / "place"),
         gpu,
         compiler or Compiler(),  # type: ignore[arg-type]
         lambda *said: None,
@@ -134,17 +140,19 @@ KERNELS = 10
 class Table:
     """A GPU whose times a function gives; it counts what it is asked."""
 
-    def __init__(self, us: Callable[[TuningPlan, Job], float | str]) -> None:
-        self.machine = Machine("Test", "sm_80", 1, "torch 2.11.0, Triton 3.6.0")
+    def __init__(self, us: Callable[[TuningPlan, TimingJob], float | str]) -> None:
+        self.machine = GpuMachine("Test", "sm_80", 1, "torch 2.11.0, Triton 3.6.0")
         self.us = us
-        self.jobs: list[Job] = []
+        self.jobs: list[TimingJob] = []
         self.stop_after = 10**9
 
     def whole(self, directory: Path) -> float:
         """What a candidate takes."""
         return 5.0 + len(self.jobs)
 
-    def run(self, plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+    def run(
+        self, plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
+    ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
         known = None if plan is None else read_plan(plan)
         for job in jobs:
             if len(self.jobs) >= self.stop_after:
@@ -154,29 +162,29 @@ class Table:
             self.jobs.append(job)
             if known is None:
                 us = self.whole(Path(job.directory))
-                yield job, Answer(us, us, answer="within")
+                yield job, TimingAnswer(us, us, answer="within")
             else:
                 found = self.us(known, job)
-                yield job, Answer(failed=found) if isinstance(found, str) else Answer(found, found)
+                yield job, TimingAnswer(failed=found) if isinstance(found, str) else TimingAnswer(found, found)
 
 
-def last_is_best(plan: TuningPlan, job: Job) -> float:
+def last_is_best(plan: TuningPlan, job: TimingJob) -> float:
     """Schedules that the model puts last are the fastest."""
     return 10.0 - job.variant + 0.001 * job.piece
 
 
-def tuned(run: Path, place: Place, device: Table | str | None, limits: Limits | None = None) -> Tuned:
+def tuned(run: Path, place: TuningDirectory, device: Table | str | None, limits: Limits | None = None) -> TuningResult:
     with Pool(1, PRELOAD) as pool:
-        bench = Bench(place, device, pool, lambda *said: None, "sm_80", limits or Limits(KERNELS, 2))
+        bench = TuningResources(place, device, pool, lambda *said: None, "sm_80", limits or Limits(KERNELS, 2))
         return tune(run, bench)
 
 
-def answers(found: Tuned) -> list[tuple[str, str, float | None]]:
+def answers(found: TuningResult) -> list[tuple[str, str, float | None]]:
     """The finalists: name, form and time."""
     return [(row.name, row.form, row.us) for row in found.rows]
 
 
-def shorter(place: Place, candidates: Callable[[CandidatePlan], bool], schedules: int | None = None) -> None:
+def shorter(place: TuningDirectory, candidates: Callable[[CandidatePlan], bool], schedules: int | None = None) -> None:
     """Leave some candidates in the plan of a place, and the first schedules of each kernel: less is to be made."""
     plan = plan_in(place.root)
     pieces = tuple(msgspec.structs.replace(one, variants=one.variants[:schedules]) for one in plan.pieces)

@@ -16,8 +16,8 @@ from mirage_formal.device.measure import Measurement
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.records import NumericsRecord, ScaleRecord
 from mirage_formal.run.autotuning import child as child_module
-from mirage_formal.run.autotuning.child import Answer, Job, Machine, Order, run_triton_job
-from mirage_formal.run.autotuning.timing import Child
+from mirage_formal.run.autotuning.child import GpuMachine, TimingAnswer, TimingJob, TimingOrder, run_triton_job
+from mirage_formal.run.autotuning.timing import TimingProcess
 
 _SCRIPT = """
 import json, os, sys, time
@@ -37,14 +37,14 @@ for line in sys.stdin:
 """
 
 
-def child(tmp_path: Path, script: str = _SCRIPT) -> Child:
+def child(tmp_path: Path, script: str = _SCRIPT) -> TimingProcess:
     path = tmp_path / "child.py"
     path.write_text(script)
-    return Child((sys.executable, str(path)), silence_s=3.0)
+    return TimingProcess((sys.executable, str(path)), silence_s=3.0)
 
 
 def test_one_that_dies_or_hangs_costs_its_own_job(tmp_path: Path) -> None:
-    jobs = [Job(1, 0), Job(2, 1), Job(3, 0), Job(4, 2), Job(5, 0)]
+    jobs = [TimingJob(1, 0), TimingJob(2, 1), TimingJob(3, 0), TimingJob(4, 2), TimingJob(5, 0)]
     with child(tmp_path) as device:
         found = list(device.run(None, tmp_path, jobs, time.monotonic() + 60))
     assert [job for job, _ in found] == jobs
@@ -55,10 +55,10 @@ def test_one_that_dies_or_hangs_costs_its_own_job(tmp_path: Path) -> None:
 
 def test_one_that_breaks_the_device_costs_its_own_job(tmp_path: Path) -> None:
     """Its process says so and ends; the next job is another process's, and is not to blame."""
-    jobs = [Job(1, 0), Job(2, 3), Job(3, 0), Job(4, 3)]
+    jobs = [TimingJob(1, 0), TimingJob(2, 3), TimingJob(3, 0), TimingJob(4, 3)]
     with child(tmp_path) as device:
         found = list(device.run(None, tmp_path, jobs, time.monotonic() + 60))
-        again = list(device.run(None, tmp_path, [Job(5, 0)], time.monotonic() + 60))
+        again = list(device.run(None, tmp_path, [TimingJob(5, 0)], time.monotonic() + 60))
     assert [(answer.us, answer.failed) for _, answer in found] == [
         (1.0, ""),
         (0.0, "an illegal address"),
@@ -71,8 +71,8 @@ def test_one_that_breaks_the_device_costs_its_own_job(tmp_path: Path) -> None:
 def test_the_deadline_ends_it(tmp_path: Path) -> None:
     begin = time.monotonic()
     with child(tmp_path) as device:
-        found = list(device.run(None, tmp_path, [Job(1, 0), Job(4, 2), Job(5, 0)], begin + 2.0))
-    assert [answer for _, answer in found] == [Answer(1.0, 1.0)]
+        found = list(device.run(None, tmp_path, [TimingJob(1, 0), TimingJob(4, 2), TimingJob(5, 0)], begin + 2.0))
+    assert [answer for _, answer in found] == [TimingAnswer(1.0, 1.0)]
 
 
 def test_orders_follow_one_another_in_one_process(tmp_path: Path) -> None:
@@ -80,14 +80,14 @@ def test_orders_follow_one_another_in_one_process(tmp_path: Path) -> None:
     assert device.machine.driver == 1
     first = device._process
     for number in range(3):
-        found = list(device.run(None, tmp_path, [Job(number, 0), Job(7, 0)], time.monotonic() + 60))
+        found = list(device.run(None, tmp_path, [TimingJob(number, 0), TimingJob(7, 0)], time.monotonic() + 60))
         assert [answer.us for _, answer in found] == [number, 7.0]
     assert device._process is first
-    answers = device.run(None, tmp_path, [Job(1, 0), Job(2, 0)], time.monotonic() + 60)
+    answers = device.run(None, tmp_path, [TimingJob(1, 0), TimingJob(2, 0)], time.monotonic() + 60)
     assert next(answers)[1].us == 1.0
     assert isinstance(answers, Generator)
     answers.close()  # as an interrupt does: the answer to the second job is not taken for one to the next order
-    found = list(device.run(None, tmp_path, [Job(9, 0)], time.monotonic() + 60))
+    found = list(device.run(None, tmp_path, [TimingJob(9, 0)], time.monotonic() + 60))
     assert [answer.us for _, answer in found] == [9.0]
     device.close()
 
@@ -122,11 +122,11 @@ class Files:
 
 def test_what_is_asked_of_triton_files() -> None:
     files: Any = Files()
-    assert run_triton_job(files, Job(-1, -1, 7, "kernels", triton="file.py")) == Answer(7.0, 1.0)
-    assert run_triton_job(files, Job(-1, -1, 7, "kernels", triton="file.py", cuda="other")) == Answer(
+    assert run_triton_job(files, TimingJob(-1, -1, 7, "kernels", triton="file.py")) == TimingAnswer(7.0, 1.0)
+    assert run_triton_job(files, TimingJob(-1, -1, 7, "kernels", triton="file.py", cuda="other")) == TimingAnswer(
         3.0, 3.0, cuda_us=4.0
     )
-    found = run_triton_job(files, Job(-1, -1, 0, "kernels", triton="file.py"))
+    found = run_triton_job(files, TimingJob(-1, -1, 0, "kernels", triton="file.py"))
     assert found.answer == "undecided", "a comparison without outputs says nothing"
     assert found.numerics is not None
     assert [one[0] for one in files.asked] == ["time", "turns", "compare"]
@@ -138,18 +138,20 @@ def test_orders_about_triton_files_reach_them_and_no_other_does(
 ) -> None:
     """And a failure of one is its own."""
     made: list[Files] = []
-    monkeypatch.setattr(child_module, "describe_machine", lambda: Machine("Test", "sm_90a", 1))
+    monkeypatch.setattr(child_module, "describe_machine", lambda: GpuMachine("Test", "sm_90a", 1))
     monkeypatch.setattr(child_module, "_triton_runner", lambda: made.append(Files()) or made[-1])  # type: ignore[func-returns-value]
-    monkeypatch.setattr(child_module, "compare_and_time", lambda directory, tuning: Answer(5.0, 5.0, answer="within"))
+    monkeypatch.setattr(
+        child_module, "compare_and_time", lambda directory, tuning: TimingAnswer(5.0, 5.0, answer="within")
+    )
     monkeypatch.setattr(child_module, "_is_device_responding", lambda: True)
 
-    def order(*jobs: Job) -> bytes:
-        return msgspec.json.encode(Order("", str(tmp_path), jobs)) + b"\n"
+    def order(*jobs: TimingJob) -> bytes:
+        return msgspec.json.encode(TimingOrder("", str(tmp_path), jobs)) + b"\n"
 
-    cuda, file = Job(-1, -1, directory="kernels"), Job(-1, -1, 7, "kernels", triton="file.py")
+    cuda, file = TimingJob(-1, -1, directory="kernels"), TimingJob(-1, -1, 7, "kernels", triton="file.py")
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=[order(cuda), order(file, file), order(cuda, file)]))
     assert child_module.main() == 0
-    said = [msgspec.json.decode(line, type=Answer) for line in capsys.readouterr().out.splitlines()[1:]]
+    said = [msgspec.json.decode(line, type=TimingAnswer) for line in capsys.readouterr().out.splitlines()[1:]]
     assert [answer.us for answer in said] == [5.0, 7.0, 7.0, 5.0, 7.0]
     assert len(made) == 2, "what it holds for a file is let go for CUDA kernels"
 

@@ -7,7 +7,7 @@ import pytest
 
 from mirage_formal.records import ScheduleRecord
 from mirage_formal.run.autotuning.choose import (
-    Composed,
+    ComposedCandidate,
     batches,
     combine_forms,
     compose_candidates,
@@ -18,13 +18,13 @@ from mirage_formal.run.autotuning.choose import (
     schedules_with_other_threads,
     whole_key,
 )
-from mirage_formal.run.autotuning.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
+from mirage_formal.run.autotuning.plans import CandidatePlan, PiecePlan, ScheduleVariant, TuningPlan
 from mirage_formal.run.kernel_build.values import MIXED
 
 
 def test_the_best_of_each_number_of_kernels_are_tried() -> None:
     """The model puts all candidates of two kernels before the one of a single kernel."""
-    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(f"p{n}", None),)) for n in range(21))
+    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (ScheduleVariant(f"p{n}", None),)) for n in range(21))
     two = [CandidatePlan(f"{n}", "split", 10.0 + 0.1 * n, (2 * n, 2 * n + 1), (0, 1)) for n in range(10)]
     for us, first in ((14.0, True), (16.0, False)):
         plan = TuningPlan("run", "sm_80", (*two, CandidatePlan("one", "", us, (20,), (0,))), pieces)
@@ -33,7 +33,7 @@ def test_the_best_of_each_number_of_kernels_are_tried() -> None:
 
 def test_the_order_of_kernels_and_what_is_close() -> None:
     def piece(name: str, count: int) -> PiecePlan:
-        return PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"{name}{n}", None) for n in range(count)))
+        return PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(ScheduleVariant(f"{name}{n}", None) for n in range(count)))
 
     pieces = (piece("a", 3), piece("b", 2), piece("c", 1))
     candidates = (
@@ -65,7 +65,8 @@ def test_the_order_of_kernels_and_what_is_close() -> None:
 def test_a_form_of_which_nothing_was_timed_gets_its_turn() -> None:
     """What the model is off by for two forms says little of a third one."""
     pieces = tuple(
-        PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"p{n}.{at}", None) for at in range(4))) for n in range(5)
+        PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(ScheduleVariant(f"p{n}.{at}", None) for at in range(4)))
+        for n in range(5)
     )
     one = [CandidatePlan(f"{n}", "", 10.0, (n,), (0,)) for n in range(2)]
     candidates = (*one, CandidatePlan("2", "split", 11.0, (2,), (0,)), CandidatePlan("3", "products", 19.0, (3,), (0,)))
@@ -79,7 +80,9 @@ def test_a_form_of_which_nothing_was_timed_gets_its_turn() -> None:
 def kinds_of_candidates() -> TuningPlan:
     """Five fused kernels by estimate the best; then one kernel and a library's product; then all one by one."""
     pieces = tuple(
-        PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"p{n}.{at}", None) for at in range(3 if n < 6 else 1)))
+        PiecePlan(
+            msgspec.Raw(b"{}"), 0, (), tuple(ScheduleVariant(f"p{n}.{at}", None) for at in range(3 if n < 6 else 1))
+        )
         for n in range(12)
     )
     candidates = (
@@ -133,7 +136,7 @@ def test_what_leaves_products_to_a_library_is_measured_as_a_whole() -> None:
 
 def test_the_best_of_fewer_kernels_is_among_the_first_if_it_is_asked_for() -> None:
     plan = kinds_of_candidates()
-    whole = PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant("whole", None),))
+    whole = PiecePlan(msgspec.Raw(b"{}"), 0, (), (ScheduleVariant("whole", None),))
     fused = [
         CandidatePlan(name, form, 50.0, (12,), (0,)) for name, form in (("one", "fused"), ("four", ""), ("five", ""))
     ]
@@ -152,7 +155,7 @@ def test_the_best_of_fewer_kernels_is_among_the_first_if_it_is_asked_for() -> No
 def test_two_finalists_at_most_have_their_longest_kernel_in_common(others: float, expected: list[int]) -> None:
     """Four candidates that differ in a short kernel, and two others, which are preferred if they are not far behind."""
     keys = ("long", "a", "b", "c", "d", "other", "e")
-    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(key, None),)) for key in keys)
+    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (ScheduleVariant(key, None),)) for key in keys)
     alike = [CandidatePlan(f"{n}", "", 10.0, (0, n + 1), (0, 1)) for n in range(4)]
     other = [CandidatePlan(f"{n}", "", 10.0, (5,) if n == 4 else (5, 6), (0, 1)[: n - 3]) for n in (4, 5)]
     plan = TuningPlan("run", "sm_80", (*alike, *other), pieces)
@@ -174,7 +177,7 @@ def test_two_finalists_at_most_have_their_longest_kernel_in_common(others: float
 def test_a_form_that_rounds_less_is_among_the_first_if_it_is_not_far_behind(form: str) -> None:
     """Else a candidate that is a little slower and more exact would never be compared with the others."""
     plan = kinds_of_candidates()
-    others = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(key, None),)) for key in ("slow", "exact"))
+    others = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (ScheduleVariant(key, None),)) for key in ("slow", "exact"))
     more = (
         CandidatePlan("five", "", 5.1, (12,), (0,)),
         CandidatePlan("one", form, 5.2, (13,), (0,)),
@@ -207,13 +210,15 @@ def test_what_leaves_room_is_the_fastest_with_fewer_bytes_in_flight_and_no_more_
         schedule(128, 2),
         schedule(64, 5),
     )
-    product = PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(Variant(f"a{n}", way) for n, way in enumerate(ways)))
-    given = PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant("b0", None), Variant("b1", schedule(32, 1, tile=1))))
+    product = PiecePlan(msgspec.Raw(b"{}"), 0, (), tuple(ScheduleVariant(f"a{n}", way) for n, way in enumerate(ways)))
+    given = PiecePlan(
+        msgspec.Raw(b"{}"), 0, (), (ScheduleVariant("b0", None), ScheduleVariant("b1", schedule(32, 1, tile=1)))
+    )
     plan = TuningPlan("run", "sm_80", (CandidatePlan("one", "", 10.0, (0, 1), (0, 1)),), (product, given))
     times = {"a0": 10.0, "a1": 11.4, "a2": 10.1, "a3": 11.2, "a4": 11.3, "a5": 9.0, "b0": 1.0, "b1": 1.0}
 
     def found(first: int, **other: float) -> dict[int, int]:
-        return lighter_schedules(plan, times | other, Composed(0, (first, 1), 11.0))
+        return lighter_schedules(plan, times | other, ComposedCandidate(0, (first, 1), 11.0))
 
     assert found(0) == {0: 3}, "two stages' worth of bytes; with 256 threads it leaves less room, with 64 not more"
     assert found(0, a3=11.6) == {0: 4}
@@ -231,29 +236,32 @@ def test_schedules_of_other_threads_that_are_little_slower_alone() -> None:
         return ScheduleRecord(threads=threads, stages=2, registers=True, resident=True, warps=(), cut=1, tile=0)
 
     def piece(name: str, *threads: int) -> PiecePlan:
-        ways = tuple(Variant(f"{name}{n}", schedule(count)) for n, count in enumerate(threads))
+        ways = tuple(ScheduleVariant(f"{name}{n}", schedule(count)) for n, count in enumerate(threads))
         return PiecePlan(msgspec.Raw(b"{}"), 0, (), ways)
 
     pieces = (
         piece("a", 128, 256, 256, 64, 512, 128),
         piece("b", 512, 128),
-        PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant("c", None),)),
+        PiecePlan(msgspec.Raw(b"{}"), 0, (), (ScheduleVariant("c", None),)),
     )
     plan = TuningPlan("run", "sm_80", (CandidatePlan("one", "", 10.0, (0, 1, 2), (0, 1, 2)),), pieces)
     times = {"a0": 10.0, "a1": 10.9, "a2": 10.5, "a3": 11.1, "a5": 10.1, "b0": 4.0, "b1": 4.1, "c": 1.0}
-    assert schedules_with_other_threads(plan, times, Composed(0, (0, 0, 0), 15.0)) == [(1, 1), (0, 2)]
-    assert schedules_with_other_threads(plan, times | {"a4": 9.0}, Composed(0, (2, 1, 0), 15.0)) == [
+    assert schedules_with_other_threads(plan, times, ComposedCandidate(0, (0, 0, 0), 15.0)) == [(1, 1), (0, 2)]
+    assert schedules_with_other_threads(plan, times | {"a4": 9.0}, ComposedCandidate(0, (2, 1, 0), 15.0)) == [
         (0, 4),
         (0, 0),
         (1, 0),
         (0, 3),
     ]
-    assert schedules_with_other_threads(plan, times | {"b1": 4.41}, Composed(0, (3, 0, 0), 15.0)) == [(0, 0), (0, 2)]
+    assert schedules_with_other_threads(plan, times | {"b1": 4.41}, ComposedCandidate(0, (3, 0, 0), 15.0)) == [
+        (0, 0),
+        (0, 2),
+    ]
 
 
 def of_two_operators(**times: float) -> tuple[TuningPlan, dict[str, float]]:
     """A candidate of two kernels, each of which a form splits in two; and one that a form changes as a whole."""
-    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(f"p{n}.0", None),)) for n in range(8))
+    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (ScheduleVariant(f"p{n}.0", None),)) for n in range(8))
     candidates = (
         CandidatePlan("one", "", 10.0, (0, 1), (0, 2), sources=(0, 1, 1)),
         CandidatePlan("one", "split-2", 11.0, (2, 3, 4, 5), (0, 1, 3, 4), sources=(0, 0, 1, 1, 1)),
@@ -271,7 +279,7 @@ def test_the_fastest_forms_of_operators_are_put_together() -> None:
     assert (made.pieces, made.operators, made.sources) == ((2, 3, 1), (0, 1, 3), (0, 0, 1, 1))
     assert made.form.startswith(MIXED)
     whole = TuningPlan("run", "sm_80", (*plan.candidates, made), plan.pieces)
-    assert compose_candidates(whole, times)[0] == Composed(4, (0, 0, 0), 5.0)
+    assert compose_candidates(whole, times)[0] == ComposedCandidate(4, (0, 0, 0), 5.0)
     plan, times = of_two_operators(p0=2.0, p4=0.5, p5=0.5)
     (made,) = combine_forms(plan, times)
     assert (made.form, made.pieces, made.operators) == ("mixed: 1 split-2", (0, 4, 5), (0, 2, 3))

@@ -8,9 +8,9 @@ import msgspec
 
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import TuningRecord
-from mirage_formal.run.autotuning.child import Machine
-from mirage_formal.run.autotuning.plans import Place, Prepared, Timed
-from mirage_formal.run.autotuning.triton.cache import Kept, Said
+from mirage_formal.run.autotuning.child import GpuMachine
+from mirage_formal.run.autotuning.plans import MeasuredTime, PreparedKernel, TuningDirectory
+from mirage_formal.run.autotuning.triton.cache import TritonResult, TritonResultCache
 from mirage_formal.run.autotuning.triton.files import TritonText
 
 KEYS = ("a" * 64, "b" * 64)
@@ -23,8 +23,8 @@ def exchange(first: Path, second: Path) -> None:
 
 
 def test_kernels(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    made = [Prepared("", files={"kernel.cu": key.encode()}) for key in KEYS]
+    place = TuningDirectory(tmp_path)
+    made = [PreparedKernel("", files={"kernel.cu": key.encode()}) for key in KEYS]
     for key, one in zip(KEYS, made, strict=True):
         place.keep_kernel(key, one)
     assert [place.prepared(key) for key in KEYS] == made
@@ -35,9 +35,9 @@ def test_kernels(tmp_path: Path) -> None:
 
 
 def test_times(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = TuningDirectory(tmp_path)
     times = [
-        Timed(key, us, us, 15, 13000, text=key, compiler="13.0", settled=True)
+        MeasuredTime(key, us, us, 15, 13000, text=key, compiler="13.0", settled=True)
         for key, us in zip(KEYS, (1.0, 2.0), strict=True)
     ]
     place.keep_times("GPU One", times[:1])
@@ -57,7 +57,7 @@ def test_times(tmp_path: Path) -> None:
 
 
 def test_what_was_chosen(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = TuningDirectory(tmp_path)
     chosen = [
         TuningRecord(candidates=n, kernels=1, refused=0, timed=1, model_rank=1, schedule_ranks=(), composed_us=1.0)
         for n in (1, 2)
@@ -70,10 +70,12 @@ def test_what_was_chosen(tmp_path: Path) -> None:
 
 
 def test_what_a_gpu_said_of_triton_files(tmp_path: Path) -> None:
-    kept = [Kept(Place(tmp_path), run, Machine("Test", "sm_90a", 13000)) for run in ("one", "two")]
+    kept = [
+        TritonResultCache(TuningDirectory(tmp_path), run, GpuMachine("Test", "sm_90a", 13000)) for run in ("one", "two")
+    ]
     file = TritonText(tmp_path, LaunchOptions(4), "text", "0" * 64, "1" * 64)
     for us, one in enumerate(kept, 1):
-        one.put(file, Said(us=float(us)))
+        one.put(file, TritonResult(us=float(us)))
     assert [one.get(file).us for one in kept] == [1.0, 2.0]
     exchange(*sorted((tmp_path / "triton").glob("*.json")))
-    assert [one.get(file) for one in kept] == [Said(), Said()]
+    assert [one.get(file) for one in kept] == [TritonResult(), TritonResult()]

@@ -9,7 +9,7 @@ import pytest
 
 from mirage_formal.records import ScheduleRecord, WarpsRecord
 from mirage_formal.run.autotuning.local_search import STEP, neighbouring_schedules
-from mirage_formal.run.autotuning.plans import CandidatePlan, PiecePlan, TuningPlan, Variant
+from mirage_formal.run.autotuning.plans import CandidatePlan, PiecePlan, ScheduleVariant, TuningPlan
 
 PIPELINES = ((4, 1), (6, 2), (3, 1), (5, 2), (2, 1))
 WARPS = ((128, 1, 4), (128, 2, 2), (64, 1, 2), (256, 4, 2), (512, 4, 4))
@@ -23,7 +23,7 @@ def schedule(at: int) -> ScheduleRecord:
 
 
 def piece(name: str, count: int = len(PIPELINES) * len(WARPS)) -> PiecePlan:
-    ways = tuple(Variant(f"{name}{at}", schedule(at)) for at in range(count))
+    ways = tuple(ScheduleVariant(f"{name}{at}", schedule(at)) for at in range(count))
     return PiecePlan(msgspec.Raw(b"{}"), 0, (), ways)
 
 
@@ -104,8 +104,8 @@ def test_kinds_that_are_measured_in_any_case_take_turns(form: str) -> None:
 
 def test_operators_of_a_library_and_of_other_tiles_have_no_neighbours() -> None:
     tile = msgspec.structs.replace(schedule(0), tile=1)
-    plain = PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant("a0", None), Variant("a1", tile)))
-    tiled = PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant("b0", schedule(0)), Variant("b1", tile)))
+    plain = PiecePlan(msgspec.Raw(b"{}"), 0, (), (ScheduleVariant("a0", None), ScheduleVariant("a1", tile)))
+    tiled = PiecePlan(msgspec.Raw(b"{}"), 0, (), (ScheduleVariant("b0", schedule(0)), ScheduleVariant("b1", tile)))
     candidates = (CandidatePlan("one", "", 10.0, (0,), (0,)), CandidatePlan("two", "", 10.0, (1,), (0,)))
     plan = TuningPlan("run", "sm_80", candidates, (plain, tiled))
     tried: dict[str, float | None] = {"a0": 1.0, "b0": 1.0}

@@ -15,8 +15,8 @@ from mirage_formal.records import MeasureRecord, PlanRecord
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.autotuning import finalists
 from mirage_formal.run.autotuning.bench import Limits
-from mirage_formal.run.autotuning.choose import Composed, whole_key
-from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.autotuning.choose import ComposedCandidate, whole_key
+from mirage_formal.run.autotuning.plans import TuningDirectory
 from mirage_formal.run.kernel_build.save import move_built
 from tests.kit.runs import small_runs
 from tests.run.tuned.fake_tuning import KERNELS, Table, answers, last_is_best, plan_in, shorter, tuned
@@ -61,7 +61,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tuning directory of the run, with its first kernels: there is at least one for each place in a candidate."""
     place = tmp_path_factory.mktemp("wholes") / "place"
-    assert tuned(run, Place(place), None, FEW).left
+    assert tuned(run, TuningDirectory(place), None, FEW).left
     return place
 
 
@@ -71,7 +71,7 @@ def test_times_of_wholes_choose_the_same_elsewhere(run: Path, made: Path, tmp_pa
     for name in ("here", "there", "without"):
         shutil.copytree(run, tmp_path / name)
     shutil.copytree(made, tmp_path / "place-here")
-    here, there, without = (Place(tmp_path / f"place-{name}") for name in ("here", "there", "without"))
+    here, there, without = (TuningDirectory(tmp_path / f"place-{name}") for name in ("here", "there", "without"))
     found = tuned(tmp_path / "here", here, Wholes(early_ones), FEW)
     best = found.rows[0].name
     assert any(flags(tmp_path / "here" / "kernels" / best))
@@ -108,10 +108,12 @@ def test_what_rounds_less_overlaps_as_well(
     before = Wholes(early_ones)
     shutil.copytree(tmp_path / "run", tmp_path / "before")
     shutil.copytree(tmp_path / "place", tmp_path / "place-before")
-    first, second, *_ = tuned(tmp_path / "before", Place(tmp_path / "place-before"), before, Limits(KERNELS, 3)).rows
+    first, second, *_ = tuned(
+        tmp_path / "before", TuningDirectory(tmp_path / "place-before"), before, Limits(KERNELS, 3)
+    ).rows
     assert first.name in names
     monkeypatch.setattr(finalists, "moves_factors", lambda one: more_exact and one.name == second.name)
-    found = tuned(tmp_path / "run", Place(tmp_path / "place"), Wholes(early_ones), Limits(KERNELS, 3))
+    found = tuned(tmp_path / "run", TuningDirectory(tmp_path / "place"), Wholes(early_ones), Limits(KERNELS, 3))
     early = {row.name for row in found.rows if any(flags(tmp_path / "run" / "kernels" / row.name))}
     assert early == ({first.name, second.name} if more_exact else {first.name})
 
@@ -141,8 +143,8 @@ def test_kernels_leave_room_for_the_next_where_the_whole_is_faster_so(run: Path,
         shutil.copytree(made, tmp_path / f"place-{name}")
         plan = plan_in(made)
         deep = next(one for one in plan.candidates if len(one.pieces) == 2 and not one.form)
-        shorter(Place(tmp_path / f"place-{name}"), lambda one: one == deep or one.unfused)  # noqa: B023
-    here, there = (Place(tmp_path / f"place-{name}") for name in ("here", "there"))
+        shorter(TuningDirectory(tmp_path / f"place-{name}"), lambda one: one == deep or one.unfused)  # noqa: B023
+    here, there = (TuningDirectory(tmp_path / f"place-{name}") for name in ("here", "there"))
     found = tuned(tmp_path / "here", here, Roomy(), Limits(40, 2))
     best = found.rows[0]
     assert best.us == 5.0
@@ -172,8 +174,8 @@ def test_other_threads_where_the_whole_is_faster_so(run: Path, made: Path, tmp_p
         shutil.copytree(run, tmp_path / name)
         shutil.copytree(made, tmp_path / f"place-{name}")
         deep = next(one for one in plan_in(made).candidates if len(one.pieces) == 2 and not one.form)
-        shorter(Place(tmp_path / f"place-{name}"), lambda one: one == deep or one.unfused)  # noqa: B023
-    here, there = (Place(tmp_path / f"place-{name}") for name in ("here", "there"))
+        shorter(TuningDirectory(tmp_path / f"place-{name}"), lambda one: one == deep or one.unfused)  # noqa: B023
+    here, there = (TuningDirectory(tmp_path / f"place-{name}") for name in ("here", "there"))
     found = tuned(tmp_path / "here", here, Beside(), Limits(60, 2))
     best = found.rows[0]
     plans = [tmp_path / name / "kernels" / best.name / "plan.json" for name in ("here", "there")]
@@ -190,7 +192,7 @@ def test_other_threads_where_the_whole_is_faster_so(run: Path, made: Path, tmp_p
 def test_what_is_known_to_be_slower_is_not_built_again(run: Path, made: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     shutil.copytree(made, tmp_path / "place")
-    place = Place(tmp_path / "place")
+    place = TuningDirectory(tmp_path / "place")
     first, second = Wholes(early_ones), Wholes(early_ones)
     found = tuned(tmp_path / "run", place, first, FEW)
     again = tuned(tmp_path / "run", place, second, FEW)
@@ -203,7 +205,7 @@ def test_what_is_known_to_be_slower_is_not_built_again(run: Path, made: Path, tm
 def test_another_driver_measures_anew(run: Path, made: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run")
     shutil.copytree(made, tmp_path / "place")
-    place = Place(tmp_path / "place")
+    place = TuningDirectory(tmp_path / "place")
     slower, faster = Wholes(lambda early: 9.0 - len(early) + 0.5 * any(early)), Wholes(early_ones)
     faster.machine = msgspec.structs.replace(faster.machine, driver=2)
     tuned(tmp_path / "run", place, slower, FEW)
@@ -217,16 +219,16 @@ def test_a_whole_is_its_form_kernels_and_early_ones(made: Path) -> None:
     at = next(at for at, one in enumerate(plan.candidates) if len(one.pieces) > 1)
     other = next(number for number, one in enumerate(plan.candidates) if one.pieces != plan.candidates[at].pieces)
     zeros = (0,) * len(plan.candidates[at].pieces)
-    one = Composed(at, zeros, 1.0)
+    one = ComposedCandidate(at, zeros, 1.0)
     key = whole_key(plan, one)
-    assert key == whole_key(plan, Composed(at, zeros, 2.0)), "what it is expected to take is no part of it"
+    assert key == whole_key(plan, ComposedCandidate(at, zeros, 2.0)), "what it is expected to take is no part of it"
     more = next(i for i, piece in enumerate(plan.candidates[at].pieces) if len(plan.pieces[piece].variants) > 1)
     schedules = tuple(int(i == more) for i in range(len(zeros)))
     others = [
-        Composed(at, schedules, 1.0),
-        Composed(at, zeros, 1.0, frozenset({0})),
-        Composed(at, zeros, 1.0, frozenset({1})),
-        Composed(other, (0,) * len(plan.candidates[other].pieces), 1.0),
+        ComposedCandidate(at, schedules, 1.0),
+        ComposedCandidate(at, zeros, 1.0, frozenset({0})),
+        ComposedCandidate(at, zeros, 1.0, frozenset({1})),
+        ComposedCandidate(other, (0,) * len(plan.candidates[other].pieces), 1.0),
     ]
     assert len({key, *(whole_key(plan, one) for one in others)}) == 5
     named = msgspec.structs.replace(plan.candidates[at], form="split-2")

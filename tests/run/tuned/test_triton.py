@@ -11,13 +11,13 @@ import pytest
 from mirage_formal.check.__main__ import main as check_main
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import TritonRecord, sha256
-from mirage_formal.run.autotuning.bench import Bench, Row
-from mirage_formal.run.autotuning.child import Machine
-from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.autotuning.bench import FinalistRow, TuningResources
+from mirage_formal.run.autotuning.child import GpuMachine
+from mirage_formal.run.autotuning.plans import TuningDirectory
 from mirage_formal.run.autotuning.timing import FIRST
 from mirage_formal.run.autotuning.triton.compare_backends import SAFETY, compare_with_cuda
 from mirage_formal.run.autotuning.triton.files import triton_texts
-from mirage_formal.run.autotuning.triton.results import Beside
+from mirage_formal.run.autotuning.triton.results import BackendComparison
 from tests.kit.runs import small_runs
 from tests.run.tuned.fake_tuning import OPTIONS, TEST, Compiler, Gpu, first_is, names, record, rows, tried
 
@@ -132,7 +132,7 @@ def test_a_candidate_of_fewer_kernels_is_tried_in_full_though_its_cuda_kernels_a
     small_runs.make(root, kernels=3)
     one, two, seven = names(root)
     for order, full in (((seven, two, one), {seven, two, one}), ((one, two, seven), {one, two})):
-        behind = tuple(Row(name, "", us, us, us, 1) for us, name in zip((10.0, 12.0, 40.0), order, strict=True))
+        behind = tuple(FinalistRow(name, "", us, us, us, 1) for us, name in zip((10.0, 12.0, 40.0), order, strict=True))
         gpu = Gpu(lambda name, warps, stages: 7.0 if name == one else 50.0)
         assert tried(root, gpu, code=order[0], cuda=behind).rows[0].name == one
         asked = {name: {file for where, file in gpu.timed if where == name} for name in order}
@@ -146,7 +146,9 @@ def test_the_files_of_a_finalist_behind_others_are_found_and_tried_further(tmp_p
     root = tmp_path / "run"
     small_runs.make(root, kernels=3)
     one, two, last = names(root)
-    cuda = tuple(Row(name, "", us, us, us, 1) for us, name in zip((10.0, 12.0, 14.0), (one, two, last), strict=True))
+    cuda = tuple(
+        FinalistRow(name, "", us, us, us, 1) for us, name in zip((10.0, 12.0, 14.0), (one, two, last), strict=True)
+    )
     gpu = Gpu(lambda name, warps, stages: 50.0 if name != last else 7.0 if warps == 8 else 9.0)
     found = tried(root, gpu, cuda=cuda)
     assert (found.backend, found.rows[0].name, found.rows[0].us) == ("triton", last, 7.0)
@@ -181,15 +183,18 @@ def test_what_fails_is_recorded_and_cuda_stays(run: Path, where: str) -> None:
 
 
 def test_without_torch_or_triton_it_is_cuda_in_one_line(run: Path) -> None:
-    gpu, compiler = Gpu(first_is(1.0), Machine("Test", "sm_90a", 1, "", "triton is not installed")), Compiler()
+    gpu, compiler = Gpu(first_is(1.0), GpuMachine("Test", "sm_90a", 1, "", "triton is not installed")), Compiler()
     found, known = tried(run, gpu, compiler), record(run)
-    assert found == Beside("cuda", "back end auto: CUDA C++, for no Triton file was timed: triton is not installed")
+    assert found == BackendComparison(
+        "cuda", "back end auto: CUDA C++, for no Triton file was timed: triton is not installed"
+    )
     assert (gpu.jobs, compiler.texts) == ([], [])
     assert known == TritonRecord(reason="triton is not installed")
 
 
 def test_without_a_gpu_here_it_is_cuda_in_one_line(run: Path) -> None:
-    bench = Bench(Place(run.parent / "place"), None, Compiler(), lambda *said: None, "sm_90a", backend="auto")  # type: ignore[arg-type]
+    place, compiler = TuningDirectory(run.parent / "place"), Compiler()
+    bench = TuningResources(place, None, compiler, lambda *said: None, "sm_90a", backend="auto")  # type: ignore[arg-type]
     found = compare_with_cuda(run, (), "1", bench, 0.0)
     assert found.said == "back end auto: CUDA C++, for no Triton file was timed: there is no GPU that is asked here"
 

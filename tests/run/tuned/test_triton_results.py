@@ -13,11 +13,11 @@ import pytest
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.run.autotuning import measured_order as fastest_module
-from mirage_formal.run.autotuning.bench import Bench, Tuned
-from mirage_formal.run.autotuning.measured_order import Wanted, order_by_measurement
-from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.autotuning.bench import TuningResources, TuningResult
+from mirage_formal.run.autotuning.measured_order import MeasurementLimits, order_by_measurement
+from mirage_formal.run.autotuning.plans import TuningDirectory
 from mirage_formal.run.autotuning.triton import compare_backends as beside_module
-from mirage_formal.run.autotuning.triton.results import Beside
+from mirage_formal.run.autotuning.triton.results import BackendComparison
 from mirage_formal.run.kernel_build.alternatives import Alternatives
 from mirage_formal.run.kernel_build.build import KernelWarning, candidates_of
 from mirage_formal.run.results.result import Result
@@ -47,13 +47,13 @@ def results(run: Path) -> list[Result]:
 
 
 @pytest.fixture
-def told(run: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Beside | None], list[str]]:
+def told(run: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BackendComparison | None], list[str]]:
     """``order_by_measurement`` after a tuning that says so of Triton; the back ends that it was asked for."""
 
-    def fake(beside: Beside | None) -> list[str]:
+    def fake(beside: BackendComparison | None) -> list[str]:
         asked: list[str] = []
 
-        def tune(root: Path, bench: Bench) -> Tuned:
+        def tune(root: Path, bench: TuningResources) -> TuningResult:
             from mirage_formal.run.kernel_build.build import build
 
             asked.append(bench.backend)
@@ -64,7 +64,7 @@ def told(run: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Beside | None]
                     program = candidates_of(run)[0]
                     assert result.alternatives is not None
                     built[name] = build(result.graph, program, result.alternatives._target)
-            return Tuned(2, 2, 2, rows(run), built=built, triton=beside)
+            return TuningResult(2, 2, 2, rows(run), built=built, triton=beside)
 
         monkeypatch.setattr(fastest_module, "tune", tune)
         return asked
@@ -73,13 +73,17 @@ def told(run: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Beside | None]
 
 
 def test_the_fastest_result_runs_the_file_that_was_taken(
-    run: Path, told: Callable[[Beside | None], list[str]], tmp_path: Path
+    run: Path, told: Callable[[BackendComparison | None], list[str]], tmp_path: Path
 ) -> None:
     first, second = names(run)
-    asked = told(Beside("triton", "said so", texts={second: "the file"}))
+    asked = told(BackendComparison("triton", "said so", texts={second: "the file"}))
     with pytest.warns(KernelWarning, match="said so"):
         found = order_by_measurement(
-            results(run), run, Wanted(2, backend="auto"), Gpu(first_is(1.0)), Place(tmp_path / "place")
+            results(run),
+            run,
+            MeasurementLimits(2, backend="auto"),
+            Gpu(first_is(1.0)),
+            TuningDirectory(tmp_path / "place"),
         )
     assert asked == ["auto"]
     assert [one.directory.name for one in found] == [second, first]
@@ -95,22 +99,26 @@ def test_the_fastest_result_runs_the_file_that_was_taken(
 
 
 def test_results_that_were_asked_for_in_triton(
-    run: Path, told: Callable[[Beside | None], list[str]], tmp_path: Path
+    run: Path, told: Callable[[BackendComparison | None], list[str]], tmp_path: Path
 ) -> None:
     first, second = names(run)
 
     def found(backend: str) -> list[Result]:
         return order_by_measurement(
-            results(run), run, Wanted(2, backend=backend), Gpu(first_is(1.0)), Place(tmp_path / "place")
+            results(run),
+            run,
+            MeasurementLimits(2, backend=backend),
+            Gpu(first_is(1.0)),
+            TuningDirectory(tmp_path / "place"),
         )
 
-    told(Beside("triton", "said so", texts={second: "the file", first: "another"}))
+    told(BackendComparison("triton", "said so", texts={second: "the file", first: "another"}))
     with pytest.warns(KernelWarning, match="said so"):
         assert [(one.backend, one.triton_source()) for one in found("triton")] == [
             ("triton", "the file"),
             ("triton", "another"),
         ]
-    told(Beside("cuda", "triton is not installed"))
+    told(BackendComparison("cuda", "triton is not installed"))
     with pytest.raises(UnsupportedError, match="triton is not installed"):
         found("triton")
     with pytest.warns(KernelWarning, match="triton is not installed"):
@@ -120,12 +128,12 @@ def test_results_that_were_asked_for_in_triton(
 def test_the_back_end_cuda_never_touches_triton(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from mirage_formal.run.autotuning import tune as tune_module
 
-    def never(*given: Any) -> Beside:
+    def never(*given: Any) -> BackendComparison:
         raise AssertionError("Triton was touched")
 
     monkeypatch.setattr(beside_module, "compare_with_cuda", never)
-    monkeypatch.setattr(tune_module, "_tune_cuda_kernels", lambda *given: Tuned(1, 1, 1, ()))
-    bench = Bench(Place(tmp_path), Gpu(first_is(1.0)), Compiler(), lambda *said: None, "sm_90a")  # type: ignore[arg-type]
+    monkeypatch.setattr(tune_module, "_tune_cuda_kernels", lambda *given: TuningResult(1, 1, 1, ()))
+    bench = TuningResources(TuningDirectory(tmp_path), Gpu(first_is(1.0)), Compiler(), lambda *said: None, "sm_90a")  # type: ignore[arg-type]
     assert tune_module.tune(made, bench).triton is None
     with pytest.raises(AssertionError, match="Triton was touched"):
         tune_module.tune(made, replace(bench, backend="auto"))

@@ -35,7 +35,7 @@ from pathlib import Path
 import numpy as np
 warnings.simplefilter("ignore")  # padded rows overflow
 sys.modules["cupy"] = np
-from mirage_formal.claims.numerics.numerics import where_computed, check
+from mirage_formal.claims.numerics.numerics import computed_answer, check
 from mirage_formal.device.runs import Elements
 from mirage_formal.kernels.executable import load
 from mirage_formal.run.kernel_build.triton.calls import loaded
@@ -48,7 +48,7 @@ assert len({text, unwritten, wrong}) == 3
 for changed in (text, unwritten, wrong):
     runs = TritonRuns(Elements(executable), loaded(changed))
     record = check(executable.program, executable.graph, executable.digest, runs.run, device="Interpreter")
-    print(where_computed(record), record.candidate == executable.digest)
+    print(computed_answer(record), record.candidate == executable.digest)
 """
 #: Files compiled ahead; then the same functions compiled as a launch compiles them, for tensors that have memory.
 _AHEAD = """
@@ -56,7 +56,7 @@ import os, re, sys
 from pathlib import Path
 import torch
 from mirage_formal.run.kernel_build.triton.calls import loaded
-from mirage_formal.run.autotuning.triton.precompile import Task, _Compiling, compiled
+from mirage_formal.run.autotuning.triton.precompile import Task, _CompileOnlyFunction, compiled
 cache = Path(os.environ["TRITON_CACHE_DIR"])
 text = Path(sys.argv[1]).read_text()
 print(repr(compiled(Task(text, "sm_90a"))))
@@ -64,7 +64,7 @@ before = sorted(path.name for path in cache.iterdir())
 assert any(cache.rglob("*.cubin"))
 module = loaded(text)
 for name in [name for name in vars(module) if re.fullmatch(r"kernel\\d+", name)]:
-    setattr(module, name, _Compiling(getattr(module, name)))
+    setattr(module, name, _CompileOnlyFunction(getattr(module, name)))
 module.run(*[torch.empty_strided(*one[:2], dtype=one[2]) for one in module.INPUTS])
 print(sorted(path.name for path in cache.iterdir()) == before)
 print(compiled(Task(text.replace("tl.exp(", "tl.none_such("), "sm_90a")))

@@ -18,7 +18,7 @@ import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check_main
 from mirage_formal.device import runtime
 from mirage_formal.run.autotuning import timing
-from mirage_formal.run.autotuning.timing import Child
+from mirage_formal.run.autotuning.timing import TimingProcess
 from mirage_formal.run.kernel_build.build import KernelWarning
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import Command
@@ -27,7 +27,7 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 
-class InterpretedGpu(Child):
+class InterpretedGpu(TimingProcess):
     """The GPU that is a process with Triton's interpreter."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class InterpretedGpu(Child):
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(timing, "Child", InterpretedGpu)
+    monkeypatch.setattr(timing, "TimingProcess", InterpretedGpu)
     monkeypatch.setattr(runtime, "device_count", lambda: 1)
     monkeypatch.setenv("MIRAGE_FORMAL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "compiled"))

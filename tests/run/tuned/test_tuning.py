@@ -17,24 +17,24 @@ from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.records import PlanRecord, TuningRecord
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.run.autotuning.bench import Limits, Row
-from mirage_formal.run.autotuning.child import Answer, Job, Machine
+from mirage_formal.run.autotuning.bench import FinalistRow, Limits
+from mirage_formal.run.autotuning.child import GpuMachine, TimingAnswer, TimingJob
 from mirage_formal.run.autotuning.choose import batches, compose_candidates, order_kernels
 from mirage_formal.run.autotuning.local_search import neighbouring_schedules
-from mirage_formal.run.autotuning.measured_order import Wanted, order_by_measurement
+from mirage_formal.run.autotuning.measured_order import MeasurementLimits, order_by_measurement
 from mirage_formal.run.autotuning.plans import (
     At,
     CandidatePlan,
-    Origin,
+    KernelOrigin,
     PiecePlan,
-    Place,
-    Prepared,
+    PreparedKernel,
+    ScheduleVariant,
+    TuningDirectory,
     TuningPlan,
-    Variant,
 )
-from mirage_formal.run.autotuning.prepare import Maker, Source, _DescribedForm, plan_of
+from mirage_formal.run.autotuning.prepare import Maker, TunedRun, _DescribedForm, plan_of
 from mirage_formal.run.autotuning.timing import FIRST, SECOND, time_kernels
-from mirage_formal.run.autotuning.tune import NoTimes, tune_on_device
+from mirage_formal.run.autotuning.tune import NoTimesError, tune_on_device
 from mirage_formal.run.kernel_build.build import KernelWarning
 from mirage_formal.run.results.listing import Results
 from mirage_formal.workers.dispatch import TaskDone
@@ -53,13 +53,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run, and a tuning directory with its kernels."""
     root = tmp_path_factory.mktemp("tune")
     small_runs.make(root / "run", kernels=0)
-    place = Place(root / "place")
+    place = TuningDirectory(root / "place")
     assert tuned(root / "run", place, None).left.startswith("time the kernels")
     return root / "run", place.root
 
 
 def test_every_kernel_that_is_made_may_run_and_is_made_once(made: tuple[Path, Path]) -> None:
-    place = Place(made[1])
+    place = TuningDirectory(made[1])
     plan = plan_in(made[1])
     wanted = order_kernels(plan, KERNELS)
     assert KERNELS < len(wanted) == len(set(wanted)) <= KERNELS + len(plan.candidates[-1].pieces)
@@ -73,7 +73,7 @@ def test_every_kernel_that_is_made_may_run_and_is_made_once(made: tuple[Path, Pa
 def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tmp_path: Path) -> None:
     device = Table(last_is_best)
     shutil.copytree(made[1], tmp_path / "place")  # the times choose further kernels
-    place = Place(tmp_path / "place")
+    place = TuningDirectory(tmp_path / "place")
     found = tuned(made[0], place, device)
     assert found.timed == found.ready == every(place.root)
     assert found.added == every(place.root) - KERNELS
@@ -100,12 +100,12 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tm
 def test_times_alone_choose_the_same_kernels_elsewhere(made: tuple[Path, Path], tmp_path: Path) -> None:
     """Where there is neither the GPU nor what was made for it, finalists are the files that they were there."""
 
-    def files(rows: Sequence[Row]) -> dict[str, bytes]:
+    def files(rows: Sequence[FinalistRow]) -> dict[str, bytes]:
         places = [made[0] / "kernels" / row.name for row in rows]
         every = [path for place in places for path in place.iterdir() if path.suffix == ".cu" or "plan" in path.name]
         return {f"{path.parent.name}/{path.name}": path.read_bytes() for path in every}
 
-    there, here = Place(tmp_path / "there"), Place(tmp_path / "here")
+    there, here = TuningDirectory(tmp_path / "there"), TuningDirectory(tmp_path / "here")
     shutil.copytree(made[1], there.root, dirs_exist_ok=True)
     first = tuned(made[0], there, Table(last_is_best))
     chosen = files(first.rows)
@@ -120,7 +120,7 @@ def test_times_alone_choose_the_same_kernels_elsewhere(made: tuple[Path, Path], 
 
 def test_another_schedule_in_the_plan_is_refused(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
-    tuned(made[0], Place(tmp_path / "place"), Table(last_is_best))
+    tuned(made[0], TuningDirectory(tmp_path / "place"), Table(last_is_best))
     source = next(path for path in sorted((made[0] / "kernels").iterdir()))
     copy = tmp_path / source.name
     shutil.copytree(source, copy)
@@ -140,7 +140,7 @@ def test_another_schedule_in_the_plan_is_refused(made: tuple[Path, Path], tmp_pa
 def test_nothing_is_timed_twice_and_an_interrupt_keeps_what_was(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
-    place = Place(tmp_path / "place")
+    place = TuningDirectory(tmp_path / "place")
     device = Table(last_is_best)
     device.stop_after = 4
     with pytest.raises(KeyboardInterrupt):
@@ -158,9 +158,9 @@ def test_nothing_is_timed_twice_and_an_interrupt_keeps_what_was(made: tuple[Path
 def test_kernels_that_fail_are_left_out(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
-    place = Place(tmp_path / "place")
+    place = TuningDirectory(tmp_path / "place")
 
-    def broken(plan: TuningPlan, job: Job) -> float | str:
+    def broken(plan: TuningPlan, job: TimingJob) -> float | str:
         return "it hung" if job.variant else 7.0
 
     found = tuned(made[0], place, Table(broken))
@@ -175,10 +175,10 @@ def test_kernels_that_fail_are_left_out(made: tuple[Path, Path], tmp_path: Path)
 def test_times_of_another_driver_do_not_count(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
-    place = Place(tmp_path / "place")
+    place = TuningDirectory(tmp_path / "place")
     tune_on_device(place, [], Table(last_is_best), lambda *said: None)
     other = Table(last_is_best)
-    other.machine = Machine("Test", "sm_80", 2)
+    other.machine = GpuMachine("Test", "sm_80", 2)
     tune_on_device(place, [], other, lambda *said: None)
     assert len({(job.piece, job.variant) for job in other.jobs}) == every(place.root)
 
@@ -187,7 +187,7 @@ def test_times_of_another_driver_do_not_count(made: tuple[Path, Path], tmp_path:
 def test_kernels_and_times_of_another_compiler_do_not_count(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
-    place, device = Place(tmp_path / "place"), Table(last_is_best)
+    place, device = TuningDirectory(tmp_path / "place"), Table(last_is_best)
     shorter(place, lambda one: True, 1)  # which schedules there are is not asked here
     tuned(made[0], place, device)
     victim = next(key for key in sorted(place.times("Test")) if place.prepared(key) is not None)  # no whole candidate
@@ -212,7 +212,7 @@ def test_kernels_and_times_of_another_compiler_do_not_count(made: tuple[Path, Pa
 
 def test_a_damaged_kernel_is_made_again(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
-    place = Place(tmp_path / "place")
+    place = TuningDirectory(tmp_path / "place")
     victim = sorted((tmp_path / "place" / "kernels").iterdir())[0]
     victim.write_bytes(victim.read_bytes()[:-1] + b"x")
     assert place.prepared(victim.name) is None
@@ -226,7 +226,7 @@ def test_a_damaged_kernel_is_made_again(made: tuple[Path, Path], tmp_path: Path)
 def test_times_that_are_not_there_are_said(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
-    place = Place(tmp_path / "place")
+    place = TuningDirectory(tmp_path / "place")
     with pytest.raises(MirageError, match="expected times of Test, got those of: none"):
         tuned(made[0], place, "Test")
     shorter(place, lambda one: True, 2)  # kernels are made until none is left
@@ -241,7 +241,9 @@ def test_a_limit_leaves_time_for_what_comes_behind(made: tuple[Path, Path], tmp_
     device, asked = Table(last_is_best), list[float]()
     run = device.run
 
-    def slow(plan: Path | None, place: Path, jobs: Sequence[Job], deadline: float) -> Iterator[tuple[Job, Answer]]:
+    def slow(
+        plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
+    ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
         asked.append(deadline - begin)
         yield from run(plan, place, jobs, deadline)
         if plan is not None:
@@ -249,7 +251,7 @@ def test_a_limit_leaves_time_for_what_comes_behind(made: tuple[Path, Path], tmp_
 
     device.run = slow  # type: ignore[method-assign]
     begin = time.monotonic()
-    found = tuned(made[0], Place(tmp_path / "place"), device, Limits(KERNELS, 4, 4.0))
+    found = tuned(made[0], TuningDirectory(tmp_path / "place"), device, Limits(KERNELS, 4, 4.0))
     assert found.rows
     assert all(row.us is not None for row in found.rows)
     assert asked[0] < 2.5
@@ -261,11 +263,11 @@ def test_without_enough_time_results_are_those_of_the_model(made: tuple[Path, Pa
     device.run = lambda *given: iter(())  # type: ignore[method-assign]
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
-    place, given = Place(tmp_path / "place"), list(Results())
+    place, given = TuningDirectory(tmp_path / "place"), list(Results())
     with pytest.warns(KernelWarning, match="nothing was measured within 5 s"):
-        assert order_by_measurement(given, made[0], Wanted(2, 5.0), device, place) == given
-    with pytest.raises(NoTimes):
-        order_by_measurement(given, made[0], Wanted(2), device, place)
+        assert order_by_measurement(given, made[0], MeasurementLimits(2, 5.0), device, place) == given
+    with pytest.raises(NoTimesError):
+        order_by_measurement(given, made[0], MeasurementLimits(2), device, place)
 
 
 @pytest.mark.parametrize(
@@ -278,23 +280,25 @@ def test_without_enough_time_results_are_those_of_the_model(made: tuple[Path, Pa
 def test_why_no_kernel_may_run(
     refused: str, hint: str, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def prepare(self: Maker, plan: TuningPlan, target: str, wanted: Sequence[At], *rest: Any) -> dict[At, Prepared]:
-        return {at: Prepared(refused) for at in wanted if refused}
+    def prepare(
+        self: Maker, plan: TuningPlan, target: str, wanted: Sequence[At], *rest: Any
+    ) -> dict[At, PreparedKernel]:
+        return {at: PreparedKernel(refused) for at in wanted if refused}
 
     monkeypatch.setattr(Maker, "prepare", prepare)
-    with pytest.raises(NoTimes, match="expected candidates with kernels that may run") as raised:
-        tuned(made[0], Place(tmp_path / "place"), Table(last_is_best), Limits(KERNELS, 2))
+    with pytest.raises(NoTimesError, match="expected candidates with kernels that may run") as raised:
+        tuned(made[0], TuningDirectory(tmp_path / "place"), Table(last_is_best), Limits(KERNELS, 2))
     assert raised.value.hint == hint
 
 
 def test_what_was_timed_says_what_is_timed_next(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
-    place = Place(tmp_path / "place")
+    place = TuningDirectory(tmp_path / "place")
     plan = plan_in(place.root)
     (worst,) = {one.pieces for one in plan.candidates[-1:]}
 
-    def surprising(plan: TuningPlan, job: Job) -> float:
+    def surprising(plan: TuningPlan, job: TimingJob) -> float:
         return 42.0 / len(worst) if job.piece in worst else 50.0
 
     device = Table(surprising)
@@ -305,7 +309,7 @@ def test_what_was_timed_says_what_is_timed_next(made: tuple[Path, Path], tmp_pat
     assert sorted(short[: len(by_model)]) == sorted(by_model), "three eighths by the model"
 
     def known(count: int) -> dict[str, float | None]:
-        return {plan.key(at): surprising(plan, Job(*at)) for at in short[:count]}
+        return {plan.key(at): surprising(plan, TimingJob(*at)) for at in short[:count]}
 
     by_times = order_kernels(plan, 2 * KERNELS * 3 // 4, known(len(by_model)))
     assert sorted(short[: len(by_times)]) == sorted(by_times), "as many by times"
@@ -338,10 +342,10 @@ def test_candidates_without_a_running_maximum_are_tuned_only_where_all_are(tmp_p
                 yield TaskDone(at, [_DescribedForm("", 1.0 + at, stable, ((b"{}", at, 0, (), (None,)),))], 1, 0.0)
 
     for given, expected in (((False, True, False), ["1 stable"]), ((False, False), ["0 not", "1 not"])):
-        source = Source(
+        source = TunedRun(
             encode(graph), "h200", tuple((f"{at} {names[one]}", b"") for at, one in enumerate(given)), "digest"
         )
-        maker = Maker(Place(tmp_path), Answers(given), lambda *said: None)  # type: ignore[arg-type]
+        maker = Maker(TuningDirectory(tmp_path), Answers(given), lambda *said: None)  # type: ignore[arg-type]
         plan = plan_of(source, "sm_80", maker)
         assert [one.name for one in plan.candidates] == expected
         assert len(plan.pieces) == len(expected)
@@ -349,13 +353,13 @@ def test_candidates_without_a_running_maximum_are_tuned_only_where_all_are(tmp_p
 
 def test_a_kernel_of_several_pieces_is_timed_once(tmp_path: Path) -> None:
     """And again by whichever piece the best candidate has, though another one was asked for first."""
-    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (Variant(key, None),)) for key in ("a", "same", "same"))
+    pieces = tuple(PiecePlan(msgspec.Raw(b"{}"), 0, (), (ScheduleVariant(key, None),)) for key in ("a", "same", "same"))
     candidates = (CandidatePlan("one", "", 10.0, (0, 2), (0, 1)), CandidatePlan("two", "", 10.0, (0, 1), (0, 1)))
     plan = TuningPlan("run", "sm_80", candidates, pieces)
-    place, device = Place(tmp_path), Table(lambda plan, job: 3.0)
+    place, device = TuningDirectory(tmp_path), Table(lambda plan, job: 3.0)
     place.keep_plan(plan)
     for key in ("a", "same"):
-        place.keep_kernel(key, Prepared("", origin=Origin(f"text of {key}", "13.0", "code")))
+        place.keep_kernel(key, PreparedKernel("", origin=KernelOrigin(f"text of {key}", "13.0", "code")))
     for asked in ([(0, 0), (1, 0)], [(0, 0), (2, 0)], [(0, 0), (1, 0), (2, 0)]):
         time_kernels(plan, asked, place, device, watch=lambda *said: None)
     assert [(job.piece, job.replays) for job in device.jobs] == [(0, FIRST), (1, FIRST), (0, SECOND), (1, SECOND)]
@@ -363,13 +367,13 @@ def test_a_kernel_of_several_pieces_is_timed_once(tmp_path: Path) -> None:
 
 def test_no_run_is_said(tmp_path: Path) -> None:
     with pytest.raises(MirageError, match="expected the directory of a run"):
-        tuned(tmp_path, Place(tmp_path / "place"), None)
+        tuned(tmp_path, TuningDirectory(tmp_path / "place"), None)
 
 
 def test_one_kernel_asked_for_is_enough_for_an_answer(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
-    place = Place(tmp_path / "place")
+    place = TuningDirectory(tmp_path / "place")
     found = tuned(made[0], place, Table(last_is_best), Limits(1, 1))
     assert found.rows
     assert found.rows[0].us is not None
@@ -384,7 +388,7 @@ def test_the_faster_of_two_forms_of_a_candidate_is_kept(made: tuple[Path, Path],
     """Both are measured as wholes; the one that is slower by its sum is, and stays, in the candidate's directory."""
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
-    place = Place(tmp_path / "place")
+    place = TuningDirectory(tmp_path / "place")
     plan = plan_in(place.root)
     forms = [one for one in plan.candidates if one.name == plan.candidates[0].name]
     marked = msgspec.structs.replace(forms[-1], library=True)
@@ -421,7 +425,7 @@ def test_launches_overlap_where_the_whole_is_faster_so(made: tuple[Path, Path], 
             early.append([one.early for one in plans.kernels])
             return 9.0 - len(early[-1]) - (0.5 if any(early[-1]) is faster else 0.0)  # more kernels are faster
 
-    found = tuned(tmp_path / "run", Place(tmp_path / "place"), Early(last_is_best), Limits(KERNELS, 2))
+    found = tuned(tmp_path / "run", TuningDirectory(tmp_path / "place"), Early(last_is_best), Limits(KERNELS, 2))
     best = found.rows[0]
     kernels = tmp_path / "run" / "kernels" / best.name
     plans = msgspec.json.decode((kernels / "plan.json").read_bytes(), type=PlanRecord).kernels

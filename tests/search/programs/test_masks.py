@@ -17,7 +17,7 @@ from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
+from mirage_formal.search.horizontal_fusion.engine import HorizontalFusionEngine
 from mirage_formal.search.known_incompleteness import random_inputs
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 from mirage_formal.search.pad_extents import round_extents
@@ -182,7 +182,7 @@ def test_one_kernel_computes_several_results_of_one_mask() -> None:
         return p, g.relu(p)
 
     source = built({"X": (16, 64), "W": (64, 32), "M": Mask(16, 32)}, body)
-    found = search(UnitedEngine(), source, load_space("default"), SearchOptions())
+    found = search(HorizontalFusionEngine(), source, load_space("default"), SearchOptions())
     assert found
     arrays = next(random_inputs(source))
     for graph in list(found.values())[:8]:
@@ -199,7 +199,7 @@ def test_the_operators_of_a_masked_softmax_are_one_kernel() -> None:
         return p / g.reduction(p, 1)
 
     source = built({"X": (64, 48), "M": Mask(64, 48)}, body)
-    found = search(UnitedEngine(), source, load_space("norm"), SearchOptions(longer=True))
+    found = search(HorizontalFusionEngine(), source, load_space("norm"), SearchOptions(longer=True))
     assert found
     for graph in found.values():
         assert len(graph.ops) == 1
@@ -209,7 +209,7 @@ def test_the_operators_of_a_masked_softmax_are_one_kernel() -> None:
 
 def test_a_mask_may_be_the_result_of_a_part() -> None:
     source = program((X, Y), op(K.LT, 0, 1), op(K.LOGICAL_NOT, 2))
-    found = search(UnitedEngine(), source, tiny(max_block_ops=4), SearchOptions(longer=True))
+    found = search(HorizontalFusionEngine(), source, tiny(max_block_ops=4), SearchOptions(longer=True))
     assert any(isinstance(graph.ops[0], GraphDefined) for graph in found.values())
     for graph in found.values():
         assert faults(graph) == []

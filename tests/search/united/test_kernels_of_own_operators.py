@@ -14,7 +14,7 @@ from mirage_formal.graph.check import block_types, kernel_types, shared_bytes
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
+from mirage_formal.search.horizontal_fusion.engine import HorizontalFusionEngine
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_fusible
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
@@ -116,7 +116,7 @@ def test_several_outputs_are_written_by_one_kernel() -> None:
 
 
 def test_a_long_program_has_these_kernels_only_where_it_is_allowed() -> None:
-    one, engine = long_chain(), UnitedEngine()
+    one, engine = long_chain(), HorizontalFusionEngine()
     (unit,) = engine.units(one, SPACE, SearchOptions(longer=True))
     result = engine.run(one, SPACE, SearchOptions(longer=True), unit)
     assert result.candidates
@@ -129,7 +129,7 @@ def test_a_long_program_has_these_kernels_only_where_it_is_allowed() -> None:
 
 
 def test_a_short_program_keeps_its_searches_beside_them() -> None:
-    one, engine = program(lambda g: g.exp(given(g, 16, 64)) + given(g, 16, 64)), UnitedEngine()
+    one, engine = program(lambda g: g.exp(given(g, 16, 64)) + given(g, 16, 64)), HorizontalFusionEngine()
     alone = engine.units(one, SPACE, SearchOptions())
     assert engine.units(one, SPACE, SearchOptions(longer=True))[: len(alone)] == alone
 

@@ -26,10 +26,10 @@ from mirage_formal.graph.types import Dim3
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions, UnitResult
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
+from mirage_formal.search.horizontal_fusion.engine import HorizontalFusionEngine
 from mirage_formal.search.horizontal_fusion.outputs import require_outputs
 from mirage_formal.search.horizontal_fusion.slices import backward_slices
-from mirage_formal.search.horizontal_fusion.union import Piece, fuse_horizontally, permute_grid
+from mirage_formal.search.horizontal_fusion.union import ResultKernel, fuse_horizontally, permute_grid
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics import reference
 from tests.kit.graphs.workloads import gates, projections, sum_and_norm
@@ -38,7 +38,7 @@ from tests.kit.graphs.workloads import gates, projections, sum_and_norm
 @cache
 def found(program: KernelGraph, space: SearchSpace | None = None) -> UnitResult:
     """What is found; a function of these arguments (``test_the_same_is_found_again``)."""
-    engine, options = UnitedEngine(), SearchOptions()
+    engine, options = HorizontalFusionEngine(), SearchOptions()
     (unit,) = engine.units(program, space or load_space("mlp"), options)
     return engine.run(program, space or load_space("mlp"), options, unit)
 
@@ -158,7 +158,7 @@ def test_an_output_that_no_search_takes_is_refused() -> None:
         require_outputs(graph.freeze())
 
 
-def kernel(read: int, result: int, kind: OpKind, grid: Dim3 = (4, 1, 1), dim: int = 0, loop: int = 1) -> Piece:
+def kernel(read: int, result: int, kind: OpKind, grid: Dim3 = (4, 1, 1), dim: int = 0, loop: int = 1) -> ResultKernel:
     """A kernel of one operator on a matrix of which the grid splits a dim."""
     maps = (dim if grid[0] > 1 else None, 1 - dim if grid[1] > 1 else None, None)
     block = BlockGraph(
@@ -170,7 +170,7 @@ def kernel(read: int, result: int, kind: OpKind, grid: Dim3 = (4, 1, 1), dim: in
         ops=(Op(kind, (0,)), Op(OpKind.ACCUM_SUM, (1,))),
         outputs=(OutputSaver(2, maps),),
     )
-    return Piece((read,), block, result, 1.0)
+    return ResultKernel((read,), block, result, 1.0)
 
 
 def test_a_tile_is_handed_on_where_it_is_the_one_that_is_read() -> None:
@@ -231,7 +231,7 @@ def test_short_programs_keep_the_guided_units() -> None:
     graph = mf.new_kernel_graph()
     x = graph.new_input(dims=(8, 8))
     graph.mark_output(graph.exp(graph.matmul(x, graph.new_input(dims=(8, 8)))))
-    engine, guided, options, space = UnitedEngine(), GuidedEngine(), SearchOptions(), load_space("mlp")
+    engine, guided, options, space = HorizontalFusionEngine(), GuidedEngine(), SearchOptions(), load_space("mlp")
     program = graph.freeze()
     units = engine.units(program, space, options)
     assert units == guided.units(program, space, options)

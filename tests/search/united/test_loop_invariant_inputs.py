@@ -28,7 +28,7 @@ from mirage_formal.kernels.target import load_target
 from mirage_formal.logic.terms import unary, var
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.horizontal_fusion.union import Piece, fuse_horizontally
+from mirage_formal.search.horizontal_fusion.union import ResultKernel, fuse_horizontally
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics.reference import run
 from tests.search.engine_comparison import K, compare, op, program, search, tensor, tiny
@@ -160,7 +160,7 @@ def test_kernels_that_read_inputs_as_well_are_united_behind_a_loop() -> None:
         ops=(Op(K.ADD, (0, 1)), Op(K.ACCUM_SUM, (2,))),
         outputs=(OutputSaver(3, COLUMNS),),
     )
-    pieces = [Piece((0, 1), looped, 3, 1.0), Piece((3, 2), adding, 4, 1.0)]
+    pieces = [ResultKernel((0, 1), looped, 3, 1.0), ResultKernel((3, 2), adding, 4, 1.0)]
     made = fuse_horizontally(pieces, (3, 4), carry=True)
     assert made is not None
     source = residual()

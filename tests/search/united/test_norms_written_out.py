@@ -13,8 +13,8 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.axes import require_normal_form
-from mirage_formal.search.horizontal_fusion.decompose_norms import WrittenOutEngine, decompose_norms
-from mirage_formal.search.horizontal_fusion.engine import UnitedEngine
+from mirage_formal.search.horizontal_fusion.decompose_norms import NormDecompositionEngine, decompose_norms
+from mirage_formal.search.horizontal_fusion.engine import HorizontalFusionEngine
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics import reference
 
@@ -60,7 +60,7 @@ def test_a_program_that_has_no_normal_form_written_out_is_searched_as_it_is() ->
     with pytest.raises(UnsupportedError):
         require_normal_form(longer)
     require_normal_form(given)
-    units = WrittenOutEngine().units(given, load_space("norm"), SearchOptions())
+    units = NormDecompositionEngine().units(given, load_space("norm"), SearchOptions())
     assert [unit.index for unit in units] == [0]
 
 
@@ -70,7 +70,7 @@ def looped(graph: KernelGraph) -> bool:
 
 
 def test_the_norm_is_in_the_loop_of_the_product() -> None:
-    given, engine, options, space = program(), WrittenOutEngine(), SearchOptions(), load_space("norm")
+    given, engine, options, space = program(), NormDecompositionEngine(), SearchOptions(), load_space("norm")
     units = engine.units(given, space, options)
     assert [unit.index for unit in units] == [0, 1]
     whole, longer = ([c.graph for c in engine.run(given, space, options, unit).candidates] for unit in units)
@@ -83,7 +83,7 @@ def test_the_norm_is_in_the_loop_of_the_product() -> None:
 
 def test_products_of_several_widths_share_it() -> None:
     given, space = program(widths=(64, 32)), load_space("norm")
-    engine, options = UnitedEngine(), SearchOptions()
+    engine, options = HorizontalFusionEngine(), SearchOptions()
     (unit,) = engine.units(given, space, options)
     found = [c.graph for c in engine.run(given, space, options, unit).candidates if looped(c.graph)]
     assert found
@@ -100,7 +100,7 @@ def test_products_of_several_widths_share_it() -> None:
 def test_a_limit_counts_what_takes_the_place_of_a_norm_as_one_operator() -> None:
     given = program()
     space = load_space("norm").with_overrides(max_block_ops=5)
-    engine, options = WrittenOutEngine(), SearchOptions()
+    engine, options = NormDecompositionEngine(), SearchOptions()
     longest = 0
     for unit in engine.units(given, space, options):
         for candidate in engine.run(given, space, options, unit).candidates:

@@ -16,7 +16,7 @@ from mirage_formal.torch import from_torch  # noqa: E402
 from mirage_formal.torch.integrations.evidence import operator_at, result_at  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.outcome import Job, Outcome, Table, Trials  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems  # noqa: E402
-from mirage_formal.torch.integrations.kernelbench.run import Asked, run_problems  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.run import RunOptions, run_problems  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.solve import solve  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.text import cells, markdown, summaries  # noqa: E402
@@ -226,9 +226,9 @@ def test_problems_that_break_their_process_are_rows_as_any_other(tmp_path: Path)
     for name, text in (("1_Hangs", "while True: pass"), ("2_Ends", "import os; os._exit(7)")):
         (tmp_path / f"{name}.py").write_text(text)
     hangs, ends = find_problems(tmp_path)
-    (found,) = run_problems([hangs], Asked(tmp_path / "out", limit_s=1.0))
+    (found,) = run_problems([hangs], RunOptions(tmp_path / "out", limit_s=1.0))
     assert (found.imported, found.error) == ("error", "not finished after 1 seconds")
-    (found,) = run_problems([ends], Asked(tmp_path / "out", limit_s=300.0))
+    (found,) = run_problems([ends], RunOptions(tmp_path / "out", limit_s=300.0))
     assert found.imported == "error"
     assert found.error.startswith("its process ended with 7")
 

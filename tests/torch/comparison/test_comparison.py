@@ -14,7 +14,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 import mirage_formal as mf  # noqa: E402
 import mirage_formal.torch.comparison.compare as module  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
-from mirage_formal.torch.call import Call, Written  # noqa: E402
+from mirage_formal.torch.call import OperatorCall, Written  # noqa: E402
 from mirage_formal.torch.comparison.compare import GIVEN, Comparison, arguments_of, compare_with_torch  # noqa: E402
 from mirage_formal.torch.comparison.contract import Expected, difference  # noqa: E402
 from mirage_formal.torch.comparison.reference import Reference  # noqa: E402
@@ -33,7 +33,7 @@ def compared(call: Callable[..., Any], *given: Any, sets: tuple[str, ...] = SETS
     return compare_with_torch(found, arguments_of(found, given), sets)
 
 
-def wrong(monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[Call], Written]) -> None:
+def wrong(monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[OperatorCall], Written]) -> None:
     """Another rule in the place of an operator's."""
     monkeypatch.setitem(rules(), name, replace(rules()[name], write=write))
 
@@ -160,7 +160,7 @@ def test_what_a_comparison_decides_only_by_rounding_is_not_asked_and_a_tie_is() 
     assert chosen(x)[0, 0] == 2
     assert compared(chosen, x, sets=()).faults == {}
     found = from_torch(lambda x: torch.where(x > 1, x, -x), (x,))
-    piece = module.Piece(found, 0)
+    piece = module.RegionPiece(found, 0)
     leaves = arguments_of(found, (x,))
     asked = piece.expected(leaves)["where"]
     assert asked.own[0, 1] == -1
@@ -202,7 +202,7 @@ def test_a_product_that_overflows_beside_an_infinity_is_not_asked_and_an_infinit
     def call(x: Any, y: Any) -> Any:
         return torch.add(x, y, alpha=2)
 
-    def lost(call: Call) -> Written:
+    def lost(call: OperatorCall) -> Written:
         return call.map(
             lambda g, x, y: g.add(g.sub(g.scale(x, 2), x), g.scale(y, 2)), call.value(), call.value("other")
         )
@@ -284,7 +284,7 @@ def test_a_variance_of_equal_numbers_is_as_far_from_zero_as_their_mean_is_rounde
     def call(x: Any, c: Any) -> Any:
         return torch.var(x * 1e-9 + c, 1)
 
-    def cancelling(call: Call) -> Written:
+    def cancelling(call: OperatorCall) -> Written:
         from mirage_formal.torch.reduction_rules import _drop_reduced_dims, _reduce_dims
 
         squares = _reduce_dims(call, call.map(lambda graph, x: graph.square(x), call.value()), (1,), "mean")
@@ -342,11 +342,11 @@ def test_masks_have_rows_and_columns_without_a_key() -> None:
 # --- imports that are wrong -------------------------------------------------------------------------------------------
 
 
-def _relu(call: Call) -> Written:
+def _relu(call: OperatorCall) -> Written:
     return call.map(lambda graph, x: graph.relu(x), call.value())
 
 
-def _weighted(call: Call) -> Written:
+def _weighted(call: OperatorCall) -> Written:
     """m a + (1 - m) b, as a selection would be written without one."""
     mask, a, b = (call.value(name) for name in ("condition", "self", "other"))
 
@@ -360,7 +360,7 @@ def _weighted(call: Call) -> Written:
     return apply(call.program, [mask, a, b], lambda graph, tensors, axes: made(graph, *tensors))
 
 
-def _near(call: Call) -> Written:
+def _near(call: OperatorCall) -> Written:
     return call.map(lambda graph, x: graph.scale(graph.exp(x), 1.001), call.value())
 
 
@@ -374,7 +374,11 @@ def _near(call: Call) -> Written:
     ids=["another function", "one part in a thousand", "a selection by arithmetic"],
 )
 def test_a_wrong_rule_is_found_and_the_operator_is_named(
-    monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[Call], Written], call: Callable[..., Any], kind: str
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    write: Callable[[OperatorCall], Written],
+    call: Callable[..., Any],
+    kind: str,
 ) -> None:
     given = (torch.randn(4, 6), torch.randn(4, 6))
     assert compared(call, *given).faults == {}
@@ -392,7 +396,7 @@ def test_what_overflows_in_half_precision_inside_of_an_operator_is_found(
 ) -> None:
     """The 2-norm of 400: its squares are stored where PyTorch keeps float32."""
 
-    def stored(call: Call) -> Written:
+    def stored(call: OperatorCall) -> Written:
         from mirage_formal.torch.reduction_rules import _drop_reduced_dims, _reduce_dims
 
         value, kind = call.value(), str(dtype).removeprefix("torch.")
@@ -410,7 +414,7 @@ def test_what_overflows_in_half_precision_inside_of_an_operator_is_found(
 
 
 def test_the_arguments_are_a_set_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    def above(call: Call) -> Written:
+    def above(call: OperatorCall) -> Written:
         return call.map(lambda graph, x: graph.minimum(graph.exp(x), 5000), call.value())
 
     wrong(monkeypatch, "aten.exp.default", above)
@@ -421,7 +425,7 @@ def test_the_arguments_are_a_set_of_their_own(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_arguments_reach_regions_behind_what_stays_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    def above(call: Call) -> Written:
+    def above(call: OperatorCall) -> Written:
         return call.map(lambda graph, x: graph.minimum(graph.exp(x), 5000), call.value())
 
     wrong(monkeypatch, "aten.exp.default", above)

@@ -14,7 +14,7 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
 from mirage_formal.torch.modules import backend, choose, profitability  # noqa: E402
-from mirage_formal.torch.modules.graph_timing import Timed, draw_inputs  # noqa: E402
+from mirage_formal.torch.modules.graph_timing import TimedPair, draw_inputs  # noqa: E402
 from mirage_formal.torch.modules.operators import _lay_out  # noqa: E402
 from mirage_formal.torch.modules.plan import constant_on  # noqa: E402
 from mirage_formal.torch.modules.report import Report  # noqa: E402
@@ -36,7 +36,7 @@ class Two(nn.Module):  # type: ignore[misc,name-defined]  # torch has no types w
 
 
 def compiled(
-    monkeypatch: pytest.MonkeyPatch, place: Path, times: list[Timed | None], own: Any = None
+    monkeypatch: pytest.MonkeyPatch, place: Path, times: list[TimedPair | None], own: Any = None
 ) -> tuple[Report, list[int]]:
     """Compile with these times, regions first; the report, and the operators in each graph that was timed."""
     torch._dynamo.reset()
@@ -44,7 +44,7 @@ def compiled(
     model, x = (own or Two)().requires_grad_(False), torch.randn(4, 32)
     counts: list[int] = []
 
-    def compared(ours: Any, theirs: Any, inputs: Any) -> Timed | None:
+    def compared(ours: Any, theirs: Any, inputs: Any) -> TimedPair | None:
         given = draw_inputs(inputs)
         for mine, its in zip(ours(*given), theirs(*given), strict=True):
             torch.testing.assert_close(mine, its, rtol=1e-4, atol=1e-5)
@@ -64,21 +64,21 @@ def compiled(
 
 
 def test_what_is_faster_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    report, counts = compiled(monkeypatch, tmp_path, [Timed(1.0, 2.0), Timed(1.0, 2.0), Timed(2.0, 3.0)])
+    report, counts = compiled(monkeypatch, tmp_path, [TimedPair(1.0, 2.0), TimedPair(1.0, 2.0), TimedPair(2.0, 3.0)])
     assert counts == [1, 1, 2]
     assert [region.kept for region in report.regions] == ["", ""]
     assert "measured: 1.0 us, without it 2.0 us" in str(report)
 
 
 def test_a_slower_region_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    report, counts = compiled(monkeypatch, tmp_path, [Timed(2.0, 1.0), Timed(1.0, 2.0), Timed(2.0, 3.0)])
+    report, counts = compiled(monkeypatch, tmp_path, [TimedPair(2.0, 1.0), TimedPair(1.0, 2.0), TimedPair(2.0, 3.0)])
     assert counts == [1, 1, 1]
     assert [bool(region.kept) for region in report.regions] == [True, False]
 
 
 def test_a_graph_that_is_slower_with_all_that_is_faster_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    alone = [Timed(1.0, 2.0), Timed(1.0, 2.5)]
-    report, counts = compiled(monkeypatch, tmp_path, [*alone, Timed(3.0, 3.01), Timed(2.5, 3.02)])
+    alone = [TimedPair(1.0, 2.0), TimedPair(1.0, 2.5)]
+    report, counts = compiled(monkeypatch, tmp_path, [*alone, TimedPair(3.0, 3.01), TimedPair(2.5, 3.02)])
     assert counts == [1, 1, 2, 1]
     kept = {region.others_us: region.kept for region in report.regions}
     assert "the whole graph is faster there, as measured: 3.0 us" in kept[2.0]  # the one that gained least alone
@@ -87,8 +87,8 @@ def test_a_graph_that_is_slower_with_all_that_is_faster_alone(monkeypatch: pytes
 
 
 def test_a_graph_that_is_slower_with_any(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    alone = [Timed(1.0, 2.0), Timed(1.0, 2.5)]
-    report, counts = compiled(monkeypatch, tmp_path, [*alone, Timed(3.0, 3.01), Timed(3.2, 3.01)])
+    alone = [TimedPair(1.0, 2.0), TimedPair(1.0, 2.5)]
+    report, counts = compiled(monkeypatch, tmp_path, [*alone, TimedPair(3.0, 3.01), TimedPair(3.2, 3.01)])
     assert counts == [1, 1, 2, 1]
     assert all("the whole graph is faster" in region.kept for region in report.regions)
 
@@ -103,7 +103,7 @@ class One(Two):
 
 @pytest.mark.parametrize("theirs", [2.0, 0.5])
 def test_a_graph_of_one_region_is_timed_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, theirs: float) -> None:
-    report, counts = compiled(monkeypatch, tmp_path, [Timed(1.0, theirs)], One)
+    report, counts = compiled(monkeypatch, tmp_path, [TimedPair(1.0, theirs)], One)
     assert counts == [1]
     (row,) = report.regions
     assert (row.measured_us, row.others_us) == (1.0, theirs)
@@ -154,7 +154,7 @@ def test_the_compilation_that_was_timed_is_kept(
 
     monkeypatch.setattr(inductor, "compile_fx", counted)
     monkeypatch.setattr(backend, "_is_timed", lambda inputs: True)
-    monkeypatch.setattr(profitability, "time_in_turns", lambda ours, others, inputs: Timed(1.0, theirs))
+    monkeypatch.setattr(profitability, "time_in_turns", lambda ours, others, inputs: TimedPair(1.0, theirs))
     options = {"workers": 1, "time_limit": 60, "out": tmp_path, "mode": mode}
     call = torch.compile(model, backend=backend.mirage_formal, options=options, fullgraph=True)
     want = copy.deepcopy(model)
@@ -180,8 +180,8 @@ def test_the_fastest_way_to_compile_a_graph(monkeypatch: pytest.MonkeyPatch, us:
 
         return compile
 
-    def compared(ours: Any, theirs: Any, inputs: Any) -> Timed:
-        return Timed(ours(inputs), theirs(inputs))
+    def compared(ours: Any, theirs: Any, inputs: Any) -> TimedPair:
+        return TimedPair(ours(inputs), theirs(inputs))
 
     monkeypatch.setattr(profitability, "time_in_turns", compared)
     monkeypatch.setattr(profitability, "have_equal_results", lambda ours, theirs, inputs: True)
@@ -197,7 +197,7 @@ def test_the_fastest_way_to_compile_a_graph(monkeypatch: pytest.MonkeyPatch, us:
 
 def test_a_faster_way_that_computes_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = torch.fx.symbolic_trace(lambda x: ((x + 1) * 2,))
-    monkeypatch.setattr(profitability, "time_in_turns", lambda ours, theirs, inputs: Timed(1.0, 2.0))
+    monkeypatch.setattr(profitability, "time_in_turns", lambda ours, theirs, inputs: TimedPair(1.0, 2.0))
 
     def number(call: Any) -> int:
         return profitability._fastest_compilation(

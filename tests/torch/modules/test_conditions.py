@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: E402
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.errors import UnsupportedError  # noqa: E402
 from mirage_formal.frontend.origins import unknown_origins  # noqa: E402
-from mirage_formal.torch.analysis.conditions import Guard, conditions  # noqa: E402
+from mirage_formal.torch.analysis.conditions import ConditionGuard, conditions  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
@@ -89,7 +89,7 @@ def test_what_does_not_hold_is_seen(name: str, dtype: str) -> None:
     call, spoil, text = BROKEN[name]
     given = drawn(getattr(torch, dtype))
     (region,) = mf.from_torch(call, given).regions
-    guard, names = Guard(region.program), [item.node for item in region.inputs]
+    guard, names = ConditionGuard(region.program), [item.node for item in region.inputs]
     order = [int(name[-1]) for name in names]
     assert guard.unmet([given[i].view(region.program.inputs[k].tensor.shape) for k, i in enumerate(order)]) == ""
     spoil(*given)

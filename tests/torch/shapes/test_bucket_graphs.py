@@ -17,19 +17,19 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from mirage_formal.torch.dynamic_shapes.arguments import Traced, trace_dynamic
-from mirage_formal.torch.dynamic_shapes.extents import Buckets, Length
+from mirage_formal.torch.dynamic_shapes.extents import Buckets, DynamicExtent
 from mirage_formal.torch.dynamic_shapes.operators import (
     BucketOperator,
     Entry,
-    Text,
+    FunctionText,
     call_of,
     continue_padding,
     length_mask,
 )
-from mirage_formal.torch.dynamic_shapes.padding import Behind, Written
-from mirage_formal.torch.dynamic_shapes.parts import Divided, Form, Part, divide
+from mirage_formal.torch.dynamic_shapes.padding import BucketTensor, PaddingContent
+from mirage_formal.torch.dynamic_shapes.parts import DividedGraph, Form, Part, divide
 from mirage_formal.torch.dynamic_shapes.prepare import _feed, _HostGraphWriter
-from mirage_formal.torch.modules.trace import Function
+from mirage_formal.torch.modules.trace import FunctionModule
 
 #: The tensors of a random function, by their extents; -1 is the length.
 GIVEN = {"x": (-1, 4), "k": (2, -1, 4), "m": (-1,), "q": (2, 3, 4), "w": (4, 4)}
@@ -191,21 +191,21 @@ functions = st.builds(
 )
 
 
-def traced_function(function: Any, shapes: Any, dtype: Any, length: int = EXAMPLE) -> tuple[Traced, Divided]:
+def traced_function(function: Any, shapes: Any, dtype: Any, length: int = EXAMPLE) -> tuple[Traced, DividedGraph]:
     """A function's graph and parts."""
     given = tuple(example(name, length, 0, dtype) for name in GIVEN)
-    found = trace_dynamic(Function(function), (given, {}), shapes)
+    found = trace_dynamic(FunctionModule(function), (given, {}), shapes)
     return found, divide(found.captured, found.buckets)
 
 
-def hosted_by_torch(found: Divided, names: str) -> tuple[Any, list[BucketOperator]]:
+def hosted_by_torch(found: DividedGraph, names: str) -> tuple[Any, list[BucketOperator]]:
     """A function of the graph's tensors, in which each bucket's graph is computed by torch; and its operators."""
 
     def unsearched(part: Part) -> Callable[[tuple[int, ...]], Entry | None]:
         def prepare(uppers: tuple[int, ...]) -> Entry:
             bucket = part.written(found.lengths, dict(zip(part.lengths, uppers, strict=True)))
             _states(bucket.known[node.name] for node in part.outputs)
-            return Entry(Text.of(bucket.graph), _feed(part, bucket, None, bucket.graph), ())  # type: ignore[arg-type]
+            return Entry(FunctionText.of(bucket.graph), _feed(part, bucket, None, bucket.graph), ())  # type: ignore[arg-type]
 
         return prepare
 
@@ -217,9 +217,9 @@ def hosted_by_torch(found: Divided, names: str) -> tuple[Any, list[BucketOperato
 
 def _states(results: Any) -> None:
     for item in results:
-        assert isinstance(item, Written)
+        assert isinstance(item, BucketTensor)
         for extent, behind in zip(item.extents, item.behind, strict=True):
-            assert isinstance(extent, Length) == isinstance(behind, Behind)
+            assert isinstance(extent, DynamicExtent) == isinstance(behind, PaddingContent)
 
 
 _number = itertools.count()
@@ -305,7 +305,7 @@ def at_every_length(function: Any) -> None:
 
 
 def test_copies_of_the_last_position_along_two_dims() -> None:
-    first, second = Length("a"), Length("b", 1)
+    first, second = DynamicExtent("a"), DynamicExtent("b", 1)
     form = Form((first, 2, second), (0, 1, 2), None)
     tensor = torch.arange(12.0).view(2, 2, 3)
     found = continue_padding(tensor, form, {first: 2, second: 3}, {first: 4, second: 5})

@@ -17,7 +17,7 @@ import numpy as np  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.emulate.runner import Emulated  # noqa: E402
+from mirage_formal.emulate.runner import EmulatedExecutable  # noqa: E402
 from mirage_formal.kernels.target import load_target  # noqa: E402
 from mirage_formal.run.kernel_build.build import build  # noqa: E402
 from mirage_formal.torch.modules import choose  # noqa: E402
@@ -170,7 +170,7 @@ def test_a_buckets_kernels_at_several_lengths(decode: tuple[Any, Any, list[str]]
 
     def run(*tensors: Any) -> Any:
         seen.append(len(tensors))
-        (found,) = Emulated(made)([x.double().numpy() for x in tensors])
+        (found,) = EmulatedExecutable(made)([x.double().numpy() for x in tensors])
         return torch.from_numpy(found).to(torch.float32)
 
     source = entry.function.source.replace(f"torch.ops.mirage_formal.{candidate.name}.default", "emulated")

@@ -9,12 +9,12 @@ import msgspec
 
 from mirage_formal.device.cache import replace_file
 from mirage_formal.records import NumericsRecord, read, sha256
-from mirage_formal.run.autotuning.child import Machine
-from mirage_formal.run.autotuning.plans import Place
+from mirage_formal.run.autotuning.child import GpuMachine
+from mirage_formal.run.autotuning.plans import TuningDirectory
 from mirage_formal.run.autotuning.triton.files import TritonText
 
 
-class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TritonResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Cached result of a Triton file on one GPU.
 
     Attributes:
@@ -33,7 +33,7 @@ class Said(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TritonResultCache:
     """Cache of results by all their inputs: the text, the µGraph, the run and our code, the GPU and versions.
 
     Attributes:
@@ -42,20 +42,20 @@ class Kept:
         machine: The GPU, with versions of its driver, of torch and of Triton.
     """
 
-    place: Place
+    place: TuningDirectory
     run: str
-    machine: Machine
+    machine: GpuMachine
 
-    def get(self, one: TritonText) -> Said:
+    def get(self, one: TritonText) -> TritonResult:
         """Return the cached result of a file; an empty one if it cannot be read, or has another key."""
         path = self._path(one)
         try:
-            found = msgspec.json.decode(read(path), type=Said) if path.is_file() else Said()
+            found = msgspec.json.decode(read(path), type=TritonResult) if path.is_file() else TritonResult()
         except (msgspec.DecodeError, OSError):
-            return Said()
-        return found if found.key == path.stem else Said()
+            return TritonResult()
+        return found if found.key == path.stem else TritonResult()
 
-    def put(self, one: TritonText, said: Said) -> None:
+    def put(self, one: TritonText, said: TritonResult) -> None:
         """Write the result of a file to the cache."""
         path = self._path(one)
         replace_file(path, msgspec.json.encode(msgspec.structs.replace(said, key=path.stem)))
@@ -78,4 +78,4 @@ class Kept:
         return self._root / f"{sha256(msgspec.json.encode(what))}.json"
 
 
-__all__ = ["Kept", "Said"]
+__all__ = ["TritonResult", "TritonResultCache"]

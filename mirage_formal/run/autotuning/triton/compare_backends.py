@@ -19,13 +19,13 @@ from mirage_formal.kernels.executable import load
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import KERNELS, MEASURE_FILE, TritonRecord, TritonVariantRecord
 from mirage_formal.records.measurement import TRITON_GAIN, faster
-from mirage_formal.run.autotuning.bench import Bench, Row
-from mirage_formal.run.autotuning.child import Answer, Job
+from mirage_formal.run.autotuning.bench import FinalistRow, TuningResources
+from mirage_formal.run.autotuning.child import TimingAnswer, TimingJob
 from mirage_formal.run.autotuning.timing import FIRST, SECOND, Device
-from mirage_formal.run.autotuning.triton.cache import Kept, Said
+from mirage_formal.run.autotuning.triton.cache import TritonResult, TritonResultCache
 from mirage_formal.run.autotuning.triton.files import DEEP, NARROW, STAGES, WARPS, TritonText, triton_texts
 from mirage_formal.run.autotuning.triton.precompile import Task, compile_file
-from mirage_formal.run.autotuning.triton.results import Beside, TritonRow
+from mirage_formal.run.autotuning.triton.results import BackendComparison, TritonRow
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
 #: Candidates whose files are tried with all numbers of warps at once: those with the fastest CUDA kernels, and the
@@ -55,7 +55,7 @@ class _Trial:
     """Trial of one Triton file, with its results."""
 
     text: TritonText
-    said: Said = field(default_factory=Said)
+    said: TritonResult = field(default_factory=TritonResult)
     turns: tuple[float, float] | None = None
 
     @property
@@ -71,7 +71,9 @@ class _Trial:
         return self.said.answer == "within" and not self.said.failed
 
 
-def compare_with_cuda(root: Path, rows: Sequence[Row], run: str, bench: Bench, deadline: float) -> Beside:
+def compare_with_cuda(
+    root: Path, rows: Sequence[FinalistRow], run: str, bench: TuningResources, deadline: float
+) -> BackendComparison:
     """Time the Triton files of the finalists, and choose the faster back end.
 
     Sound: a file is taken only if its results, with outputs that were NaN before, are within the tolerance of the
@@ -93,19 +95,19 @@ def compare_with_cuda(root: Path, rows: Sequence[Row], run: str, bench: Bench, d
     return _TritonTrials(root, run, bench, bench.device, deadline).made(rows)
 
 
-def _untimed_result(backend: str, why: str) -> Beside:
+def _untimed_result(backend: str, why: str) -> BackendComparison:
     head = "CUDA C++, for no" if backend == "auto" else "no"
-    return Beside("cuda", f"back end {backend}: {head} Triton file was timed: {why}")
+    return BackendComparison("cuda", f"back end {backend}: {head} Triton file was timed: {why}")
 
 
 class _TritonTrials:
-    def __init__(self, root: Path, run: str, bench: Bench, device: Device, deadline: float) -> None:
+    def __init__(self, root: Path, run: str, bench: TuningResources, device: Device, deadline: float) -> None:
         self._root, self._bench, self._device, self._deadline = root, bench, device, deadline
-        self._kept = Kept(bench.place, run, device.machine)
+        self._kept = TritonResultCache(bench.place, run, device.machine)
         self._found: dict[Path, list[_Trial]] = {}
         self._notes: list[str] = []
 
-    def made(self, rows: Sequence[Row]) -> Beside:
+    def made(self, rows: Sequence[FinalistRow]) -> BackendComparison:
         """Time the Triton files beside these CUDA kernels, and choose a back end; see ``compare_with_cuda``."""
         machine = self._device.machine
         good = sorted((row.us, row.name) for row in rows if row.us is not None and not row.said)
@@ -173,7 +175,7 @@ class _TritonTrials:
         jobs = {str(self._kept.file(one.text)): one for one in missing}
         for job, answer in self._run([_job(one, file, FIRST) for file, one in jobs.items()]):
             one = jobs[job.triton]
-            self._keep(one, Said(us=answer.us, failed=answer.failed))
+            self._keep(one, TritonResult(us=answer.us, failed=answer.failed))
             self._bench.watch("triton", sum(bool(t.said.us or t.said.failed) for t in trials), len(trials))
 
     def _compiled(self, trials: Sequence[_Trial]) -> list[_Trial]:
@@ -185,23 +187,23 @@ class _TritonTrials:
             if isinstance(event, TaskDone):
                 done.add(event.index)
             elif isinstance(event, TaskFailed):
-                said = Said(failed=f"it could not be compiled: {event.reason}"[:500])
+                said = TritonResult(failed=f"it could not be compiled: {event.reason}"[:500])
                 if event.overdue:  # it may compile another time
                     trials[event.index].said = said
                 else:
                     self._keep(trials[event.index], said)
         return [one for at, one in enumerate(trials) if at in done]
 
-    def _run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Answer]]:
+    def _run(self, jobs: Sequence[TimingJob]) -> Iterator[tuple[TimingJob, TimingAnswer]]:
         return self._device.run(None, self._bench.place.root, jobs, self._deadline)
 
-    def _keep(self, one: _Trial, said: Said) -> None:
+    def _keep(self, one: _Trial, said: TritonResult) -> None:
         one.said = said
         self._kept.put(one.text, said)
 
     # --- what is chosen
 
-    def _decided(self, cuda_us: float, first: Path) -> Beside:
+    def _decided(self, cuda_us: float, first: Path) -> BackendComparison:
         asked = self._bench.backend == "triton"
         every = sorted((one for trials in self._found.values() for one in trials), key=lambda one: one.us)
         timed = [one for one in every if one.us < float("inf") and (asked or one.us <= cuda_us)]
@@ -229,14 +231,14 @@ class _TritonTrials:
         """Return whether a file's results are within tolerance; compared now, if they were not."""
         if not one.said.answer and not one.said.failed:
             for _, answer in self._run([_job(one, str(self._kept.file(one.text)), 0)]):
-                self._keep(one, Said(one.said.us, _numerics_fault(answer), answer.answer, answer.numerics))
+                self._keep(one, TritonResult(one.said.us, _numerics_fault(answer), answer.answer, answer.numerics))
         return one.within
 
     def _turned(self, one: _Trial, first: Path) -> bool:
         """Return whether it was measured in turns with the fastest CUDA kernels."""
         for _, answer in self._run([_job(one, str(self._kept.file(one.text)), SECOND, str(first))]):
             if answer.failed:
-                one.said = Said(one.said.us, answer.failed, one.said.answer, one.said.numerics)
+                one.said = TritonResult(one.said.us, answer.failed, one.said.answer, one.said.numerics)
             else:
                 one.turns = answer.us, answer.cuda_us
         return one.turns is not None
@@ -257,13 +259,15 @@ class _TritonTrials:
             reason="" if mine is not None else "no file was within tolerance and fast enough to be measured further",
         )
 
-    def _told(self, every: Sequence[_Trial], chosen: Sequence[_Trial], cuda_us: float, *, won: bool) -> Beside:
+    def _told(
+        self, every: Sequence[_Trial], chosen: Sequence[_Trial], cuda_us: float, *, won: bool
+    ) -> BackendComparison:
         rows = tuple(_row(one, chosen=one in chosen) for one in sorted(every, key=lambda one: one.us))
         asked = self._bench.backend == "triton"
         head = f"back end {self._bench.backend}: "
         if not chosen:
             why = _no_choice_reason(every, float("inf") if asked else cuda_us, cuda_us)
-            return Beside("cuda", f"{head}{why}" if asked else f"{head}CUDA C++: {why}", rows)
+            return BackendComparison("cuda", f"{head}{why}" if asked else f"{head}CUDA C++: {why}", rows)
         found = {one.text.directory.name: one.text.text for one in chosen}
         best, turns = chosen[0], chosen[0].turns
         takes = f"takes {best.us:.2f} us"
@@ -273,14 +277,14 @@ class _TritonTrials:
             said = f"{head}Triton: {best.text.directory.name} ({best.text.options}) {takes}; {SAFETY}"
         else:
             said = f"{head}CUDA C++: a Triton file would have to save {TRITON_GAIN:.0%}, and the fastest {takes}"
-        return Beside("triton" if asked or won else "cuda", said, rows, turns and turns[1], found)
+        return BackendComparison("triton" if asked or won else "cuda", said, rows, turns and turns[1], found)
 
-    def _nothing(self, first: Path, why: str) -> Beside:
+    def _nothing(self, first: Path, why: str) -> BackendComparison:
         """Record that no Triton file was tried, and return the result with the CUDA kernels."""
         write_triton(first, TritonRecord(versions=self._device.machine.triton, reason=why[:500]))
         return self._cuda(why)
 
-    def _cuda(self, why: str) -> Beside:
+    def _cuda(self, why: str) -> BackendComparison:
         return _untimed_result(self._bench.backend, why)
 
 
@@ -301,11 +305,11 @@ def _no_choice_reason(every: Sequence[_Trial], most: float, cuda_us: float) -> s
     return f"no Triton file ran: {_row(every[0], chosen=False).said}"
 
 
-def _job(one: _Trial, file: str, replays: int, cuda: str = "") -> Job:
-    return Job(-1, -1, replays, str(one.text.directory), triton=file, cuda=cuda)
+def _job(one: _Trial, file: str, replays: int, cuda: str = "") -> TimingJob:
+    return TimingJob(-1, -1, replays, str(one.text.directory), triton=file, cuda=cuda)
 
 
-def _numerics_fault(answer: Answer) -> str:
+def _numerics_fault(answer: TimingAnswer) -> str:
     """Return why a file that was compared cannot be chosen."""
     if answer.failed or answer.answer == "within":
         return answer.failed

@@ -27,7 +27,7 @@ class TritonRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class BackendComparison:
     """Result of comparing the Triton files of a run with its CUDA kernels.
 
     Attributes:
@@ -45,4 +45,4 @@ class Beside:
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
-__all__ = ["Beside", "TritonRow"]
+__all__ = ["BackendComparison", "TritonRow"]

@@ -71,7 +71,7 @@ class TritonRuns:
         return bits_to_floats(cupy.from_dlpack(signed).view(cupy.uint32 if whole else cupy.uint16), dtype, cupy)
 
 
-class Files:
+class TritonFileRunner:
     """Runner of Triton files, one candidate after another; the inputs are drawn once for each candidate."""
 
     def __init__(self) -> None:
@@ -124,4 +124,4 @@ def _as_list(found: Any) -> list[Any]:
     return list(found) if isinstance(found, tuple) else [found]
 
 
-__all__ = ["Files", "TritonRuns"]
+__all__ = ["TritonFileRunner", "TritonRuns"]

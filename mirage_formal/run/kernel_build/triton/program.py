@@ -19,7 +19,7 @@ from mirage_formal.run.kernel_build.values import KernelRefused
 
 if TYPE_CHECKING:
     from mirage_formal.kernels.triton.file import TritonFile
-    from mirage_formal.run.kernel_build.stable import Stable
+    from mirage_formal.run.kernel_build.stable import StableForm
 
 #: Text of a file's first line after the name of the program.
 TITLE: Final = (
@@ -39,7 +39,7 @@ class TritonProgram:
 
     code: str
     file: TritonFile
-    stable: Stable
+    stable: StableForm
 
     def __getitem__(self, name: str) -> str:
         """Return the text, for the key "code"."""

@@ -34,7 +34,7 @@ from mirage_formal.torch.integrations.flashinfer.write import AUTHOR, definition
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportSummary:
     """Summary of an export: written records and skipped candidates.
 
     Attributes:
@@ -50,7 +50,7 @@ class Exported:
     skipped: tuple[str, ...]
 
 
-def export(root: Path, out: Path, count: int, op_type: str) -> Exported:
+def export(root: Path, out: Path, count: int, op_type: str) -> ExportSummary:
     """Write a run's best candidates.
 
     Kernels that the run has are taken; those of other candidates are made, which needs the solvers.
@@ -93,7 +93,7 @@ def export(root: Path, out: Path, count: int, op_type: str) -> Exported:
         _write(out / "solutions" / AUTHOR / below / defined.name / f"{solved.name}.json", solved)
     if measured:
         _lines(out / "traces" / AUTHOR / below / f"{defined.name}.jsonl", measured)
-    return Exported(defined.name, tuple(one.name for one in solutions), len(measured), tuple(skipped))
+    return ExportSummary(defined.name, tuple(one.name for one in solutions), len(measured), tuple(skipped))
 
 
 def _title(root: Path) -> str:
@@ -132,4 +132,4 @@ def _lines(path: Path, records: list[Trace]) -> None:
     write_atomic(path, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
 
 
-__all__ = ["Exported", "export"]
+__all__ = ["ExportSummary", "export"]

@@ -57,7 +57,7 @@ def run({names}):
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class NamedProgram:
     """A program whose input names are valid Python identifiers.
 
     Attributes:
@@ -81,7 +81,7 @@ class Named:
         )
 
 
-def name_inputs(program: KernelGraph, title: str) -> Named:
+def name_inputs(program: KernelGraph, title: str) -> NamedProgram:
     """Return a program with identifiers for its inputs.
 
     Raises:
@@ -93,7 +93,7 @@ def name_inputs(program: KernelGraph, title: str) -> Named:
         plain = item.name.isidentifier() and not keyword.iskeyword(item.name) and item.name not in ("run", "torch", "F")
         name = item.name if plain and not re.fullmatch(r"t\d+", item.name) else f"input_{number}"
         names.append(name if name not in names else f"input_{number}")
-    return Named(program, title, tuple(names), orders)
+    return NamedProgram(program, title, tuple(names), orders)
 
 
 def _order(item: Input) -> tuple[int, ...]:
@@ -108,7 +108,7 @@ def _order(item: Input) -> tuple[int, ...]:
     return order
 
 
-def definition(given: Named, op_type: str = OP_TYPE) -> Definition:
+def definition(given: NamedProgram, op_type: str = OP_TYPE) -> Definition:
     """Return the FlashInfer-Bench definition of a program."""
     program, types = given.program, kernel_types(given.program)
     axes: dict[str, ConstantAxis] = {}
@@ -136,12 +136,12 @@ def definition(given: Named, op_type: str = OP_TYPE) -> Definition:
     )
 
 
-def _definition_name(given: Named, op_type: str) -> str:
+def _definition_name(given: NamedProgram, op_type: str) -> str:
     title = re.sub(r"[^a-z0-9]+", "_", given.title.lower()).strip("_")
     return f"{op_type}_{title}_{digest(given.program)[:12]}"
 
 
-def _reference(given: Named) -> str:
+def _reference(given: NamedProgram) -> str:
     """Return Python text that computes the program with torch, one operator per line."""
     lines = torch_source(given.program).splitlines()
     body = lines[1:-1]
@@ -151,7 +151,7 @@ def _reference(given: Named) -> str:
     return "\n".join([*head, *binds, *body, f"    return {outputs}", ""])
 
 
-def solution(given: Named, made: Executable, target: str, said: str, op_type: str = OP_TYPE) -> Solution:
+def solution(given: NamedProgram, made: Executable, target: str, said: str, op_type: str = OP_TYPE) -> Solution:
     """Return the kernels of a candidate as a solution: CUDA C++ and its launcher, compiled where it runs.
 
     Args:
@@ -183,7 +183,7 @@ def solution(given: Named, made: Executable, target: str, said: str, op_type: st
     )
 
 
-def workload(given: Named, op_type: str = OP_TYPE) -> Trace:
+def workload(given: NamedProgram, op_type: str = OP_TYPE) -> Trace:
     """Return the only workload of a program, with random inputs, because its definition has no variable axes."""
     name = _definition_name(given, op_type)
     work = Workload(uuid=str(uuid.uuid5(_UNIT, name)), axes={}, inputs={one: RandomInput() for one in given.names})
@@ -225,4 +225,4 @@ def trace(
     return msgspec.structs.replace(work, solution=solved.name, evaluation=evaluation)
 
 
-__all__ = ["AUTHOR", "OP_TYPE", "Named", "definition", "name_inputs", "solution", "trace", "workload"]
+__all__ = ["AUTHOR", "OP_TYPE", "NamedProgram", "definition", "name_inputs", "solution", "trace", "workload"]

@@ -32,7 +32,7 @@ _SAID: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunOptions:
     """Options of a run, as the user asks for them.
 
     Attributes:
@@ -57,7 +57,7 @@ class Asked:
 
 
 def run_problems(
-    problems: Sequence[ProblemFile], asked: Asked, watch: Callable[[Outcome, int], None] = lambda one, count: None
+    problems: Sequence[ProblemFile], asked: RunOptions, watch: Callable[[Outcome, int], None] = lambda one, count: None
 ) -> tuple[Outcome, ...]:
     """Solve problems, in their order; a problem that fails, hangs or crashes is reported as an outcome too.
 
@@ -81,7 +81,7 @@ def run_problems(
     return tuple(found)
 
 
-def _solve_problem(problem: ProblemFile, asked: Asked, running: set[subprocess.Popen[bytes]]) -> Outcome:
+def _solve_problem(problem: ProblemFile, asked: RunOptions, running: set[subprocess.Popen[bytes]]) -> Outcome:
     place = (asked.out / EVIDENCE / problem.name).resolve()
     place.mkdir(parents=True, exist_ok=True)
     answer = place / "answer.json"
@@ -146,4 +146,4 @@ def write_table(table: Table, out: Path) -> None:
     write_atomic(out / TEXT_FILE, markdown(table).encode())
 
 
-__all__ = ["EVIDENCE", "TABLE_FILE", "TEXT_FILE", "WRITTEN", "Asked", "run_problems", "write_table"]
+__all__ = ["EVIDENCE", "TABLE_FILE", "TEXT_FILE", "WRITTEN", "RunOptions", "run_problems", "write_table"]
