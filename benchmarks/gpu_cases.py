@@ -303,11 +303,11 @@ def triton_of(kernels: Sequence[Path]) -> Result | None:
     Args:
         kernels: The directories of the run's kernels.
     """
-    from mirage_formal.records import MEASURE_FILE, MeasureRecord, read, unsealed
+    from mirage_formal.records import MEASURE_FILE, MeasureRecord, open_sealed, read
 
     for directory in kernels:
         path = directory / MEASURE_FILE
-        record = unsealed(read(path), MeasureRecord, str(path)).triton if path.is_file() else None
+        record = open_sealed(read(path), MeasureRecord, str(path)).triton if path.is_file() else None
         if record is not None and record.backend == "triton":
             (one,) = (one for one in record.tried if one.sha256 == record.chosen)
             return {"kernels": str(directory), "warps": one.warps, "stages": one.stages, "sha256": one.sha256}

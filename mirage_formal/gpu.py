@@ -18,7 +18,7 @@ import msgspec
 from mirage_formal import options
 from mirage_formal.device.runtime import arch_of, current_device, device_count
 from mirage_formal.errors import MirageError, RunError, UnsupportedError
-from mirage_formal.guard import guarded
+from mirage_formal.guard import run_main
 from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaunch, describe
 from mirage_formal.records import KERNELS
 from mirage_formal.records.answer import answer_text
@@ -292,4 +292,4 @@ def print_machine(found: dict[str, Any], *, as_json: bool) -> int:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    run_main(main)

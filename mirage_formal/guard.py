@@ -1,6 +1,6 @@
 """Wrapper of every command: orderly ends on signals, and one screen and an exit code for every failure.
 
-Ctrl-C, SIGTERM and SIGHUP raise ``Stopped``, a KeyboardInterrupt, on which a search writes its results so far. While
+Ctrl-C, SIGTERM and SIGHUP raise ``StopSignal``, a KeyboardInterrupt, on which a search writes its results so far. While
 Python still imports, they end the process at once, because there are no results and an exception in an import may
 surface as another one. A command imports this module first, so it needs little.
 
@@ -43,7 +43,7 @@ _HINTS = {
 }
 
 
-class Stopped(KeyboardInterrupt):
+class StopSignal(KeyboardInterrupt):
     """Interrupt: the command was told to stop by a signal, whose number is ``number``."""
 
     def __init__(self, number: int) -> None:
@@ -71,7 +71,7 @@ def at_start() -> None:
         _install()
 
 
-def guarded(main: Callable[[], int | None]) -> NoReturn:
+def run_main(main: Callable[[], int | None]) -> NoReturn:
     """Run a command's ``main`` and exit with its code, or with that of its error; no traceback is shown."""
     earlier = {} if _STATE.command else {number: signal.getsignal(number) for number in _SIGNALS}
     hook, show = sys.unraisablehook, _plain_warnings()
@@ -163,7 +163,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
     if _STATE.entered and not importing:
         if not _STATE.orderly:
             _end_children()
-        raise Stopped(number)
+        raise StopSignal(number)
     if _STATE.entered and _STATE.orderly:
         _try_again(number)
     else:
@@ -350,4 +350,4 @@ def _flush_output(code: int) -> int:
     return code
 
 
-__all__ = ["DEBUG", "Stopped", "at_start", "guarded", "keep_results_on_stop", "shield_children", "stopped_by"]
+__all__ = ["DEBUG", "StopSignal", "at_start", "keep_results_on_stop", "run_main", "shield_children", "stopped_by"]

@@ -6,10 +6,10 @@ checker cannot do.
 
 from __future__ import annotations
 
-from mirage_formal.guard import guarded
+from mirage_formal.guard import run_main
 from mirage_formal.revalidate.command import main
 
 __all__ = ["main"]
 
 if __name__ == "__main__":
-    guarded(main)
+    run_main(main)

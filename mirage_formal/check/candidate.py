@@ -12,7 +12,7 @@ from typing import Literal
 
 from mirage_formal.check.abstract import parts, targets
 from mirage_formal.check.equal import establish_equality
-from mirage_formal.check.equivalence import Opinions, Replayed, describe_theorem, opinions
+from mirage_formal.check.equivalence import Opinions, ReplayedTheorem, describe_theorem, opinions
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.check.report import CheckFailed, check_manifest, expect_equal, step
 from mirage_formal.check.solvers import directory_budget, expect_unsat
@@ -39,14 +39,14 @@ from mirage_formal.records import (
     ProofRecord,
     VerdictRecord,
     VerificationRecord,
-    confined,
+    confine_path,
     decode,
     decode_proof,
     digits_file,
+    open_sealed,
     read,
     read_lines,
     sha256,
-    unsealed,
 )
 from mirage_formal.records.fingerprint import FingerprintRecord
 
@@ -168,7 +168,7 @@ def _read(root: Path) -> _CandidateFiles:
     with step(root / MANIFEST_FILE, "read the manifest", corrupt=True):
         manifest = decode(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
         for name in manifest.files:
-            confined(root, name)
+            confine_path(root, name)
     with step(root / GRAPH_FILE, "read the graph", corrupt=True):
         graph = from_json(read(root / GRAPH_FILE), GRAPH_FILE)
     with step(root / PROOF_FILE, "read the proof log", corrupt=True):
@@ -185,11 +185,11 @@ def _read(root: Path) -> _CandidateFiles:
     for name in manifest.files:
         if name == EQUIVALENCE_FILE:
             with step(root / name, "read the equivalence proof", corrupt=True):
-                equivalence = read(confined(root, name))
+                equivalence = read(confine_path(root, name))
         elif name.startswith(f"{PROOF_DIR}/"):
             with step(root / name, "read an obligation", corrupt=True):
                 try:
-                    obligations[name] = read(confined(root, name)).decode("ascii")
+                    obligations[name] = read(confine_path(root, name)).decode("ascii")
                 except UnicodeDecodeError as error:
                     raise FormatError(f"expected ASCII text: {error.reason} at byte {error.start}") from None
     return _CandidateFiles(manifest, graph, program, sought, proof, verification, fingerprint, obligations, equivalence)
@@ -197,7 +197,7 @@ def _read(root: Path) -> _CandidateFiles:
 
 def _check_digests(root: Path, files: _CandidateFiles) -> None:
     with step(root / MANIFEST_FILE, "seal"):
-        unsealed(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
+        open_sealed(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
     check_manifest(root, MANIFEST_FILE, files.manifest.files)
     with step(root / MANIFEST_FILE, "manifest"):
         for name in sorted(files.manifest.files):
@@ -319,7 +319,7 @@ def _check_certificate(text: str, e: Expr, target: Expr) -> None:
 # --- equivalence ---------------------------------------------------------------------------------------------------
 
 
-def _check_equivalence(root: Path, files: _CandidateFiles) -> Replayed | None:
+def _check_equivalence(root: Path, files: _CandidateFiles) -> ReplayedTheorem | None:
     """Return the theorem of the proof, if the verdict needs one.
 
     Sound: ``establish_equality`` reads both graphs and the proof from the files itself, and the kernel replays it for
@@ -367,7 +367,7 @@ def _solvers(files: _CandidateFiles) -> Iterator[tuple[str, str]]:
         yield "galois", files.fingerprint.confirmation.galois
 
 
-def _second_opinions(root: Path, proved: Replayed) -> Opinions:
+def _second_opinions(root: Path, proved: ReplayedTheorem) -> Opinions:
     with step(root / EQUIVALENCE_FILE, "second opinion of sympy"):
         return opinions(proved)
 
@@ -375,7 +375,7 @@ def _second_opinions(root: Path, proved: Replayed) -> Opinions:
 # --- verdict and fingerprint ---------------------------------------------------------------------------------------
 
 
-def _check_verification(root: Path, files: _CandidateFiles, proved: Replayed | None) -> None:
+def _check_verification(root: Path, files: _CandidateFiles, proved: ReplayedTheorem | None) -> None:
     record = files.fingerprint
     with step(root / VERIFICATION_FILE, "verdict"):
         if proved is not None:

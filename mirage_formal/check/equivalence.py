@@ -34,7 +34,7 @@ class Obligation:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayedTheorem:
     """Theorem of a replayed proof, given that its obligations are unsatisfiable.
 
     Attributes:
@@ -52,7 +52,7 @@ class Replayed:
     obligations: tuple[Obligation, ...]
 
 
-def replay_with_obligations(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Replayed:
+def replay_with_obligations(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> ReplayedTheorem:
     """Replay a proof.
 
     Sound: the kernel elaborates both graphs itself and applies every step; the digit lemmas that it used, and no
@@ -64,7 +64,7 @@ def replay_with_obligations(program: KernelGraph, candidate: KernelGraph, proof:
     return describe_theorem(replay(program, candidate, proof))
 
 
-def describe_theorem(theorem: Theorem) -> Replayed:
+def describe_theorem(theorem: Theorem) -> ReplayedTheorem:
     """Return the obligations of a theorem for the solvers, and its side conditions.
 
     Raises:
@@ -81,7 +81,7 @@ def describe_theorem(theorem: Theorem) -> Replayed:
         conditions = tuple(dict.fromkeys((*theorem.padding.read[0][0].conditions, *theorem.own)))
     else:
         found = classify_conditions(theorem)
-    return Replayed(theorem, conditions, found.added, bool(found.doubtful), tuple(texts))
+    return ReplayedTheorem(theorem, conditions, found.added, bool(found.doubtful), tuple(texts))
 
 
 def own_conditions(program: KernelGraph) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ class Opinions:
     undecided: tuple[str, ...]
 
 
-def opinions(proved: Replayed) -> Opinions:
+def opinions(proved: ReplayedTheorem) -> Opinions:
     """Check every closing identity of a replayed proof with sympy.
 
     Raises:

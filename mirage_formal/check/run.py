@@ -36,14 +36,14 @@ from mirage_formal.records import (
     RunRecord,
     SummaryRecord,
     UnitRecord,
-    confined,
+    confine_path,
     decode,
     key_of,
+    open_sealed,
     read,
     read_lines,
-    reported,
+    report_order,
     sha256,
-    unsealed,
 )
 
 
@@ -80,7 +80,7 @@ def read_run(root: Path) -> Run:
     """
     run = _read(root)
     with step(root / SUMMARY_FILE, "seal"):
-        unsealed(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
+        open_sealed(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
     empty = () if run.summary.candidates else (f"{CANDIDATES}/",)  # a run that reports none leaves the directory empty
     check_manifest(root, SUMMARY_FILE, run.summary.manifest, [f"{KERNELS}/", *empty])
     with step(root / SUMMARY_FILE, "manifest"):
@@ -97,7 +97,7 @@ def _read(root: Path) -> Run:
     with step(root / SUMMARY_FILE, "read the summary", corrupt=True):
         summary = decode(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
         for name in (*summary.manifest, *(item.directory for item in summary.candidates)):
-            confined(root, name)
+            confine_path(root, name)
     with step(root / RUN_FILE, "read the run", corrupt=True):
         record = decode(read(root / RUN_FILE), RunRecord, RUN_FILE)
         program = from_json(bytes(record.program), "program")
@@ -212,7 +212,7 @@ def _check_summary(run: Run) -> None:
                 expect_equal(f"rounding of {item.id}", None, item.rounding)
             expect_equal(f"measurements of {item.id}", (None, None), (item.measured_us, item.max_relative_error))
         order = {item.digest: (item.estimated_us, item.outside, item.rounding) for item in run.summary.candidates}
-        expect_equal("order of candidates", reported(order), list(order))
+        expect_equal("order of candidates", report_order(order), list(order))
         if run.summary.candidates and run.summary.candidates[0].outside:
             raise FormatError(f"candidate {run.summary.candidates[0].id}: expected a first one that is not outside")
         listed = {name.split("/")[1] for name in run.summary.manifest if name.startswith(f"{CANDIDATES}/")}

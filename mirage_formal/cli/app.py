@@ -21,9 +21,9 @@ from mirage_formal.cli.kit import (
     STYLE,
     Json,
     ProgressMode,
+    amount_option,
     answer,
-    counted,
-    measured,
+    count_option,
     option,
     run_command,
     seed_option,
@@ -58,26 +58,32 @@ _Config = Annotated[
 ]
 _Target = Annotated[str, option("--target", "NAME|FILE.toml", "GPU to rank for.")]
 _Out = Annotated[Path | None, option("--out", "DIR", "Directory to write.", "runs/<file>")]
-_Workers = Annotated[int | None, counted("--workers", "Worker processes", "one for each processor")]
+_Workers = Annotated[int | None, count_option("--workers", "Worker processes", "one for each processor")]
 _Schedulers = "Dask scheduler whose workers compute, or N workers of dask here."
 _Cluster = Annotated[str | None, option("--cluster", "tcp://HOST:PORT|local:N", _Schedulers, "none")]
-_WorkerMemory = Annotated[float | None, measured("--worker-memory", "GIB", "Memory that one task may use", "no bound")]
+_WorkerMemory = Annotated[
+    float | None, amount_option("--worker-memory", "GIB", "Memory that one task may use", "no bound")
+]
 _Engine = Annotated[str, option("--engine", "guided|exhaustive|MODULE:CLASS", "Search engine, or one of your own.")]
 _Oracle = Annotated[str, option("--oracle", "normal-form|z3", "Decides which abstract expressions are pruned.")]
 _NoPrune = Annotated[bool, switch("--no-prune", "Do not prune by abstract expressions.")]
-_KernelOps = Annotated[int | None, counted("--max-kernel-ops", "Kernel-level operators, without inputs", "the space's")]
-_BlockOps = Annotated[int | None, counted("--max-block-ops", "Block-level operators, without inputs", "the space's")]
+_KernelOps = Annotated[
+    int | None, count_option("--max-kernel-ops", "Kernel-level operators, without inputs", "the space's")
+]
+_BlockOps = Annotated[
+    int | None, count_option("--max-block-ops", "Block-level operators, without inputs", "the space's")
+]
 _Sources = "Where grids, maps and loop ranges come from: every divisor, or the paper's lists."
 _Extents = Annotated[str | None, option("--extents", "free|paper", _Sources, "the space's")]
 _Grids = Annotated[
     list[str] | None, option("--griddim", "X,Y,Z", "Search these grids only; repeatable.", "the space's")
 ]
-_Keep = Annotated[int | None, counted("--keep", "Candidates to report", "the space's")]
+_Keep = Annotated[int | None, count_option("--keep", "Candidates to report", "the space's")]
 _Seed = Annotated[int, seed_option("Seed of the fingerprints")]
 _Policies = "equivalent: report only what is proved; probable: what is not refuted, too."
 _Accept = Annotated[str, option("--accept", "equivalent|probable", _Policies)]
-_TimeLimit = Annotated[float | None, measured("--time-limit", "SECONDS", "For all of a run", "no limit")]
-_ProofLimit = Annotated[float, measured("--proof-limit", "SECONDS", "For the proof of one candidate", "300")]
+_TimeLimit = Annotated[float | None, amount_option("--time-limit", "SECONDS", "For all of a run", "no limit")]
+_ProofLimit = Annotated[float, amount_option("--proof-limit", "SECONDS", "For the proof of one candidate", "300")]
 _Resume = Annotated[bool, switch("--resume", "Continue the run in the output directory.")]
 _Force = Annotated[bool, switch("--force", "Replace the run in the output directory.")]
 _NoCache = Annotated[bool, switch("--no-cache", "Search again what was searched before, and keep nothing.")]
@@ -96,7 +102,7 @@ _VerdictsOut = Annotated[
 _Explain = Annotated[
     str | None, option("--explain", "text|latex", "Print every proof as formulas as well.", "no formulas")
 ]
-_GraphLimit = Annotated[float, measured("--time-limit", "SECONDS", "For each graph, which then is unknown", "300")]
+_GraphLimit = Annotated[float, amount_option("--time-limit", "SECONDS", "For each graph, which then is unknown", "300")]
 
 
 def _version(wanted: bool) -> None:

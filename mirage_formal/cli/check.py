@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirage_formal.cli.kit import Json, ProgressMode, answer, counted, measured, switch
+from mirage_formal.cli.kit import Json, ProgressMode, amount_option, answer, count_option, switch
 from mirage_formal.records import MANIFEST_FILE
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _WHAT = "Directory of a run, of several, or of one candidate."
 _Path = Annotated[Path, typer.Argument(metavar="PATH", help=_WHAT)]
-_Limit = Annotated[float, measured("--time-limit", "SECONDS", "Seconds for all of it")]
-_Jobs = Annotated[int | None, counted("--jobs", "Worker processes", "one for each processor")]
+_Limit = Annotated[float, amount_option("--time-limit", "SECONDS", "Seconds for all of it")]
+_Jobs = Annotated[int | None, count_option("--jobs", "Worker processes", "one for each processor")]
 _AGAIN = "Do not compile kernels again, to compare them, where the NVRTC is here that compiled them."
 _NoRecompile = Annotated[bool, switch("--no-recompile", _AGAIN)]
 

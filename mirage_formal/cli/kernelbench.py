@@ -9,7 +9,17 @@ import msgspec
 import typer
 from rich.console import Console
 
-from mirage_formal.cli.kit import STYLE, Json, answer, counted, measured, option, run_command, switch, whole
+from mirage_formal.cli.kit import (
+    STYLE,
+    Json,
+    amount_option,
+    answer,
+    count_option,
+    integer_parser,
+    option,
+    run_command,
+    switch,
+)
 from mirage_formal.errors import SpaceError, UnsupportedError
 from mirage_formal.run.run_directory.lock import lock_directory
 from mirage_formal.terminal import escape_line
@@ -24,17 +34,21 @@ _Root = Annotated[
     ),
 ]
 _Out = Annotated[Path, option("--out", "DIR", "Directory to write.")]
-_Levels = Annotated[list[int] | None, option("--level", "N", "Levels; repeatable.", "all", parser=whole("--level", 1))]
+_Levels = Annotated[
+    list[int] | None, option("--level", "N", "Levels; repeatable.", "all", parser=integer_parser("--level", 1))
+]
 _Only = Annotated[str, option("--only", "PART-OF-NAME", "Problems whose file names contain this.", "all")]
 _Largest = (
     "Numbers that a problem names are halved until the largest is at most this, or none is below 16; 0 leaves them."
 )
-_Bound = Annotated[int, option("--largest", "N", _Largest, parser=whole("--largest"))]
+_Bound = Annotated[int, option("--largest", "N", _Largest, parser=integer_parser("--largest"))]
 _Most = "Most elements of all inputs and parameters of a problem for results to be compared; 1 or more."
-_Elements = Annotated[int, option("--elements", "N", _Most, parser=whole("--elements", 1))]
-_Trials = Annotated[int, option("--trials", "N", "Trials of correctness; 1 or more.", parser=whole("--trials", 1))]
-_Limit = Annotated[float, measured("--time-limit", "SECONDS", "For each problem")]
-_Jobs = Annotated[int, counted("--jobs", "Problems at a time", "1")]
+_Elements = Annotated[int, option("--elements", "N", _Most, parser=integer_parser("--elements", 1))]
+_Trials = Annotated[
+    int, option("--trials", "N", "Trials of correctness; 1 or more.", parser=integer_parser("--trials", 1))
+]
+_Limit = Annotated[float, amount_option("--time-limit", "SECONDS", "For each problem")]
+_Jobs = Annotated[int, count_option("--jobs", "Problems at a time", "1")]
 _Target = Annotated[str, option("--target", "NAME|FILE.toml", "GPU to rank for.")]
 _NoCache = Annotated[bool, switch("--no-cache", "Search again what was searched before, and keep nothing.")]
 

@@ -12,11 +12,11 @@ from mirage_formal.cli.kit import (
     STYLE,
     Json,
     ProgressMode,
+    amount_option,
     answer,
     called,
     chosen,
-    counted,
-    measured,
+    count_option,
     option,
     seed_option,
     switch,
@@ -26,7 +26,7 @@ from mirage_formal.terminal import escape_line
 
 _Runs = Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Directories that searches have written.")]
 _Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory that a search has written.")]
-_Count = Annotated[int, counted("--count", "Candidates that get kernels")]
+_Count = Annotated[int, count_option("--count", "Candidates that get kernels")]
 _ARCHS: Final = "sm_80, sm_90a"
 _Archs = Annotated[
     list[str] | None, option("--arch", "ARCH", "Architecture to compile for, as in sm_90a; repeatable.", _ARCHS)
@@ -39,15 +39,15 @@ _Backend = Annotated[str, chosen("--backend", ("cuda", "triton"), _KINDS)]
 _WHERE_TRITON = "Of triton: where the files are written."
 _Written = Annotated[Path | None, option("--out", "DIR", _WHERE_TRITON, "RUN_DIR-triton")]
 _ThisOne = "The candidate of this rank, or the part of a whole program"
-_Part = Annotated[int | None, counted("--candidate", _ThisOne, "the best, or all parts")]
+_Part = Annotated[int | None, count_option("--candidate", _ThisOne, "the best, or all parts")]
 _OWN = "At the program's own extents, after an estimate of the time, not with fewer blocks and iterations."
 _Real = Annotated[bool, switch("--real", _OWN)]
 _Seed = Annotated[int, seed_option("Seed of the inputs")]
-_EachLimit = Annotated[float, measured("--time-limit", "SECONDS", "For each candidate or part")]
+_EachLimit = Annotated[float, amount_option("--time-limit", "SECONDS", "For each candidate or part")]
 _Kernels = Annotated[
     Path, typer.Argument(metavar="RUN_DIR", help="A run, or the directory of one candidate's kernels.")
 ]
-_Rank = Annotated[int | None, counted("--candidate", "The candidate of this rank", "all")]
+_Rank = Annotated[int | None, count_option("--candidate", "The candidate of this rank", "all")]
 _Measure = Annotated[bool, switch("--measure", "Time it, and write measure.json.")]
 _Numerics = Annotated[bool, switch("--numerics", "Compare with float64, and write numerics.json.")]
 _HOST = (
@@ -62,7 +62,7 @@ _Compared = Annotated[
 _Place = Annotated[
     Path | None, option("--place", "DIR", "Where `mirage-formal tune --place DIR` has put them.", "the user's cache")
 ]
-_Limit = Annotated[float | None, measured("--time-limit", "SECONDS", "For everything", "no limit")]
+_Limit = Annotated[float | None, amount_option("--time-limit", "SECONDS", "For everything", "no limit")]
 
 _Subject = Annotated[
     Path, typer.Argument(metavar="PATH", help="A run, a candidate, kernels, or a file with one graph or program.")
@@ -72,7 +72,7 @@ _Inputs = Annotated[Path | None, option("--inputs", "FILE.npz", _NPZ, "seeded ra
 _Outputs = Annotated[
     Path | None, option("--out", "FILE.npz", "Where to write the outputs: output0, output1 ...", "nowhere")
 ]
-_AnyRank = Annotated[int | None, counted("--candidate", "The candidate, or cover, of this rank", "the best")]
+_AnyRank = Annotated[int | None, count_option("--candidate", "The candidate, or cover, of this rank", "the best")]
 _WHERE = "What computes; auto: a GPU where there is one."
 _On = Annotated[str, chosen("--on", ("auto", "gpu", "reference"), _WHERE)]
 
@@ -222,12 +222,12 @@ def execute_command(
     What computed them is said. The reference semantics are those of the graph, in float64, rounded to the element types
     of the outputs.
     """
-    from mirage_formal.cli.graphs.arrays import computed, read_arrays, summary, write_arrays
+    from mirage_formal.cli.graphs.arrays import compute_outputs, read_arrays, summary, write_arrays
     from mirage_formal.cli.graphs.subject import subject
 
     one = subject(path, candidate)
     arrays = read_arrays(one.graph, inputs, seed)
-    by, results = computed(one, arrays, on)
+    by, results = compute_outputs(one, arrays, on)
     if out is not None:
         write_arrays(out, results)
     rows = [summary(array) for array in results]

@@ -10,7 +10,7 @@ import typer
 
 from mirage_formal import options
 from mirage_formal.errors import MirageError, SpaceError
-from mirage_formal.guard import guarded
+from mirage_formal.guard import run_main
 from mirage_formal.terminal import escape_line
 
 _MAX_LINES: Final = 20
@@ -23,12 +23,12 @@ STYLE: Final[dict[str, Any]] = {
 _HINT: Final = "{} --help lists every option and its values"
 
 
-def whole(where: str, least: int = 0) -> Callable[[Any], int]:
+def integer_parser(where: str, least: int = 0) -> Callable[[Any], int]:
     """Return a parser of an option that is a whole number of at least ``least``."""
     return lambda given: options.whole_number(where, options.number(given), least)
 
 
-def amount(where: str) -> Callable[[Any], float]:
+def positive_parser(where: str) -> Callable[[Any], float]:
     """Return a parser of an option that is a positive number."""
     return lambda given: options.positive_number(where, options.number(given))
 
@@ -38,19 +38,19 @@ def option(name: str, metavar: str, help: str, default: str | None = None, **mor
     return typer.Option(name, metavar=metavar, help=help, show_default=default or True, **more)
 
 
-def counted(name: str, help: str, default: str | None = None) -> Any:
+def count_option(name: str, help: str, default: str | None = None) -> Any:
     """Return an option that takes a whole number from 1 up."""
-    return option(name, "N", f"{help}; 1 or more.", default, parser=whole(name, 1))
+    return option(name, "N", f"{help}; 1 or more.", default, parser=integer_parser(name, 1))
 
 
-def measured(name: str, metavar: str, help: str, default: str | None = None) -> Any:
+def amount_option(name: str, metavar: str, help: str, default: str | None = None) -> Any:
     """Return an option that takes a positive number."""
-    return option(name, metavar, f"{help}; above 0.", default, parser=amount(name))
+    return option(name, metavar, f"{help}; above 0.", default, parser=positive_parser(name))
 
 
 def seed_option(help: str) -> Any:
     """Return the option --seed."""
-    return option("--seed", "N", f"{help}; 0 or more.", parser=whole("--seed"))
+    return option("--seed", "N", f"{help}; 0 or more.", parser=integer_parser("--seed"))
 
 
 def switch(name: str, help: str) -> Any:
@@ -88,7 +88,7 @@ def run_command(command: typer.Typer, name: str = "") -> NoReturn:
         command: The command, or a group of commands.
         name: Its name, where it is one command.
     """
-    guarded(lambda: called(command, sys.argv[1:], name))
+    run_main(lambda: called(command, sys.argv[1:], name))
 
 
 def called(command: typer.Typer, arguments: Sequence[str], name: str = "", program: str | None = None) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from mirage_formal import options
-from mirage_formal.cli.kit import Json, answer, chosen, counted, switch
+from mirage_formal.cli.kit import Json, answer, chosen, count_option, switch
 from mirage_formal.errors import SpaceError, UnsupportedError
 from mirage_formal.resources import data_dir
 from mirage_formal.terminal import escape_line, json_text
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _WHAT = "A run, a candidate, kernels, a JSON file of graphs, or a Python file of programs."
 _Path = Annotated[Path, typer.Argument(metavar="PATH", help=_WHAT)]
-_Rank = Annotated[int | None, counted("--candidate", "The candidate, or cover, of this rank", "the best")]
+_Rank = Annotated[int | None, count_option("--candidate", "The candidate, or cover, of this rank", "the best")]
 _Form = Annotated[str, chosen("--form", ("text", "dot", "json"), "How a graph is written; dot is for Graphviz.")]
 _Directory = Annotated[Path, typer.Argument(metavar="PATH", help="A run, or the directory of one candidate.")]
 _Formulas = Annotated[str, chosen("--form", ("text", "latex"), "How formulas are written.")]

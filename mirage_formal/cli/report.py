@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage_formal.cli.kit import STYLE, Json, answer, counted, run_command, switch
+from mirage_formal.cli.kit import STYLE, Json, answer, count_option, run_command, switch
 from mirage_formal.errors import RunError, SpaceError
 from mirage_formal.terminal import escape_line
 
@@ -23,7 +23,7 @@ _Out = Annotated[
 ]
 _Check = Annotated[bool, switch("--check", "Have check establish everything first, in a process of its own.")]
 _All = Annotated[bool, switch("--all", "RUN is a directory of runs: write a page for each, and an index of them.")]
-_Proofs = Annotated[int | None, counted("--proofs", "Candidates whose proofs are replayed and written out", "24")]
+_Proofs = Annotated[int | None, count_option("--proofs", "Candidates whose proofs are replayed and written out", "24")]
 _Text = Annotated[bool, switch("--text", "Print the report, and write no page.")]
 _alone = typer.Typer(**STYLE)
 

@@ -14,10 +14,10 @@ from mirage_formal.cli.kit import (
     STYLE,
     Json,
     ProgressMode,
+    amount_option,
     answer,
     chosen,
-    counted,
-    measured,
+    count_option,
     option,
     print_error,
     run_command,
@@ -28,9 +28,9 @@ _Runs = Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Directorie
 _PlaceDir = Annotated[
     Path | None, option("--place", "DIR", "Where kernels and times are kept between calls.", "the user's cache")
 ]
-_Kernels = Annotated[int | None, counted("--kernels", "Kernels of a run that are made and timed", "128")]
-_Finalists = Annotated[int | None, counted("--finalists", "Candidates that are built and compared", "8")]
-_Limit = Annotated[float | None, measured("--time-limit", "SECONDS", "For each run", "no limit")]
+_Kernels = Annotated[int | None, count_option("--kernels", "Kernels of a run that are made and timed", "128")]
+_Finalists = Annotated[int | None, count_option("--finalists", "Candidates that are built and compared", "8")]
+_Limit = Annotated[float | None, amount_option("--time-limit", "SECONDS", "For each run", "no limit")]
 _Arch = Annotated[str | None, option("--arch", "ARCH", "Architecture, as in sm_90a.", "this GPU's, or sm_90a")]
 _Times = Annotated[
     str | None, option("--device", "NAME", "Take the times of this GPU from DIR instead of one here.", "the GPU here")
@@ -43,7 +43,7 @@ _Backend = Annotated[
         "Kernels of CUDA C++; with triton or auto, Triton files of the fastest candidates are timed beside them.",
     ),
 ]
-_Workers = Annotated[int | None, counted("--workers", "Worker processes", "one for each processor")]
+_Workers = Annotated[int | None, count_option("--workers", "Worker processes", "one for each processor")]
 
 #: What the phases are called on the screen.
 _PHASES: Final = {

@@ -25,7 +25,7 @@ P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class SourceProgram:
     """A program, with the source lines of its inputs and operators.
 
     Attributes:
@@ -49,14 +49,14 @@ def load_programs(file: Path) -> dict[str, KernelGraph]:
     return {name: written.program for name, written in read_programs(file).items()}
 
 
-def read_programs(file: Path) -> dict[str, Written]:
+def read_programs(file: Path) -> dict[str, SourceProgram]:
     """Execute a file and return its programs with their source lines; see ``load_programs``."""
     where = display_path(file)
     names = _execute(file, where)
     graphs = {name: value for name, value in names.items() if _is_graph(value)}
     if not graphs:
         raise _no_graph(file, where)
-    programs: dict[str, Written] = {}
+    programs: dict[str, SourceProgram] = {}
     seen: set[int] = set()
     for name, value in graphs.items():
         results = value.outputs if isinstance(value, KernelGraph) else value.results()
@@ -64,7 +64,7 @@ def read_programs(file: Path) -> dict[str, Written]:
             seen.add(id(value))
             program = value if isinstance(value, KernelGraph) else value.freeze()
             unmarked = () if value.outputs else tuple(map(repr, results))
-            programs[name] = Written(program, origins_of(value, program), unmarked)
+            programs[name] = SourceProgram(program, origins_of(value, program), unmarked)
     if not programs:
         what = f"expected a graph with an output, got {', '.join(graphs)} without one"
         raise ProgramError(what, where=where, hint="call mark_output on the tensors that the program computes")

@@ -20,10 +20,10 @@ from mirage_formal.records import (
     NumericsRecord,
     TritonRecord,
     TuningRecord,
+    open_sealed,
     read,
-    sealed,
+    seal_record,
     sha256,
-    unsealed,
     write_atomic,
 )
 
@@ -40,7 +40,7 @@ def manifest_digest(directory: Path) -> str:
     if not path.is_file():
         raise RunError("expected kernels with a manifest, got none", where=str(path), hint=hint)
     data = read(path)
-    for name, code in unsealed(data, KernelManifestRecord, str(path)).files.items():
+    for name, code in open_sealed(data, KernelManifestRecord, str(path)).files.items():
         if Path(name).name != name or sha256(read(directory / name)) != code:
             raise FormatError(f"expected the file of the manifest, got another {name!r}", where=str(path), hint=hint)
     return sha256(data)
@@ -49,7 +49,7 @@ def manifest_digest(directory: Path) -> str:
 def write_numerics(directory: Path, record: NumericsRecord) -> None:
     """Write numerics.json, sealed and bound to the manifest of the kernels."""
     bound = msgspec.structs.replace(record, kernels=manifest_digest(directory))
-    write_atomic(directory / NUMERICS_FILE, sealed(bound))
+    write_atomic(directory / NUMERICS_FILE, seal_record(bound))
 
 
 def write_measurement(
@@ -77,7 +77,7 @@ def write_measurement(
         moved_bytes=moved_bytes,
         tuning=tuning,
     )
-    write_atomic(directory / MEASURE_FILE, sealed(record))
+    write_atomic(directory / MEASURE_FILE, seal_record(record))
     return record
 
 
@@ -91,8 +91,8 @@ def write_triton(directory: Path, found: TritonRecord | None) -> None:
     path = directory / MEASURE_FILE
     if not path.is_file():
         raise RunError("expected kernels that were measured, got none", where=str(path), hint="tune the run again")
-    record = unsealed(read(path), MeasureRecord, str(path))
+    record = open_sealed(read(path), MeasureRecord, str(path))
     if record.kernels != manifest_digest(directory):
         raise FormatError("expected a measurement of these kernels", where=str(path), hint="tune the run again")
     if record.triton != found:
-        write_atomic(path, sealed(msgspec.structs.replace(record, triton=found)))
+        write_atomic(path, seal_record(msgspec.structs.replace(record, triton=found)))

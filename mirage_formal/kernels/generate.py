@@ -84,7 +84,7 @@ class Kernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class GeneratedLaunches:
     """The launches of a µGraph.
 
     Attributes:
@@ -107,7 +107,7 @@ def generate(
     target: Target,
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
     early: Set[int] = NONE_EARLY,
-) -> Generated:
+) -> GeneratedLaunches:
     """Return the kernels of a µGraph.
 
     Args:
@@ -141,7 +141,9 @@ def generate(
             raise UnsupportedError(what, where="plan") from error
     outputs = _outputs(graph, types, known, steps, target)
     inputs = frozenset(number for number, place in enumerate(known) if place.base < len(graph.inputs))
-    return Generated(tuple(_mark_alone(step, target) for step in _make_dependent(steps, inputs, early)), tuple(outputs))
+    return GeneratedLaunches(
+        tuple(_mark_alone(step, target) for step in _make_dependent(steps, inputs, early)), tuple(outputs)
+    )
 
 
 def _mark_alone(step: Kernel | ProductLaunch, target: Target) -> Kernel | ProductLaunch:

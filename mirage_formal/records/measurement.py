@@ -188,12 +188,12 @@ class TritonRecord(Record, frozen=True, kw_only=True):
             raise ValueError("expected each Triton file once")
         if self.chosen is not None and (self.chosen not in known or known[self.chosen].answer != "within"):
             raise ValueError("expected the chosen Triton file to be one that was tried and is within tolerance")
-        if self.backend == "triton" and (self.chosen is None or not faster(self.us, self.cuda_us)):
+        if self.backend == "triton" and (self.chosen is None or not is_faster(self.us, self.cuda_us)):
             what = f"at most {1 - TRITON_GAIN:g} of the time of CUDA kernels, got {self.us} and {self.cuda_us}"
             raise ValueError(f"expected a Triton file that takes {what}")
 
 
-def faster(us: float | None, cuda_us: float | None) -> bool:
+def is_faster(us: float | None, cuda_us: float | None) -> bool:
     """Return whether a Triton file takes the place of CUDA kernels, by microseconds of both; not if one has none."""
     return us is not None and cuda_us is not None and 0 < us <= (1 - TRITON_GAIN) * cuda_us
 

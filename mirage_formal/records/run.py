@@ -331,7 +331,7 @@ RejectedKind = Literal["different", "unknown", "certificate", "unproved", "proof
 CLOSE: Final = 1.02
 
 
-def reported(places: Mapping[str, tuple[float, tuple[float, ...] | None, float | None]]) -> list[str]:
+def report_order(places: Mapping[str, tuple[float, tuple[float, ...] | None, float | None]]) -> list[str]:
     """The order in which candidates are reported.
 
     By estimate and digest, those that are outside at some scale behind all others; then, of those about as fast as the

@@ -67,7 +67,7 @@ def line(record: Record) -> bytes:
     return msgspec.json.encode(record) + b"\n"
 
 
-def sealed(record: Sealed) -> bytes:
+def seal_record(record: Sealed) -> bytes:
     """A record as indented JSON, with its seal computed and filled in."""
     blank = pretty(msgspec.structs.replace(record, seal=NO_SEAL))
     mark = f'"seal": "{NO_SEAL}"\n}}\n'.encode()
@@ -75,7 +75,7 @@ def sealed(record: Sealed) -> bytes:
     return blank[: -len(mark)] + mark.replace(NO_SEAL.encode(), sha256(blank).encode())
 
 
-def unsealed(data: bytes, kind: type[Sealed], where: str) -> Sealed:
+def open_sealed(data: bytes, kind: type[Sealed], where: str) -> Sealed:
     """Decode a sealed record and check its seal.
 
     Sound: the seal covers every byte of the file except its own digits, and those are compared, so any changed byte is
@@ -193,7 +193,7 @@ def read_lines(path: Path, limit: int = MAX_FILE_BYTES) -> Iterator[tuple[int, b
             yield number, text[:-1]
 
 
-def confined(root: Path, relative: str) -> Path:
+def confine_path(root: Path, relative: str) -> Path:
     """The path of ``relative`` under ``root``, which it cannot leave.
 
     Sound: only plain relative POSIX paths are accepted, no component is "..", and no component below ``root`` is a

@@ -13,7 +13,16 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage_formal.cli.kit import STYLE, Json, ProgressMode, amount, answer, counted, option, whole
+from mirage_formal.cli.kit import (
+    STYLE,
+    Json,
+    ProgressMode,
+    answer,
+    count_option,
+    integer_parser,
+    option,
+    positive_parser,
+)
 from mirage_formal.errors import SpaceError
 from mirage_formal.guard import keep_results_on_stop
 from mirage_formal.terminal import escape_line
@@ -22,21 +31,21 @@ app = typer.Typer(**STYLE, no_args_is_help=True, help="Measure the paper's searc
 
 
 _Out = Annotated[Path, option("--out", "DIR", "Directory; finished rows in it are not run again.")]
-_Workers = Annotated[int | None, counted("--workers", "Worker processes", "one for each processor")]
+_Workers = Annotated[int | None, count_option("--workers", "Worker processes", "one for each processor")]
 _Arms = Annotated[str | None, option("--arms", "NAME,...", "Arms, separated by commas.", "all")]
 _Ops = Annotated[
     str, option("--ops", "N,...", "Limits of block operators, separated by commas, counted as the paper counts.")
 ]
 _Stopped = "Seconds after which a row is stopped; above 0."
-_Seconds = Annotated[float, option("--time-limit", "SECONDS", _Stopped, parser=amount("--time-limit"))]
+_Seconds = Annotated[float, option("--time-limit", "SECONDS", _Stopped, parser=positive_parser("--time-limit"))]
 _Cut = "States after which a unit of a row is stopped; 1 or more."
-_States = Annotated[int, option("--state-limit", "N", _Cut, parser=whole("--state-limit", 1))]
+_States = Annotated[int, option("--state-limit", "N", _Cut, parser=integer_parser("--state-limit", 1))]
 _Config = Annotated[str, option("--config", "PRESET|FILE.toml", "Search space, or a preset's name.")]
 _Names = Annotated[str | None, option("--names", "NAME,...", "Workloads, separated by commas.", "all")]
 _Batches = Annotated[str, option("--batches", "N,...", "Batches, separated by commas.")]
 _Asked = "Questions of each source that every arm is asked; 1 or more."
-_Sample = Annotated[int, option("--sample", "N", _Asked, parser=whole("--sample", 1))]
-_Seed = Annotated[int, option("--seed", "N", "Seed of the sample; 0 or more.", parser=whole("--seed"))]
+_Sample = Annotated[int, option("--sample", "N", _Asked, parser=integer_parser("--sample", 1))]
+_Seed = Annotated[int, option("--seed", "N", "Seed of the sample; 0 or more.", parser=integer_parser("--seed"))]
 
 #: Callback with the current task, its finished pieces, and all of its pieces.
 _Show = Callable[[str, int, int], None]

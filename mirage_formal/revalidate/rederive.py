@@ -29,7 +29,7 @@ from mirage_formal.claims.safety.safety import obligations
 from mirage_formal.errors import FormatError
 from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.executable import kernel_launch
-from mirage_formal.kernels.generate import Generated, Kernel, generate, plan_record, requested_options
+from mirage_formal.kernels.generate import GeneratedLaunches, Kernel, generate, plan_record, requested_options
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.program.serialization import decode_programs
 from mirage_formal.kernels.target import Target
@@ -43,7 +43,7 @@ from mirage_formal.records import (
     QUESTIONS_FILE,
     KernelLaunch,
     Launch,
-    confined,
+    confine_path,
     read,
     sha256,
 )
@@ -108,7 +108,7 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
     )
 
 
-def _generated(bound: BoundKernels) -> Generated:
+def _generated(bound: BoundKernels) -> GeneratedLaunches:
     with step(bound.root / MANIFEST_FILE, "derive the kernels from the µGraph"):
         target = msgspec.convert(msgspec.to_builtins(bound.manifest.target), Target)
         return generate(bound.graph, target, *requested_options(bound.plans.kernels))
@@ -120,7 +120,7 @@ def _recorded(root: Path) -> tuple[Program, ...]:
         return decode_programs(read(path), PROGRAMS_FILE)
 
 
-def _with_recorded_registers(made: Generated, recorded: Sequence[Program]) -> Generated:
+def _with_recorded_registers(made: GeneratedLaunches, recorded: Sequence[Program]) -> GeneratedLaunches:
     """Return the kernels with the register limits that the directory's Programs state to the compiler.
 
     Sound: how many registers a thread may have changes nothing that a Program does; and sources, launches and machine
@@ -160,13 +160,13 @@ def difference(ours: Any, theirs: Any, at: str = "") -> str | None:
     return next(found for place, a, b in inside if (found := difference(a, b, place)) is not None)
 
 
-def _check_sources(root: Path, made: Generated, kernels: Sequence[Kernel]) -> dict[str, str]:
+def _check_sources(root: Path, made: GeneratedLaunches, kernels: Sequence[Kernel]) -> dict[str, str]:
     """Check the CUDA C++ of all kernels, and return it by kernel."""
     texts: dict[str, str] = {}
     for one, source in zip(kernels, made.sources, strict=True):
         with step(root / source, "CUDA C++ of the Program"):
             text = texts[one.program.name] = emit_cuda(one.program)
-            data = read(confined(root, source))
+            data = read(confine_path(root, source))
             if data != text.encode():
                 raise FormatError(_other_line(text, data.decode("utf-8", "replace")))
     return texts
@@ -184,7 +184,7 @@ def _quoted(text: str | None) -> str:
     return "the end" if text is None else ascii(text.strip())[:160]
 
 
-def _check_launches(bound: BoundKernels, made: Generated, texts: Mapping[str, str]) -> None:
+def _check_launches(bound: BoundKernels, made: GeneratedLaunches, texts: Mapping[str, str]) -> None:
     """Check the launches, except for digests and figures of machine code, which are compared with the code itself."""
     root, sources = bound.root, iter(made.sources)
     with step(root / LAUNCH_FILE, "launches of the Programs"):

@@ -34,7 +34,7 @@ from mirage_formal.records import (
     SummaryRecord,
     UnitRecord,
     key_of,
-    unsealed,
+    open_sealed,
     write_atomic,
 )
 from mirage_formal.run.calls import plan, search_unit
@@ -126,7 +126,7 @@ def write_stored_run(
     assert isinstance(earlier, RunRecord)
     named = {"name": about.get("name", "program"), "source": escape_undecodable(about.get("source", ""))}
     record = msgspec.structs.replace(earlier, **named)
-    summary = unsealed(files[SUMMARY_FILE], SummaryRecord, SUMMARY_FILE)
+    summary = open_sealed(files[SUMMARY_FILE], SummaryRecord, SUMMARY_FILE)
     store = RunStore.open(out, record, force=settings.force)
     write_atomic(out / SEARCH_FILE, files[SEARCH_FILE])
     candidates = []

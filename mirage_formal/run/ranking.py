@@ -9,7 +9,7 @@ from typing import Final
 from mirage_formal.claims.numerics.values import PredictedNumerics
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.records import CLOSE, FoundRecord, UnitRecord, reported
+from mirage_formal.records import CLOSE, FoundRecord, UnitRecord, report_order
 
 #: Largest ratio of a candidate's estimate to the best one's for the candidate to be reported.
 _FACTOR: Final = 10.0
@@ -155,4 +155,4 @@ def order_by_rounding_error(
         for one in ranked
     }
     by_digest = {one.digest: one for one in ranked}
-    return [by_digest[digest] for digest in reported(places)], known
+    return [by_digest[digest] for digest in report_order(places)], known

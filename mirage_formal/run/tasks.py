@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.check.equivalence import Replayed, replay_with_obligations
+from mirage_formal.check.equivalence import ReplayedTheorem, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.claims.abstract.domain import expressions, pieces
 from mirage_formal.claims.abstract.oracle import NormalFormOracle
@@ -347,7 +347,7 @@ def _stable_form(graph: KernelGraph) -> KernelGraph:
     return form if isinstance(form, KernelGraph) else graph
 
 
-def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> Replayed | Unknown:
+def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> ReplayedTheorem | Unknown:
     """Replay a proof in the checker's proof kernel; return Unknown if the kernel refuses it."""
     try:
         return replay_with_obligations(program, candidate, proof)
@@ -355,7 +355,7 @@ def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> 
         return Unknown(f"{error.where}: {error.what}" if error.where else error.what)
 
 
-def _proof_of(judged: VerifiedCandidate[Replayed]) -> Proof | None:
+def _proof_of(judged: VerifiedCandidate[ReplayedTheorem]) -> Proof | None:
     match judged.verdict:
         case Equivalent(proof=data):
             assert judged.theorem is not None

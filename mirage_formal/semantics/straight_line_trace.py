@@ -145,7 +145,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Ordered:
+class OrderStep:
     """Step for result ``number`` of an operator along ``axis`` that needs an order on the values; a field has none."""
 
     kind: OpKind
@@ -155,7 +155,7 @@ class Ordered:
     shape: Shape
 
 
-Step = Load | Unary | Binary | Constant | Matmul | Sum | Reshape | Transpose | Concat | Slice | Repeat | Ordered
+Step = Load | Unary | Binary | Constant | Matmul | Sum | Reshape | Transpose | Concat | Slice | Repeat | OrderStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ def step_operands(step: Step) -> tuple[int, ...]:
             return ()
         case Binary() | Matmul() | Concat():
             return (step.a, step.b)
-        case Ordered():
+        case OrderStep():
             return step.operands
         case _:
             return (step.a,)
@@ -206,7 +206,7 @@ def rename_operands(step: Step, names: Sequence[int]) -> Step:
             return step
         case Binary() | Matmul() | Concat():
             return replace(step, a=names[step.a], b=names[step.b])
-        case Ordered():
+        case OrderStep():
             return replace(step, operands=tuple(names[operand] for operand in step.operands))
         case _:
             return replace(step, a=names[step.a])
@@ -267,7 +267,7 @@ class TapeDomain(UntiledDomain[int]):
             shape = _broadcast(shape, self.shape(other))
         shape = (*shape[:axis], 1, *shape[axis + 1 :])
         results = 2 if kind is OpKind.RUNNING_MAX else 1
-        return tuple(self.add(Ordered(kind, operands, axis, number, shape)) for number in range(results))
+        return tuple(self.add(OrderStep(kind, operands, axis, number, shape)) for number in range(results))
 
     def softmax(self, a: int, axis: int, extent: int) -> int:
         """Raise an AssertionError: SOFTMAX is always expanded."""
@@ -345,7 +345,7 @@ def needed_parts(tape: Tape) -> Needs | NotLax:
         step, parts = tape.steps[number], wanted[number]
         if not parts:
             continue
-        if isinstance(step, Ordered):
+        if isinstance(step, OrderStep):
             return NotLax(f"{step.kind} needs an order on the values, which a finite field has not")
         if isinstance(step, Unary) and step.kind is OpKind.EXP and parts & (1 << Part.Q):
             return NotLax("a second exponential on one path: the first leaves nothing in Z_q")

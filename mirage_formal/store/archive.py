@@ -11,7 +11,7 @@ import msgspec
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.files import expect_regular
 from mirage_formal.limits import MAX_BYTES, MAX_ENTRIES
-from mirage_formal.records import confined, naming
+from mirage_formal.records import confine_path, naming
 from mirage_formal.records.store_entry import ENTRY_FILE
 from mirage_formal.store.entry import Entry, read_entry, write_files
 from mirage_formal.store.location import StoreDirectory
@@ -60,7 +60,7 @@ def unpack(file: Path, into: Path) -> Entry:
             if len(names) > MAX_ENTRIES or len(names) != len(set(names)):
                 raise FormatError("expected distinct files, and not so many", where=str(file), hint=_HINT)
             for item in items:
-                path = confined(into, item.filename)
+                path = confine_path(into, item.filename)
                 with archive.open(item) as stream:
                     data = stream.read(left + 1)
                 left -= len(data)

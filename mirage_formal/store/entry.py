@@ -12,7 +12,7 @@ import msgspec
 
 from mirage_formal.errors import FormatError, RunError
 from mirage_formal.limits import MAX_JOURNAL_BYTES
-from mirage_formal.records import SEARCH_FILE, confined, decode, naming, pretty, read, sha256
+from mirage_formal.records import SEARCH_FILE, confine_path, decode, naming, pretty, read, sha256
 from mirage_formal.records.run import NO_SEAL
 from mirage_formal.records.store_entry import ENTRY_FILE, EVIDENCE, FORMAT, EntryKey, EntryRecord, entry_code
 from mirage_formal.store.location import StoreDirectory
@@ -77,7 +77,7 @@ def read_entry(path: Path) -> Entry:
     if wrong := sorted(found ^ set(record.files)):
         what = f"expected the {len(record.files)} files that are listed, got {'' if wrong[0] in found else 'no '}"
         raise FormatError(f"{what}{wrong[0]}", where=str(path), hint=_HINT)
-    files = {name: _read(confined(path, name)) for name in record.files}
+    files = {name: _read(confine_path(path, name)) for name in record.files}
     for name, code in record.files.items():
         if sha256(files[name]) != code:
             raise FormatError("expected the file that was written, got another", where=str(path / name), hint=_HINT)
@@ -137,7 +137,7 @@ def write_entry(place: StoreDirectory, record: EntryRecord, evidence: Path) -> P
         files: dict[str, bytes] = {}
         for path in sorted(path for path in evidence.rglob("*") if path.is_file()):
             name = path.relative_to(evidence).as_posix()
-            files[f"{EVIDENCE}/{name}"] = _read(confined(evidence, name))
+            files[f"{EVIDENCE}/{name}"] = _read(confine_path(evidence, name))
         write_files(made, record, files)
         path = place.path(record.key)
         place.settle(made, path)
@@ -148,7 +148,7 @@ def write_files(made: Path, record: EntryRecord, files: Mapping[str, bytes]) -> 
     """Write the files of an entry to a new directory, and entry.json about them."""
     made.mkdir(parents=True)
     for name, data in files.items():
-        path = confined(made, name)
+        path = confine_path(made, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with naming(path):
             path.write_bytes(data)

@@ -37,12 +37,12 @@ from mirage_formal.records import (
     RunRecord,
     SummaryRecord,
     VerificationRecord,
-    confined,
+    confine_path,
     decode,
     key_of,
+    open_sealed,
     read,
     sha256,
-    unsealed,
 )
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, CoverRecord, PartRecord, WholeRecord
 
@@ -116,7 +116,7 @@ def _replay_candidate(root: Path, us: float | None = None) -> tuple[KernelGraph,
     Sound: see ``check.equal.establish_equality``; the verdict's conditions are those that the kernel states.
     """
     with step(root / MANIFEST_FILE, "read the manifest", corrupt=True):
-        manifest = unsealed(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
+        manifest = open_sealed(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
     check_manifest(root, MANIFEST_FILE, manifest.files)
     _check_file_names(
         root / MANIFEST_FILE, manifest.files, (GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, f"{PROOF_DIR}/")
@@ -193,7 +193,7 @@ def _replay_run(root: Path) -> ReplayResult:
     summary, record, program = _records(root)
     shown = []
     for item in summary.candidates:
-        where = confined(root, item.directory)
+        where = confine_path(root, item.directory)
         own, one = _replay_candidate(where, item.estimated_us)
         with step(where / VERIFICATION_FILE, "program of the run"):
             expect_equal("program", program, own)
@@ -208,7 +208,7 @@ def _records(root: Path) -> tuple[SummaryRecord, RunRecord, KernelGraph]:
         hint = "--resume finishes it"
         raise RunError("expected a finished run, got one without a summary", where=str(root), hint=hint)
     with step(root / SUMMARY_FILE, "read the summary", corrupt=True):
-        summary = unsealed(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
+        summary = open_sealed(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
     # The journal only records the course of the search; no result depends on it.
     listed = {name: code for name, code in summary.manifest.items() if name != SEARCH_FILE}
     empty = () if summary.candidates else (f"{CANDIDATES}/",)  # a run that reports none leaves the directory empty
@@ -237,7 +237,7 @@ def _replay_whole(root: Path) -> ReplayResult:
     """
     path = root / WHOLE_FILE
     with step(path, "read the whole", corrupt=True):
-        record = unsealed(read(path), WholeRecord, WHOLE_FILE)
+        record = open_sealed(read(path), WholeRecord, WHOLE_FILE)
         program = from_json(bytes(record.graph_of_program), "program")
     with step(path, "program"):
         if found := faults(program):
@@ -250,9 +250,9 @@ def _replay_whole(root: Path) -> ReplayResult:
     runs: dict[str, SummaryRecord] = {}
     for name, code in record.manifest.items():
         with step(root / name, "summary of a part", corrupt=True):
-            data = read(confined(root, name))
+            data = read(confine_path(root, name))
             expect_equal("sha256", code, sha256(data))
-            runs[name.rpartition("/")[0]] = unsealed(data, SummaryRecord, name)
+            runs[name.rpartition("/")[0]] = open_sealed(data, SummaryRecord, name)
     _check_file_names(path, list_files(root), (WHOLE_FILE, f"{KERNELS}/", f"{PARTS}/", *(f"{name}/" for name in runs)))
     used: dict[str, tuple[KernelGraph, EstablishedCandidate]] = {}
     for name in dict.fromkeys(part.directory for one in record.covers for part in one.parts if part.candidate):
@@ -260,7 +260,7 @@ def _replay_whole(root: Path) -> ReplayResult:
         with step(path, "candidates of the parts' searches"):
             if name not in listed:
                 raise FormatError(f"expected a candidate of a part's search, got {name}")
-        used[name] = _replay_candidate(confined(root, name), listed[name].estimated_us)
+        used[name] = _replay_candidate(confine_path(root, name), listed[name].estimated_us)
     shown = tuple(_replay_cover(path, program, one, used) for one in record.covers)
     return ReplayResult(program, shown, record, runs, {name: one for name, (_, one) in used.items()})
 

@@ -11,7 +11,7 @@ from typing import Final, assert_never
 from mirage_formal.frontend.arguments import parse_number
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.torch.values import Constant, ImportedGraph, Program, Value, unsupported
+from mirage_formal.torch.values import Constant, ImportedGraph, Program, Value, unsupported_error
 from mirage_formal.torch.view_propagation import apply, cast
 from mirage_formal.torch.views import View, expand
 
@@ -65,7 +65,7 @@ class OperatorCall:
         """
         found = self.given[name]
         if not isinstance(found, Value):
-            raise unsupported(f"expected a tensor as {name}, got {found!r}")
+            raise unsupported_error(f"expected a tensor as {name}, got {found!r}")
         return found
 
     def optional(self, name: str) -> Value | None:
@@ -76,7 +76,7 @@ class OperatorCall:
         """Return an argument that is a list of tensors."""
         found = self.given[name]
         if not isinstance(found, tuple | list) or not all(isinstance(item, Value) for item in found):
-            raise unsupported(f"expected tensors as {name}, got {found!r}")
+            raise unsupported_error(f"expected tensors as {name}, got {found!r}")
         return tuple(found)
 
     def number(self, name: str) -> Fraction:
@@ -92,7 +92,7 @@ class OperatorCall:
         import numpy as np
 
         if abs(found) > LARGEST or (found and not np.float32(float(found))):
-            raise unsupported(f"expected a number in the range of float32 as {name}, got {given!r}")
+            raise unsupported_error(f"expected a number in the range of float32 as {name}, got {given!r}")
         return found
 
     def factor(self, name: str) -> Fraction:
@@ -103,7 +103,7 @@ class OperatorCall:
         """
         found = self.number(name)
         if not found:
-            raise unsupported(f"expected a number other than 0 as {name}: NaN and infinity times 0 are NaN")
+            raise unsupported_error(f"expected a number other than 0 as {name}: NaN and infinity times 0 are NaN")
         return found
 
     def operand(self, name: str) -> Value | Fraction:
@@ -121,7 +121,7 @@ class OperatorCall:
         """
         found = self.given[name]
         if not isinstance(found, int):
-            raise unsupported(f"expected an integer as {name}, got {found!r}")
+            raise unsupported_error(f"expected an integer as {name}, got {found!r}")
         return found
 
     def wholes(self, name: str) -> tuple[int, ...]:
@@ -134,7 +134,7 @@ class OperatorCall:
         if isinstance(found, int):
             return (found,)
         if not isinstance(found, Sequence) or not all(isinstance(item, int) for item in found):
-            raise unsupported(f"expected integers as {name}, got {found!r}")
+            raise unsupported_error(f"expected integers as {name}, got {found!r}")
         return tuple(found)
 
     def dims(self, name: str, rank: int) -> tuple[int, ...]:
@@ -236,7 +236,7 @@ class OperatorCall:
             return value
         dtype = TYPES.get(str(wanted))
         if dtype is None:
-            raise unsupported(f"expected {', '.join(TYPES)}, got {wanted}")
+            raise unsupported_error(f"expected {', '.join(TYPES)}, got {wanted}")
         if self.rounded and dtype in NARROW and value.number is None:
             value = self.map_to(value, lambda graph, x: graph.round_to(x, dtype.value))
         if value.dtype is dtype:
@@ -297,7 +297,7 @@ def round_number(number: Fraction, dtype: DType) -> Fraction:
         case _:
             assert_never(dtype)
     if not isfinite(found):
-        raise unsupported(f"expected a number in the range of {dtype}, got {float(number)!r}")
+        raise unsupported_error(f"expected a number in the range of {dtype}, got {float(number)!r}")
     return Fraction(found)
 
 

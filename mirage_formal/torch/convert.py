@@ -23,7 +23,7 @@ from mirage_formal.torch.call import MASK, NARROW, TYPES, OperatorCall, Written,
 from mirage_formal.torch.capture import CapturedGraph, operator_name, source_lines
 from mirage_formal.torch.import_result import Binding, Imported, ImportRemark, Left, Output, Region
 from mirage_formal.torch.op_table import Row, rules
-from mirage_formal.torch.values import Constant, Layout, Program, Source, Value, unsupported
+from mirage_formal.torch.values import Constant, Layout, Program, Source, Value, unsupported_error
 from mirage_formal.torch.view_propagation import cast
 
 _NARROW: Final = frozenset(f"torch.{dtype.value}" for dtype in NARROW)
@@ -326,9 +326,9 @@ class _GraphImport:
         dtype = TYPES.get(_element_type_name(node))
         if dtype is None or not dtype.floating:
             floats = ", ".join(name for name in TYPES if name != MASK)
-            raise unsupported(f"expected a result of {floats}, got {_element_type_name(node)}")
+            raise unsupported_error(f"expected a result of {floats}, got {_element_type_name(node)}")
         if value.keep is not None:
-            raise unsupported("expected finite numbers, got minus infinity, which only a softmax may read")
+            raise unsupported_error("expected finite numbers, got minus infinity, which only a softmax may read")
         draft.program.graph.line = source_lines(node)[0]
         if value.dtype is not dtype:
             draft.notes.append(ImportRemark(node.name, f"cast from {value.dtype} to {dtype}", source_lines(node)[0]))
@@ -393,14 +393,14 @@ class _GraphImport:
         row = self._rules[str(node.target)]
         places = {str(n.meta["val"].device) for n in (node, *node.all_input_nodes) if _element_type_name(n)}
         if len(places) > 1:
-            raise unsupported(f"expected tensors on one device, got {', '.join(sorted(places))}")
+            raise unsupported_error(f"expected tensors on one device, got {', '.join(sorted(places))}")
         given = {item.name: self._argument(arg, draft) for item, arg in _schema_arguments(node)}
         for item, arg in _schema_arguments(node):
             kinds = {_element_type_name(n) for n in _nodes_of_argument(arg)}
             if MASK in kinds and item.name not in row.masks and not row.free:
-                raise unsupported(f"expected floating-point numbers as {item.name}, got booleans")
+                raise unsupported_error(f"expected floating-point numbers as {item.name}, got booleans")
         if row.write not in _OF_NOTHING and any(0 in _shape(n) for n in (node, *node.all_input_nodes)):
-            raise unsupported("expected at least one element, got an empty tensor")
+            raise unsupported_error("expected at least one element, got an empty tensor")
         if row.typed and isinstance(given.get("other"), Value):
             given["dtype"] = _element_type_name(
                 next(arg for item, arg in _schema_arguments(node) if item.name == "other")
@@ -437,7 +437,9 @@ class _GraphImport:
         """
         tensor = node.meta.get("val")
         if not isinstance(tensor, torch.Tensor):
-            raise unsupported(f"expected a tensor, got {type(tensor).__name__}: a size that is known at run time only")
+            raise unsupported_error(
+                f"expected a tensor, got {type(tensor).__name__}: a size that is known at run time only"
+            )
         constant = self._given.get(node.name)
         label = self._arguments.get(node.name)
         kind = _element_type_name(node)
@@ -448,13 +450,13 @@ class _GraphImport:
         if (numbers := self._integers(node)) is not None:
             return numbers
         if kind not in TYPES:
-            raise unsupported(f"expected tensors of {', '.join(TYPES)}, got {kind}")
+            raise unsupported_error(f"expected tensors of {', '.join(TYPES)}, got {kind}")
         name = self._captured.same.get(node.name, node.name)
         shape, strides = _shape(node), tuple(tensor.stride())
         if not all(isinstance(n, int) for n in (*shape, *strides)):
-            raise unsupported("expected extents that are known at import, got a symbolic one")
+            raise unsupported_error("expected extents that are known at import, got a symbolic one")
         if not _are_elements_distinct(shape, strides):
-            raise unsupported(
+            raise unsupported_error(
                 f"expected elements that lie apart in memory, got strides {list(strides)} of {list(shape)}"
             )
         return Value(Source(name, shape, strides, TYPES[kind]), views.strided_view(shape, strides))

@@ -10,7 +10,7 @@ from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.call import LARGEST, TYPES, Operand, OperatorCall, Written, constant_tensor, is_minus_infinity
 from mirage_formal.torch.call import round_number as rounded_number
-from mirage_formal.torch.values import ImportedGraph, Value, unsupported
+from mirage_formal.torch.values import ImportedGraph, Value, unsupported_error
 from mirage_formal.torch.views import View
 
 #: Magnitude of x below which 1 + x loses digits of x, so that log(1 + x) is 2 artanh y with y = x / (2 + x).
@@ -47,7 +47,7 @@ def binary(name: str) -> Callable[[OperatorCall], Written]:
         if call.dtype is DType.BOOL:
             return call.shaped(_of_masks(call, name, first, second))
         if name == "mul" and 0 in (first, second):
-            raise unsupported("expected a factor other than 0: NaN and infinity times 0 are NaN")
+            raise unsupported_error("expected a factor other than 0: NaN and infinity times 0 are NaN")
 
         def made(graph: ImportedGraph, a: Any, b: Any) -> Tensor:
             if alpha != 1:
@@ -64,7 +64,7 @@ def binary(name: str) -> Callable[[OperatorCall], Written]:
 
 def _of_masks(call: OperatorCall, name: str, first: Operand, second: Operand) -> Value:
     if name not in _LOGIC or not isinstance(first, Value) or not isinstance(second, Value):
-        raise unsupported(f"expected numbers, or masks of which two are an operand of {', '.join(_LOGIC)}")
+        raise unsupported_error(f"expected numbers, or masks of which two are an operand of {', '.join(_LOGIC)}")
     return call.logic(lambda graph, a, b: getattr(graph, _LOGIC[name])(a, b), first, second)
 
 
@@ -79,9 +79,9 @@ def rsub(call: OperatorCall) -> Written:
 def div(call: OperatorCall) -> Written:
     """Write ``div`` without a rounding mode."""
     if call.given.get("rounding_mode") is not None:
-        raise unsupported("expected no rounding_mode: programs have no rounding to whole numbers")
+        raise unsupported_error("expected no rounding_mode: programs have no rounding to whole numbers")
     if call.operand("self") == 0:
-        raise unsupported("expected a dividend other than 0: 0 by NaN and 0 by 0 are NaN")
+        raise unsupported_error("expected a dividend other than 0: 0 by NaN and 0 by 0 are NaN")
     return binary("div")(call)
 
 
@@ -113,7 +113,7 @@ def clamp(call: OperatorCall) -> Written:
         None if _no_bound(call, name, sign) else call.operand(name) for name, sign in zip(names, (-1, 1), strict=True)
     )
     if low is None and high is None:
-        raise unsupported("expected a bound that is finite")
+        raise unsupported_error("expected a bound that is finite")
     return call.shaped(call.map(lambda graph, x, a, b: graph.clamp(x, a, b), call.value(), low, high))
 
 
@@ -250,7 +250,7 @@ def lerp(call: OperatorCall) -> Written:
     """Write ``lerp``: x + c (y - x), or the same from y where c is nearer to 1."""
     factor = call.factor("weight")
     if factor == 1:
-        raise unsupported("expected a weight other than 1: NaN and infinity times 0 are NaN")
+        raise unsupported_error("expected a weight other than 1: NaN and infinity times 0 are NaN")
 
     def made(graph: ImportedGraph, x: Tensor, y: Tensor) -> Tensor:
         apart = graph.sub(y, x)
@@ -360,7 +360,7 @@ def comparison(name: str) -> Callable[[OperatorCall], Written]:
 
 def _between_masks(call: OperatorCall, name: str, first: Value, second: Value) -> Value:
     if name not in ("eq", "ne"):
-        raise unsupported(f"expected numbers, got masks as operands of {name}")
+        raise unsupported_error(f"expected numbers, got masks as operands of {name}")
     return call.logic(lambda graph, a, b: getattr(graph, name)(a, b), first, second)
 
 
@@ -368,14 +368,16 @@ def _with_number(call: OperatorCall, name: str, value: Value, given: object) -> 
     if not value.dtype.floating:
         number = call.number("other")
         if name not in ("eq", "ne") or number not in (0, 1):
-            raise unsupported(f"expected a mask to be compared with False or True by eq or ne, got {name} of {given!r}")
+            raise unsupported_error(
+                f"expected a mask to be compared with False or True by eq or ne, got {name} of {given!r}"
+            )
         same = (name == "eq") == (number == 1)
         return value if same else call.logic(lambda graph, m: graph.logical_not(m), value)
     value = call.compared(value)
     if isinstance(given, float) and abs(given) == float("inf"):
         return _with_infinity(call, name if given > 0 else _TURNED[name], value, negative=given < 0)
     if isinstance(given, float) and given != given:
-        raise unsupported("expected a number, got nan")
+        raise unsupported_error("expected a number, got nan")
     number = rounded_number(Fraction(given) if isinstance(given, float) else call.number("other"), value.dtype)
     return call.logic(lambda graph, x: getattr(graph, name)(x, number), value)
 
@@ -433,7 +435,7 @@ def _keep_where(call: OperatorCall, value: Value, keep: Value) -> Value:
     if value.keep is not None:
         keep = conjoin_masks(call, value.keep, keep)
     if value.shape != call.shape:
-        raise unsupported(
+        raise unsupported_error(
             f"expected a tensor of shape {list(call.shape)} beside minus infinity, got {list(value.shape)}"
         )
     return Value(value.base, value.view, keep)
@@ -460,7 +462,7 @@ def masked_fill(call: OperatorCall) -> Written:
 def select_by_mask(call: OperatorCall, mask: Value, first: Value | Fraction, second: Value | Fraction) -> Value:
     """Write a selection: the first operand where a mask is 1, the second elsewhere."""
     if call.dtype is DType.BOOL:
-        raise unsupported("expected numbers to choose from, got masks")
+        raise unsupported_error("expected numbers to choose from, got masks")
     values = [item for item in (first, second) if isinstance(item, Value)]
     if not values:
         return call.shaped(_number_of(call, mask, first, second))
@@ -472,7 +474,7 @@ def select_by_mask(call: OperatorCall, mask: Value, first: Value | Fraction, sec
 def _number_of(call: OperatorCall, mask: Value, first: Any, second: Any) -> Value:
     """Write a selection between two numbers; a factor of 1 and one of 0 are exact."""
     if call.dtype is None or not call.dtype.floating:
-        raise unsupported("expected floating-point numbers to choose from")
+        raise unsupported_error("expected floating-point numbers to choose from")
 
     def made(graph: ImportedGraph, m: Tensor) -> Tensor:
         if first == 0:
@@ -488,7 +490,7 @@ def constant(number: int | None = None) -> Callable[[OperatorCall], Written]:
 
     def rule(call: OperatorCall) -> Written:
         if call.dtype is None or not call.dtype.floating:
-            raise unsupported(f"expected a constant of {', '.join(t for t, d in TYPES.items() if d.floating)}")
+            raise unsupported_error(f"expected a constant of {', '.join(t for t, d in TYPES.items() if d.floating)}")
         name = "fill_value" if "fill_value" in call.given else "value"
         return constant_tensor(call.number(name) if number is None else Fraction(number), call.shape, call.dtype)
 
@@ -500,7 +502,7 @@ def diagonal(call: OperatorCall) -> Written:
     value, offset = call.value(), call.whole("offset")
     rank = len(value.shape) + 1
     if offset or (call.whole("dim1") % rank, call.whole("dim2") % rank) != (rank - 2, rank - 1):
-        raise unsupported("expected the main diagonal of the last two dims")
+        raise unsupported_error("expected the main diagonal of the last two dims")
     rows = value.shape[-1]
     ones = call.triangle(rows, rows, side="diagonal")
     column = Value(value.base, View((*value.view.dims, ()), value.view.offset), value.keep)

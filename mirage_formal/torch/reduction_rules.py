@@ -12,7 +12,7 @@ from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.call import LARGEST, OperatorCall, Written
 from mirage_formal.torch.pointwise_rules import log_of_sigmoid, log_one_plus
-from mirage_formal.torch.values import ImportedGraph, Value, unsupported
+from mirage_formal.torch.values import ImportedGraph, Value, unsupported_error
 from mirage_formal.torch.view_propagation import Maker, apply, product
 from mirage_formal.torch.view_rules import reshape_value, with_view
 from mirage_formal.torch.views import View
@@ -79,7 +79,7 @@ def attention(call: OperatorCall) -> Written:
     """
     q, k, v = (call.value(name) for name in ("query", "key", "value"))
     if call.given["dropout_p"]:
-        raise unsupported("expected dropout_p = 0, got dropout in training", "call module.eval() first")
+        raise unsupported_error("expected dropout_p = 0, got dropout in training", "call module.eval() first")
     if call.given.get("enable_gqa"):
         k, v = (_repeat_groups(call, item, q.shape[-3]) for item in (k, v))
     scale = Fraction(repr(1 / sqrt(q.shape[-1]))) if call.given.get("scale") is None else call.factor("scale")
@@ -87,7 +87,7 @@ def attention(call: OperatorCall) -> Written:
     mask = call.optional("attn_mask")
     if call.given["is_causal"]:
         if mask is not None:
-            raise unsupported("expected attn_mask or is_causal, got both")
+            raise unsupported_error("expected attn_mask or is_causal, got both")
         mask = call.triangle(q.shape[-2], k.shape[-2], side="lower")
     if mask is not None and mask.dtype.floating:
         scores, mask = call.map(lambda graph, x, m: graph.add(x, m), scores, mask), None
@@ -193,7 +193,7 @@ def reduction(name: str) -> Callable[[OperatorCall], Written]:
         value = call.accumulated(call.value())
         dims = call.dims("dim", len(value.shape))
         if value.dtype is DType.BOOL:
-            raise unsupported("expected numbers, got a mask: what torch has of it is integers")
+            raise unsupported_error("expected numbers, got a mask: what torch has of it is integers")
         return _drop_reduced_dims(call, _reduce_dims(call, value, dims, name), dims)
 
     return rule
@@ -253,7 +253,7 @@ def variance_rule(*, root: bool) -> Callable[[OperatorCall], Written]:
             correction = Fraction(int(bool(call.given["unbiased"])))
         count = prod(value.shape[d] for d in dims)
         if count - correction <= 0:
-            raise unsupported(f"expected more than {correction} elements, got {count}")
+            raise unsupported_error(f"expected more than {correction} elements, got {count}")
 
         def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
             x = tensors[0]
@@ -272,7 +272,7 @@ def vector_norm(call: OperatorCall) -> Written:
     dims = call.dims("dim", len(value.shape))
     order = call.given.get("ord", call.given.get("p", 2))
     if order not in (1, 2, float("inf")):
-        raise unsupported(f"expected a norm of order 1, 2 or inf, got {order}")
+        raise unsupported_error(f"expected a norm of order 1, 2 or inf, got {order}")
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
         x = tensors[0]
@@ -339,7 +339,7 @@ def group_norm(call: OperatorCall) -> Written:
 def instance_norm(call: OperatorCall) -> Written:
     """Write ``instance_norm``: each channel of each element of the batch is normalised over all positions."""
     if not call.given["use_input_stats"]:
-        raise unsupported("expected instance_norm with the statistics of its input")
+        raise unsupported_error("expected instance_norm with the statistics of its input")
     value = call.value("input")
     wide = value if _has_no_affine(call) else call.cast(value, DType.FLOAT32)
     dims = set(range(2, len(value.shape)))
@@ -368,7 +368,7 @@ def pairwise_distance(call: OperatorCall) -> Written:
     """Write ``pairwise_distance``: the 2-norm of a - b + eps along the last dim."""
     eps = call.number("eps")
     if call.number("p") != 2:
-        raise unsupported(f"expected p = 2, got {call.given['p']}")
+        raise unsupported_error(f"expected p = 2, got {call.given['p']}")
     first, second = call.value("x1"), call.value("x2")
     wanted = call.target([first, second])
     values = [call.cast(value, DType.FLOAT32) for value in (first, second)]
@@ -389,7 +389,7 @@ def average_pool(places: int) -> Callable[[OperatorCall], Written]:
         even = not any(n % k for n, k in zip(extents, window, strict=True))
         own = call.given.get("divisor_override") is not None
         if stride != window or any(call.wholes("padding")) or own or not even:
-            raise unsupported(
+            raise unsupported_error(
                 "expected windows that do not overlap and fill the tensor: stride = kernel_size, no padding"
             )
         counts = [n // k for n, k in zip(extents, window, strict=True)]
@@ -408,7 +408,7 @@ def convolution(call: OperatorCall) -> Written:
     rank = len(weight.shape)
     plain = set(call.wholes("stride")) <= {1} and not any(call.wholes("padding"))
     if prod(weight.shape[2:]) != 1 or call.whole("groups") != 1 or not plain or len(value.shape) != rank:
-        raise unsupported(NO_CONVOLUTION)
+        raise unsupported_error(NO_CONVOLUTION)
     matrix = reshape_value(call.program, weight, weight.shape[:2])
     places = reshape_value(call.program, value, (*value.shape[:2], prod(value.shape[2:])))
     found = _torch_matmul(call, matrix, places)
@@ -453,7 +453,7 @@ def huber(call: OperatorCall, graph: ImportedGraph, a: Tensor, b: Tensor) -> Ten
     delta = "delta" in call.given
     bound = call.number("delta" if delta else "beta")
     if bound <= 0:
-        raise unsupported(f"expected a bound above 0, got {bound}")
+        raise unsupported_error(f"expected a bound above 0, got {bound}")
     far = absolute(call, graph, a, b)
     near = graph.scale(graph.square(far), Fraction(1, 2) if delta else 1 / (2 * bound))
     beyond = graph.shift(far, -bound / 2)
@@ -494,7 +494,7 @@ def batch_norm(call: OperatorCall) -> Written:
     Over the real numbers both are the same; where a weight or a statistic is infinite they are not.
     """
     if call.given.get("training") or call.optional("running_mean") is None:
-        raise unsupported("expected batch_norm in evaluation, got training", "call module.eval() first")
+        raise unsupported_error("expected batch_norm in evaluation, got training", "call module.eval() first")
     value, eps = call.value("input"), call.number("eps")
     mean, variance = (_channels(call.value(name), len(value.shape)) for name in ("running_mean", "running_var"))
     values = [call.cast(item, DType.FLOAT32) for item in (value, mean, variance)]
@@ -528,14 +528,14 @@ def batch_norm_alone(call: OperatorCall) -> Written:
 def batch_norm_training(call: OperatorCall) -> Written:
     """Write ``batch_norm`` in training, with the statistics of the batch, which also update the stored ones."""
     if not call.given["training"]:
-        raise unsupported("expected the statistics of the batch")
+        raise unsupported_error("expected the statistics of the batch")
     value, eps, part = call.value("input"), call.number("eps"), call.factor("momentum")
     if part == 1:
-        raise unsupported("expected momentum other than 1: NaN and infinity times 0 are NaN")
+        raise unsupported_error("expected momentum other than 1: NaN and infinity times 0 are NaN")
     dims = (0, *range(2, len(value.shape)))
     count = prod(value.shape[d] for d in dims)
     if count < 2:
-        raise unsupported("expected more than one element of each channel")
+        raise unsupported_error("expected more than one element of each channel")
     wide = call.cast(value, DType.FLOAT32)
     mean = _reduce_dims(call, wide, dims, "mean")
     apart = call.logic(lambda graph, x, m: graph.sub(x, m), wide, mean)

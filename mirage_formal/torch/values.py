@@ -182,7 +182,7 @@ class Value:
         return mine == theirs and self.view == other.view and self.keep is None and other.keep is None
 
 
-def unsupported(what: str, hint: str = "leave it to torch, or write it another way") -> UnsupportedError:
+def unsupported_error(what: str, hint: str = "leave it to torch, or write it another way") -> UnsupportedError:
     """Return the error that a rule raises when it cannot write an operator."""
     return UnsupportedError(what, hint=hint)
 
@@ -242,7 +242,7 @@ class Program:
             MirageError: No operators give these elements in this order.
         """
         if value.keep is not None:
-            raise unsupported("expected finite numbers, got minus infinity, which only a softmax may read")
+            raise unsupported_error("expected finite numbers, got minus infinity, which only a softmax may read")
         extents = [prod(n for n, _ in group) for group in groups]
         base = value.base
         if isinstance(base, Constant):
@@ -311,7 +311,7 @@ class Program:
         outer = [total, *steps]
         if any(a % b for a, b in zip(outer, steps, strict=False)):
             text = f"expected steps that divide each other and {total} elements, got {steps}"
-            raise unsupported(text, "take every element, or slices of extents that the step divides")
+            raise unsupported_error(text, "take every element, or slices of extents that the step divides")
         last = steps[-1] if steps else total
         factors = [*(a // b for a, b in zip(outer, steps, strict=False)), last]
         starts, left = [], offset
@@ -321,7 +321,7 @@ class Program:
         parts = [(start, start + n) for start, (n, _) in zip(starts, axes, strict=True)] + [(left, left + 1)]
         whole = [start == 0 and stop == extent for (start, stop), extent in zip(parts, factors, strict=True)]
         if any(stop > extent for (_, stop), extent in zip(parts, factors, strict=True)):
-            raise unsupported(f"expected digits inside of {list(base.shape)}, got {axes} from {offset} on")
+            raise unsupported_error(f"expected digits inside of {list(base.shape)}, got {axes} from {offset} on")
         found = base
         if not all(whole):
             found = self._sliced(base, factors, parts)
@@ -364,7 +364,7 @@ def _digits_in_layout(digit: Digit, layout: Layout) -> list[Digit]:
             if jump * room == length and extent % room == 0:
                 return [*_digits_in_layout((extent // room, stride * room), layout), (room, jump * place)]
             break
-    raise unsupported(f"expected strides of {list(layout.strides)}, got {stride}")
+    raise unsupported_error(f"expected strides of {list(layout.strides)}, got {stride}")
 
 
 def _row_major_offset(offset: int, layout: Layout) -> int:

@@ -13,7 +13,7 @@ from math import prod
 
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape, broadcast, row_major
-from mirage_formal.torch.values import ImportedGraph, Program, Value, unsupported
+from mirage_formal.torch.values import ImportedGraph, Program, Value, unsupported_error
 from mirage_formal.torch.views import Digit, Digits, View, expand, merge_digits, refine, row_major_view, split_digit
 
 #: Function that writes an operator; ``axes`` are the operands' dims of the dims that it works along.
@@ -60,7 +60,9 @@ def _align_operands(program: Program, values: Sequence[Value], shape: Shape) -> 
         found = [value if value.view.plain else materialize_row_major(program, value) for value in values]
         dims = _common_digits([value.view for value in found], shape)
     if dims is None:
-        raise unsupported(f"expected operands that cut their dims alike, got {[value.view.dims for value in values]}")
+        raise unsupported_error(
+            f"expected operands that cut their dims alike, got {[value.view.dims for value in values]}"
+        )
     return found, dims
 
 
@@ -166,7 +168,7 @@ def common_shape(shapes: Sequence[Shape]) -> Shape:
     for shape in shapes:
         found = None if found is None else broadcast(found, ((1,) * (rank - len(shape))) + tuple(shape))
     if found is None:
-        raise unsupported(f"expected shapes that broadcast, got {[list(shape) for shape in shapes]}")
+        raise unsupported_error(f"expected shapes that broadcast, got {[list(shape) for shape in shapes]}")
     return found
 
 
@@ -219,7 +221,7 @@ def product(program: Program, a: Value, b: Value) -> Value:
         batch = _common_digits([View(a.view.dims[:-2]), View(b.view.dims[:-2])], lead)
     inner = _common_digits([View(a.view.dims[-1:]), View(b.view.dims[-2:-1])], a.shape[-1:])
     if batch is None or inner is None:
-        raise unsupported("expected operands that cut their dims alike")
+        raise unsupported_error("expected operands that cut their dims alike")
     shared = _indices(batch)
     above = [_Index(-2, i, n, (s, 0)) for i, (n, s) in enumerate(a.view.dims[-2])]
     beside = [_Index(-1, i, n, (0, s)) for i, (n, s) in enumerate(b.view.dims[-1])]

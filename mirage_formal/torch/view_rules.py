@@ -9,7 +9,7 @@ from math import prod
 import mirage_formal.torch.views as views
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.torch.call import OperatorCall, Written, round_number
-from mirage_formal.torch.values import Program, Value, unsupported
+from mirage_formal.torch.values import Program, Value, unsupported_error
 from mirage_formal.torch.view_propagation import concatenate, materialize_row_major
 from mirage_formal.torch.views import View
 
@@ -17,7 +17,7 @@ from mirage_formal.torch.views import View
 def with_view(value: Value, view: View) -> Value:
     """Return a value through another view of the same base."""
     if value.keep is not None:
-        raise unsupported("expected finite numbers, got minus infinity, which only a softmax may read")
+        raise unsupported_error("expected finite numbers, got minus infinity, which only a softmax may read")
     return Value(value.base, view)
 
 
@@ -129,7 +129,7 @@ def slice_(call: OperatorCall) -> Written:
     axis = _axis(call, value)
     start, stop = _range(call, value.shape[axis])
     if stop <= start:
-        raise unsupported(f"expected at least one index of dim {axis}, got {start}:{stop}")
+        raise unsupported_error(f"expected at least one index of dim {axis}, got {start}:{stop}")
     return slice_value(call.program, value, axis, start, stop, call.whole("step"))
 
 
@@ -211,7 +211,7 @@ def slice_scatter(call: OperatorCall) -> Written:
     axis = _axis(call, value)
     start, stop = _range(call, value.shape[axis])
     if call.whole("step") != 1:
-        raise unsupported(f"expected a range without gaps, got steps of {call.whole('step')}")
+        raise unsupported_error(f"expected a range without gaps, got steps of {call.whole('step')}")
     if stop <= start:
         return value
     shape = tuple(stop - start if d == axis else n for d, n in enumerate(value.shape))
@@ -235,7 +235,7 @@ def index_copy(call: OperatorCall) -> Written:
     value, indices = call.value(), call.wholes("index")
     axis = _axis(call, value)
     if list(indices) != list(range(indices[0], indices[0] + len(indices))) or indices[0] < 0:
-        raise unsupported(f"expected indices one after another, got {list(indices)[:8]}")
+        raise unsupported_error(f"expected indices one after another, got {list(indices)[:8]}")
     shape = tuple(len(indices) if d == axis else n for d, n in enumerate(value.shape))
     return _replace_range(call, value, _written_value(call, "source", shape), axis, indices[0])
 
@@ -260,7 +260,7 @@ def pad(call: OperatorCall) -> Written:
     for axis, before, after in pairs:
         start, stop = max(-before, 0), value.shape[axis] - max(-after, 0)
         if stop <= start:
-            raise unsupported(f"expected elements of dim {axis} that are kept, got none")
+            raise unsupported_error(f"expected elements of dim {axis} that are kept, got none")
         value = slice_value(call.program, value, axis, start, stop)
     if not any(before > 0 or after > 0 for _, before, after in pairs):
         return value
@@ -275,7 +275,7 @@ def concat(call: OperatorCall) -> Written:
     """Write ``cat``: a concatenation along a dim."""
     values = [value for value in call.values() if prod(value.shape)]
     if not values:
-        raise unsupported("expected at least one element, got empty tensors")
+        raise unsupported_error("expected at least one element, got empty tensors")
     axis = _axis(call, values[0])
     values = call.alike(values)
     return concatenate(call.program, values, axis) if len(values) > 1 else values[0]
@@ -303,5 +303,5 @@ def cast_rule(call: OperatorCall) -> Written:
 def dropout(call: OperatorCall) -> Written:
     """Write ``dropout`` in evaluation: the operand itself."""
     if call.given["train"] and call.given["p"]:
-        raise unsupported("expected dropout in evaluation, got dropout in training", "call module.eval() first")
+        raise unsupported_error("expected dropout in evaluation, got dropout in training", "call module.eval() first")
     return call.value("input")

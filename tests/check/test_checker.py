@@ -266,7 +266,7 @@ def test_paths_that_leave_the_directory_are_refused(victim: Victim, name: str) -
     path = root / "manifest.json"
     record = records.decode(path.read_bytes(), records.ManifestRecord, "")
     files = {**record.files, name: "0" * 64}
-    path.write_bytes(records.sealed(records.ManifestRecord(candidate=record.candidate, files=files)))
+    path.write_bytes(records.seal_record(records.ManifestRecord(candidate=record.candidate, files=files)))
     found = failure(root)
     assert found.corrupt
     assert found.step == "read the manifest"

@@ -49,10 +49,10 @@ def seal(root: Path) -> None:
         place = root / item.directory
         record = records.decode((place / "manifest.json").read_bytes(), records.ManifestRecord, "")
         files = {name: records.sha256((place / name).read_bytes()) for name in record.files}
-        (place / "manifest.json").write_bytes(records.sealed(msgspec.structs.replace(record, files=files)))
+        (place / "manifest.json").write_bytes(records.seal_record(msgspec.structs.replace(record, files=files)))
         for name in (*files, "manifest.json"):
             manifest[f"{item.directory}/{name}"] = records.sha256((place / name).read_bytes())
-    (root / "summary.json").write_bytes(records.sealed(msgspec.structs.replace(summary, manifest=manifest)))
+    (root / "summary.json").write_bytes(records.seal_record(msgspec.structs.replace(summary, manifest=manifest)))
 
 
 def said(path: Path, code: int, capsys: pytest.CaptureFixture[str]) -> str:
@@ -108,7 +108,7 @@ def test_paths_that_leave_the_directory(copy: Path, capsys: pytest.CaptureFixtur
     path = first(copy) / "manifest.json"
     record = records.decode(path.read_bytes(), records.ManifestRecord, "")
     forged = msgspec.structs.replace(record, files={**record.files, name: "0" * 64})
-    path.write_bytes(records.sealed(forged))
+    path.write_bytes(records.seal_record(forged))
     assert "inside the directory" in said(first(copy), 2, capsys)
 
 

@@ -66,7 +66,7 @@ def test_a_search_prints_a_table_and_writes_its_evidence(
     assert "certifying" in progress
     assert "proving" in progress
     assert "equivalent" in output
-    summary = records.unsealed(Path("runs/one/summary.json").read_bytes(), records.SummaryRecord, "")
+    summary = records.open_sealed(Path("runs/one/summary.json").read_bytes(), records.SummaryRecord, "")
     assert all(item.id in output for item in summary.candidates)
 
 
@@ -107,7 +107,9 @@ def test_a_cluster_is_an_option_for_all_programs_and_its_failures_count_too(
     arguments = ("two.py", "--engine", "tests.kit.runs.fake_engine:Poison", "--config", "tiny", "--keep", "3")
     assert search(*arguments, "--cluster", "local:2", monkeypatch=monkeypatch) == 1
     assert capsys.readouterr().out.count("INCOMPLETE: 1 units") == 2
-    summaries = [records.unsealed(path.read_bytes(), records.SummaryRecord, "") for path in Path("runs").rglob("summ*")]
+    summaries = [
+        records.open_sealed(path.read_bytes(), records.SummaryRecord, "") for path in Path("runs").rglob("summ*")
+    ]
     assert [summary.workers for summary in summaries] == [2, 2]
     assert all(summary.candidates for summary in summaries)
 
@@ -153,7 +155,7 @@ def test_ctrl_c_ends_with_what_was_found_and_code_130(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "Interrupted; --resume continues" in output
-    summary = records.unsealed(Path("runs/one/summary.json").read_bytes(), records.SummaryRecord, "")
+    summary = records.open_sealed(Path("runs/one/summary.json").read_bytes(), records.SummaryRecord, "")
     assert (summary.status, summary.units_done) == ("interrupted", 2)
     assert summary.candidates
 

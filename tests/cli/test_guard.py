@@ -19,7 +19,7 @@ import pytest
 from mirage_formal import guard
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.errors import RunError
-from mirage_formal.guard import Stopped, guarded, keep_results_on_stop
+from mirage_formal.guard import StopSignal, keep_results_on_stop, run_main
 from tests.kit.paths import REPOSITORY
 from tests.kit.sampling import number
 
@@ -38,7 +38,7 @@ FAKE = ("--engine", "tests.kit.runs.fake_engine:FakeEngine", "--config", "tiny",
 
 def ended(main: Callable[[], Any], capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
     with pytest.raises(SystemExit) as caught:
-        guarded(main)
+        run_main(main)
     said = capsys.readouterr().err
     assert "Traceback" not in said
     assert len(said.splitlines()) <= 20
@@ -87,7 +87,7 @@ def test_a_debug_variable_shows_the_traceback(
 ) -> None:
     monkeypatch.setenv(guard.DEBUG, "1")
     with pytest.raises(SystemExit):
-        guarded(raising(OSError(errno.EIO, "Input/output error", "x")))
+        run_main(raising(OSError(errno.EIO, "Input/output error", "x")))
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -109,7 +109,7 @@ def test_signals_are_ctrl_c_with_a_code_of_their_own(
 
     before = signal.getsignal(number)
     assert ended(main, capsys) == (128 + number, "")
-    assert [(type(one), one.args) for one in met] == [(Stopped, (number,))]
+    assert [(type(one), one.args) for one in met] == [(StopSignal, (number,))]
     assert ended(lambda: signal.raise_signal(number), capsys)[0] == 128 + number
     assert signal.getsignal(number) is before
 

@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import Band
 from mirage_formal.kernels.cost import estimate
 from mirage_formal.kernels.lowering.assemble import lower
-from mirage_formal.kernels.online_softmax.stabilize import Stabilized, stabilize_with_groups
+from mirage_formal.kernels.online_softmax.stabilize import StableGraph, stabilize_with_groups
 from mirage_formal.kernels.planning.planner import make_plan
 from mirage_formal.kernels.program.empty_tiles import executed_share, skippable_mask
 from mirage_formal.kernels.target import load_target
@@ -53,7 +53,7 @@ def attention(n: int, blocks: int, loop: int, band: str = "[-,0]", value: str = 
 
 def stable(graph: KernelGraph) -> KernelGraph:
     found = stabilize_with_groups(graph)
-    assert isinstance(found, Stabilized)
+    assert isinstance(found, StableGraph)
     return found.graph
 
 

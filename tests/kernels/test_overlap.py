@@ -15,7 +15,7 @@ from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernels.cuda import emit_cuda
 from mirage_formal.kernels.executable import Executable, kernel_launch, load, save
-from mirage_formal.kernels.generate import Generated, Kernel, generate, plan_record, requested_options
+from mirage_formal.kernels.generate import GeneratedLaunches, Kernel, generate, plan_record, requested_options
 from mirage_formal.kernels.program.program import CopyAsync, GridWait, LaunchDependents, Program, Stmt
 from mirage_formal.kernels.source_map import kernel_lines
 from mirage_formal.kernels.target import load_target
@@ -34,7 +34,7 @@ def chain(loop: int = 2) -> KernelGraph:
     return KernelGraph(inputs, tuple(replace(norm, operands=pair) for pair in ((0, 1), (3, 2), (4, 1))), (5,))
 
 
-def kernels(made: Generated) -> list[Kernel]:
+def kernels(made: GeneratedLaunches) -> list[Kernel]:
     return [one for one in made.steps if isinstance(one, Kernel)]
 
 

@@ -18,21 +18,21 @@ MANIFEST = ManifestRecord(candidate="a" * 64, files={"mugraph.json": "b" * 64, "
 
 
 def test_a_sealed_record_comes_back() -> None:
-    assert records.unsealed(records.sealed(MANIFEST), ManifestRecord, "manifest.json").files == MANIFEST.files
+    assert records.open_sealed(records.seal_record(MANIFEST), ManifestRecord, "manifest.json").files == MANIFEST.files
 
 
 @pytest.mark.parametrize("bit", [0, 3, 5])
 def test_any_flipped_bit_of_a_sealed_record_is_refused(bit: int) -> None:
-    data = records.sealed(MANIFEST)
+    data = records.seal_record(MANIFEST)
     for place in range(len(data)):
         flipped = data[:place] + bytes([data[place] ^ (1 << bit)]) + data[place + 1 :]
         with pytest.raises(FormatError):
-            records.unsealed(flipped, ManifestRecord, "manifest.json")
+            records.open_sealed(flipped, ManifestRecord, "manifest.json")
 
 
 def test_a_seal_that_is_computed_anew_is_accepted_for_what_it_says() -> None:
     edited = msgspec.structs.replace(MANIFEST, files={"other": "d" * 64})
-    assert records.unsealed(records.sealed(edited), ManifestRecord, "").files == {"other": "d" * 64}
+    assert records.open_sealed(records.seal_record(edited), ManifestRecord, "").files == {"other": "d" * 64}
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_lines_of_a_proof_log_are_told_apart() -> None:
 )
 def test_paths_that_lead_elsewhere_are_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(FormatError, match="inside the directory"):
-        records.confined(tmp_path, path)
+        records.confine_path(tmp_path, path)
 
 
 def test_paths_inside_are_accepted_unless_they_run_over_a_link(tmp_path: Path) -> None:
-    assert records.confined(tmp_path, "proof/001.smt2") == tmp_path / "proof" / "001.smt2"
+    assert records.confine_path(tmp_path, "proof/001.smt2") == tmp_path / "proof" / "001.smt2"
     (tmp_path / "proof").symlink_to(tmp_path.parent)
     with pytest.raises(FormatError, match="symbolic link"):
-        records.confined(tmp_path, "proof/001.smt2")
+        records.confine_path(tmp_path, "proof/001.smt2")
 
 
 def test_reading_is_bounded_and_takes_regular_files_only(tmp_path: Path) -> None:

@@ -70,9 +70,9 @@ READERS: dict[str, Callable[[bytes], Any]] = {
     "Mirage": lambda data: from_mirage(data, "file.json"),
     "run": lambda data: records.decode(data, RunRecord, "file.json"),
     "unit": lambda data: records.decode(data, UnitRecord, "file.json"),
-    "manifest": lambda data: records.unsealed(data, ManifestRecord, "file.json"),
-    "numerics": lambda data: records.unsealed(data, NumericsRecord, "file.json"),
-    "whole": lambda data: records.unsealed(data, WholeRecord, "file.json"),
+    "manifest": lambda data: records.open_sealed(data, ManifestRecord, "file.json"),
+    "numerics": lambda data: records.open_sealed(data, NumericsRecord, "file.json"),
+    "whole": lambda data: records.open_sealed(data, WholeRecord, "file.json"),
     "proof log": lambda data: records.decode_proof(data, "file.json"),
     "proof": parse_tables,
 }

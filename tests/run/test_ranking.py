@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from mirage_formal.claims.numerics.values import PredictedNumerics
-from mirage_formal.records import FoundRecord, UnitRecord, reported
+from mirage_formal.records import FoundRecord, UnitRecord, report_order
 from mirage_formal.run.ranking import order_by_rounding_error, rank, select_candidates
 
 
@@ -168,7 +168,7 @@ def test_what_is_outside_comes_last_and_of_those_alike_what_rounds_least_comes_f
         one.digest: (one.estimated_us, *((k.outside, k.rounding) if (k := known.get(one.digest)) else (None, None)))
         for one in got
     }
-    assert reported(places) == list(places)
+    assert report_order(places) == list(places)
 
 
 def test_candidates_that_round_alike_are_looked_at_once() -> None:
@@ -186,4 +186,4 @@ def test_candidates_that_round_alike_are_looked_at_once() -> None:
     assert [known[one.digest] for one in (order[0], *order[2:])] == [GOOD, AT_8, AT_8]
     assert asked == ["a", "c"]
     assert order_by_rounding_error([], lambda one: GOOD, lambda one: one) == ([], {})
-    assert reported({}) == []
+    assert report_order({}) == []

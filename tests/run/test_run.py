@@ -92,7 +92,9 @@ def units(root: Path) -> list[UnitRecord]:
 
 
 def test_the_directory_holds_exactly_what_the_summary_lists(example: Report) -> None:
-    summary = records.unsealed((example.directory / "summary.json").read_bytes(), records.SummaryRecord, "summary.json")
+    summary = records.open_sealed(
+        (example.directory / "summary.json").read_bytes(), records.SummaryRecord, "summary.json"
+    )
     assert summary == example.summary
     files = [p for p in example.directory.rglob("*") if p.is_file() and p.name != "summary.json"]
     found = {str(p.relative_to(example.directory)): records.sha256(p.read_bytes()) for p in files}
@@ -109,7 +111,7 @@ def test_every_candidate_has_all_its_evidence(example: Report) -> None:
     for item in example.summary.candidates:
         root = example.directory / item.directory
         assert root.name == f"{item.rank:03}-{item.id}"
-        manifest = records.unsealed((root / "manifest.json").read_bytes(), records.ManifestRecord, "manifest.json")
+        manifest = records.open_sealed((root / "manifest.json").read_bytes(), records.ManifestRecord, "manifest.json")
         files = {str(p.relative_to(root)) for p in root.rglob("*") if p.is_file()}
         assert files == {*manifest.files, "manifest.json"}
         graph = from_json((root / "mugraph.json").read_bytes())
@@ -265,7 +267,7 @@ def test_a_stopped_run_resumes_to_the_same_end(given: KernelGraph, tmp_path: Pat
     if how is signal.SIGINT:
         assert (process.returncode, output) == (0, "interrupted\n")
         summary = (tmp_path / "run" / "summary.json").read_bytes()
-        assert records.unsealed(summary, records.SummaryRecord, "summary.json").candidates
+        assert records.open_sealed(summary, records.SummaryRecord, "summary.json").candidates
     else:
         assert not (tmp_path / "run" / "summary.json").exists()
         with journaled.open("ab") as file:

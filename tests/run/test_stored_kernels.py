@@ -122,7 +122,7 @@ def test_what_was_changed_is_not_launched(
     assert report["error"].startswith("FormatError")
     one = subject(attention, 1)
     with pytest.raises(FormatError, match="expected"):
-        arrays.computed(one, [], "gpu")
+        arrays.compute_outputs(one, [], "gpu")
     assert launched == []
 
 
@@ -136,7 +136,7 @@ def test_what_was_built_is_launched(runs: dict[str, Path], name: str, launched: 
         assert report["remarks"] == []
         assert report["error"] == "RuntimeError: loaded"
     with pytest.raises(RuntimeError, match="loaded"):
-        arrays.computed(subject(runs[name], 1), [], "auto")
+        arrays.compute_outputs(subject(runs[name], 1), [], "auto")
     assert len(launched) == 3
 
 

@@ -104,14 +104,14 @@ def sign(entry: Path, change: Callable[[EntryRecord], EntryRecord] = lambda reco
 
 def sign_run(run: Path) -> None:
     """Compute digests and seals of a run anew, candidates first."""
-    from mirage_formal.records import SummaryRecord, sealed, sha256
+    from mirage_formal.records import SummaryRecord, seal_record, sha256
 
     for candidate in sorted((run / "candidates").iterdir()):
         sign_candidate(candidate)
     summary = decode(read(run / "summary.json"), SummaryRecord, "")
     listed = {path.relative_to(run).as_posix(): sha256(path.read_bytes()) for path in files(run)}
     del listed["summary.json"]
-    (run / "summary.json").write_bytes(sealed(msgspec.structs.replace(summary, manifest=listed)))
+    (run / "summary.json").write_bytes(seal_record(msgspec.structs.replace(summary, manifest=listed)))
 
 
 def edit_json(path: Path, change: Callable[[Any], None]) -> None:

@@ -294,7 +294,7 @@ def test_a_part_of_a_whole_that_is_not_proved_is_refused(
     whole: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proof of a part's candidate, edited, with every digest above it computed anew."""
-    from mirage_formal.records import decode, read, sealed, sha256
+    from mirage_formal.records import decode, read, seal_record, sha256
     from mirage_formal.records.partition import WholeRecord
 
     again, mine = Again(whole, monkeypatch), copy_of(whole, tmp_path)
@@ -309,7 +309,7 @@ def test_a_part_of_a_whole_that_is_not_proved_is_refused(
         run = root / directory.partition("/candidates/")[0]
         sign_run(run)
         digests = {name: sha256(read(root / name)) for name in record.manifest}
-        (root / "whole.json").write_bytes(sealed(msgspec.structs.replace(record, manifest=digests)))
+        (root / "whole.json").write_bytes(seal_record(msgspec.structs.replace(record, manifest=digests)))
         sign(mine.entry)
         assert "replay the proof" in refused(mine, again, tmp_path / "out")
 

@@ -25,7 +25,7 @@ from mirage_formal.records import (
     LaunchRecord,
     PlanRecord,
     ProductLaunch,
-    confined,
+    confine_path,
     read,
     sha256,
 )
@@ -62,7 +62,7 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
             _check_launch(launch, reads, writes, graph, values)
             if isinstance(launch, KernelLaunch):
                 for name in (launch.source, *(binary.file for binary in launch.cubins.values())):
-                    confined(root, name)
+                    confine_path(root, name)
         if isinstance(launch, KernelLaunch):
             with step(root / launch.source, "source of a kernel"):
                 _check_source(root, launch)
@@ -128,7 +128,7 @@ def _check_launch(
 
 
 def _check_source(root: Path, launch: KernelLaunch) -> None:
-    data = read(confined(root, launch.source))
+    data = read(confine_path(root, launch.source))
     expect_equal("sha256", launch.sha256, sha256(data))
     if not re.search(rf"__global__[^;{{]*\b{re.escape(launch.name)}\s*\(", data.decode()):
         raise FormatError(f"expected the kernel {launch.name}, got none of this name")
@@ -182,7 +182,7 @@ def _check_plan(launch: KernelLaunch, plan: KernelPlanRecord, graph: KernelGraph
 
 
 def _check_code(root: Path, kernel: str, binary: Binary, compiled: CompiledRecord) -> Resources:
-    data = read(confined(root, binary.file))
+    data = read(confine_path(root, binary.file))
     expect_equal("sha256", binary.sha256, sha256(data))
     expect_equal("spilled bytes in the plan", binary.spill_bytes, compiled.spill_bytes)
     expect_equal("registers in the plan", binary.registers, compiled.registers)

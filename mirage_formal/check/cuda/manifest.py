@@ -46,13 +46,13 @@ from mirage_formal.records import (
     MeasureRecord,
     ObligationRecord,
     PlanRecord,
-    confined,
+    confine_path,
     decode,
+    open_sealed,
     read,
     read_lines,
     sha256,
     unpack_texts,
-    unsealed,
 )
 
 #: Means of an obligation that holds because both solvers refuted the negation of its whole claim.
@@ -153,9 +153,9 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
     with step(path, "read the manifest of kernels", corrupt=True):
         manifest = decode(read(path), KernelManifestRecord, MANIFEST_FILE)
         for name in manifest.files:
-            confined(root, name)
+            confine_path(root, name)
     with step(path, "seal"):
-        unsealed(read(path), KernelManifestRecord, MANIFEST_FILE)
+        open_sealed(read(path), KernelManifestRecord, MANIFEST_FILE)
     check_manifest(root, MANIFEST_FILE, manifest.files, DEVICE_FILES)
     with step(root / LAUNCH_FILE, "read the launches", corrupt=True):
         launch = decode(read(root / LAUNCH_FILE), LaunchRecord, LAUNCH_FILE)

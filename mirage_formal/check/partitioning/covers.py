@@ -30,11 +30,11 @@ from mirage_formal.records import (
     MANIFEST_FILE,
     RUN_FILE,
     SUMMARY_FILE,
-    confined,
+    confine_path,
     decode,
+    open_sealed,
     read,
     sha256,
-    unsealed,
 )
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, PartRecord, WholeRecord, cover_name
 
@@ -101,10 +101,10 @@ def read_whole(root: Path) -> WholeProgram:
         record = decode(read(path), WholeRecord, WHOLE_FILE)
         parts = [part for one in record.covers for part in one.parts]
         for name in (*record.manifest, *(d for part in parts for d in (part.run, part.directory) if d)):
-            confined(root, name)
+            confine_path(root, name)
         program = from_json(bytes(record.graph_of_program), "program")
     with step(path, "seal"):
-        unsealed(read(path), WholeRecord, WHOLE_FILE)
+        open_sealed(read(path), WholeRecord, WHOLE_FILE)
     if record.status == "interrupted":
         hint = "--resume the search"
         raise RunError("expected a whole program, got a run that has not finished", where=str(root), hint=hint)
@@ -142,7 +142,7 @@ def _check_files(whole: WholeProgram) -> None:
                 raise FormatError(f"expected only files of the parts' searches and covers' kernels, got {name} as well")
     for name, code in whole.record.manifest.items():
         with step(whole.root / name, "digest of the file"):
-            expect_equal("sha256", code, sha256(read(confined(whole.root, name))))
+            expect_equal("sha256", code, sha256(read(confine_path(whole.root, name))))
 
 
 def check_whole(

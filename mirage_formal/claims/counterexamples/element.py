@@ -26,7 +26,7 @@ from mirage_formal.semantics.straight_line_trace import (
     Constant,
     Load,
     Matmul,
-    Ordered,
+    OrderStep,
     Repeat,
     Reshape,
     Slice,
@@ -129,7 +129,7 @@ def _operand_boxes(step: Step, tape: Tape, box: Box) -> list[Box]:
             return [(*box[: step.axis], box[step.axis] + step.start, *box[step.axis + 1 :])]
         case Repeat():
             return [(*box[: step.axis], np.zeros(1, dtype=np.int64), *box[step.axis + 1 :])]
-        case Ordered():
+        case OrderStep():
             return [_ordered_back(step, shape, box) for shape in shapes]
         case _:
             assert_never(step)
@@ -140,7 +140,7 @@ def _broadcast(box: Box, shape: Shape) -> Box:
     return tuple(zero if extent == 1 else axis for axis, extent in zip(box, shape, strict=True))
 
 
-def _ordered_back(step: Ordered, shape: Shape, box: Box) -> Box:
+def _ordered_back(step: OrderStep, shape: Shape, box: Box) -> Box:
     """Return the box that an ordered reduction reads: every reduced axis, and the loop with its state, as a whole."""
     found = list(_broadcast(box, shape))
     for axis, extent in enumerate(shape):
@@ -209,7 +209,7 @@ def _evaluate_step(
             return given[0]
         case Repeat():
             return domain.repeat(given[0], step.axis, len(box[step.axis]))
-        case Ordered():
+        case OrderStep():
             whole = domain.ordered(step.kind, tuple(given), step.axis, 0)[step.number]
             held = tuple(
                 np.arange(extent) if axis == LOOP_AXIS else box[axis] for axis, extent in enumerate(step.shape)

@@ -24,7 +24,7 @@ from mirage_formal.claims.equality.polynomials import (
     Rational,
     factor_power,
     freeze,
-    scaled,
+    scale_polynomial,
 )
 from mirage_formal.claims.equality.radicals import SquareRoots
 
@@ -72,7 +72,7 @@ class BinderTerms(SubstitutionTerms):
             number = self._lemma(body, result, uses) if body is not None else frozenset[int]()
             found = self._sums[key] = result, number
         self._use(found[1])
-        return scaled(found[0], count)
+        return scale_polynomial(found[0], count)
 
     def _sum_new(self, bound: frozenset[int], m: Monomial) -> tuple[Polynomial, tuple[Any, ...] | None]:
         opens, p, wider = self._open(bound, m)
@@ -90,7 +90,7 @@ class BinderTerms(SubstitutionTerms):
             parts.append((number, folds))
             sums[number] = sums.get(number, 0) + 2
             c *= k
-        result = scaled(self.mul(self.product(outside), self.product(sums)), c)
+        result = scale_polynomial(self.mul(self.product(outside), self.product(sums)), c)
         if not opens and parts and self._unchanged(parts[0]) and result == factor_power(parts[0][0]):
             return result, None
         return result, ("sum", bound, m, opens, tuple(parts))

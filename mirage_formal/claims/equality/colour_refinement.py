@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mirage_formal.claims.equality.polynomials import Kind, Polynomial, scaled
+from mirage_formal.claims.equality.polynomials import Kind, Polynomial, scale_polynomial
 
 if TYPE_CHECKING:
     from mirage_formal.claims.equality.polynomials import TermInterner
@@ -47,7 +47,7 @@ class _Colours:
                 shape = tuple(sorted(self.number(self.polynomial(p, colour)) for p in payload))
             case Kind.FN:
                 # The sign of an argument may depend on names of digits.
-                even = (payload[1], scaled(payload[1], -1)) if payload[0] in ("zero", "inv0") else payload[1:]
+                even = (payload[1], scale_polynomial(payload[1], -1)) if payload[0] in ("zero", "inv0") else payload[1:]
                 shape = (payload[0], *sorted(self.number(self.polynomial(p, colour)) for p in even))
             case Kind.KEEP:
                 shape = tuple(self.polynomial(p, colour) for p in payload)

@@ -22,7 +22,7 @@ from mirage_formal.claims.equality.polynomials import (
     factor_power,
     freeze,
     make_index,
-    scaled,
+    scale_polynomial,
 )
 from mirage_formal.claims.equality.radicals import SquareRoots
 
@@ -98,7 +98,7 @@ class SubstitutionTerms(TermInterner, ABC):
         if name == "inv0":
             return self._inverse(p)
         if name == "zero" and p and p[0][1] < 0:
-            p = scaled(p, -1)
+            p = scale_polynomial(p, -1)
         out: Polynomial = ()
         if name == "log" and len(p) == 1:
             ((m, c),) = p
@@ -129,10 +129,10 @@ class SubstitutionTerms(TermInterner, ABC):
         common: Monomial = ((self.factor(Kind.EXP, argument), 2),) if argument else ()
         rest = self.times(p, tuple((f, -e) for f, e in common))
         q = content(rest)
-        rest = scaled(rest, 1 / q)
+        rest = scale_polynomial(rest, 1 / q)
         if len(p) > 1 and (common or q != 1):
             self.note_content(p, 0, (common, q, rest))
-        out = scaled(self.exp(scaled(argument, -1)), 1 / q)
+        out = scale_polynomial(self.exp(scale_polynomial(argument, -1)), 1 / q)
         return out if rest == constant(1) else self.mul(out, factor_power(self.factor(Kind.FN, ("inv0", rest))))
 
     # --- lemmas ------------------------------------------------------------------------------------------------

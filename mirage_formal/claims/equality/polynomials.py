@@ -100,7 +100,7 @@ def add(p: Polynomial, q: Polynomial, times: Rational = 1) -> Polynomial:
     return freeze(out)
 
 
-def scaled(p: Polynomial, factor: Rational) -> Polynomial:
+def scale_polynomial(p: Polynomial, factor: Rational) -> Polynomial:
     """Return p * factor."""
     return tuple((m, _normalise_rational(c * factor)) for m, c in p) if factor else ()
 
@@ -369,7 +369,7 @@ class TermInterner:
 
     def _monomial_power(self, m: Monomial, c: Rational, e2: int) -> Polynomial:
         if e2 % 2 == 0:
-            return scaled(self.product({f: x * (e2 // 2) for f, x in m}), Fraction(c) ** (e2 // 2))
+            return scale_polynomial(self.product({f: x * (e2 // 2) for f, x in m}), Fraction(c) ** (e2 // 2))
         k, r = self.root(abs(Fraction(c)) ** e2)
         items: dict[int, int] = {self.factor(Kind.SURD, r): 1} if r != 1 else {}
         rest: list[tuple[int, int]] = []
@@ -386,7 +386,7 @@ class TermInterner:
         elif rest:  # what is left of a negative number is its sign
             f = self.factor(Kind.POW, ((tuple(rest), 1 if c > 0 else -1),))
             items[f] = items.get(f, 0) + e2
-        return scaled(self.product(items), k)
+        return scale_polynomial(self.product(items), k)
 
     def content(self, p: Polynomial, e2: int) -> tuple[Monomial, Fraction, Polynomial] | None:
         """Return (monomial, rational, rest) with product p that may leave p^(e2/2); None if there is none."""
@@ -407,14 +407,14 @@ class TermInterner:
         if not common and q == 1:
             return None
         if not common:
-            return ONE, q, scaled(p, 1 / q)
+            return ONE, q, scale_polynomial(p, 1 / q)
         product = self.product(common)
         if len(product) != 1:
-            return None if q == 1 else (ONE, q, scaled(p, 1 / q))
+            return None if q == 1 else (ONE, q, scale_polynomial(p, 1 / q))
         m, c = product[0]
         assert c == 1
         rest = self.times(p, tuple((f, -e) for f, e in m))
-        return m, q, scaled(rest, 1 / q)
+        return m, q, scale_polynomial(rest, 1 / q)
 
     def _common(self, p: Polynomial, *, even: bool) -> dict[int, int]:
         """Return the factors with exponents that every monomial contains; exponentials term by term."""

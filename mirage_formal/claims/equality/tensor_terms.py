@@ -24,7 +24,7 @@ from mirage_formal.claims.equality.polynomials import (
     add,
     constant,
     factor_power,
-    scaled,
+    scale_polynomial,
 )
 from mirage_formal.claims.equality.radicals import SquareRoots
 from mirage_formal.graph.ops import OpKind
@@ -231,11 +231,11 @@ class TensorTerms(BinderTerms):
             case OpKind.SQRT:
                 return self.power(p, 1)
             case OpKind.SIGMOID:
-                return self.power(add(constant(1), self.exp(scaled(p, -1))), -2)
+                return self.power(add(constant(1), self.exp(scale_polynomial(p, -1))), -2)
             case _ if kind in NAMED:
                 return self.apply(kind.value, p)
             case OpKind.GELU:
-                half = scaled(p, Fraction(1, 2))
+                half = scale_polynomial(p, Fraction(1, 2))
                 inner = self.mul(half, factor_power(self.factor(Kind.SURD, self.root(Fraction(2))[1]), 1))
                 return add(half, self.mul(half, self.apply("erf", inner)))
             case _:
@@ -291,7 +291,7 @@ class TensorTerms(BinderTerms):
 
     def scale(self, a: Tensor, factor: Fraction) -> Tensor:
         """Return the product with a constant."""
-        return self._made(("scale", factor), (a,), a.strings, scaled(a.element, factor))
+        return self._made(("scale", factor), (a,), a.strings, scale_polynomial(a.element, factor))
 
     def offset(self, a: Tensor, value: Fraction) -> Tensor:
         """Return the sum with a constant."""

@@ -21,7 +21,7 @@ from mirage_formal.semantics.straight_line_trace import (
     Load,
     Matmul,
     Needs,
-    Ordered,
+    OrderStep,
     Part,
     Repeat,
     Reshape,
@@ -165,7 +165,7 @@ def _step(step: Step, part: Part, known: dict[tuple[int, Part], QuotientBounds])
             return known[step.a, part].union(known[step.b, part])
         case Reshape() | Transpose() | Slice() | Repeat():
             return known[step.a, part]
-        case Ordered():
+        case OrderStep():
             raise AssertionError("needs() has refused this tape")
         case _:
             assert_never(step)

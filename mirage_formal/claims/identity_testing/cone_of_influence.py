@@ -16,7 +16,7 @@ from mirage_formal.semantics.straight_line_trace import (
     Load,
     Matmul,
     Needs,
-    Ordered,
+    OrderStep,
     Part,
     Repeat,
     Reshape,
@@ -101,7 +101,7 @@ def _operand_masks(step: Step, mask: Mask, tape: Tape) -> list[tuple[int, Mask]]
             return [(step.a, np.pad(mask, around))]
         case Repeat():
             return [(step.a, _any_along(mask, (step.axis,)))]
-        case Ordered():
+        case OrderStep():
             raise AssertionError("needs() has refused this tape")
         case _:
             assert_never(step)

@@ -29,7 +29,7 @@ from mirage_formal.semantics.straight_line_trace import (
     Load,
     Matmul,
     Needs,
-    Ordered,
+    OrderStep,
     Part,
     Repeat,
     Reshape,
@@ -117,7 +117,7 @@ def _splitmix_round(z: Words) -> Words:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Undefined:
+class UndefinedStep:
     """A step without a value at this point.
 
     Attributes:
@@ -142,7 +142,7 @@ class Unrepresentable:
     reason: str
 
 
-Outcome = tuple[Words, ...] | Undefined | Unrepresentable
+Outcome = tuple[Words, ...] | UndefinedStep | Unrepresentable
 
 
 def run_tape(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept: ValueCache | None = None) -> Outcome:
@@ -164,7 +164,7 @@ def run_tape(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept:
             if (number, part) not in todo:
                 continue
             value = _value(number, step, part, point, values, inputs)
-            if isinstance(value, Undefined | Unrepresentable):
+            if isinstance(value, UndefinedStep | Unrepresentable):
                 return value
             values[number, part] = value
             kept.add(step, todo[number, part], part, value)
@@ -195,7 +195,7 @@ def _value(
     point: FieldPoint,
     values: dict[tuple[int, Part], Residues],
     inputs: Inputs,
-) -> Residues | Undefined | Unrepresentable:
+) -> Residues | UndefinedStep | Unrepresentable:
     field = point.fields[part]
     match step:
         case Load():
@@ -225,7 +225,7 @@ def _value(
             return values[step.a, part][(*(slice(None),) * step.axis, slice(step.start, step.start + length))]
         case Repeat():
             return np.broadcast_to(values[step.a, part], step.shape)
-        case Ordered():
+        case OrderStep():
             raise AssertionError("needs() has refused this tape")
         case _:
             assert_never(step)
@@ -233,7 +233,7 @@ def _value(
 
 def _unary(
     number: int, step: Unary, part: Part, point: FieldPoint, values: dict[tuple[int, Part], Residues]
-) -> Residues | Undefined:
+) -> Residues | UndefinedStep:
     field = point.fields[part]
     match step.kind:
         case OpKind.EXP:
@@ -242,11 +242,11 @@ def _unary(
             return field.multiply(values[step.a, part], values[step.a, part])
         case OpKind.SQRT:
             root, bad = field.root(values[step.a, part])
-            return Undefined(number, step.a, part, bad, "a radicand is no residue") if bad.any() else root
+            return UndefinedStep(number, step.a, part, bad, "a radicand is no residue") if bad.any() else root
         case OpKind.RECIPROCAL:
             bad = values[step.a, part] == 0
             if bad.any():
-                return Undefined(number, step.a, part, bad, "a denominator is 0")
+                return UndefinedStep(number, step.a, part, bad, "a denominator is 0")
             return field.inverse(values[step.a, part])
         case _:
             return point.opaque(step.kind, values[step.a, part], part)
@@ -254,7 +254,7 @@ def _unary(
 
 def _binary(
     number: int, step: Binary, part: Part, point: FieldPoint, values: dict[tuple[int, Part], Residues]
-) -> Residues | Undefined:
+) -> Residues | UndefinedStep:
     read = read_part(step, part)
     a, b, field = values[step.a, read], values[step.b, read], point.fields[part]
     match step.kind:
@@ -273,7 +273,7 @@ def _binary(
         case OpKind.DIV:
             bad = b == 0
             if bad.any():
-                return Undefined(number, step.b, part, bad, "a denominator is 0")
+                return UndefinedStep(number, step.b, part, bad, "a denominator is 0")
             return field.multiply(a, field.inverse(b))
         case _:
             both = field.add(point.opaque(step.kind, a, part), point.opaque(step.kind, b, part))

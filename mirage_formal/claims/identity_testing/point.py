@@ -21,7 +21,7 @@ from mirage_formal.claims.identity_testing.draw import (
     mask_residues,
     stream,
 )
-from mirage_formal.claims.identity_testing.field import FieldPoint, Undefined, Unrepresentable, key_of, run_tape
+from mirage_formal.claims.identity_testing.field import FieldPoint, UndefinedStep, Unrepresentable, key_of, run_tape
 from mirage_formal.claims.identity_testing.modular import Residues, Words
 from mirage_formal.claims.identity_testing.value_cache import ValueCache
 from mirage_formal.graph.graph import KernelGraph
@@ -184,7 +184,7 @@ class Point:
         return input_residues(source, tensor.shape, self.place.fields[part].m)
 
 
-def _elements_to_redraw(failure: Undefined, programs: list[LaxProgram], current: int) -> Cone:
+def _elements_to_redraw(failure: UndefinedStep, programs: list[LaxProgram], current: int) -> Cone:
     """Return the input elements to redraw after a failure in ``programs[current]``.
 
     These are preferably elements that no valid radicand of any program depends on, so that valid ones stay valid (the
@@ -236,7 +236,7 @@ def evaluate_programs(
             found = run_tape(program.tape, program.wanted, point.place, point.read, point.kept)
             if isinstance(found, Unrepresentable):
                 return Unknown(found.reason)
-            if isinstance(found, Undefined):
+            if isinstance(found, UndefinedStep):
                 _unite_cones(doomed, _elements_to_redraw(found, programs, current))
                 causes.append(found.reason)
             else:

@@ -17,7 +17,7 @@ import numpy as np
 from mirage_formal.claims.safety.access_disjointness import extents, query_variables
 from mirage_formal.claims.safety.arith import Query
 from mirage_formal.claims.safety.enumerate import MAX_POINTS, Values, evaluate_at, variable_grids
-from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Kind, Means, Obligation, Undecided
+from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Kind, Means, Obligation, UndecidedObligation
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.program.integers import add, conjuncts, fold, less_than, make_binary, negate, variables
 from mirage_formal.kernels.program.program import (
@@ -280,7 +280,11 @@ def _settle_read(program: Program, array: _Array, read: _Event) -> tuple[Query |
     if found is not None:
         return None, found
     query = _uncovered_query(read, every, sizes)
-    return (None, Undecided("too many iterations to look at, or to ask about")) if query is None else (query, None)
+    return (
+        (None, UndecidedObligation("too many iterations to look at, or to ask about"))
+        if query is None
+        else (query, None)
+    )
 
 
 def _shared_loops(a: _Event, b: _Event) -> int:

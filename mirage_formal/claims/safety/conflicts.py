@@ -17,7 +17,7 @@ from mirage_formal.claims.safety.happens_before import (
     distinct_blocks,
     unordered_pairs,
 )
-from mirage_formal.claims.safety.obligations import Finding, Held, Kind, Means, Obligation, Undecided
+from mirage_formal.claims.safety.obligations import Finding, Held, Kind, Means, Obligation, UndecidedObligation
 from mirage_formal.kernels.program.access import GRID, Access, Listing, Mode
 from mirage_formal.kernels.program.program import Param, Program
 
@@ -41,7 +41,9 @@ def conflict_obligations(program: Program, listing: Listing) -> Iterator[Obligat
             for pair, who in unordered_pairs(run.follow(listing.tree), apart).items():
                 found[pair] = found.get(pair, ThreadRelation(0)) | who
     except TimelineError as error:
-        yield Obligation(Kind.CONFLICT, "", "shared memory", "accesses are ordered", None, Undecided(str(error)))
+        yield Obligation(
+            Kind.CONFLICT, "", "shared memory", "accesses are ordered", None, UndecidedObligation(str(error))
+        )
         return
     for (first, second), who in sorted(found.items()):
         a, b = run.timeline.distinct[first], run.timeline.distinct[second]
@@ -108,7 +110,7 @@ def _param(program: Program, param: Param, accesses: list[Access]) -> Iterator[O
     pairs = PairAnalysis(program, ("tid", *GRID), whole=False)
     exact = _Injectivity()
     if len(accesses) > MAX_WRITES:
-        many = Undecided(f"more than {MAX_WRITES} statements write it")
+        many = UndecidedObligation(f"more than {MAX_WRITES} statements write it")
         yield Obligation(Kind.SINGLE_WRITER, "", param.name, "one writer for each element", None, many)
         return
     for a, b in combinations_with_replacement(accesses, 2):

@@ -20,7 +20,7 @@ from mirage_formal.claims.safety.happens_before import (
     synchronises,
 )
 from mirage_formal.claims.safety.mixed_radix import Digit, to_digits
-from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Means, Undecided
+from mirage_formal.claims.safety.obligations import Broken, Finding, Held, Means, UndecidedObligation
 from mirage_formal.kernels.program.access import GRID, MAX_THREADS, Access, Branch, Listing, Loop, Node
 from mirage_formal.kernels.program.integers import conjuncts, fold, variables
 from mirage_formal.kernels.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
@@ -198,7 +198,7 @@ def check_liveness(program: Program, listing: Listing) -> dict[str, Finding]:
         try:
             assignments = [_integers(block) for block in distinct_blocks(listing.tree, extents)]
         except TimelineError as error:
-            return {path: Undecided(str(error)) for path in _readers(listing)}
+            return {path: UndecidedObligation(str(error)) for path in _readers(listing)}
     elif prod(extents[name] for name in used) <= MAX_BLOCKS:
         assignments = [dict(zip(used, blocks, strict=True)) for blocks in product(*(range(extents[n]) for n in used))]
     else:
@@ -247,7 +247,7 @@ def _check_block(
     try:
         timeline = run.follow(listing.tree)
     except TimelineError as error:
-        return {path: Undecided(str(error)) for path in _readers(listing)}
+        return {path: UndecidedObligation(str(error)) for path in _readers(listing)}
     fixed = {**{name: 0 for name, extent in zip(GRID, program.grid, strict=True) if extent == 1}, **blocks}
     memory = _Memory(program, fixed, touched)
     findings: dict[str, Finding] = dict.fromkeys(_readers(listing), Held(Means.ENUMERATION))
@@ -256,7 +256,8 @@ def _check_block(
             finding = memory.follow(step)
         except _TooManyError:
             return {
-                path: Undecided(f"{step.access.context.path}: too many threads and iterations") for path in findings
+                path: UndecidedObligation(f"{step.access.context.path}: too many threads and iterations")
+                for path in findings
             }
         if not isinstance(finding, Held) and isinstance(findings[step.access.context.path], Held):
             findings[step.access.context.path] = finding
@@ -304,12 +305,14 @@ class _Memory:
         units = self._touched[step.number]
         owner = self._ids[access.target.name]
         if units is None:
-            return Held(Means.ENUMERATION) if access.mode.writes else Undecided("its index depends on the block")
+            return (
+                Held(Means.ENUMERATION) if access.mode.writes else UndecidedObligation("its index depends on the block")
+            )
         if access.mode.writes:
             self._owner[units] = owner
         elif (self._owner[units] != owner).any():
             if self._partial:
-                return Undecided("shared memory is written under conditions on the block")
+                return UndecidedObligation("shared memory is written under conditions on the block")
             return self._fault(access, owner)
         return Held(Means.ENUMERATION)
 
@@ -361,10 +364,10 @@ def covers_all(accesses: Sequence[Access], extents: Mapping[str, int], elements:
             index = _points(access, [*grid, *loops], conjuncts(access.context.guards)).index
             touched = (index[:, None] + np.arange(access.count)).ravel()
             if touched.size and (touched.min() < 0 or touched.max() >= elements):
-                return Undecided("out of bounds")
+                return UndecidedObligation("out of bounds")
             seen[touched] = True
     except _TooManyError:
-        return Undecided("too many threads, blocks and iterations")
+        return UndecidedObligation("too many threads, blocks and iterations")
     if seen.all():
         return Held(Means.ENUMERATION)
     return Broken(Means.ENUMERATION, (("index", int(seen.argmin())),), f"{int((~seen).sum())} elements are not written")

@@ -75,13 +75,13 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Undecided:
+class UndecidedObligation:
     """The obligation is neither proved nor refuted; never accepted."""
 
     reason: str
 
 
-Finding = Held | Broken | Undecided
+Finding = Held | Broken | UndecidedObligation
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Obligation:
 
 
 @dataclass(frozen=True, slots=True)
-class Discharged:
+class DischargedObligations:
     """An obligation with its finding.
 
     Attributes:
@@ -159,7 +159,7 @@ class SafetyReport:
 
     program: str
     verdict: SafetyVerdict
-    discharged: tuple[Discharged, ...]
+    discharged: tuple[DischargedObligations, ...]
     milliseconds: float
 
     @property
@@ -170,7 +170,7 @@ class SafetyReport:
             match entry.finding:
                 case Held(means) | Broken(means):
                     key = str(means)
-                case Undecided():
+                case UndecidedObligation():
                     key = "undecided"
             counts[key] = counts.get(key, 0) + 1
         return counts

@@ -22,7 +22,7 @@ from mirage_formal.claims.safety.conflicts import conflict_obligations, liveness
 from mirage_formal.claims.safety.mixed_radix import to_digits
 from mirage_formal.claims.safety.obligations import (
     Broken,
-    Discharged,
+    DischargedObligations,
     Finding,
     Held,
     Kind,
@@ -31,7 +31,7 @@ from mirage_formal.claims.safety.obligations import (
     Safe,
     SafetyReport,
     SafetyVerdict,
-    Undecided,
+    UndecidedObligation,
     Unsafe,
 )
 from mirage_formal.graph.verdict import Unknown
@@ -224,12 +224,12 @@ class _SolverClient:
     recheck: bool
     replies: dict[tuple[object, ...], Reply] = field(default_factory=dict)
 
-    def settle(self, obligation: Obligation) -> Discharged:
+    def settle(self, obligation: Obligation) -> DischargedObligations:
         known, query = obligation.finding, obligation.query
         if known is not None and not (self.recheck and isinstance(known, Held) and query is not None):
-            return Discharged(obligation, known)
+            return DischargedObligations(obligation, known)
         if query is None:
-            return Discharged(obligation, Undecided("nothing to ask"))
+            return DischargedObligations(obligation, UndecidedObligation("nothing to ask"))
         key = query.variables, query.true, query.broken, query.zero
         start = perf_counter()
         if key not in self.replies:
@@ -238,7 +238,7 @@ class _SolverClient:
         finding = _finding(reply)
         if known is not None and isinstance(finding, Held):
             finding = known
-        return Discharged(obligation, finding, reply.results, 1e3 * (perf_counter() - start))
+        return DischargedObligations(obligation, finding, reply.results, 1e3 * (perf_counter() - start))
 
 
 def _finding(reply: Reply) -> Finding:
@@ -248,7 +248,9 @@ def _finding(reply: Reply) -> Finding:
         case Satisfiability.SAT:
             return Broken(Means.SOLVER, reply.model)
         case Satisfiability.UNKNOWN:
-            return Undecided("; ".join(f"{r.solver}: {r.answer.value} {r.reason}".strip() for r in reply.results))
+            return UndecidedObligation(
+                "; ".join(f"{r.solver}: {r.answer.value} {r.reason}".strip() for r in reply.results)
+            )
         case _:
             assert_never(reply.answer)
 
@@ -274,7 +276,7 @@ def discharge_safety(
     return SafetyReport(program.name, _verdict(discharged), discharged, 1e3 * (perf_counter() - start))
 
 
-def _verdict(discharged: tuple[Discharged, ...]) -> SafetyVerdict:
+def _verdict(discharged: tuple[DischargedObligations, ...]) -> SafetyVerdict:
     """Return the verdict of all obligations.
 
     Sound: Safe only where all are Held; a broken obligation outweighs an undecided one.
@@ -286,7 +288,7 @@ def _verdict(discharged: tuple[Discharged, ...]) -> SafetyVerdict:
                 pass
             case Broken(_, model, reason):
                 return Unsafe(entry.obligation, model, reason)
-            case Undecided(reason):
+            case UndecidedObligation(reason):
                 obligation = entry.obligation
                 unknown.append(f"{obligation.kind} at {obligation.path} ({obligation.subject}): {reason}")
             case _:

@@ -62,7 +62,7 @@ def read_arrays(graph: KernelGraph, path: Path | None, seed: int) -> list[Any]:
     return [found[name] for name in names]
 
 
-def computed(one: Subject, arrays: Sequence[Any], on: str) -> tuple[str, list[Any]]:
+def compute_outputs(one: Subject, arrays: Sequence[Any], on: str) -> tuple[str, list[Any]]:
     """Compute the outputs of a graph; return the name of the device or semantics, and the outputs.
 
     Args:
@@ -141,4 +141,4 @@ def _plain(array: Any) -> Any:
     return array.astype(np.float32) if array.dtype.kind == "V" or str(array.dtype) == "bfloat16" else array
 
 
-__all__ = ["computed", "read_arrays", "summary", "write_arrays"]
+__all__ = ["compute_outputs", "read_arrays", "summary", "write_arrays"]

@@ -61,7 +61,7 @@ class NotStable:
 
 
 @dataclass(frozen=True, slots=True)
-class Stabilized:
+class StableGraph:
     """A stable form.
 
     Attributes:
@@ -103,7 +103,7 @@ def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
     return found if isinstance(found, NotStable) else found.graph
 
 
-def stabilize_with_groups(graph: KernelGraph) -> Stabilized | NotStable:
+def stabilize_with_groups(graph: KernelGraph) -> StableGraph | NotStable:
     """Return the graph with running maxima under every summed exponential, and the operators that change.
 
     Sound: nothing rests on this rewriting; its result is well-formed, and the caller has it proved equal to the graph,
@@ -150,7 +150,7 @@ def stabilize_with_groups(graph: KernelGraph) -> Stabilized | NotStable:
                 together.join(sources[k] for k in kernels)
             form = _restore_thread_graphs(found, before) if maxima or walk.cancelled else graph
             changed = {sources[kernel] for kernel in (*walk.cancelled, *(kernel for _, kernel, _ in maxima))}
-            return form if isinstance(form, NotStable) else Stabilized(form, group_operators(graph, together, changed))
+            return form if isinstance(form, NotStable) else StableGraph(form, group_operators(graph, together, changed))
         rounds = 0 if walk.settled > settled else rounds + 1
         settled = max(settled, walk.settled)
     return NotStable(f"expected a stable form of each part within {_ROUNDS} rounds")
@@ -482,4 +482,4 @@ def _mark_summable(values: tuple[Value, ...]) -> tuple[Value, ...]:
     return tuple(replace(value, raw=frozenset()) for value in values)
 
 
-__all__ = ["NotStable", "Stabilized", "stabilize", "stabilize_with_groups"]
+__all__ = ["NotStable", "StableGraph", "stabilize", "stabilize_with_groups"]

@@ -21,8 +21,8 @@ from mirage_formal.records import (
     VerificationRecord,
     decode,
     decode_proof,
+    open_sealed,
     sha256,
-    unsealed,
 )
 from mirage_formal.records.storage import read_lines
 from mirage_formal.report.model import Basis, Candidate, Certificate, SpecialValues
@@ -115,7 +115,7 @@ def _size(source: EvidenceReader) -> int:
 def _digests(source: EvidenceReader, digest: str) -> None:
     """Check that the files have the digests of the manifest, and the manifest its seal."""
     with source.reading(MANIFEST_FILE):
-        manifest = unsealed(source.data(MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
+        manifest = open_sealed(source.data(MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
         if manifest.candidate != digest:
             raise FormatError(f"candidate: expected {digest}, got {manifest.candidate}")
         for name in (GRAPH_FILE, PROOF_FILE, EQUIVALENCE_FILE):

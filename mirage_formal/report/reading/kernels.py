@@ -26,8 +26,8 @@ from mirage_formal.records import (
     TargetRecord,
     TritonRecord,
     decode,
+    open_sealed,
     sha256,
-    unsealed,
 )
 from mirage_formal.records.storage import read_lines
 from mirage_formal.report.model import Code, Kernel, MeasuredFigures, Obligation
@@ -67,7 +67,7 @@ def read_kernels(source: EvidenceReader, digest: str, *, lines: bool = True) -> 
         lines: Whether lines of code are linked to operators.
     """
     with source.reading(MANIFEST_FILE):
-        manifest = unsealed(source.data(MANIFEST_FILE), KernelManifestRecord, MANIFEST_FILE)
+        manifest = open_sealed(source.data(MANIFEST_FILE), KernelManifestRecord, MANIFEST_FILE)
         if manifest.candidate != digest:
             source.fault(MANIFEST_FILE, f"candidate: expected {digest}, got {manifest.candidate}")
         for name, code in manifest.files.items():
@@ -164,9 +164,9 @@ def _obligations(source: EvidenceReader) -> tuple[Obligation, ...]:
 def _measured(source: EvidenceReader, manifest: str) -> MeasuredFigures | None:
     time = numerics = None
     if source.there(MEASURE_FILE):
-        time = source.value(MEASURE_FILE, lambda data: unsealed(data, MeasureRecord, MEASURE_FILE))
+        time = source.value(MEASURE_FILE, lambda data: open_sealed(data, MeasureRecord, MEASURE_FILE))
     if source.there(NUMERICS_FILE):
-        numerics = source.value(NUMERICS_FILE, lambda data: unsealed(data, NumericsRecord, NUMERICS_FILE))
+        numerics = source.value(NUMERICS_FILE, lambda data: open_sealed(data, NumericsRecord, NUMERICS_FILE))
     for file, one in ((MEASURE_FILE, time), (NUMERICS_FILE, numerics)):
         if one is not None and one.kernels != manifest:
             source.fault(file, "it belongs to other kernels than those that lie beside it")

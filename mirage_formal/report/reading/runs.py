@@ -27,9 +27,9 @@ from mirage_formal.records import (
     UnitRecord,
     decode,
     key_of,
+    open_sealed,
     read_lines,
     sha256,
-    unsealed,
 )
 from mirage_formal.report.model import Basis, Candidate, JudgedGraph, Report, WorkBound
 from mirage_formal.report.reading.adjacent_files import TritonRequest, with_adjacent_files
@@ -70,7 +70,7 @@ def read_run(source: EvidenceReader, shown: ReadLimits) -> Report:
             source.fault(RUN_FILE, "its key is not that of its identity")
     summary = None
     if source.there(SUMMARY_FILE):
-        summary = source.value(SUMMARY_FILE, lambda data: unsealed(data, SummaryRecord, SUMMARY_FILE))
+        summary = source.value(SUMMARY_FILE, lambda data: open_sealed(data, SummaryRecord, SUMMARY_FILE))
     else:
         source.fault(SUMMARY_FILE, "the run has not finished: only what was asked for is known")
     if summary is not None:

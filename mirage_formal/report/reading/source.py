@@ -14,7 +14,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records import confined, read
+from mirage_formal.records import confine_path, read
 from mirage_formal.report.model import Fault
 
 R = TypeVar("R")
@@ -39,7 +39,7 @@ class EvidenceReader:
         Raises:
             FormatError: The path leads out of the directory.
         """
-        return EvidenceReader(confined(self.root, relative), f"{self.name}{relative}/")
+        return EvidenceReader(confine_path(self.root, relative), f"{self.name}{relative}/")
 
     @contextmanager
     def reading(self, file: str) -> Iterator[None]:
@@ -68,7 +68,7 @@ class EvidenceReader:
         Raises:
             MirageError: See ``read``.
         """
-        return read(confined(self.root, file))
+        return read(confine_path(self.root, file))
 
     def value(self, file: str, decode: Callable[[bytes], R]) -> R | None:
         """Return the decoded content of a file; None where it cannot be read, which is a fault."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records import LEVELS, RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, sha256, unsealed
+from mirage_formal.records import LEVELS, RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, open_sealed, sha256
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
 from mirage_formal.report.model import Basis, Candidate, Part, Report
 from mirage_formal.report.reading.adjacent_files import TritonRequest, with_adjacent_files
@@ -25,7 +25,7 @@ _LINES: Final = 24
 
 def read_whole(source: EvidenceReader) -> Report:
     """Read a whole program; errors become its faults."""
-    whole = source.value(WHOLE_FILE, lambda data: unsealed(data, WholeRecord, WHOLE_FILE))
+    whole = source.value(WHOLE_FILE, lambda data: open_sealed(data, WholeRecord, WHOLE_FILE))
     if whole is None:
         return Report("whole", source.root.name, "", str(source.root), None, faults=tuple(source.faults))
     program = source.graph(WHOLE_FILE, whole.graph_of_program)
@@ -65,7 +65,7 @@ def _searches(source: EvidenceReader, whole: WholeRecord) -> tuple[PartSearch, .
         with source.reading(name):
             below = source.below(run)
             record = decode(below.data(RUN_FILE), RunRecord, RUN_FILE)
-            summary = unsealed(below.data(SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
+            summary = open_sealed(below.data(SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
             search = read_search(below, record, summary)
             source.faults += below.faults
             found.append(
@@ -146,7 +146,7 @@ def _part(source: EvidenceReader, one: PartRecord) -> Part:
 
 def _candidate(run: EvidenceReader, one: PartRecord) -> tuple[Candidate | None, KernelGraph | None]:
     record = decode(run.data(RUN_FILE), RunRecord, RUN_FILE)
-    summary = unsealed(run.data(SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
+    summary = open_sealed(run.data(SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
     program = run.graph(RUN_FILE, record.program)
     for about in summary.candidates:
         if about.digest == one.candidate:

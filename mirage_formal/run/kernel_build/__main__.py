@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from mirage_formal.guard import guarded
+from mirage_formal.guard import run_main
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,4 +16,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    guarded(main)
+    run_main(main)

@@ -21,7 +21,14 @@ from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.guard import keep_results_on_stop
 from mirage_formal.kernels.executable import Executable, kernel_launch
-from mirage_formal.kernels.generate import NO_SCHEDULES, NONE_EARLY, Generated, first_line, generate, plan_record
+from mirage_formal.kernels.generate import (
+    NO_SCHEDULES,
+    NONE_EARLY,
+    GeneratedLaunches,
+    first_line,
+    generate,
+    plan_record,
+)
 from mirage_formal.kernels.program.plan import Schedule
 from mirage_formal.kernels.program.program import Program
 from mirage_formal.kernels.target import Target, load_target
@@ -49,7 +56,7 @@ from mirage_formal.run.run_directory.directory import KERNELS_OF_ONE, expect_rep
 from mirage_formal.run.run_directory.lock import lock_directory
 
 if TYPE_CHECKING:
-    from mirage_formal.claims.safety.obligations import Discharged
+    from mirage_formal.claims.safety.obligations import DischargedObligations
     from mirage_formal.device.compile import Compiled
     from mirage_formal.run.kernel_build.stable import StableForm
 
@@ -125,7 +132,7 @@ def build_form(
 def _compile_kernels(
     form: StableForm,
     program: KernelGraph,
-    made: Generated,
+    made: GeneratedLaunches,
     target: Target,
     archs: Sequence[str],
 ) -> BuiltKernels:
@@ -208,7 +215,7 @@ def discharge(program: Program) -> SettledObligations:
             raise KernelRefused(f"an obligation is undecided: {reason}", where=program.name)
 
 
-def _record(kernel: str, entry: Discharged, text: str) -> ObligationRecord:
+def _record(kernel: str, entry: DischargedObligations, text: str) -> ObligationRecord:
     obligation, finding = entry.obligation, entry.finding
     means: Any = getattr(finding, "means", "")
     return ObligationRecord(

@@ -31,7 +31,7 @@ from mirage_formal.records import (
     naming,
     pack_texts,
     pretty,
-    sealed,
+    seal_record,
     sha256,
 )
 from mirage_formal.run.kernel_build.values import BuiltKernels
@@ -93,7 +93,7 @@ def _write(built: BuiltKernels, building: Path) -> None:
         target=msgspec.convert(msgspec.to_builtins(built.target), TargetRecord),
         files={path.name: sha256(path.read_bytes()) for path in sorted(building.iterdir())},
     )
-    (building / MANIFEST_FILE).write_bytes(sealed(manifest))
+    (building / MANIFEST_FILE).write_bytes(seal_record(manifest))
 
 
 __all__ = ["move_built", "save_built"]

@@ -23,7 +23,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.guard import keep_results_on_stop
 from mirage_formal.kernels.cost import estimate
-from mirage_formal.records import SUMMARY_FILE, UnitRecord, read, sealed, sha256, write_atomic
+from mirage_formal.records import SUMMARY_FILE, UnitRecord, read, seal_record, sha256, write_atomic
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.run.driver import RunArguments, open_executor, run
 from mirage_formal.run.partitioning.covers import (
@@ -416,7 +416,7 @@ class _CoverSearch:
             wall_s=round(time.monotonic() - self.begin, 3),
             manifest={f"{run}/{SUMMARY_FILE}": sha256(read(self.root / run / SUMMARY_FILE)) for run in self._runs()},
         )
-        write_atomic(self.root / WHOLE_FILE, sealed(record))
+        write_atomic(self.root / WHOLE_FILE, seal_record(record))
         return record
 
     def _results(self, covers: Sequence[Cover], record: WholeRecord) -> tuple[Result, ...]:

@@ -12,7 +12,7 @@ import msgspec
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.views import is_view
 from mirage_formal.kernels.target import Target
-from mirage_formal.records import confined, naming, sealed, write_atomic
+from mirage_formal.records import confine_path, naming, seal_record, write_atomic
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, WholeRecord
 from mirage_formal.run.driver import RunArguments, write_stored_run
 from mirage_formal.run.partitioning.cover_search import WholeReport
@@ -43,13 +43,13 @@ def write_stored_answer(
     begin, earlier = time.monotonic(), found.replayed.record
     open_cover_directory(out, earlier.config, earlier.identity, resume=False, force=settings.force)
     for name, data in evidence_of(found.entry).items():
-        path = confined(out, name)
+        path = confine_path(out, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with naming(path):
             path.write_bytes(data)
     named = {"program": about.get("name", "program"), "source": escape_undecodable(about.get("source", ""))}
     record = msgspec.structs.replace(earlier, **named, wall_s=round(time.monotonic() - begin, 3))
-    write_atomic(out / WHOLE_FILE, sealed(record))
+    write_atomic(out / WHOLE_FILE, seal_record(record))
     return whole_report(move_replay(found.replayed, found.entry.evidence, out), record, out, job.target)
 
 

@@ -26,13 +26,13 @@ from mirage_formal.records import (
     RunRecord,
     SummaryRecord,
     UnitRecord,
-    confined,
+    confine_path,
     decode,
     line,
     naming,
     pretty,
     read,
-    sealed,
+    seal_record,
     sha256,
     write_atomic,
 )
@@ -134,8 +134,8 @@ class RunStore:
             building.mkdir()
             for directory, digest, files in candidates:
                 record = ManifestRecord(candidate=digest, files={n: sha256(files[n]) for n in sorted(files)})
-                for name, data in {**files, MANIFEST_FILE: sealed(record)}.items():
-                    path = confined(building, str(Path(directory).relative_to(CANDIDATES) / name))
+                for name, data in {**files, MANIFEST_FILE: seal_record(record)}.items():
+                    path = confine_path(building, str(Path(directory).relative_to(CANDIDATES) / name))
                     path.parent.mkdir(parents=True, exist_ok=True)
                     with naming(path):
                         path.write_bytes(data)
@@ -147,7 +147,7 @@ class RunStore:
         building.rename(self.root / CANDIDATES)
         self._drop_kernels({Path(directory).name for directory, _, _ in candidates})
         complete = msgspec.structs.replace(summary, manifest=dict(sorted(manifest.items())))
-        data = sealed(complete)
+        data = seal_record(complete)
         write_atomic(self.root / SUMMARY_FILE, data)
         return decode(data, SummaryRecord, SUMMARY_FILE)
 

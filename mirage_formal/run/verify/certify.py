@@ -16,7 +16,7 @@ from mirage_formal.records.fingerprint import FingerprintRecord
 from mirage_formal.run.verify.policy import Policy
 
 
-class Replayed(Protocol):
+class CheckerResult(Protocol):
     """Interface of the proof checker's result for a proof that it accepts."""
 
     @property
@@ -32,7 +32,7 @@ class Replayed(Protocol):
         """Return whether some condition is not always true by its form."""
 
 
-T = TypeVar("T", bound=Replayed)
+T = TypeVar("T", bound=CheckerResult)
 
 #: Rounds of the search for a counterexample; most are found in the first.
 _ATTEMPTS: Final = 2

@@ -23,7 +23,7 @@ from mirage_formal.semantics.functions import FUNCTION_SPECS
 from mirage_formal.torch.modules.eager import torch_program
 
 
-class Need(StrEnum):
+class ConditionKind(StrEnum):
     """Requirement on every element of a tensor."""
 
     NONZERO = "divisor nonzero"
@@ -43,7 +43,7 @@ class Condition:
         where: The user's line of the operator that needs it.
     """
 
-    need: Need
+    need: ConditionKind
     tensor: int
     norm: int | None
     centred: bool
@@ -91,26 +91,26 @@ def conditions(program: KernelGraph, origins: Origins) -> tuple[Condition, ...]:
     for op, where in zip(program.ops, origins.operators, strict=True):
         assert isinstance(op, Op)
         for need, tensor in _needs_of_operator(op):
-            if signs[tensor] < (_NONNEGATIVE if need is Need.NONNEGATIVE else _POSITIVE):
+            if signs[tensor] < (_NONNEGATIVE if need is ConditionKind.NONNEGATIVE else _POSITIVE):
                 found.append(Condition(need, tensor, None, False, where))
         if op.kind in (OpKind.RMS_NORM, OpKind.LAYER_NORM) and not op.attrs.eps:
             centred = op.kind is OpKind.LAYER_NORM
             if centred or signs[op.operands[0]] < _POSITIVE:
-                found.append(Condition(Need.NONZERO, op.operands[0], op.attrs.dim, centred, where))
+                found.append(Condition(ConditionKind.NONZERO, op.operands[0], op.attrs.dim, centred, where))
         signs.append(_sign(op, [signs[n] for n in op.operands]))
     return tuple(dict.fromkeys(found))
 
 
-def _needs_of_operator(op: Op) -> list[tuple[Need, int]]:
+def _needs_of_operator(op: Op) -> list[tuple[ConditionKind, int]]:
     match op.kind:
         case OpKind.DIV:
-            return [(Need.NONZERO, op.operands[1])]
+            return [(ConditionKind.NONZERO, op.operands[1])]
         case OpKind.RECIPROCAL:
-            return [(Need.NONZERO, op.operands[0])]
+            return [(ConditionKind.NONZERO, op.operands[0])]
         case OpKind.SQRT:
-            return [(Need.NONNEGATIVE, op.operands[0])]
+            return [(ConditionKind.NONNEGATIVE, op.operands[0])]
         case OpKind.LOG:
-            return [(Need.POSITIVE, op.operands[0])]
+            return [(ConditionKind.POSITIVE, op.operands[0])]
         case _:
             return []
 
@@ -185,11 +185,11 @@ class ConditionGuard:
 
 def _is_met(tensor: Any, condition: Condition) -> Any:
     match condition.need:
-        case Need.NONZERO:
+        case ConditionKind.NONZERO:
             return (tensor.abs() > 0).all()
-        case Need.NONNEGATIVE:
+        case ConditionKind.NONNEGATIVE:
             return (tensor >= 0).all()
-        case Need.POSITIVE:
+        case ConditionKind.POSITIVE:
             return (tensor > 0).all()
 
 
@@ -232,4 +232,4 @@ def _mean_square_operators(tensor: int, one: Condition, first: int) -> list[Op]:
     return [*mean, Op(OpKind.SQUARE, (first + 1,)), Op(OpKind.MEAN, (first + 2,), dim)]
 
 
-__all__ = ["Condition", "ConditionGuard", "Need", "UnmetConditionError", "conditions"]
+__all__ = ["Condition", "ConditionGuard", "ConditionKind", "UnmetConditionError", "conditions"]

@@ -94,7 +94,7 @@ class DynamicPlan(Plan):
 
 
 @dataclass(frozen=True)
-class Traced:
+class DynamicTrace:
     """A module's forward with dynamic dims.
 
     Attributes:
@@ -116,7 +116,7 @@ class Traced:
     without: Mapping[str, frozenset[int]]
 
 
-def trace_dynamic(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], shapes: Any) -> Traced:
+def trace_dynamic(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], shapes: Any) -> DynamicTrace:
     """Return a module's graph for arguments with dynamic dims.
 
     Args:
@@ -168,7 +168,7 @@ def trace_dynamic(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], sh
             plain = Form.of(leaves[leaf])
             order = order_of(leaves[leaf])
             forms[leaf] = DynamicForm(plain.shape, plain.strides, plain.dtype, plain.device, own, order)
-    return Traced(
+    return DynamicTrace(
         captured, out, stops, lengths, symbols, forms, _failing_lengths(found, lengths, symbols, module, given, forms)
     )
 
@@ -283,4 +283,4 @@ def _named_dims(
     return found
 
 
-__all__ = ["DynamicForm", "DynamicPlan", "Traced", "trace_dynamic"]
+__all__ = ["DynamicForm", "DynamicPlan", "DynamicTrace", "trace_dynamic"]

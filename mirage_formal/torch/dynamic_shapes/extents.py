@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mirage_formal.errors import ShapeError, UnsupportedError
-from mirage_formal.torch.values import unsupported
+from mirage_formal.torch.values import unsupported_error
 
 _EXAMPLE = "write shapes={'k': {2: (1, 4096, 128)}}: lengths 1 to 4096 of dim 2 of argument k, in buckets of 128"
 
@@ -148,7 +148,7 @@ class DynamicExtents:
             rest = expr - symbol
             if rest.is_Integer:
                 return DynamicExtent(self.name(str(symbol)), int(rest))
-        raise unsupported(f"expected an extent that is known, or a length and a number, got {expr}")
+        raise unsupported_error(f"expected an extent that is known, or a length and a number, got {expr}")
 
     def is_length(self, number: Any, length: DynamicExtent) -> bool:
         """Return whether a number is a length."""

@@ -18,7 +18,7 @@ from mirage_formal.torch.dynamic_shapes.padding import (
     Rule,
     results_of,
 )
-from mirage_formal.torch.values import unsupported
+from mirage_formal.torch.values import unsupported_error
 
 _aten = torch.ops.aten
 _LOWEST: Final = float("-inf")
@@ -39,7 +39,7 @@ def product(first: str, second: str, *, turned: bool = False) -> Rule:
         a, b = step.tensor(first), step.tensor(second)
         inner = b.rank - 1 if turned or b.rank == 1 else b.rank - 2
         if a.extents[-1] != b.extents[inner]:
-            raise unsupported("expected equal lengths to be summed over")
+            raise unsupported_error("expected equal lengths to be summed over")
         if a.long(-1) and PaddingContent.ZERO not in (a.behind[-1], b.behind[inner]):
             a = step.masked(a, [a.rank - 1])
         rows: Behinds = (*a.behind[:-1], *([] if b.rank == 1 else [None]))
@@ -69,9 +69,9 @@ def attention(step: OperatorStep) -> Result:
     q, k, v, given = step.tensor("query"), step.tensor("key"), step.tensor("value"), step.given
     mask, causal = given.get("attn_mask"), given["is_causal"]
     if q.long(-1) or v.long(-1) or k.extents[-2] != v.extents[-2] or given["dropout_p"]:
-        raise unsupported("expected heads of known extents, keys and values of one length, and no dropout")
+        raise unsupported_error("expected heads of known extents, keys and values of one length, and no dropout")
     if given.get("enable_gqa") and (k.long(-3) or q.long(-3)):
-        raise unsupported("expected known numbers of heads")
+        raise unsupported_error("expected known numbers of heads")
     rows = [(*q.behind[:-1], None), *((*item.behind[:-2], None, None) for item in (k, v))]
     rows += [(*mask.behind[:-1], None)] if isinstance(mask, BucketTensor) and mask.rank > 1 else []
     found = list(step.joined(rows))
@@ -81,12 +81,12 @@ def attention(step: OperatorStep) -> Result:
     if not isinstance(keys, DynamicExtent) or (causal and q.extents[-2] == keys):
         return step.result(step.call(), tuple(found))
     if causal:
-        raise unsupported("expected causal attention of as many queries as keys")
+        raise unsupported_error("expected causal attention of as many queries as keys")
     upper = step.bucket.uppers[keys]
     if mask is None:
         return step.result(step.call({"attn_mask": step.bucket.mask(keys, [1, upper])}), tuple(found))
     if mask.extents[-1] not in (1, keys):
-        raise unsupported("expected a mask for as many keys as there are")
+        raise unsupported_error("expected a mask for as many keys as there are")
     kept = step.bucket.mask(keys, [*[1] * (mask.rank - 1), upper])
     if mask.node.meta["val"].dtype is torch.bool:
         both = step.bucket.emit(_aten.logical_and.default, (mask.node, kept))
@@ -170,12 +170,12 @@ def extreme(step: OperatorStep) -> Result:
     value = step.tensor("self")
     dims = _dims(step, value)
     if any(value.behind[d] not in (None, PaddingContent.REPEATED) for d in dims):
-        raise unsupported("what lies behind the length may be larger")
+        raise unsupported_error("what lies behind the length may be larger")
     closed = _drop_reduced_padding(step, value, dims)
     if not isinstance(step.node.meta["val"], tuple | list):
         return step.result(step.call(), closed)
     if any(user.args[1] for user in step.node.users):
-        raise unsupported("indices may be behind the length")
+        raise unsupported_error("indices may be behind the length")
     return results_of(step, step.call(), [closed, closed])
 
 
@@ -201,7 +201,7 @@ def variance_rule(step: OperatorStep) -> Result:
     value = step.tensor("self")
     dims = _dims(step, value)
     if any(value.long(d) for d in dims):
-        raise unsupported("it works along a dim with a length")
+        raise unsupported_error("it works along a dim with a length")
     return step.result(step.call(), _drop_reduced_padding(step, value, dims))
 
 
@@ -212,7 +212,7 @@ def log_softmax(step: OperatorStep) -> Result:
     """
     value = step.tensor("self")
     if value.long(step.given["dim"] % value.rank):
-        raise unsupported("it works along a dim with a length, behind which it would be minus infinity")
+        raise unsupported_error("it works along a dim with a length, behind which it would be minus infinity")
     behind = tuple(
         b and (PaddingContent.REPEATED if b is PaddingContent.REPEATED else PaddingContent.OTHER) for b in value.behind
     )
@@ -247,7 +247,7 @@ def norm(step: OperatorStep) -> Result:
     value, weights = step.tensor("input"), step.tensors[1:]
     last = range(value.rank - len(step.given["normalized_shape"]), value.rank)
     if any(value.long(d) for d in last) or any(b is not None for item in weights for b in item.behind):
-        raise unsupported("it works along a dim with a length")
+        raise unsupported_error("it works along a dim with a length")
     if step.given.get("eps") == 0:
         step.total([value])
     behind = tuple(
@@ -265,7 +265,7 @@ def concat(step: OperatorStep) -> Result:
     rank, dim = len(step.extents), step.given.get("dim") or 0
     at = dim % rank
     if isinstance(step.extents[at], DynamicExtent) or any(item.rank == rank and item.long(at) for item in values):
-        raise unsupported("it puts positions behind a length, which is known when a call is made")
+        raise unsupported_error("it puts positions behind a length, which is known when a call is made")
     wide = [item.behind if item.rank == rank else (*item.behind[:at], None, *item.behind[at:]) for item in values]
     zero = [all(row[d] is PaddingContent.ZERO for row in wide) for d in range(rank)]
     behind = tuple(PaddingContent.ZERO if z else b for z, b in zip(zero, step.joined(wide), strict=True))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import mirage_formal.torch.modules.trace as trace
-from mirage_formal.torch.dynamic_shapes.arguments import DynamicPlan, Traced, trace_dynamic
+from mirage_formal.torch.dynamic_shapes.arguments import DynamicPlan, DynamicTrace, trace_dynamic
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, DynamicExtent
 from mirage_formal.torch.dynamic_shapes.parts import Part, divide
 from mirage_formal.torch.dynamic_shapes.prepare import BucketSearches, ShapesReport, deadline_of, host_graph
@@ -56,14 +56,14 @@ def plan_for(
     kept = tuple(dict.fromkeys(item for item in used if item is not None))
     if not kept:
         return None, report
-    imported = trace.Traced(host, found.out, found.stops)
+    imported = trace.ModuleTrace(host, found.out, found.stops)
     plan = make_plan(module, given, imported, rewrite(host, {}), kept, found.forms)
     fields: dict[str, Any] = {item.name: getattr(plan, item.name) for item in dataclasses.fields(plan) if item.init}
     fields |= {"buckets": tuple(found.buckets.items()), "without": tuple(found.without.items())}
     return DynamicPlan(**fields), report
 
 
-def _bucket_lengths(part: Part, found: Traced) -> list[tuple[int, ...]]:
+def _bucket_lengths(part: Part, found: DynamicTrace) -> list[tuple[int, ...]]:
     """Return lengths of a part that together reach every combination of buckets once."""
     symbols = list(dict.fromkeys(found.lengths.name(length.symbol) for length in part.lengths))
     own: dict[str, Buckets] = {found.lengths.name(s): where for s, where in found.buckets.items()}

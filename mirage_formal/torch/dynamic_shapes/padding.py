@@ -27,7 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, Node
 
 from mirage_formal.torch.dynamic_shapes.extents import DynamicExtent, DynamicExtents, Extent, upper_extents
-from mirage_formal.torch.values import unsupported
+from mirage_formal.torch.values import unsupported_error
 
 _aten = torch.ops.aten
 
@@ -120,7 +120,7 @@ class BucketGraph:
             UnsupportedError: No rule shows that positions behind the length do not matter to it.
         """
         if rule is None:
-            raise unsupported("no rule says what it computes from positions behind a length")
+            raise unsupported_error("no rule says what it computes from positions behind a length")
         self._trace = node.meta.get("stack_trace") or ""
         found = rule(OperatorStep(self, node))
         self._checked(node, found)
@@ -137,7 +137,9 @@ class BucketGraph:
             long = tuple(isinstance(n, DynamicExtent) for n in extents)
             apart = extents != result.extents or shape != tuple(result.node.meta["val"].shape)
             if apart or long != tuple(b is not None for b in result.behind):
-                raise unsupported(f"expected extents {list(map(str, extents))}, got {list(map(str, result.extents))}")
+                raise unsupported_error(
+                    f"expected extents {list(map(str, extents))}, got {list(map(str, result.extents))}"
+                )
 
     def emit(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Node:
         """Add a call of an operator to the bucket's graph."""
@@ -148,7 +150,7 @@ class BucketGraph:
                 made.meta["val"] = target(*value[0], **value[1])
         except Exception as error:  # torch raises various errors for extents that do not fit
             first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise unsupported(f"torch cannot compute it at the bucket's extents: {first}") from None
+            raise unsupported_error(f"torch cannot compute it at the bucket's extents: {first}") from None
         made.meta["stack_trace"] = self._trace
         return made
 
@@ -218,12 +220,14 @@ class OperatorStep:
         if isinstance(arg, Node):
             found = self.bucket.known.get(arg.name)
             if found is None:
-                raise unsupported("expected tensors and numbers that are known, got a number that depends on a length")
+                raise unsupported_error(
+                    "expected tensors and numbers that are known, got a number that depends on a length"
+                )
             return found
         if isinstance(arg, tuple | list):
             return [self._value(item) for item in arg]
         if isinstance(arg, torch.SymInt):
-            raise unsupported("expected numbers that are known, got one that depends on a length")
+            raise unsupported_error("expected numbers that are known, got one that depends on a length")
         return arg
 
     def tensor(self, name: str) -> BucketTensor:
@@ -234,7 +238,7 @@ class OperatorStep:
         """
         found = self.given[name]
         if not isinstance(found, BucketTensor):
-            raise unsupported(f"expected a tensor as {name}")
+            raise unsupported_error(f"expected a tensor as {name}")
         return found
 
     @property
@@ -294,7 +298,7 @@ class OperatorStep:
     def total(self, operands: Iterable[BucketTensor]) -> None:
         """Refuse operands with padding of unknown values or zeros, for operators that are not defined everywhere."""
         if any(b in (PaddingContent.OTHER, PaddingContent.ZERO) for item in operands for b in item.behind):
-            raise unsupported("it is not finite everywhere, and what lies behind the length is not known")
+            raise unsupported_error("it is not finite everywhere, and what lies behind the length is not known")
 
     def masked(self, value: BucketTensor, dims: Iterable[int], number: float = 0.0) -> BucketTensor:
         """Return a tensor with its padding along some dims replaced by a number.

@@ -30,7 +30,7 @@ from mirage_formal.torch.dynamic_shapes.padding import (
     results_of,
 )
 from mirage_formal.torch.op_table import rules
-from mirage_formal.torch.values import unsupported
+from mirage_formal.torch.values import unsupported_error
 
 _aten = torch.ops.aten
 
@@ -55,7 +55,7 @@ def zero_preserving(step: OperatorStep) -> Result:
     """
     (value,) = step.tensors
     if step.partial and PaddingContent.OTHER in value.behind:
-        raise unsupported("it is not defined everywhere, and what lies behind the length is not known")
+        raise unsupported_error("it is not defined everywhere, and what lies behind the length is not known")
     return step.result(step.call(), value.behind)
 
 
@@ -92,7 +92,7 @@ def identity_rule(step: OperatorStep) -> Result:
     """
     value = step.tensors[0]
     if step.given.get("train"):
-        raise unsupported("expected dropout in evaluation")
+        raise unsupported_error("expected dropout in evaluation")
     return step.result(step.call(), value.behind)
 
 
@@ -104,7 +104,7 @@ def reshape(step: OperatorStep) -> Result:
     """
     value = step.tensors[0]
     if _segments(value.extents) != _segments(step.extents):
-        raise unsupported("it joins a dim with a length and others, or splits one")
+        raise unsupported_error("it joins a dim with a length and others, or splits one")
     behind = iter([b for b in value.behind if b is not None])
     found = tuple(next(behind) if isinstance(n, DynamicExtent) else None for n in step.extents)
     return step.result(step.bucket.emit(_aten.reshape.default, (value.node, step.shape)), found)
@@ -164,7 +164,7 @@ def along_static_dims(*names: str) -> Rule:
         dims = [given[name] for name in names if name in given]
         flat = [d for item in dims for d in (item if isinstance(item, list) else [item])]
         if not flat or any(d is None or value.long(d) for d in flat):
-            raise unsupported("it works along a dim with a length")
+            raise unsupported_error("it works along a dim with a length")
         outputs = step.node.meta["val"]
         dropped = str(step.node.target) in ("aten.select.int", "aten.unbind.int")
         kept = [b for d, b in enumerate(value.behind) if not (dropped and d == flat[0] % value.rank)]
@@ -185,11 +185,11 @@ def slice_(step: OperatorStep) -> Result:
     dim = int(next(iter(step.node.args[1:2]), 0)) % value.rank
     if not value.long(dim):
         if isinstance(step.extents[dim], DynamicExtent):
-            raise unsupported("it ends at a length")
+            raise unsupported_error("it ends at a length")
         return step.result(step.call(), value.behind)
     start = step.node.args[2] if len(step.node.args) > 2 else None
     if step.extents != value.extents or start not in (None, 0):
-        raise unsupported("it takes some positions of a dim with a length")
+        raise unsupported_error("it takes some positions of a dim with a length")
     return value
 
 

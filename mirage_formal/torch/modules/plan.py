@@ -13,7 +13,7 @@ from torch.fx import Graph
 from torch.utils import _pytree as pytree
 
 from mirage_formal.torch.modules.rewrite import written_to
-from mirage_formal.torch.modules.trace import Traced
+from mirage_formal.torch.modules.trace import ModuleTrace
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _aten = torch.ops.aten
@@ -279,7 +279,7 @@ class Plan:
 def make_plan(
     module: Any,
     given: tuple[tuple[Any, ...], dict[str, Any]],
-    traced: Traced,
+    traced: ModuleTrace,
     graph: Graph,
     operators: Sequence[Any],
     forms: Mapping[int, Form] | None = None,

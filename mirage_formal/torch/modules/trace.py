@@ -22,7 +22,7 @@ _DETACHED: Final = frozenset({torch.Tensor.detach, torch.Tensor.detach_, torch.d
 
 
 @dataclass(frozen=True, slots=True)
-class Traced:
+class ModuleTrace:
     """A module's forward as programs.
 
     Attributes:
@@ -52,7 +52,7 @@ class FunctionModule(torch.nn.Module):  # type: ignore[misc]  # torch has no typ
         return self.function(*args, **kwargs)
 
 
-def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rounding: str = "fused") -> Traced:
+def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rounding: str = "fused") -> ModuleTrace:
     """Import a module; hooks of the module itself are not part of it.
 
     Args:
@@ -65,7 +65,7 @@ def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rounding:
         UnsupportedError: torch.export has no graph of it.
     """
     captured, out, stops = capture_with_structure(module, args, kwargs)
-    return Traced(import_captured(captured, rounding), out, stops)
+    return ModuleTrace(import_captured(captured, rounding), out, stops)
 
 
 def capture_with_structure(
@@ -168,4 +168,4 @@ def _differentiable(tensor: Any) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-__all__ = ["FunctionModule", "Traced", "capture_with_structure", "trace"]
+__all__ = ["FunctionModule", "ModuleTrace", "capture_with_structure", "trace"]

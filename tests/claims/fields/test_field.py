@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from mirage_formal.claims.identity_testing import confirmation
 from mirage_formal.claims.identity_testing.cone_of_influence import trace_cone
 from mirage_formal.claims.identity_testing.draw import field_point
-from mirage_formal.claims.identity_testing.field import Undefined, Unrepresentable, run_tape
+from mirage_formal.claims.identity_testing.field import UndefinedStep, Unrepresentable, run_tape
 from mirage_formal.claims.identity_testing.modular import Modulus, Powers
 from mirage_formal.claims.identity_testing.prime_table import GALOIS, PAIRS
 from mirage_formal.claims.identity_testing.primes import (
@@ -295,7 +295,7 @@ def _compare(seed: int) -> str:
         assert lost
         return "not LAX"
     got = run_tape(tape, wanted, POINT, lambda index, part: residues[index, part])
-    if isinstance(got, Undefined):
+    if isinstance(got, UndefinedStep):
         assert lost
         return "undefined"
     assert not lost

@@ -12,7 +12,7 @@ import pytest
 
 from mirage_formal.claims.identity_testing import modular
 from mirage_formal.claims.identity_testing.draw import field_point
-from mirage_formal.claims.identity_testing.field import Inputs, Outcome, Undefined, run_tape
+from mirage_formal.claims.identity_testing.field import Inputs, Outcome, UndefinedStep, run_tape
 from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.claims.identity_testing.modular import BLOCK, Modulus, Residues, as_words
 from mirage_formal.claims.identity_testing.point import Point
@@ -49,8 +49,8 @@ def evaluated(graph: KernelGraph, inputs: Inputs, kept: ValueCache | None) -> Ou
 
 
 def same(one: Outcome | NotLax, other: Outcome | NotLax) -> bool:
-    if isinstance(one, Undefined):
-        assert isinstance(other, Undefined)
+    if isinstance(one, UndefinedStep):
+        assert isinstance(other, UndefinedStep)
         at = (one.reader, one.step, one.part, one.reason) == (other.reader, other.step, other.part, other.reason)
         return at and np.array_equal(one.bad, other.bad)
     if isinstance(one, tuple):
@@ -73,7 +73,7 @@ def test_outcomes_are_those_without(kinds: frozenset[OpKind], most: int) -> None
             expected = evaluated(each, inputs, None)
             assert same(expected, evaluated(each, inputs, kept))
             defined += isinstance(expected, tuple)
-            undefined += isinstance(expected, Undefined)
+            undefined += isinstance(expected, UndefinedStep)
     assert defined > 50
     assert K.DIV not in kinds or undefined > 5
 

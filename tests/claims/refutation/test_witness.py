@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mirage_formal import Graph, Tensor
-from mirage_formal.check.equivalence import Replayed, replay_with_obligations
+from mirage_formal.check.equivalence import ReplayedTheorem, replay_with_obligations
 from mirage_formal.claims.counterexamples import definedness
 from mirage_formal.claims.counterexamples.compressed_tensor import CompressedTensor, run_compressed
 from mirage_formal.claims.counterexamples.definedness import NEVER, check_conditions
@@ -40,7 +40,7 @@ def negative_radicand(g: Graph, x: Tensor, y: Tensor) -> Tensor:
 
 def shown(
     left: Callable[..., Tensor], right: Callable[..., Tensor], shapes: Shapes | None = None
-) -> tuple[Replayed, object]:
+) -> tuple[ReplayedTheorem, object]:
     program, candidate = pair(shapes or SHAPES, left, right)
     verdict = prove(program, candidate)
     assert isinstance(verdict, Equivalent), verdict

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mirage_formal.claims.safety import assignment
-from mirage_formal.claims.safety.obligations import Held, Kind, Means, Undecided
+from mirage_formal.claims.safety.obligations import Held, Kind, Means, UndecidedObligation
 from mirage_formal.claims.safety.safety import Safe, Unknown, Unsafe, discharge_safety
 from mirage_formal.graph.types import DType
 from mirage_formal.kernels.program.program import (
@@ -194,7 +194,7 @@ def test_questions_are_asked_where_there_is_much_to_look_at(monkeypatch: pytest.
     report = discharge_safety(late)
     assert isinstance(report.verdict, Unknown)
     assert "definite assignment" in report.verdict.reason
-    assert any(isinstance(e.finding, Undecided) for e in report.discharged)
+    assert any(isinstance(e.finding, UndecidedObligation) for e in report.discharged)
 
 
 def test_each_array_that_is_read_has_an_obligation() -> None:

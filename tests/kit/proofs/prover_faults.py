@@ -189,7 +189,7 @@ def negative_without_a_sign(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(
         self: index_substitution.SubstitutionTerms, name: str, p: polynomials.Polynomial
     ) -> polynomials.Polynomial:
-        return right(self, name, polynomials.scaled(p, -1) if name == "negative" and p and p[0][1] < 0 else p)
+        return right(self, name, polynomials.scale_polynomial(p, -1) if name == "negative" and p and p[0][1] < 0 else p)
 
     monkeypatch.setattr(index_substitution.SubstitutionTerms, "apply", wrong)
 

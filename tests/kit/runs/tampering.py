@@ -263,7 +263,7 @@ def sign_candidate(root: Path) -> None:
     old = records.decode(path.read_bytes(), ManifestRecord, "")
     names = [p.relative_to(root).as_posix() for p in files(root) if p != path]
     listed = {name: records.sha256((root / name).read_bytes()) for name in names}
-    path.write_bytes(records.sealed(ManifestRecord(candidate=old.candidate, files=listed)))
+    path.write_bytes(records.seal_record(ManifestRecord(candidate=old.candidate, files=listed)))
 
 
 def sign_proof(root: Path) -> None:
@@ -307,7 +307,7 @@ def sign_graph(root: Path) -> str:
     write_lines(root / "proof.jsonl", entries)
     path = root / "manifest.json"
     old = records.decode(path.read_bytes(), ManifestRecord, "")
-    path.write_bytes(records.sealed(ManifestRecord(candidate=code, files=old.files)))
+    path.write_bytes(records.seal_record(ManifestRecord(candidate=code, files=old.files)))
     sign_candidate(root)
     return code
 
@@ -320,7 +320,7 @@ def sign_run(root: Path, change: Callable[[dict[str, Any]], None] = lambda recor
     names = [p.relative_to(root).as_posix() for p in files(root) if p != path]
     record["manifest"] = {name: records.sha256((root / name).read_bytes()) for name in names}
     record["seal"] = "0" * 64
-    path.write_bytes(records.sealed(records.decode(json.dumps(record).encode(), SummaryRecord, "")))
+    path.write_bytes(records.seal_record(records.decode(json.dumps(record).encode(), SummaryRecord, "")))
 
 
 def sign_kernels(root: Path) -> None:
@@ -329,7 +329,7 @@ def sign_kernels(root: Path) -> None:
     old = records.decode(path.read_bytes(), KernelManifestRecord, "")
     names = [p.name for p in files(root) if p.name not in (path.name, *records.DEVICE_FILES)]
     listed = {name: records.sha256((root / name).read_bytes()) for name in names}
-    path.write_bytes(records.sealed(msgspec.structs.replace(old, files=listed)))
+    path.write_bytes(records.seal_record(msgspec.structs.replace(old, files=listed)))
     bound = records.sha256(path.read_bytes())
     for name in records.DEVICE_FILES:
         if (root / name).is_file():

@@ -100,7 +100,7 @@ def test_the_proofs_grow_with_the_number_of_layers_and_not_faster() -> None:
 def test_many_layers_have_a_stable_form() -> None:
     """Each layer takes several rounds, and moves its partial sums; what was found for those before stays."""
     found = stabilize_with_groups(layers(10, SPLIT))
-    assert isinstance(found, stabilizer.Stabilized)
+    assert isinstance(found, stabilizer.StableGraph)
     assert [run.operators for run in found.runs if run.changed] == [(4 * n, 4 * n + 1) for n in range(10)]
 
 
@@ -117,7 +117,7 @@ def test_a_part_that_knows_too_little_is_taken_with_all_around_it() -> None:
 
     graph = program({"X": (8, 64), "Y": (8, 64)}, body)
     form = stabilize_with_groups(graph)
-    assert isinstance(form, stabilizer.Stabilized)
+    assert isinstance(form, stabilizer.StableGraph)
     assert len(form.runs) > 1
     last = extract_operators(graph, form.runs[-1].operators).program
     assert isinstance(stabilize(last), NotStable)
@@ -142,7 +142,7 @@ def test_every_form_of_attention_is_the_form_of_its_parts() -> None:
     for name, inputs, norms, body in candidates(1):
         _, graph = built(inputs, norms, body)
         found = stabilize_with_groups(graph)
-        assert isinstance(found, stabilizer.Stabilized), name
+        assert isinstance(found, stabilizer.StableGraph), name
         pieces = partition(graph, [run.operators for run in found.runs])
         for run, piece in zip(found.runs, pieces, strict=True):
             form = stabilize(piece.program)

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mirage_formal.records import MEASURE_FILE, MeasureRecord, NumericsRecord, TritonRecord, unsealed
+from mirage_formal.records import MEASURE_FILE, MeasureRecord, NumericsRecord, TritonRecord, open_sealed
 from mirage_formal.run.autotuning.bench import FinalistRow, Limits, TuningResources, TuningResult
 from mirage_formal.run.autotuning.child import GpuMachine, TimingAnswer, TimingJob
 from mirage_formal.run.autotuning.plans import CandidatePlan, TuningDirectory, TuningPlan, read_plan
@@ -126,7 +126,7 @@ def tried(
 
 def record(run: Path, at: int = 0) -> TritonRecord | None:
     path = run / "kernels" / names(run)[at] / MEASURE_FILE
-    return unsealed(path.read_bytes(), MeasureRecord, "").triton
+    return open_sealed(path.read_bytes(), MeasureRecord, "").triton
 
 
 def first_is(us: float, other: float = 30.0) -> Us:

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from mirage_formal.check.equivalence import Replayed
+from mirage_formal.check.equivalence import ReplayedTheorem
 from mirage_formal.claims.equality.prove import prove
 from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.errors import GraphError
@@ -52,7 +52,7 @@ def test_what_is_proved_is_accepted(accept: Policy) -> None:
     assert verified.graph is PRODUCT
     assert isinstance(verified.verdict, Equivalent)
     assert verified.record.verdict == "probable"
-    assert isinstance(verified.theorem, Replayed)
+    assert isinstance(verified.theorem, ReplayedTheorem)
     assert replay_proof(SQUARE, PRODUCT, verified.verdict.proof) == verified.theorem
 
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.torch.dynamic_shapes.arguments import Traced, trace_dynamic
+from mirage_formal.torch.dynamic_shapes.arguments import DynamicTrace, trace_dynamic
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, DynamicExtent
 from mirage_formal.torch.dynamic_shapes.operators import (
     BucketOperator,
@@ -191,7 +191,7 @@ functions = st.builds(
 )
 
 
-def traced_function(function: Any, shapes: Any, dtype: Any, length: int = EXAMPLE) -> tuple[Traced, DividedGraph]:
+def traced_function(function: Any, shapes: Any, dtype: Any, length: int = EXAMPLE) -> tuple[DynamicTrace, DividedGraph]:
     """A function's graph and parts."""
     given = tuple(example(name, length, 0, dtype) for name in GIVEN)
     found = trace_dynamic(FunctionModule(function), (given, {}), shapes)

@@ -18,7 +18,7 @@ from mirage_formal.errors import MirageError
 from mirage_formal.kernels.executable import load
 from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import KERNELS, MEASURE_FILE, TritonRecord, TritonVariantRecord
-from mirage_formal.records.measurement import TRITON_GAIN, faster
+from mirage_formal.records.measurement import TRITON_GAIN, is_faster
 from mirage_formal.run.autotuning.bench import FinalistRow, TuningResources
 from mirage_formal.run.autotuning.child import TimingAnswer, TimingJob
 from mirage_formal.run.autotuning.timing import FIRST, SECOND, Device
@@ -212,7 +212,7 @@ class _TritonTrials:
             groups.setdefault(one.text.directory if asked else None, []).append(one)
         best = (self._best(files, first, asked=asked) for files in groups.values())
         chosen = sorted((one for one in best if one is not None), key=lambda one: one.us)
-        won = bool(chosen) and chosen[0].turns is not None and faster(*chosen[0].turns)
+        won = bool(chosen) and chosen[0].turns is not None and is_faster(*chosen[0].turns)
         for directory, trials in self._found.items():
             write_triton(directory, self._record(trials, chosen, won=won))
         return self._told(every, chosen, cuda_us, won=won)

@@ -19,7 +19,7 @@ from mirage_formal.kernels.generate import first_line
 from mirage_formal.kernels.target import Target
 from mirage_formal.kernels.triton.file import triton_file
 from mirage_formal.kernels.triton.options import LaunchOptions
-from mirage_formal.records import MANIFEST_FILE, KernelManifestRecord, read, sha256, unsealed
+from mirage_formal.records import MANIFEST_FILE, KernelManifestRecord, open_sealed, read, sha256
 from mirage_formal.run.kernel_build.triton.program import TITLE
 from mirage_formal.run.kernel_build.values import KernelRefused
 
@@ -85,7 +85,7 @@ def _texts(
 def _target(directory: Path) -> Target:
     """Return the target that the kernels of a directory were planned for."""
     path = directory / MANIFEST_FILE
-    manifest = unsealed(read(path), KernelManifestRecord, str(path))
+    manifest = open_sealed(read(path), KernelManifestRecord, str(path))
     return msgspec.convert(msgspec.to_builtins(manifest.target), Target)
 
 

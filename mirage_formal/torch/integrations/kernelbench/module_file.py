@@ -14,11 +14,11 @@ from torch.utils import _pytree as pytree
 
 from mirage_formal.errors import UnsupportedError
 from mirage_formal.torch.import_result import Imported
-from mirage_formal.torch.modules.trace import Traced
+from mirage_formal.torch.modules.trace import ModuleTrace
 
 
 def model_new(
-    said: Sequence[str], source: str, traced: Traced, graph: Graph, evidence: Sequence[Path], beside: Path
+    said: Sequence[str], source: str, traced: ModuleTrace, graph: Graph, evidence: Sequence[Path], beside: Path
 ) -> str:
     """Return the text of a file with ModelNew.
 

@@ -27,7 +27,7 @@ from mirage_formal.torch.integrations.kernelbench.outcome import Job, LeftOperat
 from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers
 from mirage_formal.torch.integrations.kernelbench.trials import compare_modules, module_of
 from mirage_formal.torch.modules.rewrite import rewrite
-from mirage_formal.torch.modules.trace import Traced, trace
+from mirage_formal.torch.modules.trace import ModuleTrace, trace
 
 _NAMES: Final = ("Model", "get_inputs", "get_init_inputs")
 _LEAST_S: Final = 1.0
@@ -203,7 +203,7 @@ def _search_region(region: Region, found: RegionOutcome, job: Job, number: int, 
     )
 
 
-def _write_module(job: Job, source: str, traced: Traced, found: Outcome, paths: Mapping[int, Path]) -> str:
+def _write_module(job: Job, source: str, traced: ModuleTrace, found: Outcome, paths: Mapping[int, Path]) -> str:
     operators = {number: operator_at(path) for number, path in paths.items()}
     graph = rewrite(traced.imported, {number: one.overload for number, one in operators.items()})
     said = [f"{job.problem}, computed by candidates of mirage_formal; written by `mirage-formal kernelbench`.", ""]
