@@ -29,8 +29,9 @@ Where PyTorch's result is an infinity that comes of infinite arguments, the prog
 Three exceptions are known:
 
 - A candidate computes in another order than PyTorch, so other intermediate results may overflow. Candidates are refused
-  that overflow where the module's operators do not when one argument has values of 400, or of 1e25 in float32 and
-  bfloat16. At larger values they may overflow, as FlashAttention does, which divides a softmax by its sum at the end.
+  that overflow where the module's operators do not when one argument, of float32 or bfloat16, has values of 1e25;
+  those that lose or overflow more in float16 come last. At larger values candidates may overflow, as FlashAttention
+  does, which divides a softmax by its sum at the end.
 - Products of float32 on tensor cores (docs/kernels.md) may be infinite above (1 - 2^-10) 2^128 (3.4e38), and may round
   operands below 2^-126, the smallest normal number, to multiples of 2^-136.
 - log(sum(exp(s))) that one kernel stores and another subtracts from s is rounded as the program's operators round it,

@@ -98,7 +98,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, graph: KernelGraph) -> tuple[Exec
     built = build(graph, graph, load_target("h200"))
     fake = FakeCupy(built.programs)
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr("mirage_formal.device.runtime.Loaded._cubin", lambda self, launch: b"")
+    monkeypatch.setattr("mirage_formal.device.runtime.LoadedExecutable._cubin", lambda self, launch: b"")
     return built.executable, fake
 
 

@@ -311,12 +311,12 @@ def test_the_process_ends_with_whoever_started_it(last: str) -> None:
 def test_nothing_is_said_at_the_end_and_a_fork_has_a_process_of_its_own() -> None:
     lines = (
         "import warnings; warnings.simplefilter('error')",
-        "def ask(): return process.solvers().ask([Question('z3', TRUE, 10_000)])[0].answer",
+        "def ask(): return process.thread_solvers().ask([Question('z3', TRUE, 10_000)])[0].answer",
         "assert ask() == 'sat'",
-        "before = process.solvers().pid",
+        "before = process.thread_solvers().pid",
         "child = os.fork()",
         "assert ask() == 'sat'",
-        "assert (process.solvers().pid == before) == (child != 0)",
+        "assert (process.thread_solvers().pid == before) == (child != 0)",
         "if child: assert os.waitpid(child, 0)[1] == 0",
         "assert ask() == 'sat'",
     )

@@ -168,16 +168,14 @@ def test_a_candidate_may_overflow_where_the_program_does_in_its_types() -> None:
     assert isinstance(check_special_values(wanted, other, wanted), SpecialRecord)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "name"), [(mf.float16, "X: values of 100 and 400 in a slice"), (mf.float32, "X: values of 1e25")]
-)
-def test_a_candidate_may_not_overflow_alone_in_its_types(dtype: object, name: str) -> None:
-    """Squares of the operands are infinite in float16 or float32, and finite in float64."""
+@pytest.mark.parametrize("dtype", [mf.float32, mf.bfloat16])
+def test_a_candidate_may_not_overflow_alone_in_its_types(dtype: object) -> None:
+    """Squares of the operands are infinite in float32, and finite in float64."""
     wanted = masked(lambda g, m, x, v: g.square(x / x), dtype=dtype)
     other = masked(lambda g, m, x, v: g.square(x) / g.square(x), dtype=dtype)
     found = check_special_values(wanted, other, wanted)
     assert isinstance(found, Fault)
-    assert (found.draw, found.expected, np.isnan(found.got)) == (name, 1.0, True)
+    assert (found.draw, found.expected, np.isnan(found.got)) == ("X: values of 1e25", 1.0, True)
     assert isinstance(check_special_values(other, wanted, other), SpecialRecord)
 
 

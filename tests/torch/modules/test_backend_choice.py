@@ -243,7 +243,7 @@ def test_candidates_of_modules_that_lie_on_no_gpu_are_not_timed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[Any] = []
-    real = vars(choose)["kept_results"]
+    real = vars(choose)["search_into_store"]
 
     def kept(program: Any, given: Any) -> Any:
         asked.append(given["measure"])

@@ -28,7 +28,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     found: list[Any] = []
-    real = vars(choose)["kept_results"]
+    real = vars(choose)["search_into_store"]
 
     def counted(graph: Any, given: Any) -> Any:
         found.append(graph)

@@ -59,7 +59,7 @@ def silent(module: Any, *args: Any) -> Any:
 def searches() -> Iterator[list[str]]:
     """The programs that are searched, from here on."""
     found: list[str] = []
-    real = vars(choose)["kept_results"]
+    real = vars(choose)["search_into_store"]
 
     def counted(graph: Any, given: Any) -> Any:
         found.append(str(given["out"]))
