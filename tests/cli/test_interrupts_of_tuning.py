@@ -150,7 +150,7 @@ def test_a_signal_in_a_phase(
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-@pytest.mark.parametrize("step", ["read_arrays", "computed", "write_arrays"])
+@pytest.mark.parametrize("step", ["read_arrays", "compute_outputs", "write_arrays"])
 def test_a_signal_while_a_graph_is_computed(
     step: str, number: signal.Signals, mirage: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
