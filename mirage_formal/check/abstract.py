@@ -17,7 +17,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.check.inlining import carried_maxima, inline_threads
-from mirage_formal.check.proof.operator_terms import NAMED
+from mirage_formal.check.proof.operator_terms import UNINTERPRETED
 from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph
@@ -36,7 +36,7 @@ _TOGETHER: Final[ContextVar[Callable[[Expr, Expr], Expr]]] = ContextVar("_TOGETH
 #: Elementwise functions without known equations.
 _OPAQUE = (
     *(OpKind.EXP, OpKind.SQRT, OpKind.SILU, OpKind.GELU, OpKind.SIGMOID, OpKind.TANH),
-    *map(OpKind, NAMED),
+    *map(OpKind, UNINTERPRETED),
 )
 _FUNCTIONS: dict[OpKind, Callable[[Expr], Expr]] = {
     **{kind: partial(unary, kind.value) for kind in _OPAQUE},

@@ -41,7 +41,7 @@ class FunctionSpec:
         image: Values that it has.
         zero_at_zero: Whether it is 0 at 0.
         keeps_sign: Whether it is positive at positive arguments, and not negative at arguments that are not.
-        named: Whether proofs know no other law of it than that equal arguments give equal values.
+        uninterpreted: Whether proofs know no other law of it than that equal arguments give equal values.
         activation: Whether networks use it as an activation.
         slope: Its largest slope, if rounding errors of its argument are bounded by that alone; else None.
         roundings: Bound of its error on a GPU, in roundings of float32, if errors are bounded by its slope.
@@ -56,7 +56,7 @@ class FunctionSpec:
     image: Reals = Reals.ALL
     zero_at_zero: bool = True
     keeps_sign: bool = False
-    named: bool = False
+    uninterpreted: bool = False
     activation: bool = False
     slope: float | None = None
     roundings: float = 4.0
@@ -122,7 +122,7 @@ FUNCTION_SPECS: Final[dict[OpKind, FunctionSpec]] = {
         "tl.maximum({0}, 0.0, propagate_nan=tl.PropagateNan.ALL)",
         latex=r"\operatorname{relu}",
         image=Reals.NONNEGATIVE,
-        named=True,
+        uninterpreted=True,
         activation=True,
     ),
     OpKind.SIGMOID: FunctionSpec(
@@ -143,7 +143,7 @@ FUNCTION_SPECS: Final[dict[OpKind, FunctionSpec]] = {
     OpKind.ERF: FunctionSpec(
         *(error_function, "torch.erf({0})", "tl.erf({0})", r"\operatorname{erf}"),
         keeps_sign=True,
-        named=True,
+        uninterpreted=True,
         activation=True,
         slope=1.13,
         special=2,
@@ -151,7 +151,7 @@ FUNCTION_SPECS: Final[dict[OpKind, FunctionSpec]] = {
     OpKind.LOG: FunctionSpec(
         *(lambda xp, x: xp.log(x), "torch.log({0})", "tl.log({0})", r"\log"),
         domain=Reals.POSITIVE,
-        named=True,
+        uninterpreted=True,
         zero_at_zero=False,
         special=1,
     ),
@@ -168,12 +168,12 @@ FUNCTION_SPECS: Final[dict[OpKind, FunctionSpec]] = {
         "{0}.to(torch.float16).to({0}.dtype)",
         "{0}.to(tl.float16).to(tl.float32)",
         latex=r"\operatorname{round}_{16}",
-        named=True,
+        uninterpreted=True,
     ),
     OpKind.ROUND_BFLOAT16: FunctionSpec(
         *(round_to_bfloat16, "{0}.to(torch.bfloat16).to({0}.dtype)", "_round_bfloat({0})"),
         latex=r"\operatorname{round}_{b16}",
-        named=True,
+        uninterpreted=True,
     ),
 }
 assert FUNCTION_SPECS.keys() == FUNCTIONS, "a function without a row"
@@ -181,14 +181,14 @@ assert FUNCTION_SPECS.keys() == FUNCTIONS, "a function without a row"
 ZEROS: Final = frozenset(kind for kind, row in FUNCTION_SPECS.items() if row.zero_at_zero)
 assert ZEROS & OPAQUE == ZERO_AT_ZERO & FUNCTIONS, "zero_at_zero differs"
 
-#: Functions of which proofs know no law.
-NAMED: Final = frozenset(kind for kind, row in FUNCTION_SPECS.items() if row.named)
+#: Uninterpreted functions: proofs know no law of them but congruence.
+UNINTERPRETED: Final = frozenset(kind for kind, row in FUNCTION_SPECS.items() if row.uninterpreted)
 ACTIVATIONS: Final = frozenset(kind for kind, row in FUNCTION_SPECS.items() if row.activation)
 
 __all__ = [
     "ACTIVATIONS",
     "FUNCTION_SPECS",
-    "NAMED",
+    "UNINTERPRETED",
     "ZEROS",
     "FunctionSpec",
     "Reals",

@@ -124,7 +124,7 @@ def run(graph: KernelGraph, point: RandomPoint, source: Source) -> list[Residues
         source: Function that returns the inputs' residues, of the inputs' shapes.
 
     Raises:
-        Undefined: The graph has no value at these inputs.
+        UndefinedValueError: The graph has no value at these inputs.
         FormatError: The graph has no picture in the field.
     """
     types = kernel_types(graph)

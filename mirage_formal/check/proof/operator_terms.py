@@ -16,7 +16,7 @@ LOOP = 3
 ANY, NOT_NEGATIVE, ABOVE_ZERO = 0, 1, 2
 
 
-class NamedFunction(NamedTuple):
+class UninterpretedFunction(NamedTuple):
     """A function of one real number of which proofs know no law but that equal arguments give equal values.
 
     Attributes:
@@ -28,15 +28,15 @@ class NamedFunction(NamedTuple):
     nonnegative: bool = False
 
 
-NAMED: Final = {
-    "erf": NamedFunction(),
-    "relu": NamedFunction(nonnegative=True),
-    "log": NamedFunction(positive_domain=True),
-    "round_float16": NamedFunction(),
-    "round_bfloat16": NamedFunction(),
+UNINTERPRETED: Final = {
+    "erf": UninterpretedFunction(),
+    "relu": UninterpretedFunction(nonnegative=True),
+    "log": UninterpretedFunction(positive_domain=True),
+    "round_float16": UninterpretedFunction(),
+    "round_bfloat16": UninterpretedFunction(),
 }
 #: Functions that steps of proofs apply to tensors, those with laws first.
-UNARY: Final = ("exp", "sqrt", "square", "sigmoid", "gelu", *NAMED)
+UNARY: Final = ("exp", "sqrt", "square", "sigmoid", "gelu", *UNINTERPRETED)
 
 
 class Terms:
@@ -82,9 +82,9 @@ class Terms:
                 return total and first != ANY, max(first, NOT_NEGATIVE)
             case "gelu" | "sub":
                 return total, ANY
-            case _ if name in NAMED:
-                total = total and (first == ABOVE_ZERO or not NAMED[name].positive_domain)
-                return total, max(first, NOT_NEGATIVE) if NAMED[name].nonnegative else ANY
+            case _ if name in UNINTERPRETED:
+                total = total and (first == ABOVE_ZERO or not UNINTERPRETED[name].positive_domain)
+                return total, max(first, NOT_NEGATIVE) if UNINTERPRETED[name].nonnegative else ANY
             case "add":
                 return total, most if least != ANY else ANY
             case "div":

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import Any, Final, NoReturn
 
-from mirage_formal.check.proof.operator_terms import NAMED
+from mirage_formal.check.proof.operator_terms import UNINTERPRETED
 from mirage_formal.check.proof.ring import Coef, Index, Key, Mono, Poly, ProofError, Ring, require
 
 MAX_BYTES: Final = 1 << 20
@@ -233,7 +233,7 @@ _LENGTHS: Final = {
     "in": 3, "sum": 3, "max": 3, "pmax": 5, "carry": 5, "exp": 2, "pow": 2, "top": 2, "surd": 2, "fn": 3,
     "keep": 3,
 }  # fmt: skip
-_FUNCTIONS: Final = (*NAMED, "zero", "negative", "inv0")
+_FUNCTIONS: Final = (*UNINTERPRETED, "zero", "negative", "inv0")
 
 
 def _all_used(bound: frozenset[int], free: frozenset[int], empty: bool = False) -> None:

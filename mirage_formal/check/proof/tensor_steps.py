@@ -8,7 +8,7 @@ from fractions import Fraction
 from math import prod
 
 from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution, require_lemma, value
-from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, NAMED, UNARY, Terms
+from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, UNARY, UNINTERPRETED, Terms
 from mirage_formal.check.proof.reader import MAX_EXTENT, Reader, parse_integer, parse_list, parse_rational, parse_word
 from mirage_formal.check.proof.ring import Poly, ProofError, require
 from mirage_formal.graph.types import MAX_RANK
@@ -183,7 +183,7 @@ class Steps:
             case "sigmoid":
                 below = ring.prod([(ring.intern("exp", frozenset(ring.add({}, p, -1).items())), 2)])
                 p = ring.power(ring.add(ONE, below), -2)
-            case _ if name in NAMED:
+            case _ if name in UNINTERPRETED:
                 p = ring.function(name, p)
             case _:
                 half = ring.mul({(): Fraction(1, 2)}, p)

@@ -325,7 +325,7 @@ class NormalForms:
         """Return a witness that ``p`` is part of ``whole``, innermost step first; None if it is not part of it.
 
         Sound: None only if no chain of A_sub and A_eq steps exists (the module's criterion is necessary and
-        sufficient); raises Tie where leading terms are not determined.
+        sufficient); raises AmbiguousLeadingTerm where leading terms are not determined.
         """
         if p == whole:
             return ()

@@ -157,7 +157,7 @@ def certify(
 
     Raises:
         ValueError: The chain does not connect the two terms.
-        TooLong: It would have more instances than CERTIFICATE_INSTANCES.
+        CertificateTooLong: It would have more instances than CERTIFICATE_INSTANCES.
     """
     proof = Normaliser(axioms, most=CERTIFICATE_INSTANCES)
     here = expression
@@ -188,7 +188,7 @@ def certify_occurrence(expression: Expr, target: Expr, axioms: AxiomSet | None =
         axioms: The axioms; by default, the project's.
 
     Raises:
-        TooLong: See ``certify``.
+        CertificateTooLong: See ``certify``.
     """
     for sorts in (False, True):
         proof = Normaliser(axioms, expand=False, most=CERTIFICATE_INSTANCES)

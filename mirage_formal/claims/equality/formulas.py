@@ -8,10 +8,10 @@ from fractions import Fraction
 from typing import Final
 
 from mirage_formal.claims.equality.polynomials import Index, Kind, Monomial, Polynomial, Rational, TermInterner
-from mirage_formal.semantics.functions import FUNCTION_SPECS, NAMED
+from mirage_formal.semantics.functions import FUNCTION_SPECS, UNINTERPRETED
 
 _FUNCTIONS: Final = {
-    **{kind.value: FUNCTION_SPECS[kind].latex for kind in NAMED},
+    **{kind.value: FUNCTION_SPECS[kind].latex for kind in UNINTERPRETED},
     "negative": r"\operatorname{negative}",
     "zero": r"\operatorname{zero}",
     "inv0": r"\operatorname{inv}_0",

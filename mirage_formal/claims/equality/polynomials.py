@@ -142,7 +142,7 @@ class TermInterner:
         """Count work, so that a hard pair is Unknown soon.
 
         Raises:
-            Stuck: The budget is used up.
+            ProofStuck: The budget is used up.
         """
         self._work += work
         if self._work > MAX_WORK:
@@ -343,7 +343,7 @@ class TermInterner:
         """Return p ^ (e2 / 2).
 
         Raises:
-            Stuck: A division by 0, or the root of a negative constant.
+            ProofStuck: A division by 0, or the root of a negative constant.
         """
         if e2 == 0:
             return constant(1)

@@ -38,7 +38,7 @@ def write_proof(
 
 
     Raises:
-        Stuck: The proof is larger than the checker's limits.
+        ProofStuck: The proof is larger than the checker's limits.
     """
     writer = _ProofWriter(tensors, inputs, atoms)
     body = writer.proof(steps, lemmas, outputs)

@@ -30,7 +30,7 @@ from mirage_formal.claims.equality.radicals import SquareRoots
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.domain import LOOP_AXIS
-from mirage_formal.semantics.functions import NAMED
+from mirage_formal.semantics.functions import UNINTERPRETED
 
 String = tuple[int, ...]
 
@@ -232,7 +232,7 @@ class TensorTerms(BinderTerms):
                 return self.power(p, 1)
             case OpKind.SIGMOID:
                 return self.power(add(constant(1), self.exp(scale_polynomial(p, -1))), -2)
-            case _ if kind in NAMED:
+            case _ if kind in UNINTERPRETED:
                 return self.apply(kind.value, p)
             case OpKind.GELU:
                 half = scale_polynomial(p, Fraction(1, 2))

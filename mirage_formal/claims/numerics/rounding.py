@@ -225,8 +225,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
         if kind is OpKind.RECIPROCAL:
             return self.binary(OpKind.DIV, Estimate(xp.ones_like(a.mantissa)), a)
         if kind in (OpKind.RELU, OpKind.ABS):
-            x = a.mantissa
-            y = xp.maximum(x, 0.0) if kind is OpKind.RELU else xp.abs(x)
+            y = FUNCTION_SPECS[kind].evaluate(xp, a.mantissa)
             if a.variance is None:
                 return self._made(y, a.exponent)
             least = xp.maximum(y - nonlinear_error.LAMBDA * xp.sqrt(a.variance), 0.0)
@@ -243,16 +242,14 @@ class RoundingDomain(UntiledDomain[Estimate]):
 
     def _curve(self, kind: OpKind, x: Array, variance: Array | None) -> Estimate:
         """Return a function whose slope is bounded, of values with exponent 0."""
-        xp = self.xp
+        xp, row = self.xp, FUNCTION_SPECS[kind]
+        y = row.evaluate(xp, x)
         if kind in (OpKind.TANH, OpKind.ERF):
-            y = FUNCTION_SPECS[kind].evaluate(xp, x)
             slope = 1.0 - y * y if kind is OpKind.TANH else (2.0 / sqrt(pi)) * xp.exp(-x * x)
             # The slope a standard deviation away bounds how fast it changes where errors are not small.
             passed = None if variance is None else variance * xp.minimum(1.13, slope + xp.sqrt(variance)) ** 2
-            return self._made(y, None, passed, self._error(y, 4.0))
-        row = FUNCTION_SPECS[kind]
+            return self._made(y, None, passed, self._error(y, row.roundings))
         assert row.slope is not None, kind
-        y = row.evaluate(xp, x)
         if kind is OpKind.GELU:
             own = self._error(x, 2.0)
         elif kind in (OpKind.SILU, OpKind.SIGMOID):

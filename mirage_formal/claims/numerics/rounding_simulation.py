@@ -140,9 +140,20 @@ def _overflows(program: KernelGraph, graph: KernelGraph, scale: float) -> bool:
     types = kernel_types(program)
     results = simulate(graph, draw_all(program, _SEED, scale))
     for number, result, plain in zip(program.outputs, results, _program_results(program, scale), strict=True):
-        if bool((~np.isfinite(result) & (np.abs(plain) < _FAR * LARGEST[types[number].dtype])).any()):
+        if bool(overflowed_elements(result, plain, types[number].dtype).any()):
             return True
     return False
+
+
+def overflowed_elements(result: Array, own: Array, dtype: DType) -> NDArray[np.bool_]:
+    """Return where a result is not finite and the program's own operators give a number far from the largest one.
+
+    Args:
+        result: A result in float64 that was computed in element types.
+        own: The result of the program's own operators.
+        dtype: The element type of both.
+    """
+    return np.asarray(~np.isfinite(result) & (np.abs(own) < _FAR * LARGEST[dtype]))
 
 
 @lru_cache(maxsize=3)

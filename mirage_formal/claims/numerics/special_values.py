@@ -29,7 +29,7 @@ from mirage_formal.claims.numerics.bounded_maxima import bound_maxima
 from mirage_formal.claims.numerics.numerics import draw_input as plain
 from mirage_formal.claims.numerics.numerics import exact_outputs, output_tolerances, splitmix
 from mirage_formal.claims.numerics.rounding import LARGEST, store_as
-from mirage_formal.claims.numerics.rounding_simulation import simulate
+from mirage_formal.claims.numerics.rounding_simulation import overflowed_elements, simulate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.records import SpecialRecord
@@ -43,8 +43,6 @@ _SEED: Final = 0
 _CLOSE: Final = 1e-6
 #: The most sets of inputs whose results for the program are cached for the next candidate.
 _KEPT: Final = 64
-#: The share of an element type's largest number beyond which rounding may decide about overflow.
-_FAR: Final = 0.5
 #: A placeholder for the largest number of an input's element type.
 _MOST: Final = "largest"
 
@@ -183,10 +181,9 @@ def _wrong_elements(
 
 def _overflowed_elements(program: KernelGraph, stable: KernelGraph, number: int, output: int, got: Array) -> Bools:
     """Return where a candidate overflows in its element types and the program is finite and not near overflow."""
-    own = _typed_results(program, number)[output]
-    largest = LARGEST[kernel_types(program)[program.outputs[output]].dtype]
-    wrong = ~np.isfinite(got) & np.isfinite(_values(program, number)[output]) & (np.abs(own) < _FAR * largest)
-    return _where_stable(wrong, stable, number, output, known=True)
+    dtype = kernel_types(program)[program.outputs[output]].dtype
+    wrong = overflowed_elements(got, _typed_results(program, number)[output], dtype)
+    return _where_stable(wrong & np.isfinite(_values(program, number)[output]), stable, number, output, known=True)
 
 
 def _where_stable(where: Bools, stable: KernelGraph, number: int, output: int, *, known: bool) -> Bools:

@@ -39,7 +39,7 @@ def hoist_exponential(graph: KernelGraph, kernel: int, number: int) -> KernelGra
         number: The block operator, -1 if the kernel operator is the exponential.
 
     Raises:
-        Stop: The exponential is not a result of the kernel, or no reader can compute it.
+        NoStableForm: The exponential is not a result of the kernel, or no reader can compute it.
     """
     items = list(enumerate_results(len(graph.inputs), graph.ops))
     first, op = items[kernel]
@@ -128,7 +128,7 @@ def move_parts(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> Kern
         dim: The dim along which the parts are concatenated with their own elements.
 
     Raises:
-        Stop: There is no such dim, or an operator of the kernel has no counterpart in the other layout.
+        NoStableForm: There is no such dim, or an operator of the kernel has no counterpart in the other layout.
     """
     types = kernel_types(graph)
     items = list(enumerate_results(len(graph.inputs), graph.ops))

@@ -3,7 +3,7 @@
 A shift is a tensor of the same rank as its value, constant along dims where its extent is 1. A sum may run only along
 dims where the shift is constant. So a value is first rescaled to such a shift: the maximum of the shift along those
 dims, or a running maximum if the sum goes on over the loop. The places are found by trial: an operator that meets an
-unsuitable shift raises Need, and the traversal starts again.
+unsuitable shift raises MaximumRequest, and the traversal starts again.
 """
 
 from __future__ import annotations
@@ -175,8 +175,8 @@ class GraphBuilder(Generic[_T]):
         """Check that a value may be summed along a dim: its shift must be constant there.
 
         Raises:
-            Need: The shift is not constant there, or there is no shift yet.
-            Stop: Dims were rearranged between the exponential and its sum.
+            MaximumRequest: The shift is not constant there, or there is no shift yet.
+            NoStableForm: Dims were rearranged between the exponential and its sum.
         """
         if self.shape(value.number)[dim] == 1 and value.shift is None:
             return
@@ -248,8 +248,8 @@ class GraphBuilder(Generic[_T]):
             key: A key of its first operand, for shifts that begin here.
 
         Raises:
-            Need: A shift must be constant where it is not.
-            Stop: The operator is not linear in a shifted operand.
+            MaximumRequest: A shift must be constant where it is not.
+            NoStableForm: The operator is not linear in a shifted operand.
         """
         moving = any(v.moving for v in operands) and not SPECS[op.kind].accumulator
         if op.kind is OpKind.EXP and operands[0].shift is None and origin in self.maxima:
@@ -395,7 +395,7 @@ class GraphBuilder(Generic[_T]):
         """Check a quotient exp(s) / exp(s), whose divisor is a sum of one term: both may overflow without a maximum.
 
         Raises:
-            Need: They have a dim of extent 1, along which the maximum is taken.
+            MaximumRequest: They have a dim of extent 1, along which the maximum is taken.
         """
         if len(below.raw) != 1 or below.shift is not None or above.lost or below.lost:
             return
@@ -435,10 +435,14 @@ class GraphBuilder(Generic[_T]):
         dtype = self.types[number].dtype
         logarithm = self.cast(self.emit(OpKind.LOG, number), self.types[shift].dtype)
         found = self.emit(OpKind.ADD, logarithm, shift)
-        unrounded = self.context is not None and self.types[found].dtype is DType.FLOAT32 is not dtype
-        result = self.cast(found, dtype)
+        result, wide = self._rounded_pair(found, dtype)
         self.logarithms[result] = (logarithm, shift)
-        return result, found if unrounded else None
+        return result, wide
+
+    def _rounded_pair(self, number: int, dtype: DType) -> tuple[int, int | None]:
+        """Return a tensor as another element type, and in a block graph the same in float32 if that rounds it."""
+        unrounded = self.context is not None and self.types[number].dtype is DType.FLOAT32 is not dtype
+        return self.cast(number, dtype), number if unrounded else None
 
     def _without_logarithm(self, op: Op, scores: Value, total: Value) -> tuple[int, int | None]:
         """Return s - (log(t) + m) as (s - m) - log(t): for a large m the sum would lose log(t).
@@ -449,12 +453,9 @@ class GraphBuilder(Generic[_T]):
             total: The logarithm.
         """
         logarithm, shift = self.logarithms[total.number]
-        dtype = self.types[shift].dtype
-        exact = scores.number if scores.wide is None else scores.wide
-        found = self.emit(op.kind, self.emit(op.kind, self.cast(exact, dtype), shift), logarithm)
-        narrow = self.types[scores.number].dtype
-        unrounded = self.context is not None and dtype is DType.FLOAT32 is not narrow
-        return self.cast(found, narrow), found if unrounded else None
+        exact = self.cast(scores.number if scores.wide is None else scores.wide, self.types[shift].dtype)
+        found = self.emit(op.kind, self.emit(op.kind, exact, shift), logarithm)
+        return self._rounded_pair(found, self.types[scores.number].dtype)
 
     def _raw(self, op: Op, operands: tuple[Value, ...]) -> tuple[frozenset[Origin], bool]:
         """Return the unshifted exponentials in which the results are linear, and whether dims were rearranged.

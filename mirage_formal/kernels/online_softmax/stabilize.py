@@ -220,8 +220,8 @@ class _Traversal:
         """Return the new graph, before dead operators are removed.
 
         Raises:
-            Need, _Hoist, _Move: The traversal must start again.
-            Stop: There is no stable form.
+            MaximumRequest, _HoistRequest, _MoveRequest: The traversal must start again.
+            NoStableForm: There is no stable form.
         """
         graph, level = self._graph, self._level
         for index, item in enumerate(graph.inputs):

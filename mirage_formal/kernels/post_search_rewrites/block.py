@@ -32,7 +32,7 @@ class BlockGraphBuilder:
         operands: The device tensors that the iterators read.
 
     Raises:
-        NoForm: An iterator does not fit the tensor that it reads.
+        RewriteNotApplicable: An iterator does not fit the tensor that it reads.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class BlockGraphBuilder:
         """Add an operator and return the number of its first result.
 
         Raises:
-            NoForm: The operator does not accept these operands.
+            RewriteNotApplicable: The operator does not accept these operands.
         """
         op = Op(kind, operands, attrs)
         if op not in self._known:
@@ -147,7 +147,7 @@ def _merged_dim(op: Op, along: Sequence[int | None], shapes: Sequence[Shape]) ->
     """Return the dim of an operator's results that grows with the tiles of its operands; None if no dim grows.
 
     Raises:
-        NoForm: The operator mixes elements along that dim.
+        RewriteNotApplicable: The operator mixes elements along that dim.
     """
     mixed = RewriteNotApplicable(f"{op.kind.value} mixes what stands along a grid axis")
     dims = [along[n] for n in op.operands]

@@ -46,7 +46,7 @@ def tile_product(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
         target: The GPU that estimates are for.
 
     Raises:
-        NoForm: Tensor cores do not compute this product, or no tiles divide it.
+        RewriteNotApplicable: Tensor cores do not compute this product, or no tiles divide it.
     """
     (op,) = graph.ops
     if not isinstance(op, Op) or op.kind is not OpKind.MATMUL:

@@ -55,7 +55,7 @@ def retile(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: T
         larger: Whether tiles become larger, and blocks fewer.
 
     Raises:
-        NoForm: It has products, or no axis of its grid can be cut in another way.
+        RewriteNotApplicable: It has products, or no axis of its grid can be cut in another way.
     """
     block = inline_blocks(op.graph)
     if any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
@@ -93,7 +93,7 @@ def retile_product(op: GraphDefined, operands: Sequence[DTensor], rank: int, tar
         target: The GPU that estimates are for.
 
     Raises:
-        NoForm: It has no products, or there are fewer grids.
+        RewriteNotApplicable: It has no products, or there are fewer grids.
     """
     block = inline_blocks(op.graph)
     if not any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):

@@ -142,7 +142,7 @@ def _retile_kernel(graph: KernelGraph, change: Change, target: Target, slack: fl
     """Return the graph with its last kernel on another grid.
 
     Raises:
-        NoForm: It has no such form, or its estimate is too slow.
+        RewriteNotApplicable: It has no such form, or its estimate is too slow.
     """
     *before, op = graph.ops
     assert isinstance(op, GraphDefined)
@@ -162,7 +162,7 @@ def _split_kernel(graph: KernelGraph, parts: int, target: Target, slack: float) 
     """Return the graph with its last kernel split into two along its loop (split-K).
 
     Raises:
-        NoForm: It has no such form, or its estimate is too slow.
+        RewriteNotApplicable: It has no such form, or its estimate is too slow.
     """
     *before, op = graph.ops
     assert isinstance(op, GraphDefined)

@@ -62,7 +62,7 @@ def hoist_scales(graph: KernelGraph, target: Target | None = None) -> KernelGrap
         target: The GPU for which kernels that compute factors first are tiled; None: factors only move behind products.
 
     Raises:
-        NoForm: No factor moves.
+        RewriteNotApplicable: No factor moves.
     """
     (op,) = graph.ops
     assert isinstance(op, GraphDefined)
@@ -101,8 +101,8 @@ class _FactorHoisting:
         """Return the new graph.
 
         Raises:
-            _More: Another input iterator is needed; start again.
-            NoForm: No factor moves.
+            _IteratorRequest: Another input iterator is needed; start again.
+            RewriteNotApplicable: No factor moves.
         """
         block = self._block
         values = [
@@ -215,7 +215,7 @@ class _FactorHoisting:
         """Return the input iterator that reads a factor with its last dims exchanged; None if none is possible.
 
         Raises:
-            _More: The iterator is not there yet.
+            _IteratorRequest: The iterator is not there yet.
         """
         block = self._new
         read, ops = block.behind(factor)

@@ -95,7 +95,7 @@ def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target
         target: The GPU that estimates are for.
 
     Raises:
-        NoForm: No split is possible.
+        RewriteNotApplicable: No split is possible.
     """
     block = inline_blocks(op.graph)
     if block.forloop_range % parts:
@@ -164,7 +164,7 @@ class _Splitter:
         """Return both kernels.
 
         Raises:
-            NoForm: No split is possible.
+            RewriteNotApplicable: No split is possible.
         """
         first, kept = self._first()
         loads, reads = ([self._operands[i] for i in places] for places in (self._loads, self._reads))

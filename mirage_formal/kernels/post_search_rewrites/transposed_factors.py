@@ -68,7 +68,7 @@ class TransposedFactor:
             The graph, and the number of the factor with its dims exchanged.
 
         Raises:
-            NoForm: No kernel computes it.
+            RewriteNotApplicable: No kernel computes it.
         """
         types = kernel_types(replace(graph, outputs=(0,)))
         added: list[KernelOp] = []

@@ -73,7 +73,7 @@ def stabilize_proved(graph: KernelGraph, rewriting: Rewriting = identity_rewriti
         rewriting: Rewriting of single operators that is applied first.
 
     Raises:
-        NotProved: There is such a form, but no such proof.
+        NotProvedError: There is such a form, but no such proof.
     """
     parts, note = _parts(graph, rewriting)
     if all(other is None for _, other in parts):
@@ -92,7 +92,7 @@ def assemble_proved_parts(graph: KernelGraph, parts: Sequence[_Part], note: str 
         note: As ``Stable.note``.
 
     Raises:
-        NotProved: A proof is refused, or says too little.
+        NotProvedError: A proof is refused, or says too little.
     """
     from mirage_formal.claims.counterexamples.definedness import check_conditions  # loads numerical packages
 
@@ -115,7 +115,7 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
     """Return the parts of a µGraph with proved replacements, and a note if there is no running maximum, else "".
 
     Raises:
-        NotProved: A part has a form, but no proof.
+        NotProvedError: A part has a form, but no proof.
     """
     from mirage_formal.kernels.online_softmax.stabilize import stabilize, stabilize_with_groups
 
@@ -197,7 +197,7 @@ def prove_form(piece: ExtractedPart, form: KernelGraph) -> Replacement:
     """Return the form of a part with its proof.
 
     Raises:
-        NotProved: The prover finds none.
+        NotProvedError: The prover finds none.
     """
     from mirage_formal.claims.equality.prove import prove  # loads numerical packages
 

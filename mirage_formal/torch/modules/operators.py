@@ -326,7 +326,7 @@ def _lay_out(value: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 def expect_conditions(name: str, *tensors: Any) -> None:
-    """Raise Unmet unless the conditions of a region hold.
+    """Raise UnmetConditionError unless the conditions of a region hold.
 
     Args:
         name: The region's operator.
