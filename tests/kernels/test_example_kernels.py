@@ -21,8 +21,8 @@ from mirage_formal.kernels.program.plan import Plan
 from mirage_formal.kernels.program.program import For, GlobalVector, If, Int, IntBin, IntOp, Program, Stmt
 from mirage_formal.run.kernel_build.build import ARCHS
 from mirage_formal.run.kernel_build.values import BuiltKernels
+from tests.kit.graphs.moves import copies
 from tests.kit.kernels import example_kernels as kit
-from tests.kit.torch.examples import copies
 
 COMPILED = ARCHS if nvrtc.available() else ()
 

@@ -12,7 +12,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.graph.graph import GraphDefined  # noqa: E402
 from mirage_formal.graph.views import kernel_count  # noqa: E402
-from tests.kit.torch.examples import copies  # noqa: E402
+from tests.kit.graphs.moves import copies  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]

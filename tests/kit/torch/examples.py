@@ -24,24 +24,10 @@ from typing import Any
 import torch
 
 import mirage_formal as mf
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
-from mirage_formal.graph.ops import SPECS, Family, OpKind
-from mirage_formal.graph.views import launched_operators
 from mirage_formal.torch.modules.eager import DTYPES
 from mirage_formal.torch.modules.operators import TorchOperator
+from tests.kit.graphs.moves import copies
 from tests.kit.paths import REPOSITORY
-
-
-def copies(graph: KernelGraph) -> list[OpKind]:
-    """What the kernels of a graph move that compute nothing: the operator, or the last one of a block graph."""
-    found = []
-    for position in launched_operators(graph):
-        op = graph.ops[position]
-        inside = op.graph.ops if isinstance(op, GraphDefined) else (op,)
-        kinds = [one.kind for one in inside if isinstance(one, Op)]
-        if all(SPECS[kind].family is Family.MOVE or kind is OpKind.ACCUM_CONCAT for kind in kinds):
-            found.append(kinds[-1])
-    return found
 
 
 class _Taken(Exception):
