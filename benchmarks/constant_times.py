@@ -2,7 +2,7 @@
 
 Run: .venv/bin/python -m benchmarks.constant_times [--repeat N]
 
-For each form of tests/claims/equality/constant_forms.py (a scale, a norm's eps, a power): the median milliseconds of
+For each form of tests/prove/equality/constant_forms.py (a scale, a norm's eps, a power): the median milliseconds of
 proving and of replaying, over all programs, of the two forms being equal and of each being equal to itself; with 1/8,
 and with the 24 natural constants. Exit 1 if something is not proved or refused, or if a median with the natural
 constants is more than twice that with 1/8.
@@ -22,7 +22,7 @@ from benchmarks.harness import options, row, table
 from benchmarks.proof_times import Costs, costs
 
 # The constants stand with the tests.
-from tests.claims.equality.constant_forms import FORMS, NATURAL, Sample, samples, written
+from tests.prove.equality.constant_forms import FORMS, NATURAL, Sample, samples, written
 
 #: Proofs of the decoder layer take most of a second.
 LONG = "decoder_layer"

@@ -44,13 +44,13 @@ _HEADS = (
 def build(runs: Path, out: Path, top: int) -> int:
     """Build the best candidates of every run; print which are refused."""
     from benchmarks.stages import best_few_of
-    from mirage_formal.errors import MirageError
+    from mirage_formal.codegen.executable import LAUNCH_FILE, save
+    from mirage_formal.codegen.target import load_target
     from mirage_formal.graph.canonical import digest
-    from mirage_formal.kernels.executable import LAUNCH_FILE, save
-    from mirage_formal.kernels.target import load_target
-    from mirage_formal.options import DEFAULT_TARGET
+    from mirage_formal.kernel_build.build import build as build_kernels
     from mirage_formal.records.partition import cover_name
-    from mirage_formal.run.kernel_build.build import build as build_kernels
+    from mirage_formal.support.errors import MirageError
+    from mirage_formal.support.options import DEFAULT_TARGET
 
     refused = 0
     for place in sorted(path for path in runs.iterdir() if path.is_dir()):
@@ -85,7 +85,7 @@ def candidates(place: Path, top: int) -> list[Path]:
 def case_of(job: Job) -> Case:
     """The program of a job."""
     from benchmarks.peers import compiled, draw
-    from mirage_formal.kernels.executable import load
+    from mirage_formal.codegen.executable import load
     from mirage_formal.torch.modules.eager import torch_program
 
     program = load(Path(job["kernels"])).program

@@ -26,12 +26,12 @@ from statistics import median
 
 from benchmarks.harness import in_turns, options, table
 from benchmarks.harness import row as table_row
+from mirage_formal.codegen.executable import LAUNCH_FILE, Executable, KernelLaunch, load, without_dependent_launches
 from mirage_formal.device.measure import host_overhead
 from mirage_formal.device.programmatic_launch import launcher
 from mirage_formal.device.runs import DeviceRuns, InputSets
 from mirage_formal.device.runtime import device_name
-from mirage_formal.errors import MirageError
-from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaunch, load, without_dependent_launches
+from mirage_formal.support.errors import MirageError
 
 HEAD = (
     "kernels | launches | dependent | in order us | dependent us | saved us | us a launch | spread % | "

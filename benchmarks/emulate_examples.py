@@ -20,14 +20,14 @@ import time
 from collections.abc import Callable, Iterator
 
 from benchmarks.harness import options
-from mirage_formal.claims.numerics.numerics import SCALES
+from mirage_formal.codegen.executable import KernelLaunch
+from mirage_formal.codegen.numerics.numerics import SCALES
 
 # The kernels' makers stand with the tests.
 from mirage_formal.device import emulate
 from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernels.executable import KernelLaunch
-from mirage_formal.run.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.values import BuiltKernels
 from tests.kit.kernels import example_kernels as kit
 
 #: A kernel, and what became of it: "clean", or a fault in words; seconds.

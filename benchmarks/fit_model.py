@@ -29,12 +29,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness import parser_of
+from mirage_formal.autotune.plans import TuningDirectory, graph_of, read_plan
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.executable import LAUNCH_FILE
+from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.executable import LAUNCH_FILE
-from mirage_formal.kernels.target import Target, load_target
-from mirage_formal.run.autotuning.plans import TuningDirectory, graph_of, read_plan
 
 #: Shares, of a peak or of a time: at most 1.
 _SHARES = frozenset({"tensor_efficiency", "bandwidth_efficiency", "library_efficiency", "l2_reread_share"})

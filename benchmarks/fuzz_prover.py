@@ -40,11 +40,11 @@ from mirage_formal.check.proof.ring import ProofError
 
 # The generators stand with the tests.
 from mirage_formal.check.proof_composition import replay
-from mirage_formal.claims.counterexamples.refute import CLEAR, evaluate_counterexample
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
+from mirage_formal.prove.counterexamples.refute import CLEAR, evaluate_counterexample
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.run.verify.decide import decide
 from tests.kit.fuzz import graph_changes
 from tests.kit.fuzz.rewrite_pairs import Truth, pairs

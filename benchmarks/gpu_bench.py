@@ -3,7 +3,7 @@
     python -m benchmarks.gpu_bench RUN_DIR... [--top N] [--out DIR] [--markdown FILE] [--jobs N] [--limit S]
                                               [--backend auto]
 
-RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.run.kernel_build). Of its N
+RUN_DIR is named <example>-b<batch> (attn-b8) and holds ``kernels`` (python -m mirage_formal.kernel_build). Of its N
 candidates that tuning found the fastest, or else of its first N, the fastest counts whose numerics are within tolerance
 at all scales. What is done in which order is said in benchmarks/gpu_stages.py, peers are those of benchmarks/peers.py.
 The floor is the program's bytes at the copy bandwidth measured in the same run; "read-only" the time of a kernel that
@@ -49,7 +49,7 @@ _ATTENTION = ("attn", "qk", "qv", "decode")
 def case_of(job: Job) -> Case:
     """The program of a job."""
     from benchmarks import peers
-    from mirage_formal.kernels.executable import load
+    from mirage_formal.codegen.executable import load
 
     (example, _), given = example_of(job["name"]), load(Path(job["kernels"])).program.inputs
     return Case(lambda seed: peers.draw(given, seed), lambda x: [peers.reference(example, x)], peers.peers(example))

@@ -103,9 +103,9 @@ def compiled(case: Case, job: Job) -> Result:
 
 def numerics(directory: Path) -> Result:
     """A candidate's numerics at all scales, and what is to be said of its kernels."""
+    from mirage_formal.codegen.executable import KernelLaunch, describe, load
     from mirage_formal.device.runs import DeviceRuns
-    from mirage_formal.kernels.executable import KernelLaunch, describe, load
-    from mirage_formal.run.kernel_build.device_records import compare_with_float64
+    from mirage_formal.kernel_build.device_records import compare_with_float64
 
     executable = load(directory)
     launches = executable.launches
@@ -285,8 +285,8 @@ def cuda_call(case: Case, directory: Path) -> Called:
     """Load a candidate's kernels."""
     import torch
 
+    from mirage_formal.codegen.executable import load
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.kernels.executable import load
     from mirage_formal.torch.modules.eager import DTYPES
 
     executable = load(directory)
@@ -316,9 +316,9 @@ def triton_of(kernels: Sequence[Path]) -> Result | None:
 
 def triton_call(case: Case, chosen: Mapping[str, Any], size: int) -> Called:
     """Load the Triton file that tuning chose; see ``triton_of``."""
-    from mirage_formal.kernels.triton.options import LaunchOptions
-    from mirage_formal.run.autotuning.triton.files import triton_texts
-    from mirage_formal.run.kernel_build.triton.calls import load_module
+    from mirage_formal.autotune.triton.files import triton_texts
+    from mirage_formal.codegen.triton.options import LaunchOptions
+    from mirage_formal.kernel_build.triton.calls import load_module
 
     (one,) = triton_texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
     if one.digest != chosen["sha256"]:

@@ -296,7 +296,7 @@ def everything_takes(turn: Turn) -> None:
     """Let all that times on a GPU in this process hold a lock meanwhile, for the rest of its life."""
     from torch._inductor.runtime.benchmarking import benchmarker
 
-    from mirage_formal.run.autotuning import timing
+    from mirage_formal.autotune import timing
     from mirage_formal.torch.modules import graph_timing
 
     cls: Any = type(benchmarker)

@@ -15,9 +15,9 @@ from __future__ import annotations
 from functools import partial
 
 from benchmarks.harness import options, row, table
+from mirage_formal.codegen.executable import load
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import host_overhead
-from mirage_formal.kernels.executable import load
 
 NAMES = ("lora", "ntrans", "split")
 MOST_US = 20.0

@@ -81,7 +81,7 @@ def main() -> int:
         asked += ["--finalists", given.finalists, *(["--device", given.device] if given.device else []), *workers]
         return subprocess.run(command("mirage_formal", "tune", *runs, *asked)).returncode
     archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]
-    build = command("mirage_formal.run.kernel_build", *runs, "--count", given.count, *archs, "--force")
+    build = command("mirage_formal.kernel_build", *runs, "--count", given.count, *archs, "--force")
     return subprocess.run(build).returncode
 
 

@@ -91,7 +91,7 @@ def _plain(row: Row, gbs: float | None) -> dict[str, Any]:
 
 def program_bytes(kernels: Path) -> int:
     """Bytes of the program's inputs and outputs."""
-    from mirage_formal.kernels.executable import load, moved_bytes
+    from mirage_formal.codegen.executable import load, moved_bytes
 
     return moved_bytes(load(kernels).program)
 

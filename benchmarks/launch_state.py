@@ -39,8 +39,8 @@ def calls(kernel: str) -> list[Callable[[], Any]]:
     import cupy
 
     if kernel not in _KERNELS:
+        from mirage_formal.codegen.executable import load
         from mirage_formal.device.runs import DeviceRuns, InputSets
-        from mirage_formal.kernels.executable import load
 
         runs = DeviceRuns(load(Path(kernel)))
         sets, outputs = InputSets(runs), runs.outputs()

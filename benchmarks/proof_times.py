@@ -22,10 +22,10 @@ from typing import TypeVar
 
 from benchmarks import harness
 from mirage_formal.check.proof_composition import replay
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.prove import prove
 
 T = TypeVar("T")
 HEADS = ("prove ms", "replay ms", "proof bytes")

@@ -28,7 +28,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.harness import ROOT, command, parser_of
-from mirage_formal.kernels.executable import LAUNCH_FILE
+from mirage_formal.codegen.executable import LAUNCH_FILE
 
 TABLE = Path(__file__).with_suffix(".sha256")
 #: What is compared. Logs are not: they hold times.
@@ -57,7 +57,7 @@ def made(out: Path, only: list[str]) -> dict[str, str]:
         search = command("mirage_formal.search", example, "--seed", 0, "--no-cache", "--out", out / example.stem)
         subprocess.run(search, cwd=ROOT, env=variables, check=True, stdout=subprocess.DEVNULL)
     runs = sorted({path.parent for path in out.rglob("run.json")})
-    build = command("mirage_formal.run.kernel_build", *runs, "--count", COUNT)
+    build = command("mirage_formal.kernel_build", *runs, "--count", COUNT)
     subprocess.run(build, cwd=ROOT, stdout=subprocess.DEVNULL)
     return digests(out)
 

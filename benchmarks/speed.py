@@ -27,9 +27,9 @@ Work = Callable[[], object]
 
 def block_cost() -> Work:
     """The cost model on attention's kernel."""
+    from mirage_formal.codegen.cost import block_cost as cost
     from mirage_formal.graph.graph import GraphDefined
-    from mirage_formal.kernels.cost import block_cost as cost
-    from tests.kernels.test_cost import H200, gqa
+    from tests.codegen.test_cost import H200, gqa
 
     graph = gqa(1, 16)
     types = [given.tensor for given in graph.inputs]
@@ -40,7 +40,7 @@ def block_cost() -> Work:
 
 def counterexample() -> Work:
     """Counterexamples of all wrong claims in tests/refute, at tiny sizes."""
-    from mirage_formal.claims.counterexamples.refute import find_counterexample
+    from mirage_formal.prove.counterexamples.refute import find_counterexample
     from tests.kit.proofs.claims import load
 
     made = [claim.tiny() for claim in load("refute")]
@@ -49,7 +49,7 @@ def counterexample() -> Work:
 
 def safety() -> Work:
     """The obligations of a large matrix product."""
-    from mirage_formal.claims.safety.safety import discharge_safety
+    from mirage_formal.codegen.safety.safety import discharge_safety
     from tests.kit.kernels import safety_programs
 
     program = safety_programs.gemm(16, 6144, 4096)

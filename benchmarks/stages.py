@@ -34,9 +34,9 @@ import mirage_formal as mf
 from benchmarks.harness import ROOT, options
 from benchmarks.in_processes import Row, replace_row
 from mirage_formal.cli.user_file import RUN_NAME
-from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.views import kernel_count
+from mirage_formal.support.errors import MirageError
 
 #: Relative difference up to which two float64 evaluations count as equal: more than rounding, less than any mistake.
 _SAME = 1e-6
@@ -65,9 +65,9 @@ def program_of(file: Path, *, small: bool = False) -> mf.Graph:
 
 def searched(graph: mf.Graph, place: Path, time_limit: float, *, evaluate: bool = False) -> Row:
     """The best candidate of a search into ``place``, which is emptied first."""
-    from mirage_formal.kernels.cost import estimate
-    from mirage_formal.kernels.target import load_target
-    from mirage_formal.options import DEFAULT_TARGET
+    from mirage_formal.codegen.cost import estimate
+    from mirage_formal.codegen.target import load_target
+    from mirage_formal.support.options import DEFAULT_TARGET
 
     program = graph.freeze()
     row = Row(
@@ -179,11 +179,11 @@ def built(place: Path) -> str:
     Raises:
         Failed: They are refused.
     """
-    from mirage_formal.kernels.target import load_target
-    from mirage_formal.options import DEFAULT_TARGET
+    from mirage_formal.codegen.target import load_target
+    from mirage_formal.kernel_build.build import ARCHS, build, build_run
+    from mirage_formal.kernel_build.values import KernelRefused
     from mirage_formal.records import RUN_FILE
-    from mirage_formal.run.kernel_build.build import ARCHS, build, build_run
-    from mirage_formal.run.kernel_build.values import KernelRefused
+    from mirage_formal.support.options import DEFAULT_TARGET
 
     if (place / RUN_FILE).is_file():
         outcomes = [outcome for _, outcome in build_run(place, 1, ARCHS)]
@@ -205,13 +205,13 @@ def emulated(place: Path) -> str:
         Failed: Kernels are refused, the emulator finds a fault, or a result is outside of its tolerance at a scale at
             which the program's own operators have results within the range of their element types.
     """
-    from mirage_formal.claims.numerics.numerics import SCALES
+    from mirage_formal.codegen.numerics.numerics import SCALES
+    from mirage_formal.codegen.target import load_target
     from mirage_formal.device.emulate import EmulationFault
     from mirage_formal.emulate.runner import compare_on_emulator as held
-    from mirage_formal.kernels.target import load_target
-    from mirage_formal.options import DEFAULT_TARGET
-    from mirage_formal.run.kernel_build.build import build
-    from mirage_formal.run.kernel_build.values import KernelRefused
+    from mirage_formal.kernel_build.build import build
+    from mirage_formal.kernel_build.values import KernelRefused
+    from mirage_formal.support.options import DEFAULT_TARGET
 
     program, graph = best_of(place)
     try:
@@ -238,9 +238,9 @@ def _lost(program: KernelGraph, seed: int, scale: float) -> bool:
     Then nobody who computes it operator by operator gets exact values either: a softmax of large logits that is divided
     by itself is 0 / 0. And an exact value just below the largest one may be rounded to infinity.
     """
-    from mirage_formal.claims.numerics.numerics import draw_all, expected_results
-    from mirage_formal.claims.numerics.rounding import LARGEST
-    from mirage_formal.claims.numerics.rounding_simulation import simulate
+    from mirage_formal.codegen.numerics.numerics import draw_all, expected_results
+    from mirage_formal.codegen.numerics.rounding import LARGEST
+    from mirage_formal.codegen.numerics.rounding_simulation import simulate
     from mirage_formal.graph.check import kernel_types
 
     arrays = draw_all(program, seed, scale)

@@ -41,11 +41,11 @@ def store_in(place: Path) -> Iterator[None]:
 
 def migrated(place: Path) -> tuple[int, int]:
     """Take entries of other code as this code's, where all proofs and estimates hold; how many, and of how many."""
-    from mirage_formal.errors import MirageError
     from mirage_formal.run.result_cache.entry_checks import check_record, taken_in
     from mirage_formal.store.archive import export
     from mirage_formal.store.entry import read_entry
     from mirage_formal.store.location import StoreDirectory
+    from mirage_formal.support.errors import MirageError
 
     store, done, others = StoreDirectory(place), 0, 0
     for path in store.entries():
@@ -67,7 +67,7 @@ def migrated(place: Path) -> tuple[int, int]:
 
 def nothing_is_searched() -> None:
     """What the store has not stays with torch, for the rest of this process: time on a GPU is not for searches."""
-    from mirage_formal.errors import MirageError
+    from mirage_formal.support.errors import MirageError
     from mirage_formal.torch.modules import choose
 
     def refused(*_: object) -> None:

@@ -58,9 +58,9 @@ def answer(job: Job) -> Result:
 
 
 def _row(job: Job, turn: Turn) -> Result:
+    from mirage_formal.codegen.executable import load
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.kernels.executable import load
-    from mirage_formal.run.kernel_build.triton.calls import load_module
+    from mirage_formal.kernel_build.triton.calls import load_module
 
     found: Result = {"notes": {}}
     timed = []
@@ -122,9 +122,9 @@ def _limit(program: KernelGraph) -> float:
 
 def _texts(executable: Any, directory: Path, target: str) -> Iterator[tuple[str, str]]:
     """Triton files of a candidate by name: as it is launched, in its own form, and with other launch options."""
-    from mirage_formal.errors import MirageError
-    from mirage_formal.kernels.target import load_target
-    from mirage_formal.kernels.triton.file import triton_file
+    from mirage_formal.codegen.target import load_target
+    from mirage_formal.codegen.triton.file import triton_file
+    from mirage_formal.support.errors import MirageError
 
     figures = load_target(target)
     texts: dict[str, str] = {}
@@ -150,9 +150,9 @@ def _texts(executable: Any, directory: Path, target: str) -> Iterator[tuple[str,
 
 def _own_form(directory: Path) -> Any:
     """The candidate of a directory of kernels with running maxima and nothing else; None if the run is not there."""
-    from mirage_formal.errors import MirageError
-    from mirage_formal.run.kernel_build.build import candidates_of
-    from mirage_formal.run.kernel_build.stable import stabilize_proved
+    from mirage_formal.kernel_build.build import candidates_of
+    from mirage_formal.kernel_build.stable import stabilize_proved
+    from mirage_formal.support.errors import MirageError
 
     try:
         graph = dict(candidates_of(directory.parents[1])[2])[directory.name]()

@@ -30,8 +30,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import harness
-from mirage_formal.claims.counterexamples.refute import find_counterexample
 from mirage_formal.graph.formats.json import decode, from_json
+from mirage_formal.prove.counterexamples.refute import find_counterexample
 from mirage_formal.records import RUN_FILE, SEARCH_FILE, SUMMARY_FILE
 from mirage_formal.run.settings import Job, Settings, make_job
 from mirage_formal.run.tasks import certify, discharge_texts, verify_candidate

@@ -13,7 +13,7 @@ Importing it is light: solvers and numerical packages are loaded by the first se
 
 from __future__ import annotations
 
-from mirage_formal.guard import at_start
+from mirage_formal.support.guard import at_start
 
 at_start()  # before anything else: a command may be stopped while the rest is imported
 
@@ -29,7 +29,13 @@ from mirage_formal.api import (  # noqa: E402
     set_gpu_device_id,
     superoptimize,
 )
-from mirage_formal.errors import (  # noqa: E402
+from mirage_formal.frontend.arguments import IgnoredOptionWarning  # noqa: E402
+from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor, new_threadblock_graph  # noqa: E402
+from mirage_formal.frontend.tensor import Tensor  # noqa: E402
+from mirage_formal.graph.types import DType  # noqa: E402
+from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict  # noqa: E402
+from mirage_formal.report.display import install_printers  # noqa: E402
+from mirage_formal.support.errors import (  # noqa: E402
     ClusterError,
     DTypeError,
     FormatError,
@@ -44,18 +50,12 @@ from mirage_formal.errors import (  # noqa: E402
     UnsupportedError,
     WorkerError,
 )
-from mirage_formal.frontend.arguments import IgnoredOptionWarning  # noqa: E402
-from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor, new_threadblock_graph  # noqa: E402
-from mirage_formal.frontend.tensor import Tensor  # noqa: E402
-from mirage_formal.graph.types import DType  # noqa: E402
-from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict  # noqa: E402
-from mirage_formal.report.display import install_printers  # noqa: E402
 
 install_printers()
 
 if TYPE_CHECKING:
-    from mirage_formal.run.kernel_build.generated_text import generate_cuda_program, generate_triton_program
-    from mirage_formal.run.request import Options
+    from mirage_formal.api.request import Options
+    from mirage_formal.kernel_build.generated_text import generate_cuda_program, generate_triton_program
     from mirage_formal.run.result_cache.loading import load
     from mirage_formal.run.results.result import Result
     from mirage_formal.torch import from_torch, optimize
@@ -121,11 +121,11 @@ def __getattr__(name: str) -> object:
 
         return Result
     if name in ("generate_cuda_program", "generate_triton_program"):
-        from mirage_formal.run.kernel_build import generated_text
+        from mirage_formal.kernel_build import generated_text
 
         return getattr(generated_text, name)
     if name == "Options":
-        from mirage_formal.run.request import Options
+        from mirage_formal.api.request import Options
 
         return Options
     if name == "load":

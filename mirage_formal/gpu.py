@@ -15,15 +15,15 @@ from typing import Any, Final
 
 import msgspec
 
-from mirage_formal import options
+from mirage_formal.codegen.executable import LAUNCH_FILE, Executable, KernelLaunch, describe
 from mirage_formal.device.runtime import arch_of, current_device, device_count
-from mirage_formal.errors import MirageError, RunError, UnsupportedError
-from mirage_formal.guard import run_main
-from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, KernelLaunch, describe
+from mirage_formal.kernel_build.device_records import record_numerics, record_time
 from mirage_formal.records import KERNELS
 from mirage_formal.records.answer import answer_text
-from mirage_formal.run.kernel_build.device_records import record_numerics, record_time
-from mirage_formal.terminal import escape_line
+from mirage_formal.support import options
+from mirage_formal.support.errors import MirageError, RunError, UnsupportedError
+from mirage_formal.support.guard import run_main
+from mirage_formal.support.terminal import escape_line
 
 _OFF: Final = "[default: off]"
 _JSON: Final = "print one JSON object, see `mirage-formal schema answer`."
@@ -147,7 +147,7 @@ def _described(executable: Executable) -> dict[str, Any]:
 
 def _finiteness(runs: Any, executable: Executable, seed: int) -> str:
     """Run the kernels once, and return whether the outputs are finite, as text."""
-    from mirage_formal.claims.numerics.numerics import draw_all
+    from mirage_formal.codegen.numerics.numerics import draw_all
 
     outputs = runs.run(draw_all(executable.program, seed, 0.1, runs.cupy))
     return "finite" if all(bool(runs.cupy.isfinite(x).all()) for x in outputs) else "not finite"
@@ -210,9 +210,9 @@ def tune(place: Path | None, roots: Sequence[Path], limit: float | None, watch: 
     Raises:
         RunError: The directory has no plans.
     """
-    from mirage_formal.run.autotuning.plans import TuningDirectory
-    from mirage_formal.run.autotuning.timing import TimingProcess
-    from mirage_formal.run.autotuning.tune import tune_on_device
+    from mirage_formal.autotune.plans import TuningDirectory
+    from mirage_formal.autotune.timing import TimingProcess
+    from mirage_formal.autotune.tune import tune_on_device
 
     if place is not None and not (place / "plans").is_dir():
         hint = "mirage-formal tune RUN_DIR --place DIR writes it, where the solvers are installed"

@@ -15,8 +15,8 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal import api
+from mirage_formal.api import request
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.run import request
 from mirage_formal.run.progress import Phase, Progress, notebook
 from tests.kit.processes import clock_of
 

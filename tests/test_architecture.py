@@ -88,7 +88,7 @@ def test_loading_a_program_is_light() -> None:
     assert loaded_by(statement) & HEAVY == set()
 
 
-@pytest.mark.parametrize("module", ["mirage_formal.cli.app", "mirage_formal.run.request", "mirage_formal.check"])
+@pytest.mark.parametrize("module", ["mirage_formal.cli.app", "mirage_formal.api.request", "mirage_formal.check"])
 def test_solvers_are_loaded_when_first_asked(module: str) -> None:
     assert loaded_by(f"import {module}") & {"z3", "cvc5", "galois", "numba", "torch", "cupy"} == set()
 
@@ -108,7 +108,7 @@ def test_the_checker_imports_only_what_it_may() -> None:
             top = name.split(".")[0]
             if path.name == "__main__.py" and path.parent.name == "check":
                 # The command, which also derives kernels again; no other module imports it.
-                assert name in ("__future__", "mirage_formal.guard", "mirage_formal.revalidate.command")
+                assert name in ("__future__", "mirage_formal.support.guard", "mirage_formal.revalidate.command")
             elif top == "mirage_formal":
                 assert name != "mirage_formal.check.__main__"
                 assert ".".join(name.split(".")[:2]) in own, f"{path} imports {name}"

@@ -18,9 +18,9 @@ from tests.kit.processes import HUNG_S
 
 PROBE = """
 import mirage_formal
-from mirage_formal.kernels.target import load_target
+from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.formats.json import to_json
-from mirage_formal.resources import data_dir
+from mirage_formal.support.resources import data_dir
 from mirage_formal.search.space import load_space, preset_names
 from mirage_formal.logic.axioms import load
 print(mirage_formal.__file__)

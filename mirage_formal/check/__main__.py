@@ -6,8 +6,8 @@ checker cannot do.
 
 from __future__ import annotations
 
-from mirage_formal.guard import run_main
 from mirage_formal.revalidate.command import main
+from mirage_formal.support.guard import run_main
 
 __all__ = ["main"]
 

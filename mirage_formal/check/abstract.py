@@ -18,12 +18,12 @@ from typing import Final
 
 from mirage_formal.check.inlining import carried_maxima, inline_threads
 from mirage_formal.check.proof.operator_terms import UNINTERPRETED
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph
 from mirage_formal.graph.ops import COMPARISONS, MOVES, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.logic.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
+from mirage_formal.support.errors import FormatError
 
 #: A tensor's meaning: the dim along which its parts lie (ignored for one part), extent and term of each part.
 Parts = tuple[int, tuple[tuple[int, Expr], ...]]

@@ -16,7 +16,6 @@ from mirage_formal.check.equivalence import Opinions, ReplayedTheorem, describe_
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.check.report import CheckFailed, check_manifest, expect_equal, step
 from mirage_formal.check.solvers import directory_budget, expect_unsat
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
@@ -49,6 +48,7 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.records.fingerprint import FingerprintRecord
+from mirage_formal.support.errors import FormatError
 
 #: Longest abstract expression whose text is compared with the log.
 _MAX_TEXT = 1 << 20

@@ -16,13 +16,13 @@ from typing import Final
 
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof_composition import replay
-from mirage_formal.errors import FormatError, MirageError
-from mirage_formal.files import read
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json, from_value
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.strict_json import load
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.errors import FormatError, MirageError
+from mirage_formal.support.files import read
+from mirage_formal.support.strict_json import load
+from mirage_formal.support.terminal import escape_line
 
 GRAPH: Final = "mugraph.json"
 #: Verification log, and the name of the program in it.

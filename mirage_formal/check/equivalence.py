@@ -15,11 +15,11 @@ from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.sympy_crosscheck import Answer, second_opinion
 from mirage_formal.check.proof_composition import ComposedTheorem, replay
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import row_major
 from mirage_formal.records import DigitLemma
+from mirage_formal.support.errors import FormatError
 
 LEMMAS: Final[tuple[DigitLemma, ...]] = ("injective", "onto")
 

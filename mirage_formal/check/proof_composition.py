@@ -12,10 +12,10 @@ from mirage_formal.check.proof.reader import MAX_BYTES
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.replay import replay as replay_one
 from mirage_formal.check.proof.ring import ProofError, require
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.remainder_tiles.split import split_pads_and_slices
+from mirage_formal.support.errors import FormatError
 
 _PARTS: Final = 3
 #: Last entry of the list if the candidate's other data movement operators are stripped as well.

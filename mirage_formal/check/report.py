@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mirage_formal.check.fingerprint.field import UndefinedValueError
-from mirage_formal.errors import FormatError, MirageError
-from mirage_formal.limits import MAX_BYTES, MAX_ENTRIES, MAX_LEVELS
 from mirage_formal.records import confine_path, read, sha256
+from mirage_formal.support.errors import FormatError, MirageError
+from mirage_formal.support.limits import MAX_BYTES, MAX_ENTRIES, MAX_LEVELS
 
 R = TypeVar("R")
 

@@ -12,14 +12,12 @@ import msgspec
 from mirage_formal.check.candidate import EstablishedCandidate
 from mirage_formal.check.cuda.manifest import EstablishedKernels
 from mirage_formal.check.report import CheckFailed, check_manifest, expect_equal, list_files, step
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import decode as decode_graph
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.views import kernel_count
-from mirage_formal.limits import MAX_JOURNAL_BYTES
 from mirage_formal.records import (
     CANDIDATES,
     KERNELS,
@@ -45,6 +43,8 @@ from mirage_formal.records import (
     report_order,
     sha256,
 )
+from mirage_formal.support.errors import FormatError
+from mirage_formal.support.limits import MAX_JOURNAL_BYTES
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, Final
 
-from mirage_formal.errors import FormatError
-from mirage_formal.limits import CHECK_S, DIRECTORY_S, QUESTION_MS
 from mirage_formal.logic.process import thread_solvers
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
+from mirage_formal.support.errors import FormatError
+from mirage_formal.support.limits import CHECK_S, DIRECTORY_S, QUESTION_MS
 
 #: Answers of the solvers to an obligation that holds.
 UNSAT: Final = {"z3": "unsat", "cvc5": "unsat"}

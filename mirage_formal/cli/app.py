@@ -33,9 +33,9 @@ from mirage_formal.cli.look import docs_command, explain_command, schema_command
 from mirage_formal.cli.report import report_command
 from mirage_formal.cli.store import app as store_app
 from mirage_formal.cli.tune import tune_command
-from mirage_formal.errors import SpaceError
 from mirage_formal.reproduce.commands import app as reproduce_app
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.terminal import escape_line
 
 if TYPE_CHECKING:
     from mirage_formal.run.driver import RunArguments
@@ -202,7 +202,6 @@ def verify_command(
         raise SpaceError(what, where="--explain", hint="leave it out for the table alone")
     from mirage_formal.cli.user_file import choose, load_programs
     from mirage_formal.graph.verdict import Equivalent
-    from mirage_formal.guard import stopped_by
     from mirage_formal.run.progress.choice import display
     from mirage_formal.run.settings import display_path
     from mirage_formal.run.verify.verdicts import (
@@ -215,6 +214,7 @@ def verify_command(
         print_verdicts,
         write_verdicts,
     )
+    from mirage_formal.support.guard import stopped_by
 
     name, wanted = only_program(choose(load_programs(program_file), program, program_file), program_file)
     given = load_graphs(graph_file, wanted)
@@ -287,13 +287,13 @@ def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], set
     """Search the programs of a file; ``places`` are the directory of the evidence and the progress mode."""
     import dataclasses
 
+    from mirage_formal.api.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
     from mirage_formal.cli.user_file import choose, read_programs
-    from mirage_formal.guard import stopped_by
+    from mirage_formal.partition.answer import search_or_cover
+    from mirage_formal.partition.show import print_any, reports_values
     from mirage_formal.run.executors import make_executor
-    from mirage_formal.run.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
-    from mirage_formal.run.partitioning.answer import search_or_cover
-    from mirage_formal.run.partitioning.show import print_any, reports_values
     from mirage_formal.run.progress.choice import display
+    from mirage_formal.support.guard import stopped_by
 
     out, progress = places
     programs = read_programs(file)

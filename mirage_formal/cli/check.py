@@ -37,9 +37,9 @@ def check_command(
     import os
     from dataclasses import replace
 
-    from mirage_formal.errors import RunError
     from mirage_formal.revalidate.command import check_directory, print_outcome
     from mirage_formal.run.progress.choice import display
+    from mirage_formal.support.errors import RunError
 
     with display(progress, "check") as shown:
         told = _Told(shown, path)

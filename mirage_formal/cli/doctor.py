@@ -16,8 +16,8 @@ import msgspec
 import typer
 
 from mirage_formal.cli.kit import Json, answer, switch
-from mirage_formal.errors import SpaceError
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.terminal import escape_line
 
 State = Literal["ok", "missing", "broken"]
 _LIMIT_S: Final = 20.0

@@ -10,8 +10,8 @@ from typing import Annotated, Final
 import typer
 
 from mirage_formal.cli.kit import STYLE, Json, answer, integer_parser, option, run_command
-from mirage_formal.errors import SpaceError
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.terminal import escape_line
 
 _FORMATS: Final = ("flashinfer-bench",)
 _WORD: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")

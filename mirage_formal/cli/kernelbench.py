@@ -20,9 +20,9 @@ from mirage_formal.cli.kit import (
     run_command,
     switch,
 )
-from mirage_formal.errors import SpaceError, UnsupportedError
-from mirage_formal.run.run_directory.lock import lock_directory
-from mirage_formal.terminal import escape_line
+from mirage_formal.run_directory.lock import lock_directory
+from mirage_formal.support.errors import SpaceError, UnsupportedError
+from mirage_formal.support.terminal import escape_line
 
 if TYPE_CHECKING:
     from mirage_formal.torch.integrations.kernelbench.outcome import Outcome
@@ -82,7 +82,7 @@ def kernelbench_command(
     if find_spec("torch") is None:
         hint = "install it with: pip install 'mirage_formal[torch]'"
         raise UnsupportedError("kernelbench: expected torch, got none", hint=hint)
-    from mirage_formal.kernels.target import load_target
+    from mirage_formal.codegen.target import load_target
     from mirage_formal.torch.integrations.kernelbench.outcome import Table
     from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems
     from mirage_formal.torch.integrations.kernelbench.run import RunOptions, run_problems, write_table

@@ -21,8 +21,8 @@ from mirage_formal.cli.kit import (
     seed_option,
     switch,
 )
-from mirage_formal.errors import SpaceError
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.terminal import escape_line
 
 _Runs = Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Directories that searches have written.")]
 _Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory that a search has written.")]
@@ -90,8 +90,8 @@ def build_command(
 ) -> None:
     """Write the kernels of a run's best candidates; exit code 1 if a run gets none."""
     from mirage_formal.device.compile import NVRTC_HINT, available
-    from mirage_formal.run.kernel_build.build import ARCHS, build_run
-    from mirage_formal.run.kernel_build.triton.files import exclude_triton_outputs, write_run
+    from mirage_formal.kernel_build.build import ARCHS, build_run
+    from mirage_formal.kernel_build.triton.files import exclude_triton_outputs, write_run
     from mirage_formal.run.progress.choice import display
 
     triton = backend == "triton"
@@ -244,10 +244,10 @@ def execute_command(
 
 
 def build_main(arguments: Sequence[str]) -> int:
-    """Run ``python -m mirage_formal.run.kernel_build``."""
+    """Run ``python -m mirage_formal.kernel_build``."""
     alone = typer.Typer(**STYLE)
     alone.command()(build_command)
-    return called(alone, arguments, "build", "python -m mirage_formal.run.kernel_build")
+    return called(alone, arguments, "build", "python -m mirage_formal.kernel_build")
 
 
 def emulate_main(arguments: Sequence[str]) -> int:

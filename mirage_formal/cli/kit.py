@@ -8,10 +8,10 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from mirage_formal import options
-from mirage_formal.errors import MirageError, SpaceError
-from mirage_formal.guard import run_main
-from mirage_formal.terminal import escape_line
+from mirage_formal.support import options
+from mirage_formal.support.errors import MirageError, SpaceError
+from mirage_formal.support.guard import run_main
+from mirage_formal.support.terminal import escape_line
 
 _MAX_LINES: Final = 20
 #: How every command of typer is set up.

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from mirage_formal import options
 from mirage_formal.cli.kit import Json, answer, chosen, count_option, switch
-from mirage_formal.errors import SpaceError, UnsupportedError
-from mirage_formal.resources import data_dir
-from mirage_formal.terminal import escape_line, json_text
+from mirage_formal.support import options
+from mirage_formal.support.errors import SpaceError, UnsupportedError
+from mirage_formal.support.resources import data_dir
+from mirage_formal.support.terminal import escape_line, json_text
 
 if TYPE_CHECKING:
     from mirage_formal.cli.graphs.subject import Subject
@@ -104,9 +104,9 @@ def explain_command(path: _Directory, candidate: _Rank = None, form: _Formulas =
         raise UnsupportedError(what, where=str(path), hint=hint or "mirage-formal search writes proofs")
     from mirage_formal.check.equivalence import replay_with_obligations
     from mirage_formal.check.proof.ring import ProofError
-    from mirage_formal.claims.equality.explain import explain
-    from mirage_formal.claims.equality.prove import prove
     from mirage_formal.graph.verdict import Equivalent
+    from mirage_formal.prove.equality.explain import explain
+    from mirage_formal.prove.equality.prove import prove
     from mirage_formal.records import read
 
     stored = read(one.proof)

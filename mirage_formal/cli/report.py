@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from mirage_formal.cli.kit import STYLE, Json, answer, count_option, run_command, switch
-from mirage_formal.errors import RunError, SpaceError
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.errors import RunError, SpaceError
+from mirage_formal.support.terminal import escape_line
 
 _Paths = Annotated[
     list[Path],

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from mirage_formal.cli.kit import STYLE, Json, answer, option, run_command, switch
-from mirage_formal.errors import RunError
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.errors import RunError
+from mirage_formal.support.terminal import escape_line
 
 app = typer.Typer(
     name="store",

@@ -22,7 +22,7 @@ from mirage_formal.cli.kit import (
     print_error,
     run_command,
 )
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.terminal import escape_line
 
 _Runs = Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Directories that searches have written.")]
 _PlaceDir = Annotated[
@@ -79,13 +79,13 @@ def tune_command(
     With --backend auto the answer is a Triton file where one is at least 2 % faster than all CUDA kernels and within
     tolerance. Functions of Triton are tested, not proved safe; the CUDA kernels and their proofs stay in the run.
     """
+    from mirage_formal.autotune.bench import FINALISTS, MOST_KERNELS, Limits, TuningResources
+    from mirage_formal.autotune.plans import TuningDirectory
+    from mirage_formal.autotune.prepare import PRELOAD
+    from mirage_formal.autotune.timing import TimingProcess
+    from mirage_formal.autotune.tune import NoTimesError, tune
     from mirage_formal.device.runtime import device_count
-    from mirage_formal.run.autotuning.bench import FINALISTS, MOST_KERNELS, Limits, TuningResources
-    from mirage_formal.run.autotuning.plans import TuningDirectory
-    from mirage_formal.run.autotuning.prepare import PRELOAD
-    from mirage_formal.run.autotuning.timing import TimingProcess
-    from mirage_formal.run.autotuning.tune import NoTimesError, tune
-    from mirage_formal.run.kernel_build.triton.files import exclude_triton_outputs
+    from mirage_formal.kernel_build.triton.files import exclude_triton_outputs
     from mirage_formal.run.progress.choice import display
     from mirage_formal.workers.pool import Pool, default_workers
 
@@ -173,8 +173,8 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
 
 def _written(root: Path, triton: Any) -> str:
     """Write the chosen Triton file beside the run, as ``build --backend triton`` does; return a remark on it."""
-    from mirage_formal.errors import RunError
-    from mirage_formal.run.kernel_build.triton.files import default_out, save
+    from mirage_formal.kernel_build.triton.files import default_out, save
+    from mirage_formal.support.errors import RunError
 
     if triton.backend != "triton":
         return ""

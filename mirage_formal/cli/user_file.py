@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from mirage_formal.errors import MirageError, ProgramError
 from mirage_formal.frontend.origins import Origins, origins_of
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.settings import display_path
+from mirage_formal.support.errors import MirageError, ProgramError
 
 #: What the file sees as ``__name__``: not "__main__", so that its main guard stays closed.
 RUN_NAME: Final = "mirage_formal_program"

@@ -20,10 +20,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from mirage_formal import strict_json
 from mirage_formal.device.cache import cache_dir, replace_file
-from mirage_formal.errors import MirageError, UnsupportedError
-from mirage_formal.resources import data_dir
+from mirage_formal.support import strict_json
+from mirage_formal.support.errors import MirageError, UnsupportedError
+from mirage_formal.support.resources import data_dir
 
 ARCHS: Final = ("sm_80", "sm_90a")
 _OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v")
@@ -66,7 +66,7 @@ class Compiled:
 
 
 def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
-    """Compile one kernel, as mirage_formal.kernels.cuda.emit_cuda prints it, for ``arch`` ("sm_80", "sm_90a").
+    """Compile one kernel, as mirage_formal.codegen.cuda.emit_cuda prints it, for ``arch`` ("sm_80", "sm_90a").
 
     The cache is keyed by source, the headers that it includes, architecture, options and NVRTC's version; an entry that
     is damaged, or was written for another key, is compiled again.

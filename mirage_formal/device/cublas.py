@@ -16,8 +16,8 @@ from importlib import import_module
 from itertools import product
 from typing import Any, Final
 
-from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
+from mirage_formal.support.errors import MirageError, UnsupportedError
 
 #: Values of cudaDataType.
 _TYPES: Final = {DType.FLOAT32: 0, DType.FLOAT16: 2, DType.BFLOAT16: 14}

@@ -22,13 +22,13 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mirage_formal.codegen.cuda import CTYPES, emit_cuda
+from mirage_formal.codegen.program.instruction_count import count_statements
+from mirage_formal.codegen.program.program import Param, Program
 from mirage_formal.device.cache import cache_dir
-from mirage_formal.errors import MirageError
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.cuda import CTYPES, emit_cuda
-from mirage_formal.kernels.program.instruction_count import count_statements
-from mirage_formal.kernels.program.program import Param, Program
-from mirage_formal.resources import data_dir
+from mirage_formal.support.errors import MirageError
+from mirage_formal.support.resources import data_dir
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,6 +21,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, TypeAlias
 
+from mirage_formal.codegen.executable import Executable
 from mirage_formal.device.runtime import LoadedExecutable, arch_of, device_count
 from mirage_formal.device.tensors import (
     Kind,
@@ -35,12 +36,11 @@ from mirage_formal.device.tensors import (
     tensor_from_bits,
     to_memory_order,
 )
-from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.frontend.arguments import user_frame
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import row_major
-from mirage_formal.kernels.executable import Executable
+from mirage_formal.support.errors import MirageError, UnsupportedError
 
 Tensor: TypeAlias = Any
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any, Final, Protocol
 
-from mirage_formal.errors import MirageError
+from mirage_formal.support.errors import MirageError
 
 SETS: Final = 64
 CACHE_FACTOR: Final = 3

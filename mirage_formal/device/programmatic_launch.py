@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from mirage_formal.errors import MirageError
-from mirage_formal.kernels.executable import KernelLaunch
+from mirage_formal.codegen.executable import KernelLaunch
+from mirage_formal.support.errors import MirageError
 
 #: The first driver whose graphs have programmatic edges, as cuDriverGetVersion counts.
 OLDEST_DRIVER: Final = 12030

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
+from mirage_formal.codegen.executable import Executable, moved_bytes
 from mirage_formal.device.elements import RAW, bits_to_floats, floats_to_bits
 from mirage_formal.device.measure import CupyRecorder, Measurement, measure
 from mirage_formal.device.runtime import LoadedExecutable
 from mirage_formal.graph.graph import Input
 from mirage_formal.graph.types import DType, row_major
-from mirage_formal.kernels.executable import Executable, moved_bytes
 
 Array = Any
 
@@ -82,7 +82,7 @@ class DeviceRuns(Elements):
         self.loaded.run([x.data.ptr for x in inputs], [x.data.ptr for x in outputs], stream)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the outputs as float64 for float64 inputs, both CuPy arrays; see claims.numerics.numerics."""
+        """Return the outputs as float64 for float64 inputs, both CuPy arrays; see codegen.numerics.numerics."""
         items = self.executable.graph.inputs
         inputs = [self.store(item, x) for item, x in zip(items, arrays, strict=True)]
         outputs = self.outputs()

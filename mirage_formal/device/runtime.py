@@ -14,11 +14,11 @@ from importlib import import_module
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from mirage_formal.codegen.executable import Executable, KernelLaunch, ProductLaunch, workspace
 from mirage_formal.device import programmatic_launch
 from mirage_formal.device.cublas import WORKSPACE_BYTES, Cublas
 from mirage_formal.device.host_products import HostProducts
-from mirage_formal.errors import UnsupportedError
-from mirage_formal.kernels.executable import Executable, KernelLaunch, ProductLaunch, workspace
+from mirage_formal.support.errors import UnsupportedError
 
 _MAX_DYNAMIC_SHARED: Final = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _LEGACY: Final = (0, 1)

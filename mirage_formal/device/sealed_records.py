@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from mirage_formal.device.measure import Measurement
-from mirage_formal.errors import FormatError, RunError
 from mirage_formal.records import (
     MANIFEST_FILE,
     MEASURE_FILE,
@@ -26,6 +25,7 @@ from mirage_formal.records import (
     sha256,
     write_atomic,
 )
+from mirage_formal.support.errors import FormatError, RunError
 
 
 def manifest_digest(directory: Path) -> str:
@@ -36,7 +36,7 @@ def manifest_digest(directory: Path) -> str:
         FormatError: A file is not the one that the manifest lists.
     """
     path = directory / MANIFEST_FILE
-    hint = "python -m mirage_formal.run.kernel_build RUN_DIR makes kernels, where the solvers are installed"
+    hint = "python -m mirage_formal.kernel_build RUN_DIR makes kernels, where the solvers are installed"
     if not path.is_file():
         raise RunError("expected kernels with a manifest, got none", where=str(path), hint=hint)
     data = read(path)

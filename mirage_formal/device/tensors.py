@@ -16,8 +16,8 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple, Protocol
 
 from mirage_formal.device.elements import RAW
-from mirage_formal.errors import DTypeError, MirageError, ShapeError
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
+from mirage_formal.support.errors import DTypeError, MirageError, ShapeError
 
 
 class TensorError(MirageError):

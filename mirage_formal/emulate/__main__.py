@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from mirage_formal.guard import run_main
+from mirage_formal.support.guard import run_main
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

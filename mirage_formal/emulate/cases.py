@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirage_formal.errors import FormatError, RunError
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.partition.partition import extract
 from mirage_formal.records import CANDIDATES, GRAPH_FILE, RUN_FILE, RunRecord, decode, read
 from mirage_formal.records.partition import WHOLE_FILE, PartRecord, WholeRecord
-from mirage_formal.run.partitioning.partition import extract
+from mirage_formal.support.errors import FormatError, RunError
 
 _HINT = "mirage-formal search writes one"
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.terminal import escape_line
 
 if TYPE_CHECKING:
     from mirage_formal.emulate.judge import Emulation
@@ -83,7 +83,7 @@ def print_table(root: Path, found: Sequence[Emulation], *, real: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from mirage_formal.claims.numerics.numerics import SCALES
+    from mirage_formal.codegen.numerics.numerics import SCALES
 
     extents = "at the program's own extents" if real else "with fewer blocks and iterations"
     console = Console()

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from mirage_formal.claims.numerics.numerics import SCALES
-from mirage_formal.claims.numerics.shrink import ShrunkPair, shrink
+from mirage_formal.codegen.numerics.numerics import SCALES
+from mirage_formal.codegen.numerics.shrink import ShrunkPair, shrink
+from mirage_formal.codegen.target import load_target
 from mirage_formal.device.emulate import EmulationFault
 from mirage_formal.emulate.cases import EmulationCase
 from mirage_formal.emulate.runner import amount_of_work, compare_on_emulator
-from mirage_formal.kernels.target import load_target
+from mirage_formal.kernel_build.build import build
+from mirage_formal.kernel_build.values import BuiltKernels, KernelRefused
 from mirage_formal.records import NumericsRecord
-from mirage_formal.run.kernel_build.build import build
-from mirage_formal.run.kernel_build.values import BuiltKernels, KernelRefused
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from mirage_formal.workers.pool import Pool
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from mirage_formal.claims.numerics import numerics
-from mirage_formal.claims.numerics.numerics import NumericsRecord
+from mirage_formal.codegen.executable import KernelLaunch
+from mirage_formal.codegen.numerics import numerics
+from mirage_formal.codegen.numerics.numerics import NumericsRecord
+from mirage_formal.codegen.program.instruction_count import count_statements
 from mirage_formal.device import emulate
 from mirage_formal.device.elements import bits_to_floats, floats_to_bits
 from mirage_formal.graph.types import DTensor, row_major
-from mirage_formal.kernels.executable import KernelLaunch
-from mirage_formal.kernels.program.instruction_count import count_statements
-from mirage_formal.run.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.values import BuiltKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class EmulatedExecutable:
     optimised: bool = False
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
-        """Return the outputs for inputs, both float64; see claims.numerics.numerics.Runner.
+        """Return the outputs for inputs, both float64; see codegen.numerics.numerics.Runner.
 
         Raises:
             EmulationFault: The emulator or a sanitizer found a fault.

@@ -13,10 +13,10 @@ from operator import index
 from types import EllipsisType, FrameType
 from typing import Final
 
-from mirage_formal.errors import DTypeError, MirageError, ShapeError, UnsupportedError
 from mirage_formal.frontend.origins import Origin
 from mirage_formal.graph.rules import shape_fault
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
+from mirage_formal.support.errors import DTypeError, MirageError, ShapeError, UnsupportedError
 
 Number = int | float | Fraction | Decimal
 #: One dim, several, or all for None; negative ones count from the last.

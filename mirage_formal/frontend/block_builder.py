@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.errors import GraphError, MirageError, ShapeError, UnsupportedError
 from mirage_formal.frontend.arguments import (
     Number,
     error_at_user_line,
@@ -22,6 +21,7 @@ from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.rules import iterator_type, saver_type, shared_results, stage_fault
 from mirage_formal.graph.types import DTensor, STensor
+from mirage_formal.support.errors import GraphError, MirageError, ShapeError, UnsupportedError
 
 _ACCUMULATORS: Final = {
     None: OpKind.ACCUM_SUM,

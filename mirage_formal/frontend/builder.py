@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mirage_formal.errors import DTypeError, GraphError, ShapeError, UnsupportedError
 from mirage_formal.frontend.arguments import (
     assigned_name,
     error_at_user_line,
@@ -28,6 +27,7 @@ from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.rules import device_results
 from mirage_formal.graph.types import Band, DTensor, DType, row_major
+from mirage_formal.support.errors import DTypeError, GraphError, ShapeError, UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)

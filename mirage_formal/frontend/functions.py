@@ -8,12 +8,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final, TypeVar
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import Number, error_at_user_line, is_number, parse_number
 from mirage_formal.frontend.handles import Handle
 from mirage_formal.frontend.masks import Masks
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
+from mirage_formal.support.errors import UnsupportedError
 
 H = TypeVar("H", bound=Handle)
 

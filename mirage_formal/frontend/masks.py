@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import Number, error_at_user_line, is_number, parse_number
 from mirage_formal.frontend.handles import Handle
 from mirage_formal.frontend.operators import Operators
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType
+from mirage_formal.support.errors import UnsupportedError
 
 H = TypeVar("H", bound=Handle)
 

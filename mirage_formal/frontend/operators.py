@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from fractions import Fraction
 from typing import Generic, TypeVar
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import Number, error_at_user_line, is_number, parse_dim, parse_number
 from mirage_formal.frontend.handles import Handle
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
+from mirage_formal.support.errors import UnsupportedError
 
 H = TypeVar("H", bound=Handle)
 

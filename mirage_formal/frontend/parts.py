@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 from math import prod
 
-from mirage_formal.errors import ShapeError, UnsupportedError
 from mirage_formal.frontend.arguments import (
     Number,
     Part,
@@ -20,6 +19,7 @@ from mirage_formal.frontend.arguments import (
 from mirage_formal.frontend.shapes import Shapes
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.support.errors import ShapeError, UnsupportedError
 
 
 class SlicingOperators(Shapes):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from mirage_formal.errors import ShapeError
 from mirage_formal.frontend.arguments import (
     error_at_user_line,
     parse_dim,
@@ -18,6 +17,7 @@ from mirage_formal.frontend.functions import Functions
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import MAX_RANK, DType, Shape
+from mirage_formal.support.errors import ShapeError
 
 
 class Shapes(Functions[Tensor]):

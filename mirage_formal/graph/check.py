@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar, assert_never
 
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
@@ -33,6 +32,7 @@ from mirage_formal.graph.rules import (
     shared_results,
 )
 from mirage_formal.graph.types import MAX_ELEMENTS, MAX_EXTENT, DTensor, RTensor, STensor
+from mirage_formal.support.errors import GraphError
 
 _T = TypeVar("_T")
 

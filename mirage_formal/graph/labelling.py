@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
 
-from mirage_formal.errors import UnsupportedError
+from mirage_formal.support.errors import UnsupportedError
 
 #: Most node visits by the refinements of one labelling. Only a graph made to be symmetric in a complicated way needs
 #: that many.

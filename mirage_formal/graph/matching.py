@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import DTensor
+from mirage_formal.support.errors import GraphError
 
 
 def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> KernelGraph:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.support.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from mirage_formal.torch.integrations.attention import Attention

@@ -14,11 +14,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from mirage_formal.errors import FormatError
 from mirage_formal.logic.script import Script
 from mirage_formal.logic.sexpr import SExpr, format_sexpr, read
 from mirage_formal.logic.terms import BINARY, Add, Div, Expr, Mul, Sum, Unary
-from mirage_formal.resources import data_dir
+from mirage_formal.support.errors import FormatError
+from mirage_formal.support.resources import data_dir
 
 FILES: Final = ("equivalence.smt2", "subexpression.smt2")
 RELATION: Final = "subexpr"

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.errors import FormatError
 from mirage_formal.logic.axioms import RELATION, AxiomSet, Binding, load
 from mirage_formal.logic.sexpr import SExpr, format_sexpr, read
 from mirage_formal.logic.terms import (
@@ -30,6 +29,7 @@ from mirage_formal.logic.terms import (
     parse_leaf,
     postorder,
 )
+from mirage_formal.support.errors import FormatError
 
 GOAL: Final = "goal"
 

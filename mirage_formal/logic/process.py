@@ -26,8 +26,8 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
-from mirage_formal.limits import CHILD_CPU_S, CHILD_MEMORY, GRACE_S, START_S
 from mirage_formal.logic.script import Script
+from mirage_formal.support.limits import CHILD_CPU_S, CHILD_MEMORY, GRACE_S, START_S
 
 Solver = Literal["z3", "cvc5"]
 T = TypeVar("T")

@@ -12,9 +12,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NoReturn
 
-from mirage_formal.errors import FormatError
-from mirage_formal.limits import MAX_COMMANDS, MAX_DIGITS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
 from mirage_formal.logic.sexpr import SExpr, format_sexpr, read
+from mirage_formal.support.errors import FormatError
+from mirage_formal.support.limits import MAX_COMMANDS, MAX_DIGITS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
 
 #: A sort: "Bool", "Int", "Expr", or the width of a bit-vector.
 Sort = str | int

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NoReturn
 
-from mirage_formal.limits import QUESTION_MS
 from mirage_formal.logic.axioms import AxiomSet, load
 from mirage_formal.logic.process import Question, Solver, SolverReply, thread_solvers
 from mirage_formal.logic.script import Script
 from mirage_formal.logic.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Var, head, postorder
+from mirage_formal.support.limits import QUESTION_MS
 
 
 class Answer(Enum):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from mirage_formal.errors import FormatError
-from mirage_formal.limits import MAX_PARENTHESES, MAX_QUESTION
+from mirage_formal.support.errors import FormatError
+from mirage_formal.support.limits import MAX_PARENTHESES, MAX_QUESTION
 
 SExpr = str | tuple["SExpr", ...]
 

@@ -5,8 +5,6 @@ Nothing else knows the format: the pipeline writes these records, the independen
 
 from __future__ import annotations
 
-from mirage_formal.files import read
-from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES
 from mirage_formal.records.forms import FormPartRecord, FormRecord, ProvedRecord
 from mirage_formal.records.journal import (
     LEVELS,
@@ -114,6 +112,8 @@ from mirage_formal.records.storage import (
     unpack_texts,
     write_atomic,
 )
+from mirage_formal.support.files import read
+from mirage_formal.support.limits import MAX_FILE_BYTES, MAX_LINE_BYTES
 
 __all__ = [
     "CANDIDATES",

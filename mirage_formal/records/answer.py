@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from mirage_formal.errors import MirageError
+from mirage_formal.support.errors import MirageError
 
 #: Of both records; a change that a reader could stumble over makes it larger.
 ANSWER_VERSION: Final = 1
@@ -96,7 +96,7 @@ def answer_text(command: str, code: int, result: Any, error: MirageError | None 
         result: Plain values, or what msgspec encodes.
         error: What was wrong with the call.
     """
-    from mirage_formal.terminal import json_text
+    from mirage_formal.support.terminal import json_text
 
     mistake = None if error is None else Mistake(where=error.where, what=error.what, hint=error.hint)
     answer = Answer(command=command, exit_code=code, result=result, error=mistake)

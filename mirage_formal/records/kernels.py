@@ -185,7 +185,7 @@ class WarpsRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ScheduleRecord(Record, frozen=True, kw_only=True):
-    """Schedule of kernels/program/plan.py, where one was asked for."""
+    """Schedule of codegen/program/plan.py, where one was asked for."""
 
     threads: Positive
     stages: Positive
@@ -285,7 +285,7 @@ Rate = Annotated[float, msgspec.Meta(gt=0, le=1e18)]
 
 
 class LimitsRecord(Record, frozen=True, kw_only=True):
-    """TargetLimits of kernels/target.py."""
+    """TargetLimits of codegen/target.py."""
 
     shared_bytes_per_block: Amount
     shared_bytes_per_sm: Amount
@@ -298,7 +298,7 @@ class LimitsRecord(Record, frozen=True, kw_only=True):
 
 
 class ModelRecord(Record, frozen=True, kw_only=True):
-    """CostModel of kernels/target.py."""
+    """CostModel of codegen/target.py."""
 
     bandwidth_efficiency: Rate
     launch_us: Rate
@@ -321,7 +321,7 @@ class ModelRecord(Record, frozen=True, kw_only=True):
 
 
 class TargetRecord(Record, frozen=True, kw_only=True):
-    """Target of kernels/target.py: what planning may look at."""
+    """Target of codegen/target.py: what planning may look at."""
 
     name: Annotated[str, msgspec.Meta(max_length=100)]
     title: Annotated[str, msgspec.Meta(max_length=200)]

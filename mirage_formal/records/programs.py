@@ -1,8 +1,8 @@
-"""The records of programs.json: Programs as tables, one Struct per class of kernels/program/program.py, with its names.
+"""The records of programs.json: Programs as tables, one Struct per class of codegen/program/program.py, with its names.
 
 Expressions, values and statements stand in three tables of each kernel, each only once, in the order in which they are
 first needed; a reference is a position in the table of its kind, and names an earlier entry. So nothing nests, however
-deep a Program is. kernels/program/serialization.py turns the records into Programs and back.
+deep a Program is. codegen/program/serialization.py turns the records into Programs and back.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class ProgramEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One Program.
 
     Attributes:
-        name, params, shared, grid, threads, alone: As in kernels/program/program.py; ``alone`` is left out if it is
+        name, params, shared, grid, threads, alone: As in codegen/program/program.py; ``alone`` is left out if it is
             false, as it was before there was one.
         integers, values, statements: Its expressions, values and statements.
         body: Positions in ``statements``.

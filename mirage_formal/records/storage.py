@@ -18,9 +18,6 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from mirage_formal.errors import FormatError
-from mirage_formal.files import expect_regular
-from mirage_formal.limits import MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_LINES
 from mirage_formal.records.kernels import KernelManifestRecord
 from mirage_formal.records.measurement import MeasureRecord, NumericsRecord
 from mirage_formal.records.partition import WholeRecord
@@ -34,7 +31,10 @@ from mirage_formal.records.run import (
     Record,
     SummaryRecord,
 )
-from mirage_formal.strict_json import load
+from mirage_formal.support.errors import FormatError
+from mirage_formal.support.files import expect_regular
+from mirage_formal.support.limits import MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_LINES
+from mirage_formal.support.strict_json import load
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 Sealed = TypeVar(

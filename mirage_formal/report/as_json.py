@@ -10,7 +10,7 @@ from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.model import Report
 from mirage_formal.report.proofs.formulas import Formula, text
-from mirage_formal.terminal import json_text
+from mirage_formal.support.terminal import json_text
 
 #: Name of the JSON format.
 SCHEMA: Final = "mirage_formal.report"

@@ -18,7 +18,7 @@ MOST: Final = 200
 
 def shorten(text: str) -> str:
     """Return a text of at most ``MOST`` characters."""
-    from mirage_formal.terminal import escape_line
+    from mirage_formal.support.terminal import escape_line
 
     return escape_line(text, MOST)
 
@@ -71,8 +71,8 @@ def _graph_html(graph: KernelGraph) -> str:
 
 
 def _graph_svg(graph: KernelGraph) -> str | None:
-    from mirage_formal.errors import GraphError
     from mirage_formal.report.drawing.svg import graph_svg
+    from mirage_formal.support.errors import GraphError
 
     try:
         return graph_svg(graph)
@@ -126,7 +126,7 @@ class ShownProgram:
         return None if frozen is None else _graph_svg(frozen)
 
     def _frozen(self) -> KernelGraph | None:
-        from mirage_formal.errors import MirageError
+        from mirage_formal.support.errors import MirageError
 
         try:
             found: KernelGraph = self.freeze()  # type: ignore[attr-defined]  # it is mixed into the front end's graphs

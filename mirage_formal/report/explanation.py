@@ -6,7 +6,6 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from mirage_formal.errors import RunError, UnsupportedError
 from mirage_formal.records import RUN_FILE
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.report.model import Candidate
@@ -16,6 +15,7 @@ from mirage_formal.report.proofs.formulas import Formula, latex, text
 from mirage_formal.report.proofs.values import Proof, ProofPart
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.write import default_page_path, write_page
+from mirage_formal.support.errors import RunError, UnsupportedError
 
 
 def explain_result(directory: Path, digest: str, form: str) -> str:

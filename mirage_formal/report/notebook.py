@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from html import unescape
 from typing import Final
 
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.report.drawing.svg import graph_svg
 from mirage_formal.report.page.markup import Markup, element, escape_lines, join_contents, table
+from mirage_formal.support.errors import GraphError
 
 #: Most characters of one value that a notebook shows.
 MOST_TEXT: Final = 4000

@@ -15,7 +15,7 @@ from mirage_formal.report.proofs.formulas import text
 from mirage_formal.report.proofs.program import definitions
 from mirage_formal.report.proofs.values import Proof
 from mirage_formal.report.search_view import Search
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.terminal import escape_line
 
 #: Most candidates that are listed.
 MOST: Final = 40

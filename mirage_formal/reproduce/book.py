@@ -9,12 +9,12 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from mirage_formal.errors import RunError
-from mirage_formal.files import read
 from mirage_formal.records.reproduction import Host
 from mirage_formal.records.run import Record
 from mirage_formal.records.storage import line, naming, pretty, sha256
 from mirage_formal.run.settings import versions
+from mirage_formal.support.errors import RunError
+from mirage_formal.support.files import read
 from mirage_formal.workers.pool import default_workers
 
 R = TypeVar("R", bound=Record)

@@ -23,9 +23,9 @@ from mirage_formal.cli.kit import (
     option,
     positive_parser,
 )
-from mirage_formal.errors import SpaceError
-from mirage_formal.guard import keep_results_on_stop
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.guard import keep_results_on_stop
+from mirage_formal.support.terminal import escape_line
 
 app = typer.Typer(**STYLE, no_args_is_help=True, help="Measure the paper's search statistics again on this machine.")
 
@@ -132,7 +132,7 @@ def _count(workers: int | None) -> int:
 def _show_progress(out: Path, mode: str) -> Iterator[_Show]:
     """Lock the output directory, and yield a callback that shows progress."""
     from mirage_formal.run.progress.choice import display
-    from mirage_formal.run.run_directory.lock import lock_directory
+    from mirage_formal.run_directory.lock import lock_directory
 
     hint = "the same command goes on where this one stopped"
     with keep_results_on_stop(hint), lock_directory(out), display(mode, "reproduce") as shown:

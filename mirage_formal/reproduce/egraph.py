@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.logic.axioms import AxiomSet, load
 from mirage_formal.logic.sexpr import SExpr
 from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, children, head, postorder
 from mirage_formal.search.bounds import divisors
+from mirage_formal.support.errors import UnsupportedError
 
 #: Default limits of the reference system: nodes and seconds.
 SHIPPED_NODES: Final = 100_000

@@ -16,14 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, TypeVar
 
-from mirage_formal.claims.abstract.domain import expressions
-from mirage_formal.claims.abstract.oracle import NormalFormOracle
-from mirage_formal.errors import RunError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.logic.certificate import audit, to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge
 from mirage_formal.logic.terms import Expr
+from mirage_formal.prove.abstract.domain import expressions
+from mirage_formal.prove.abstract.oracle import NormalFormOracle
 from mirage_formal.records.reproduction import Answers, Asked, Source
 from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host, key_of, write
 from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, GrowthEnding, extents_of
@@ -33,6 +32,7 @@ from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.space import load_space
+from mirage_formal.support.errors import RunError
 from mirage_formal.workers.dispatch import TaskDone
 from mirage_formal.workers.pool import Pool
 

@@ -9,7 +9,6 @@ from typing import Final
 
 from msgspec.structs import replace as with_fields
 
-from mirage_formal.errors import SpaceError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.records.reproduction import Comparison, Growth, Row, Table5
@@ -22,6 +21,7 @@ from mirage_formal.reproduce.output.plot import draw
 from mirage_formal.reproduce.output.render import csv_text, table5_markdown
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.space import load_space
+from mirage_formal.support.errors import SpaceError
 
 #: Limits of operators in the paper, which count the program's inputs.
 PAPER_OPS: Final = tuple(range(5, 12))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import msgspec
 
-from mirage_formal.errors import SpaceError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode
 from mirage_formal.records import SEARCH_FILE, UnitRecord
@@ -23,6 +22,7 @@ from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, choose_config
 from mirage_formal.search.space import load_space
+from mirage_formal.support.errors import SpaceError
 
 #: Callback with the current search, its finished pieces, and all of its pieces.
 Show = Callable[[str, int, int], None]

@@ -23,11 +23,11 @@ from mirage_formal.check.partitioning.covers import EstablishedWhole, check_kern
 from mirage_formal.check.report import CheckFailed, list_files, report_established
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
 from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, OutOfTime
-from mirage_formal.errors import MirageError, RunError
 from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.revalidate.processes import check_each
-from mirage_formal.terminal import escape_line, quote_text
+from mirage_formal.support.errors import MirageError, RunError
+from mirage_formal.support.terminal import escape_line, quote_text
 
 _HEAD = "candidate,verdict,kernels,certificates,obligations,steps,sympy,fingerprints,bound,seconds"
 _KERNEL_HEAD = "kernels of,form,kernels,cuBLAS,obligations,again,recorded,registers,stack,numerics,us,seconds"
@@ -381,7 +381,7 @@ def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
         f"safety and their questions. Of {total} obligations {held} hold again: {SOLVERS} refuted the negation",
         f"of {refuted}; settled by the analysis alone: {_counted(again)}. Only recorded: {_counted(recorded)}.",
         *_machine_meaning(sum(item.compiled for item in results), written, results),
-        "This rests on the code generation and the analysis that made them (kernels/, claims/safety/),",
+        "This rests on the code generation and the analysis that made them (kernels/, codegen/safety/),",
         "not on an independent implementation. Code generation is NOT proved: that a Program computes its µGraph, and",
         "that the obligations are all that safety needs, is tested and not proved.",
     ]

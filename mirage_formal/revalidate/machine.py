@@ -11,10 +11,10 @@ from pathlib import Path
 from mirage_formal.check.cuda.cubin import sections
 from mirage_formal.check.cuda.manifest import BoundKernels
 from mirage_formal.check.report import expect_equal, step
+from mirage_formal.codegen.generate import compiled_record
 from mirage_formal.device import compile as nvrtc
-from mirage_formal.errors import FormatError, UnsupportedError
-from mirage_formal.kernels.generate import compiled_record
 from mirage_formal.records import Binary, CompiledRecord, KernelLaunch, confine_path, read
+from mirage_formal.support.errors import FormatError, UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Each must equal the directory's. Only then are obligations settled: by the safet
 made, and, where there is a query, by z3 and cvc5 on the text derived here, never on a text from a file.
 
 So the statements of ``check`` on kernels rest on code generation (``optimize``, ``gpu``) and on the analysis
-(claims/safety): they show that the files come from these, not that these are right (docs/trust.md).
+(codegen/safety): they show that the files come from these, not that these are right (docs/trust.md).
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ import msgspec
 from mirage_formal.check.cuda.manifest import SOLVERS, BoundKernels, EstablishedKernels, check_kernels
 from mirage_formal.check.report import expect_equal, step
 from mirage_formal.check.solvers import UNSAT, ask_solvers, directory_budget
-from mirage_formal.claims.safety.obligations import Held, Kind, Means, Obligation
-from mirage_formal.claims.safety.safety import obligations
-from mirage_formal.errors import FormatError
-from mirage_formal.kernels.cuda import emit_cuda
-from mirage_formal.kernels.executable import kernel_launch
-from mirage_formal.kernels.generate import GeneratedLaunches, Kernel, generate, plan_record, requested_options
-from mirage_formal.kernels.program.program import Program
-from mirage_formal.kernels.program.serialization import decode_programs
-from mirage_formal.kernels.target import Target
+from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.executable import kernel_launch
+from mirage_formal.codegen.generate import GeneratedLaunches, Kernel, generate, plan_record, requested_options
+from mirage_formal.codegen.program.program import Program
+from mirage_formal.codegen.program.serialization import decode_programs
+from mirage_formal.codegen.safety.obligations import Held, Kind, Means, Obligation
+from mirage_formal.codegen.safety.safety import obligations
+from mirage_formal.codegen.target import Target
 from mirage_formal.logic.script import parse
 from mirage_formal.records import (
     LAUNCH_FILE,
@@ -48,6 +47,7 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.revalidate.machine import machine_code
+from mirage_formal.support.errors import FormatError
 
 #: Means of a coverage claim: a count of the writes, together with a query that no element is written twice.
 COUNT = "count"

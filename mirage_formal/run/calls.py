@@ -6,7 +6,7 @@ when they run the first task.
 
 from __future__ import annotations
 
-from mirage_formal.claims.numerics.values import PredictedNumerics
+from mirage_formal.codegen.numerics.values import PredictedNumerics
 from mirage_formal.records import SolverRecord, UnitRecord
 from mirage_formal.run.settings import Job
 from mirage_formal.run.work import (

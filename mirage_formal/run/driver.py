@@ -17,13 +17,11 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
 
-from mirage_formal.errors import WorkerError
+from mirage_formal.codegen.cost import estimate
 from mirage_formal.graph.formats.json import decode, embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
-from mirage_formal.guard import keep_results_on_stop
-from mirage_formal.kernels.cost import estimate
 from mirage_formal.records import (
     CANDIDATES,
     MANIFEST_FILE,
@@ -48,8 +46,6 @@ from mirage_formal.run.result_cache.recall import RecalledEntry, claim_entry
 from mirage_formal.run.result_cache.reports import move_replay, report_of
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
-from mirage_formal.run.run_directory.lock import lock_directory
-from mirage_formal.run.run_directory.store import RunStore
 from mirage_formal.run.settings import (
     Job,
     Settings,
@@ -63,8 +59,12 @@ from mirage_formal.run.settings import (
     versions,
 )
 from mirage_formal.run.work import UnitTask
+from mirage_formal.run_directory.lock import lock_directory
+from mirage_formal.run_directory.store import RunStore
 from mirage_formal.search.engine import Unit
 from mirage_formal.store.entry import evidence_of
+from mirage_formal.support.errors import WorkerError
+from mirage_formal.support.guard import keep_results_on_stop
 from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskSlow
 
 Status = Literal["complete", "interrupted", "time-limit"]
@@ -317,8 +317,8 @@ class _Run:
         return Report(written, results, self.store.root, failed, self.unfused_us, remarks, evidence.lost)
 
     def _reported(self, verified: Sequence[Verified]) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
-        from mirage_formal.run.kernel_build.alternatives import Alternatives  # not needed before there are results
-        from mirage_formal.run.kernel_build.build import COUNT
+        from mirage_formal.kernel_build.alternatives import Alternatives  # not needed before there are results
+        from mirage_formal.kernel_build.build import COUNT
 
         results: list[Result] = []
         items: list[CandidateRecord] = []

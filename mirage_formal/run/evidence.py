@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from mirage_formal.claims.numerics.values import PredictedNumerics
+from mirage_formal.codegen.numerics.values import PredictedNumerics
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.formats.json import decode, embed, to_json

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mirage_formal.errors import ClusterError
 from mirage_formal.run.preload import PRELOAD
 from mirage_formal.run.settings import Settings, check_limits, environment, worker_count
+from mirage_formal.support.errors import ClusterError
 from mirage_formal.workers.dispatch import Executor
 from mirage_formal.workers.pool import Pool
 

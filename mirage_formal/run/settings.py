@@ -16,21 +16,21 @@ from typing import Any, Final
 
 import msgspec
 
-from mirage_formal import options
-from mirage_formal.errors import ProgramError, SpaceError
+from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import PACKAGES, HostRecord, Identity, sha256
-from mirage_formal.resources import data_dir
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.preprocess import PreprocessedProgram, preprocess
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics.functions import ACTIVATIONS
+from mirage_formal.support import options
+from mirage_formal.support.errors import ProgramError, SpaceError
+from mirage_formal.support.resources import data_dir
 from mirage_formal.workers.pool import default_workers
 
 ENGINES: Final = ("guided", "exhaustive")
@@ -332,7 +332,7 @@ def kernel_code() -> str:
     ``build`` asks them again.
     """
     package = Path(__file__).resolve().parents[1]
-    makers = ("graph", "kernels", "claims/safety", "logic")
+    makers = ("graph", "kernels", "codegen/safety", "logic")
     code = [(f"{name}/{path}", file) for name in makers for path, file in _list_files(package / name, "*.py")]
     compiled = ("device/compile.py", package / "device" / "compile.py")
     return _digest_of_files([*code, compiled, *_list_files(data_dir("gpu"), "*")])

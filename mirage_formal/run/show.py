@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mirage_formal.errors import NothingFoundError
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, enumerate_results
@@ -18,7 +17,8 @@ from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.graph.views import launched_operators
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import display_path
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.errors import NothingFoundError
+from mirage_formal.support.terminal import escape_line
 
 #: Kinds of side conditions of a proof.
 CONDITIONS: Final = "no divisor is 0, no radicand negative, no logarithm of what is not above 0"
@@ -161,7 +161,7 @@ def describe_kernels(graph: KernelGraph) -> str:
     Views are left out, because no kernel is launched for them. If a sum of exponentials gets no running maximum, and so
     overflows for large logits, the description says so.
     """
-    from mirage_formal.kernels.online_softmax.stabilize import (  # not needed before there are results
+    from mirage_formal.codegen.online_softmax.stabilize import (  # not needed before there are results
         NotStable,
         stabilize,
     )

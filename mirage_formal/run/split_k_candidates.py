@@ -1,7 +1,7 @@
 """Split-K variants of candidates that are too slow as they stand, for each pattern without a candidate to report.
 
 A reduction of one long row is one block with a long loop. Its estimate is far above that of the unfused program, so it
-would be dropped, although its split-K form (``kernels.post_search_rewrites.split_k``) is the fastest candidate. The
+would be dropped, although its split-K form (``codegen.post_search_rewrites.split_k``) is the fastest candidate. The
 candidates of an engine are therefore rewritten to split-K before they are dropped. The results are certified and proved
 like all candidates.
 """
@@ -14,13 +14,13 @@ from functools import partial
 from itertools import islice, zip_longest
 from typing import Final
 
-from mirage_formal.errors import MirageError
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.post_search_rewrites.rewrite import ANY, PARTS, Change, apply_rewrite
+from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.post_search_rewrites.rewrite import ANY, PARTS, Change, apply_rewrite
-from mirage_formal.kernels.target import Target
-from mirage_formal.run.kernel_build.stable import rewrite_operators as each_rewritten
+from mirage_formal.kernel_build.stable import rewrite_operators as each_rewritten
 from mirage_formal.run.ranking import graph_pattern
+from mirage_formal.support.errors import MirageError
 
 #: Candidates that are tried: those with the fewest kernels, from each pattern in turns the cheapest.
 _TRIED: Final = 16

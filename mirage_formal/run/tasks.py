@@ -18,15 +18,12 @@ import msgspec
 
 from mirage_formal.check.equivalence import ReplayedTheorem, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.claims.abstract.domain import expressions, pieces
-from mirage_formal.claims.abstract.oracle import NormalFormOracle
-from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.claims.numerics.rounding_simulation import MAX_ELEMENTS, MAX_ESTIMATED, predict_numerics
-from mirage_formal.claims.numerics.shrink import ShrunkPair, evaluation_size, shrink
-from mirage_formal.claims.numerics.special_values import Fault, check_special_values
-from mirage_formal.claims.numerics.values import PredictedNumerics
-from mirage_formal.errors import UnsupportedError
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.numerics.rounding_simulation import MAX_ELEMENTS, MAX_ESTIMATED, predict_numerics
+from mirage_formal.codegen.numerics.shrink import ShrunkPair, evaluation_size, shrink
+from mirage_formal.codegen.numerics.special_values import Fault, check_special_values
+from mirage_formal.codegen.numerics.values import PredictedNumerics
+from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.graph.canonical import canonical_with_digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import decode, encode
@@ -35,12 +32,14 @@ from mirage_formal.graph.remainder_tiles.matching import certificate_pairs
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.graph.views import kernel_count
-from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.online_softmax.stabilize import stabilize
 from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, add, to_text
+from mirage_formal.prove.abstract.domain import expressions, pieces
+from mirage_formal.prove.abstract.oracle import NormalFormOracle
+from mirage_formal.prove.equality.prove import prove
+from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.records import FoundRecord, SolverRecord, SpecialRecord, UnitRecord, VerdictRecord
 from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import RefusedCandidate, VerifiedCandidate
@@ -60,6 +59,7 @@ from mirage_formal.search.concatenated_inputs import sink_pads_to_inputs
 from mirage_formal.search.engine import Engine, Stats, Unit, counts_by_reason, watch_counts
 from mirage_formal.search.pad_extents import round_extents
 from mirage_formal.search.thread import fuse_threads
+from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.workers.task_progress import report_progress
 
 #: Bits of the primes: for the search, at scaled sizes; and for the final check, at real sizes.

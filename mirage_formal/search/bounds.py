@@ -26,9 +26,9 @@ from itertools import product
 from math import prod
 from typing import Final, TypedDict, Unpack
 
-from mirage_formal.errors import SpaceError
 from mirage_formal.graph.ops import SPECS, Lax, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
+from mirage_formal.support.errors import SpaceError
 
 #: Operators that searches can propose. The others are for programs and graphs that a user writes: their attributes or
 #: operands cannot be guessed, or they have no abstract expression. ``accum_max`` is proposed for inputs that the loop

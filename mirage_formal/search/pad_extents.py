@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from mirage_formal.claims.counterexamples.definedness import check_conditions
-from mirage_formal.claims.equality.prove import prove
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -22,7 +19,10 @@ from mirage_formal.graph.remainder_tiles.extents import resize
 from mirage_formal.graph.remainder_tiles.split import Wrapping
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.counterexamples.definedness import check_conditions
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.dims import Dim, DimClasses
+from mirage_formal.support.errors import GraphError
 
 #: Extents up to this number are one tile.
 _ONE_TILE: Final = 16

@@ -4,7 +4,7 @@ Maxima. Programs subtract the largest element of a row before they take exponent
 softmax(x) = e^(x - m) / sum of e^(x - m), and log of the sum of e^x = m + log of the sum of e^(x - m). The values are
 the same for m = max x, for any other number, and for max(max x, c), which is finite where x is not. A search would have
 to find the same maximum in every candidate. Without it, the search finds the kernels of the plain form, for which code
-generation derives a running maximum again (``kernels.online_softmax``). The maximum of one element is that element.
+generation derives a running maximum again (``codegen.online_softmax``). The maximum of one element is that element.
 
 Views. A transpose, a slice or a reshape of an input is an access to it under other strides (``graph.views``), so the
 search sees its result as an input. Where views stand between operators, the program is rewritten first
@@ -122,7 +122,7 @@ def _merge_equal_operators(program: KernelGraph) -> KernelGraph:
 
 
 def _is_proved_equal(program: KernelGraph, anew: KernelGraph) -> bool:
-    from mirage_formal.claims.equality.prove import prove  # most programs are sought as they are
+    from mirage_formal.prove.equality.prove import prove  # most programs are sought as they are
 
     return isinstance(prove(program, anew), Equivalent)
 

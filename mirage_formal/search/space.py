@@ -14,9 +14,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from mirage_formal.errors import SpaceError
 from mirage_formal.graph.ops import FUNCTIONS, SPECS, Level, OpKind
-from mirage_formal.resources import data_dir
 from mirage_formal.search.bounds import (
     SEARCHABLE,
     ExtentRules,
@@ -27,6 +25,8 @@ from mirage_formal.search.bounds import (
     parse_dim,
     parse_dim_map,
 )
+from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.resources import data_dir
 
 __all__ = [
     "ExtentRules",

@@ -19,7 +19,6 @@ from math import prod
 from types import MappingProxyType
 from typing import Generic
 
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
@@ -33,6 +32,7 @@ from mirage_formal.graph.ops import SPECS
 from mirage_formal.graph.ops import Level as LevelName
 from mirage_formal.semantics.domain import LEADING, LOOP_AXIS, Domain, T
 from mirage_formal.semantics.operators import RULES, Level, Value
+from mirage_formal.support.errors import GraphError
 
 __all__ = ["LEADING", "LOOP_AXIS", "Domain", "Trace", "evaluate", "trace"]
 

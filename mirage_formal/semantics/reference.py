@@ -9,7 +9,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.errors import ShapeError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
@@ -17,6 +16,7 @@ from mirage_formal.semantics.batched_matmul import batched_product
 from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, UntiledDomain
 from mirage_formal.semantics.functions import FUNCTION_SPECS
 from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.support.errors import ShapeError
 
 Floats = NDArray[np.float64]
 

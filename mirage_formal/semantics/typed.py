@@ -16,7 +16,6 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.errors import ShapeError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
@@ -24,6 +23,7 @@ from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.semantics.functions import round_to_bfloat16
 from mirage_formal.semantics.interpreter import evaluate
 from mirage_formal.semantics.reference import FloatDomain
+from mirage_formal.support.errors import ShapeError
 
 Array = NDArray[Any]
 Singles = NDArray[np.float32]

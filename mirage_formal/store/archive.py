@@ -8,13 +8,13 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.errors import FormatError, RunError
-from mirage_formal.files import expect_regular
-from mirage_formal.limits import MAX_BYTES, MAX_ENTRIES
 from mirage_formal.records import confine_path, naming
 from mirage_formal.records.store_entry import ENTRY_FILE
 from mirage_formal.store.entry import Entry, read_entry, write_files
 from mirage_formal.store.location import StoreDirectory
+from mirage_formal.support.errors import FormatError, RunError
+from mirage_formal.support.files import expect_regular
+from mirage_formal.support.limits import MAX_BYTES, MAX_ENTRIES
 
 #: Time in every archive, so that equal entries give equal files.
 _TIME: Final = (1980, 1, 1, 0, 0, 0)

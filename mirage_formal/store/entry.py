@@ -10,13 +10,13 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.errors import FormatError, RunError
-from mirage_formal.limits import MAX_JOURNAL_BYTES
 from mirage_formal.records import SEARCH_FILE, confine_path, decode, naming, pretty, read, sha256
 from mirage_formal.records.run import NO_SEAL
 from mirage_formal.records.store_entry import ENTRY_FILE, EVIDENCE, FORMAT, EntryKey, EntryRecord, entry_code
 from mirage_formal.store.location import StoreDirectory
-from mirage_formal.strict_json import load
+from mirage_formal.support.errors import FormatError, RunError
+from mirage_formal.support.limits import MAX_JOURNAL_BYTES
+from mirage_formal.support.strict_json import load
 
 _HINT: Final = "search again; mirage-formal store clear removes what cannot be used"
 

@@ -15,7 +15,6 @@ from typing import Final
 from mirage_formal.check.equal import establish_equality
 from mirage_formal.check.equivalence import describe_theorem, own_conditions
 from mirage_formal.check.report import check_manifest, expect_equal, list_files, step
-from mirage_formal.errors import FormatError, RunError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
@@ -45,6 +44,7 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, CoverRecord, PartRecord, WholeRecord
+from mirage_formal.support.errors import FormatError, RunError
 
 _HINT: Final = "give the directory of a finished run, of a candidate, of a whole program, or of an entry of the store"
 

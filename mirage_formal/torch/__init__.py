@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.api import Graph
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.frontend.mirage_api.table import refusal_error
+from mirage_formal.support.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from mirage_formal.torch.import_result import Imported

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.frontend.origins import Origin
+from mirage_formal.support.errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)

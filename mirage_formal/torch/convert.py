@@ -13,10 +13,10 @@ import torch
 
 import mirage_formal.torch.view_rules as moves
 import mirage_formal.torch.views as views
-from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import Band, DType
+from mirage_formal.support.errors import MirageError, UnsupportedError
 from mirage_formal.torch.analysis.aliases import owners, shared_results
 from mirage_formal.torch.analysis.regions import convex_parts
 from mirage_formal.torch.call import MASK, NARROW, TYPES, OperatorCall, Written, constant_tensor

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from mirage_formal.errors import DTypeError, ShapeError
 from mirage_formal.frontend.origins import Origin
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
+from mirage_formal.support.errors import DTypeError, ShapeError
 from mirage_formal.torch.values import ImportedGraph, Layout
 
 

@@ -14,13 +14,13 @@ from fractions import Fraction
 from math import prod
 
 from mirage_formal.api import Graph
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.origins import Origin
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import MAX_RANK, Band, DTensor, DType, Shape, broadcast, row_major
 from mirage_formal.graph.views import is_addressable
+from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.views import Digit, View, merge_digits
 
 

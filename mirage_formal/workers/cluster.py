@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import IO, Any, Final
 
-from mirage_formal.errors import ClusterError
+from mirage_formal.support.errors import ClusterError
 from mirage_formal.workers.cluster_worker import TOPIC, WorkerTask, compute
 from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, AttemptLost, Event, Executor, Slot
 from mirage_formal.workers.task_progress import EVERY_S

@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mirage_formal.errors import MirageError
+from mirage_formal.support.errors import MirageError
 from mirage_formal.workers.dispatch import Answer, AttemptLost, Event, TaskDone, TaskFailed, UserError
 from mirage_formal.workers.pool import Pool
 from mirage_formal.workers.task_progress import EVERY_S

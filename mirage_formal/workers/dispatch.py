@@ -17,7 +17,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
-from mirage_formal.errors import MirageError
+from mirage_formal.support.errors import MirageError
 
 P = TypeVar("P")
 R = TypeVar("R")

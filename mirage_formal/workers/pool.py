@@ -26,8 +26,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from mirage_formal.errors import MirageError, WorkerError
-from mirage_formal.guard import shield_children
+from mirage_formal.support.errors import MirageError, WorkerError
+from mirage_formal.support.guard import shield_children
 from mirage_formal.workers import task_progress
 from mirage_formal.workers.dispatch import (
     SLOW_AFTER_S,

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from mirage_formal.errors import MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_value
 from mirage_formal.graph.wire import SCHEMA
 from mirage_formal.revalidate import command
+from mirage_formal.support.errors import MirageError
 from tests.attack import seals
 from tests.attack.texts import STRINGS, spoiled
 from tests.attack.trial import Breach

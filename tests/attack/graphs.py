@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 from functools import cache
 
-from mirage_formal.claims.safety.safety import Safe, discharge_safety
-from mirage_formal.errors import MirageError
+from mirage_formal.codegen.program.program import Program
+from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
-from mirage_formal.kernels.program.program import Program
 from mirage_formal.run.verify.decide import decide
+from mirage_formal.support.errors import MirageError
 from tests.attack.trial import Breach
 from tests.kit.graphs.mutants import Decision, differs, single_mutants
 from tests.kit.kernels import program_interpreter

@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.errors import FormatError
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
+from mirage_formal.support.errors import FormatError
 from tests.attack import directories
 from tests.attack.texts import STRINGS
 from tests.attack.trial import Breach

@@ -14,11 +14,11 @@ from benchmarks.gpu_cases import Case, triton_of
 from benchmarks.gpu_jobs import Pool
 from benchmarks.gpu_stages import Row, Stages, candidates
 from benchmarks.harness import parser_of
+from mirage_formal.autotune.triton.files import TritonText, triton_texts
+from mirage_formal.codegen.triton.options import LaunchOptions
 from mirage_formal.device.measure import Measurement
 from mirage_formal.device.sealed_records import write_measurement, write_triton
-from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import TritonRecord, TritonVariantRecord
-from mirage_formal.run.autotuning.triton.files import TritonText, triton_texts
 from tests.benchmarks.test_gpu_cases import Ours
 from tests.benchmarks.test_gpu_stages import WITHIN, Answered, cell, kernels, script
 from tests.kit.runs import small_runs

@@ -6,7 +6,7 @@ import re
 import shutil
 from pathlib import Path
 
-from mirage_formal.run.autotuning.plans import TuningDirectory
+from mirage_formal.autotune.plans import TuningDirectory
 from tests.kit.paths import REPOSITORY
 
 DIGEST = re.compile(r"[0-9a-f]{64}")

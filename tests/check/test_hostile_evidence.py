@@ -15,9 +15,9 @@ import pytest
 
 from mirage_formal import records
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.errors import FormatError
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
+from mirage_formal.support.errors import FormatError
 from tests.kit.runs.fake_engine import program
 
 Edit = Callable[[bytes], bytes]

@@ -13,14 +13,14 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.cuda.manifest import SOLVERS
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.limits import MAX_QUESTIONS
+from mirage_formal.kernel_build.build import build_run
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
 from mirage_formal.revalidate import command
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.driver import run
-from mirage_formal.run.kernel_build.build import build_run
 from mirage_formal.run.settings import Settings
+from mirage_formal.support.limits import MAX_QUESTIONS
 from tests.kit.runs.known_engine import PROGRAMS
 from tests.kit.runs.tampering import InProcess, copy, read_lines, sign_kernels, write_lines
 

@@ -13,14 +13,14 @@ import mirage_formal as mf
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.equivalence import opinions, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.claims.counterexamples.definedness import check_conditions
-from mirage_formal.claims.equality.explain import explain
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.remainder_tiles.extents import resize
 from mirage_formal.graph.verdict import Equivalent, Unknown
+from mirage_formal.prove.counterexamples.definedness import check_conditions
+from mirage_formal.prove.equality.explain import explain
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space

@@ -17,15 +17,15 @@ from mirage_formal.check.abstract import parts
 from mirage_formal.check.fingerprint import arithmetic
 from mirage_formal.check.fingerprint.field import RandomPoint, UndefinedValueError, needed_parts, run
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
-from mirage_formal.claims.abstract.domain import expressions as theirs
-from mirage_formal.claims.identity_testing.fingerprint import FingerprintSettings, fingerprint
-from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OPAQUE, SPECS, Attrs, OpKind
 from mirage_formal.graph.verdict import Probable
 from mirage_formal.logic.terms import Expr, add
+from mirage_formal.prove.abstract.domain import expressions as theirs
+from mirage_formal.prove.identity_testing.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.records.fingerprint import FingerprintRecord
+from mirage_formal.support.errors import FormatError, MirageError
 from tests.kit.graphs.graph_strategies import FIELD_KINDS, kernel_graphs
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 from tests.kit.runs.known_engine import PROGRAMS, given

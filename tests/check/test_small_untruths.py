@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from mirage_formal import limits
 from mirage_formal.check import report
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed, list_files
 from mirage_formal.check.run import read_run
-from mirage_formal.errors import FormatError, RunError
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
+from mirage_formal.support import limits
+from mirage_formal.support.errors import FormatError, RunError
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import program
 from tests.kit.runs.known_engine import PROGRAMS

@@ -15,8 +15,8 @@ from mirage_formal import records
 from mirage_formal.check.__main__ import main
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
+from mirage_formal.partition.cover_search import search_covers
 from mirage_formal.records.partition import WHOLE_FILE
-from mirage_formal.run.partitioning.cover_search import search_covers
 from mirage_formal.run.settings import Settings
 from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.runs.tampering import copy, edit, flip, seal_file, sign_candidate, sign_run, write

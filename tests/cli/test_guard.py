@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 
 import pytest
 
-from mirage_formal import guard
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.errors import RunError
-from mirage_formal.guard import StopSignal, keep_results_on_stop, run_main
+from mirage_formal.support import guard
+from mirage_formal.support.errors import RunError
+from mirage_formal.support.guard import StopSignal, keep_results_on_stop, run_main
 from tests.kit.paths import REPOSITORY
 from tests.kit.sampling import number
 
@@ -276,7 +276,7 @@ def stopped(place: Path, arguments: list[str], cwd: Path, moment: int, number: s
 COMMANDS = {
     "search": ["mirage_formal.search", "one.py", *FAKE],
     "check": ["mirage_formal.check", "run", "--jobs", "2"],
-    "build": ["mirage_formal.run.kernel_build", "run", "--count", "1", "--arch", "none"],
+    "build": ["mirage_formal.kernel_build", "run", "--count", "1", "--arch", "none"],
     "verify": ["mirage_formal.verify", "one.py", "graph.json"],
 }
 

@@ -21,7 +21,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("search",): ("mirage_formal.search", ("FILE",)),
     ("check",): ("mirage_formal.check", ("PATH",)),
     ("verify",): ("mirage_formal.verify", ("PROGRAM", "GRAPH")),
-    ("build",): ("mirage_formal.run.kernel_build", ("RUN_DIR",)),
+    ("build",): ("mirage_formal.kernel_build", ("RUN_DIR",)),
     ("tune",): ("mirage_formal.cli.tune", ("RUN_DIR",)),
     ("export",): ("mirage_formal.cli.export", ("RUN_DIR",)),
     ("kernelbench",): ("mirage_formal.cli.kernelbench", ("DIR",)),
@@ -55,9 +55,9 @@ NO_COMMANDS = {
     "mirage_formal.frontend.mirage_api",
     "mirage_formal.torch.op_table_docs",
     "mirage_formal.workers.cluster_host",
-    "mirage_formal.claims.identity_testing.confirmation",
+    "mirage_formal.prove.identity_testing.confirmation",
     "mirage_formal.torch.integrations.kernelbench.child",  # started by ``kernelbench``, for one problem
-    "mirage_formal.run.autotuning.child",  # started by ``tune``, reads its jobs from standard input
+    "mirage_formal.autotune.child",  # started by ``tune``, reads its jobs from standard input
 }
 
 

@@ -16,15 +16,15 @@ from rich.console import Console
 
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.cli import app as cli
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.verdict import Unknown
+from mirage_formal.partition.show import reports_values
 from mirage_formal.records import RejectedRecord, UnitRecord
 from mirage_formal.records.answer import answer_text
 from mirage_formal.run.driver import run
-from mirage_formal.run.partitioning.show import reports_values
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.show import print_report
 from mirage_formal.run.verify.verdicts import JudgedGraph, print_verdicts, verdicts_json
+from mirage_formal.support.errors import FormatError
 from tests.kit.runs.fake_engine import fused, program
 from tests.kit.runs.small_runs import make
 from tests.kit.runs.tampering import CLAIM, TEXTS, obeyed, places, reseal, value_of, write

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from mirage_formal import gpu
+from mirage_formal.autotune import timing
+from mirage_formal.autotune.timing import TimingProcess
 from mirage_formal.cli.graphs import arrays
 from mirage_formal.device import runs, runtime
 from mirage_formal.records.answer import ProgressEvent
-from mirage_formal.run.autotuning import timing
-from mirage_formal.run.autotuning.timing import TimingProcess
 from mirage_formal.run.progress.display import JsonLines
-from mirage_formal.run.run_directory.lock import lock_directory
+from mirage_formal.run_directory.lock import lock_directory
 from tests.kit.processes import Command
 from tests.kit.runs import small_runs
 from tests.kit.sampling import THOROUGH
@@ -72,10 +72,10 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and a tuning directory whose kernels are made and not timed."""
-    from mirage_formal.run.autotuning.bench import Limits, TuningResources
-    from mirage_formal.run.autotuning.plans import TuningDirectory
-    from mirage_formal.run.autotuning.prepare import PRELOAD
-    from mirage_formal.run.autotuning.tune import tune
+    from mirage_formal.autotune.bench import Limits, TuningResources
+    from mirage_formal.autotune.plans import TuningDirectory
+    from mirage_formal.autotune.prepare import PRELOAD
+    from mirage_formal.autotune.tune import tune
     from mirage_formal.workers.pool import Pool
 
     root = tmp_path_factory.mktemp("stopped")

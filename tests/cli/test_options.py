@@ -12,9 +12,9 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.cli import app as cli
-from mirage_formal.errors import MirageError, SpaceError, TargetError
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.settings import RULES, Settings, make_job
+from mirage_formal.support.errors import MirageError, SpaceError, TargetError
 from tests.kit.runs.fake_engine import program
 
 WRONG: list[tuple[str, Any, str]] = [

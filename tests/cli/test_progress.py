@@ -11,7 +11,6 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from mirage_formal.errors import SpaceError
 from mirage_formal.records import FoundRecord, UnitRecord
 from mirage_formal.records.answer import ProgressEvent, answer_schema
 from mirage_formal.run import progress as values
@@ -22,6 +21,7 @@ from mirage_formal.run.progress.counts import Forecast, RunCounters
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.work import UnitProgress
 from mirage_formal.search.engine import Stats, Tally, watch_counts
+from mirage_formal.support.errors import SpaceError
 from mirage_formal.workers import task_progress
 from mirage_formal.workers.pool import Pool
 from tests.kit.processes import clock_of

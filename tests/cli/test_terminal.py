@@ -9,8 +9,8 @@ import unicodedata
 import pytest
 from hypothesis import given
 
-from mirage_formal.errors import FormatError, GraphError
-from mirage_formal.terminal import escape_line, json_text, lines, quote_text
+from mirage_formal.support.errors import FormatError, GraphError
+from mirage_formal.support.terminal import escape_line, json_text, lines, quote_text
 from tests.kit.runs.tampering import TEXTS, obeyed
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from mirage_formal.autotune import tune as tune_module
+from mirage_formal.autotune.bench import FinalistRow, TuningResources, TuningResult
+from mirage_formal.autotune.triton.results import BackendComparison, TritonRow
 from mirage_formal.device import runtime
-from mirage_formal.run.autotuning import tune as tune_module
-from mirage_formal.run.autotuning.bench import FinalistRow, TuningResources, TuningResult
-from mirage_formal.run.autotuning.triton.results import BackendComparison, TritonRow
 from tests.kit.processes import Command, Ended
 
 FILES = (

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.device import compile as compiler
 from mirage_formal.device.compile import ARCHS, Compiled, CompileError, compile
-from mirage_formal.errors import UnsupportedError
-from mirage_formal.kernels.cuda import emit_cuda
-from mirage_formal.resources import data_dir
+from mirage_formal.support.errors import UnsupportedError
+from mirage_formal.support.resources import data_dir
 from tests.kit.kernels.emulated_programs import every_kernel, masked_copy
 
 KERNELS = {kernel.name: kernel for kernel in every_kernel()}

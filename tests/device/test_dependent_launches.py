@@ -13,17 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.claims.numerics.numerics import draw_all
+from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.executable import without_dependent_launches
+from mirage_formal.codegen.generate import Kernel, generate
+from mirage_formal.codegen.numerics.numerics import draw_all
+from mirage_formal.codegen.target import load_target
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import programmatic_launch, runtime, tensors
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.programmatic_launch import LaunchError, library_function
-from mirage_formal.kernels.cuda import emit_cuda
-from mirage_formal.kernels.executable import without_dependent_launches
-from mirage_formal.kernels.generate import Kernel, generate
-from mirage_formal.kernels.target import load_target
-from mirage_formal.run.kernel_build.build import build
-from mirage_formal.run.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.build import build
+from mirage_formal.kernel_build.values import BuiltKernels
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.device_kernels import chain, predefined

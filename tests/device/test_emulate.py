@@ -11,12 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.device import emulate
-from mirage_formal.device.emulate import EmulatorError, run
-from mirage_formal.graph.types import DType
-from mirage_formal.kernels.cuda import emit_cuda
-from mirage_formal.kernels.program.instruction_count import count_statements
-from mirage_formal.kernels.program.program import (
+from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.program.instruction_count import count_statements
+from mirage_formal.codegen.program.program import (
     BinaryFn,
     GlobalRead,
     GlobalWrite,
@@ -27,6 +24,9 @@ from mirage_formal.kernels.program.program import (
     SetReg,
     UnaryFn,
 )
+from mirage_formal.device import emulate
+from mirage_formal.device.emulate import EmulatorError, run
+from mirage_formal.graph.types import DType
 from tests.kit.kernels.emulated_programs import (
     BFLOAT,
     FLOAT,

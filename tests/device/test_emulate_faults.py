@@ -8,10 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mirage_formal.device.emulate import EmulationFault, FaultKind, run, run_source
-from mirage_formal.graph.types import DType
-from mirage_formal.kernels.cuda import emit_cuda
-from mirage_formal.kernels.program.program import (
+from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.program.program import (
     Barrier,
     BinaryFn,
     Combine,
@@ -39,6 +37,8 @@ from mirage_formal.kernels.program.program import (
     Stmt,
     WaitGroups,
 )
+from mirage_formal.device.emulate import EmulationFault, FaultKind, run, run_source
+from mirage_formal.graph.types import DType
 from tests.kit.kernels.emulated_programs import (
     FLOAT,
     HALF,

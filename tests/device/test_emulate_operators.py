@@ -7,15 +7,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mirage_formal.claims.safety.safety import Safe, discharge_safety
+from mirage_formal.codegen.lowering.strided_regions import Operation
+from mirage_formal.codegen.predefined import operator_program
+from mirage_formal.codegen.safety.safety import Safe, discharge_safety
+from mirage_formal.codegen.target import load_target
 from mirage_formal.device import emulate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import row_major
-from mirage_formal.kernels.lowering.strided_regions import Operation
-from mirage_formal.kernels.predefined import operator_program
-from mirage_formal.kernels.target import load_target
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage_formal.codegen.program.program import BinaryFn, UnaryFn
 from mirage_formal.device import emulate
 from mirage_formal.device.tensors import floats_of
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program.program import BinaryFn, UnaryFn
 from tests.kit.kernels import emulated_programs as programs
 
 torch: Any = pytest.importorskip("torch")

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.claims.numerics.numerics import draw_all
+from mirage_formal.codegen.numerics.numerics import draw_all
+from mirage_formal.codegen.target import load_target
 from mirage_formal.device import launch, tensors
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.tensors import TensorError
-from mirage_formal.errors import MirageError
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernels.target import load_target
-from mirage_formal.run.kernel_build.build import build
+from mirage_formal.kernel_build.build import build
 from mirage_formal.semantics import reference
+from mirage_formal.support.errors import MirageError
 from tests.kit.graphs import workloads as w
 from tests.kit.runs.fake_devices import FakeCupy, FakeTorch, Parameter, Tensor, aligned, with_code
 

@@ -14,20 +14,20 @@ import msgspec
 import numpy as np
 import pytest
 
-from mirage_formal.claims.numerics.numerics import draw_all
+from mirage_formal.codegen.executable import KernelLaunch
+from mirage_formal.codegen.numerics.numerics import draw_all
+from mirage_formal.codegen.target import load_target
 from mirage_formal.device import launch, runtime, tensors
 from mirage_formal.device.launch import NoDeviceWarning, Optimized
 from mirage_formal.device.tensors import TensorError
-from mirage_formal.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.kernels.executable import KernelLaunch
-from mirage_formal.kernels.target import load_target
-from mirage_formal.run.kernel_build.build import build
-from mirage_formal.run.kernel_build.save import save_built
-from mirage_formal.run.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.build import build
+from mirage_formal.kernel_build.save import save_built
+from mirage_formal.kernel_build.values import BuiltKernels
 from mirage_formal.semantics import reference
+from mirage_formal.support.errors import DTypeError, ShapeError, UnsupportedError
 from tests.kit.graphs import workloads as w
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray, with_code
@@ -267,9 +267,9 @@ sys.meta_path.insert(0, Block())
 from pathlib import Path
 import numpy as np
 from mirage_formal.gpu import main
-from mirage_formal.kernels.executable import load
+from mirage_formal.codegen.executable import load
 from mirage_formal.device.launch import Optimized
-from mirage_formal.claims.numerics.numerics import Inputs, check, draw_all
+from mirage_formal.codegen.numerics.numerics import Inputs, check, draw_all
 import warnings
 warnings.simplefilter("ignore")
 executable = load(Path({str(tmp_path / "kernels")!r}))

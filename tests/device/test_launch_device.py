@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.claims.numerics.numerics import Inputs, check, draw_all
+from mirage_formal.codegen.executable import KernelLaunch, load, without_dependent_launches
+from mirage_formal.codegen.numerics.numerics import Inputs, check, draw_all
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import TorchRecorder, measure
 from mirage_formal.device.programmatic_launch import launcher
 from mirage_formal.device.runs import DeviceRuns
 from mirage_formal.device.runtime import device_count
 from mirage_formal.device.tensors import TensorError
-from mirage_formal.errors import DTypeError, ShapeError
-from mirage_formal.kernels.executable import KernelLaunch, load, without_dependent_launches
 from mirage_formal.semantics import reference
+from mirage_formal.support.errors import DTypeError, ShapeError
 
 KERNELS = Path(os.environ.get("MIRAGE_GPU_KERNELS", "runs/gpu/fixtures"))
 NAMES = ("predefined", "predefined_bfloat16", "split", "chain", "lora", "ntrans")

@@ -12,7 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from mirage_formal.claims.numerics.numerics import draw_all
+from mirage_formal.codegen.executable import Binary, Executable, KernelLaunch
+from mirage_formal.codegen.numerics.numerics import draw_all
+from mirage_formal.codegen.target import load_target
 from mirage_formal.device import cublas as cublas_products
 from mirage_formal.device import tensors
 from mirage_formal.device.cublas import CublasError
@@ -22,9 +24,7 @@ from mirage_formal.device.runtime import LoadedExecutable
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.kernels.executable import Binary, Executable, KernelLaunch
-from mirage_formal.kernels.target import load_target
-from mirage_formal.run.kernel_build.build import build
+from mirage_formal.kernel_build.build import build
 from mirage_formal.semantics import reference
 from tests.kit.kernels.device_kernels import predefined
 from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray

@@ -8,9 +8,9 @@ from types import ModuleType
 
 import pytest
 
-from mirage_formal.kernels.target import load_target
-from mirage_formal.run.kernel_build.build import build
-from mirage_formal.run.kernel_build.save import save_built
+from mirage_formal.codegen.target import load_target
+from mirage_formal.kernel_build.build import build
+from mirage_formal.kernel_build.save import save_built
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.device_kernels import predefined
 from tests.kit.paths import REPOSITORY

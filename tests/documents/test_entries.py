@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import mirage_formal as mf
-from mirage_formal import errors
+from mirage_formal.api.request import Options
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records.schema import FILES, schema_text
-from mirage_formal.run.request import Options
 from mirage_formal.search import space
+from mirage_formal.support import errors
 from tests.documents.pages import anchors, fences
 from tests.kit.paths import REPOSITORY
 

@@ -18,9 +18,9 @@ from mirage_formal.device import emulate as device
 from mirage_formal.emulate.__main__ import main
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.partition.answer import search_or_cover
 from mirage_formal.records import GRAPH_FILE
 from mirage_formal.run.driver import run
-from mirage_formal.run.partitioning.answer import search_or_cover
 from mirage_formal.run.settings import Settings
 from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.paths import REPOSITORY

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import mirage_formal as mi
+from mirage_formal.api import request
 from mirage_formal.frontend.mirage_api.rows import (
     BLOCK,
     CODE,
@@ -28,7 +29,6 @@ from mirage_formal.frontend.mirage_api.rows import (
 )
 from mirage_formal.frontend.mirage_api.table import document
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.run import request
 from tests.kit.graphs.mirage_programs import gqa_split, rms_linear
 from tests.kit.paths import REPOSITORY
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import mirage_formal as mi
+from mirage_formal.api import request
 from mirage_formal.cli.app import app
 from mirage_formal.frontend.builder import KernelBuilder
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.run import request
-from mirage_formal.run.kernel_build.compile_unsearched import make_callable
+from mirage_formal.kernel_build.compile_unsearched import make_callable
 from tests.frontend.mirage_scripts import SCRIPTS, Array, Entry
 from tests.kit.paths import REPOSITORY
 from tests.kit.sampling import share

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import encode
@@ -27,6 +26,7 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.semantics import reference
+from mirage_formal.support.errors import GraphError
 from tests.kit.graphs.graph_strategies import (
     BLOCK_KINDS,
     FIELD_KINDS,

@@ -6,7 +6,6 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import Limits, block_outputs, block_types, faults, kernel_types, shared_bytes
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -21,6 +20,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, STensor, row_major
+from mirage_formal.support.errors import GraphError
 from tests.kit.graphs.graph_strategies import kernel_graphs
 
 F16 = DType.FLOAT16

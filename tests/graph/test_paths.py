@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
+from mirage_formal.codegen.program.index import DigitBuilder, IndexBuilder
+from mirage_formal.codegen.program.integers import evaluate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.memory.place import INTEGERS, StorageLocation
 from mirage_formal.graph.views import moved_tensors, storage_locations
-from mirage_formal.kernels.program.index import DigitBuilder, IndexBuilder
-from mirage_formal.kernels.program.integers import evaluate
 
 SEEDS = range(150)
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.claims.abstract.domain import expressions
 from mirage_formal.frontend.builder import KernelBuilder
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.canonical import canonical
@@ -21,6 +20,7 @@ from mirage_formal.graph.remainder_tiles.extents import decompose_remainder_tile
 from mirage_formal.graph.remainder_tiles.matching import match_extents
 from mirage_formal.graph.remainder_tiles.split import split_pads_and_slices
 from mirage_formal.graph.types import Shape
+from mirage_formal.prove.abstract.domain import expressions
 from mirage_formal.semantics import reference
 from tests.kit.kernels.tails import Wrapped, chain, product
 

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.claims.equality.prove import prove
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.target import load_target
 from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import is_addressable, kernel_count, storage_locations
-from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.target import load_target
-from mirage_formal.run.kernel_build.build import build
+from mirage_formal.kernel_build.build import build
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.semantics import reference
 
 H200 = load_target("h200")

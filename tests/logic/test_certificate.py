@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_formal.claims.abstract.oracle import NormalFormOracle
-from mirage_formal.claims.abstract.rewrite import Normaliser, certify
-from mirage_formal.errors import FormatError
 from mirage_formal.logic import script
 from mirage_formal.logic.axioms import load, parse
 from mirage_formal.logic.certificate import Certificate, Instance, audit, to_smt2
 from mirage_formal.logic.session import Satisfiability, discharge
 from mirage_formal.logic.terms import Expr, Sum, add, div, mul, sum_, unary, var
+from mirage_formal.prove.abstract.oracle import NormalFormOracle
+from mirage_formal.prove.abstract.rewrite import Normaliser, certify
+from mirage_formal.support.errors import FormatError
 from tests.kit.proofs.expressions import PARTS, WORKLOADS
 
 X, Y, Z = var("X"), var("Y"), var("Z")

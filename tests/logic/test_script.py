@@ -10,13 +10,13 @@ import pytest
 
 import mirage_formal
 from mirage_formal.check.proof.digits import obligations
-from mirage_formal.claims.safety.arith import Query, to_smt2
-from mirage_formal.errors import FormatError
-from mirage_formal.kernels.program.program import Int, IntBin, IntOp, Var
-from mirage_formal.limits import MAX_COMMANDS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
+from mirage_formal.codegen.program.program import Int, IntBin, IntOp, Var
+from mirage_formal.codegen.safety.arith import Query, to_smt2
 from mirage_formal.logic.axioms import load
 from mirage_formal.logic.script import RESERVED, Script, parse
 from mirage_formal.logic.sexpr import format_sexpr, read
+from mirage_formal.support.errors import FormatError
+from mirage_formal.support.limits import MAX_COMMANDS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
 
 BITS = "(set-logic QF_BV)\n(declare-const a (_ BitVec 8))\n(declare-const b (_ BitVec 8))\n(declare-const p Bool)\n"
 TERMS = "(set-logic QF_UF)\n(declare-sort Expr 0)\n(declare-fun f (Expr) Expr)\n(declare-const x Expr)\n"

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from mirage_formal import records
-from mirage_formal.errors import FormatError, RunError
 from mirage_formal.records import ClosingRecord, ManifestRecord, RunRecord
 from mirage_formal.records.schema import FILES, schema_text
+from mirage_formal.support.errors import FormatError, RunError
 from tests.kit.paths import REPOSITORY
 
 SCHEMA = REPOSITORY / "docs" / "schemas" / "run-directory.schema.json"

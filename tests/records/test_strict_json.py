@@ -11,14 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_formal import limits, records, strict_json
+from mirage_formal import records
 from mirage_formal.check.proof.reader import parse_tables
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.formats.mirage.reader import from_mirage
 from mirage_formal.records import ClosingRecord, ManifestRecord, NumericsRecord, RunRecord, UnitRecord
 from mirage_formal.records.partition import WholeRecord
+from mirage_formal.support import limits, strict_json
+from mirage_formal.support.errors import FormatError, MirageError
 
 #: Texts that no reader takes, whatever it reads.
 HOSTILE: dict[str, bytes] = {

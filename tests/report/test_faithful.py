@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, ThreadDefined
 from mirage_formal.graph.ops import SPECS, Level
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.report.drawing.svg import graph_svg, level_svg
 from mirage_formal.report.model import Basis, Candidate, SpecialValues
 from mirage_formal.report.page.candidates import candidate_section

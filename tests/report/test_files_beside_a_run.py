@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from benchmarks.gpu_table import PEERS
 from mirage_formal.cli.app import app
-from mirage_formal.errors import MirageError
+from mirage_formal.kernel_build.triton.files import default_out, write_run
 from mirage_formal.report.as_json import report_values
 from mirage_formal.report.model import Candidate
 from mirage_formal.report.page.baselines import peer_rows
@@ -27,7 +27,7 @@ from mirage_formal.report.reading import ReadLimits, read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE, triton_directory
 from mirage_formal.report.terminal import report_text
 from mirage_formal.report.views.levels import all_nodes, levels
-from mirage_formal.run.kernel_build.triton.files import default_out, write_run
+from mirage_formal.support.errors import MirageError
 from tests.kit.reports import bench, write_figures
 from tests.report.test_hostile import Elements, harmless
 

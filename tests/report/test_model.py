@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.errors import RunError
 from mirage_formal.report.as_json import report_json
 from mirage_formal.report.model import Basis, CheckResult, Report
 from mirage_formal.report.page import header
 from mirage_formal.report.reading import ReadLimits, read_report
 from mirage_formal.report.reading.check_process import run_check
 from mirage_formal.report.terminal import report_text
+from mirage_formal.support.errors import RunError
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering
 

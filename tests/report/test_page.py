@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from mirage_formal.cli.app import app
 from mirage_formal.cli.user_file import load_programs
-from mirage_formal.errors import MirageError
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.report.model import JudgedGraph, Report
 from mirage_formal.report.page.code import highlight
@@ -21,6 +20,7 @@ from mirage_formal.report.page.document import page
 from mirage_formal.report.page.gallery import comparison_page, index
 from mirage_formal.report.reading import read_report
 from mirage_formal.run.verify.verdicts import judge_graphs, write_verdicts
+from mirage_formal.support.errors import MirageError
 from tests.kit.paths import REPOSITORY
 from tests.report.test_hostile import Elements, harmless
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from mirage_formal.kernel_build.triton.files import default_out, write_run
 from mirage_formal.report.as_json import report_values
 from mirage_formal.report.model import Report
 from mirage_formal.report.page.document import page
@@ -16,7 +17,6 @@ from mirage_formal.report.page.search.parts import counts
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE
 from mirage_formal.report.terminal import report_text
-from mirage_formal.run.kernel_build.triton.files import default_out, write_run
 from tests.kit.reports import bench
 from tests.kit.runs import tampering
 from tests.report.test_hostile import harmless

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.claims.abstract.domain import expressions
-from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.logic.session import Answer
 from mirage_formal.logic.terms import Expr, mul, sum_, var
+from mirage_formal.prove.abstract.domain import expressions
+from mirage_formal.prove.abstract.oracle import NormalFormOracle
 from mirage_formal.reproduce import oracle as module
 from mirage_formal.reproduce.egraph import EGraph, GrowthEnding, extents_of
 from mirage_formal.reproduce.inputs import ntrans, rmsnorm

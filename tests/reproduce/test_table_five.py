@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace as with_fields
 
-from mirage_formal.errors import RunError, SpaceError
 from mirage_formal.records.reproduction import Row, Table5
 from mirage_formal.reproduce import table5 as module
 from mirage_formal.reproduce.arms import Limits
 from mirage_formal.reproduce.book import RecordFile
 from mirage_formal.reproduce.output.render import number, table
 from mirage_formal.reproduce.table5 import Plan, extrapolate, table5
+from mirage_formal.support.errors import RunError, SpaceError
 
 Calls = list[tuple[str, int, int]]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mirage_formal.errors import SpaceError
 from mirage_formal.records.reproduction import Workloads
 from mirage_formal.reproduce import workloads as module
 from mirage_formal.reproduce.workloads import workloads
+from mirage_formal.support.errors import SpaceError
 
 
 def quiet(name: str, done: int, total: int) -> None:

@@ -10,13 +10,13 @@ import pytest
 
 from mirage_formal import records
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.errors import RunError, SpaceError
 from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.run.driver import run
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.show import notes, warnings
+from mirage_formal.support.errors import RunError, SpaceError
 from tests.kit.runs.fake_engine import program, roots
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.claims.numerics.values import PredictedNumerics
+from mirage_formal.codegen.numerics.values import PredictedNumerics
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph

@@ -18,18 +18,18 @@ import msgspec
 import pytest
 
 import mirage_formal as mf
+from mirage_formal.api.no_result_diagnosis import find_reasons_for_no_result
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.cli import app as cli
-from mirage_formal.errors import NothingFoundError, Reason
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.target import load_target
 from mirage_formal.frontend.origins import unknown_origins
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.target import load_target
+from mirage_formal.partition.answer import search_or_cover
 from mirage_formal.records import UnitRecord
-from mirage_formal.run.no_result_diagnosis import find_reasons_for_no_result
-from mirage_formal.run.partitioning.answer import search_or_cover
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings
+from mirage_formal.support.errors import NothingFoundError, Reason
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import program as small
 from tests.kit.runs.fake_engine import roots

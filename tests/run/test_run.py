@@ -19,7 +19,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal import records
-from mirage_formal.errors import RunError
+from mirage_formal.api.request import superoptimize
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
@@ -34,7 +34,6 @@ from mirage_formal.records import (
 from mirage_formal.run.driver import run
 from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.ranking import rank
-from mirage_formal.run.request import superoptimize
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.show import notes, warnings
@@ -46,6 +45,7 @@ from mirage_formal.run.tasks import (
     verify_candidate,
 )
 from mirage_formal.run.work import AcceptedCandidate, CandidateTask, CertificateClaim, UnitTask
+from mirage_formal.support.errors import RunError
 from mirage_formal.workers import dispatch
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S, clock_of

@@ -16,17 +16,17 @@ COMPUTING = {
     "z3",
     "cvc5",
     "mirage_formal.run.tasks",
-    "mirage_formal.run.kernel_build.build",
+    "mirage_formal.kernel_build.build",
     "mirage_formal.check.equivalence",
     "mirage_formal.search.guided.engine",
-    "mirage_formal.claims.identity_testing.fingerprint",
+    "mirage_formal.prove.identity_testing.fingerprint",
 }
 
 SEARCH = """
 import sys
 from pathlib import Path
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.partitioning.answer import search_or_cover
+from mirage_formal.partition.answer import search_or_cover
 from mirage_formal.run.executors import make_executor
 from mirage_formal.cli.user_file import load_programs
 from mirage_formal.workers.dispatch import TaskDone
@@ -69,7 +69,7 @@ def test_a_default_search_loads_neither_galois_nor_sympy_and_its_parent_no_engin
     assert set(parent.split()) & (UNUSED | {"numpy", "mirage_formal.search.guided.engine"}) == set()
     assert set(worker.split()) & UNUSED == set()
     # The worker has proved: the confirmation of its fields is in the log, and came from the table.
-    assert {"numpy", "mirage_formal.run.tasks", "mirage_formal.claims.identity_testing.fingerprint"} <= set(
+    assert {"numpy", "mirage_formal.run.tasks", "mirage_formal.prove.identity_testing.fingerprint"} <= set(
         worker.split()
     )
     log = Path(found.split(maxsplit=1)[1]) / "verification.json"
@@ -81,11 +81,11 @@ def test_workers_start_before_the_pipeline_is_loaded(tmp_path: Path) -> None:
     script = f"""
 import sys
 from mirage_formal.workers import pool
-from mirage_formal.errors import MirageError
+from mirage_formal.support.errors import MirageError
 
 start = pool._start_server
 def started(threads):
-    names = {{"mirage_formal.run.driver", "mirage_formal.run.partitioning.cover_search"}}
+    names = {{"mirage_formal.run.driver", "mirage_formal.partition.cover_search"}}
     print(threads, *sorted(names & set(sys.modules)))
     start(threads)
 pool._start_server = started

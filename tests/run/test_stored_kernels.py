@@ -15,10 +15,10 @@ import pytest
 from mirage_formal import gpu, records
 from mirage_formal.cli.graphs import arrays
 from mirage_formal.cli.graphs.subject import subject
+from mirage_formal.codegen.executable import Executable
 from mirage_formal.device.launch import Optimized
-from mirage_formal.errors import FormatError
-from mirage_formal.kernels.executable import Executable
 from mirage_formal.run.result_cache.kernels import stored_kernels
+from mirage_formal.support.errors import FormatError
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering
 from tests.kit.runs.small_runs import first, kernel_runs
@@ -165,7 +165,7 @@ import importlib.util
 real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name in ("z3", "cvc5") else real(name, package)
 from pathlib import Path
-from mirage_formal.errors import FormatError
+from mirage_formal.support.errors import FormatError
 from mirage_formal.run.result_cache.kernels import stored_kernels
 print(*stored_kernels(Path({str(good)!r})).remarks, sep="\\n")
 try:

@@ -10,15 +10,15 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed
+from mirage_formal.codegen.target import load_target
 from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
-from mirage_formal.kernels.target import load_target
+from mirage_formal.kernel_build.build import build
 from mirage_formal.run.driver import run
-from mirage_formal.run.kernel_build.build import build
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.tasks import PADDED, plan

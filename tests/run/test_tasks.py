@@ -9,16 +9,16 @@ from collections.abc import Callable
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.claims.equality.prove import prove
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import canonical_with_digest
 from mirage_formal.graph.formats.json import decode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.records import VerdictRecord
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.tasks import FingerprintFilter, load_engine, plan, replay_proof, search_unit, verdict_record
 from mirage_formal.run.work import UnitTask
+from mirage_formal.support.errors import UnsupportedError
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import fused, program
 
@@ -114,7 +114,7 @@ def test_proving_and_replaying_load_neither_sympy_nor_solvers() -> None:
     script = """
 import sys
 from mirage_formal.run.tasks import replay_proof
-from mirage_formal.claims.equality.prove import prove
+from mirage_formal.prove.equality.prove import prove
 from tests.kit.runs.fake_engine import fused, program
 proved = prove(program(), fused(program(), 2, 4, 2))
 print(replay_proof(program(), fused(program(), 2, 4, 2), proved.proof).theorem.steps)

@@ -10,10 +10,6 @@ from itertools import product
 
 import pytest
 
-from mirage_formal.claims.abstract.domain import expressions
-from mirage_formal.claims.abstract.normal_form import NormalForms
-from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import Limits, faults, kernel_types
 from mirage_formal.graph.edit import inline_blocks
@@ -31,6 +27,9 @@ from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Candidate, Different, Probable, Unknown, Verdict
 from mirage_formal.logic.terms import Expr
+from mirage_formal.prove.abstract.domain import expressions
+from mirage_formal.prove.abstract.normal_form import NormalForms
+from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Stats, Tally, Unit, UnitResult
 from mirage_formal.search.exhaustive import ExhaustiveEngine
@@ -38,6 +37,7 @@ from mirage_formal.search.exhaustive import kernel as kernel_module
 from mirage_formal.search.exhaustive.kernel import KernelSearch
 from mirage_formal.search.exhaustive.pruner import Pruner
 from mirage_formal.search.space import load_space
+from mirage_formal.support.errors import UnsupportedError
 from tests.kit.sampling import THOROUGH, but
 
 K = OpKind

@@ -8,11 +8,11 @@ from math import prod
 
 import pytest
 
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import IN_PLACE, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.guided.extents import Assignment, DagFilter, ExtentAssigner, Extents, shape_of

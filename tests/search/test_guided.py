@@ -10,13 +10,13 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirage_formal.claims.abstract.normal_form import NormalForms
-from mirage_formal.claims.abstract.oracle import NormalFormOracle
 from mirage_formal.logic.session import Answer
 from mirage_formal.logic.terms import add, mul, sum_, unary, var
+from mirage_formal.prove.abstract.normal_form import NormalForms
+from mirage_formal.prove.abstract.oracle import NormalFormOracle
 from mirage_formal.reproduce.inputs import rmsnorm
 from mirage_formal.search.engine import CutError, SearchOptions, Stats, Tally, UnitResult
 from mirage_formal.search.exhaustive import ExhaustiveEngine

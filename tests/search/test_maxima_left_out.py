@@ -12,10 +12,10 @@ import pytest
 import mirage_formal as mf
 from mirage_formal import records
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.semantics import reference
 

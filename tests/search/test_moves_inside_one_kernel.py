@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.claims.equality.prove import prove
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.target import load_target
 from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count, moved_tensors
-from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.target import load_target
-from mirage_formal.run.kernel_build.build import build
+from mirage_formal.kernel_build.build import build
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_fusible
 from mirage_formal.search.preprocess import preprocess

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_formal.errors import SpaceError
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.resources import data_dir
 from mirage_formal.search.space import divisors, load_space, parse_space, preset_names
+from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.resources import data_dir
 
 TINY = (data_dir("search") / "tiny.toml").read_text()
 GQA = [(2, 256, 64), (2, 64, 4096), (2, 4096, 64)]

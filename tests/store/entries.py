@@ -14,10 +14,10 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.partition import answer
+from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.records import RunRecord, decode, read
 from mirage_formal.records.store_entry import EntryRecord
-from mirage_formal.run.partitioning import answer
-from mirage_formal.run.partitioning.cover_search import WholeReport
 from mirage_formal.run.result_cache import recall
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.errors import FormatError, RunError, SpaceError, TargetError
 from mirage_formal.semantics import reference
 from mirage_formal.store.entry import read_record
 from mirage_formal.store.location import ROOT, SWITCH, StoreDirectory
+from mirage_formal.support.errors import FormatError, RunError, SpaceError, TargetError
 from tests.kit.paths import REPOSITORY
 from tests.store.entries import Case, edit_json, several, sign_run, single, warm
 

@@ -22,9 +22,9 @@ PROCESSES = 8
 FILL = """
 import multiprocessing, os, sys, time
 from pathlib import Path
-from mirage_formal.run.partitioning import answer
+from mirage_formal.partition import answer
 from mirage_formal.run.driver import write_stored_run as _
-from mirage_formal.run.partitioning.recall import write_stored_answer
+from mirage_formal.partition.recall import write_stored_answer
 from mirage_formal.run.result_cache.recall import claim_entry
 from mirage_formal.run.settings import make_job
 from tests.store.entries import several, single

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from mirage_formal.partition import answer
+from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.records.store_entry import EntryRecord
-from mirage_formal.run.partitioning import answer
-from mirage_formal.run.partitioning.cover_search import WholeReport
 from mirage_formal.run.result_cache import recall
 from mirage_formal.run.result_cache.entry_checks import check_evidence
 from mirage_formal.run.result_cache.recall import StoreWarning

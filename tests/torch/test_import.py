@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 import mirage_formal as mf
-from mirage_formal.claims.equality.prove import prove
-from mirage_formal.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.prove import prove
+from mirage_formal.support.errors import DTypeError, ShapeError, UnsupportedError
 from mirage_formal.torch import from_graph
 from mirage_formal.torch.import_result import Imported
 from tests.kit.torch.comparison import compare, computed

@@ -113,9 +113,9 @@ def test_on_a_gpu_what_the_store_has_is_measured_within_the_limit(
     def none(*_: Any) -> Any:
         raise AssertionError("a search")
 
-    monkeypatch.setattr("mirage_formal.run.autotuning.measured_order.order_by_measurement", fastest)
-    monkeypatch.setattr("mirage_formal.run.partitioning.answer._search_or_cover_uncached", none)
-    monkeypatch.setattr("mirage_formal.run.request.start_workers", none)
+    monkeypatch.setattr("mirage_formal.autotune.measured_order.order_by_measurement", fastest)
+    monkeypatch.setattr("mirage_formal.partition.answer._search_or_cover_uncached", none)
+    monkeypatch.setattr("mirage_formal.api.request.start_workers", none)
     monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
     monkeypatch.setattr(choose, "device_count", lambda: 1)
     monkeypatch.setattr(choose, "_device", lambda imported, region: "cuda")

@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.errors import ClusterError, MirageError, SpaceError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import SEARCH_FILE, UnitRecord, decode
 from mirage_formal.run.driver import run
@@ -28,6 +27,7 @@ from mirage_formal.run.progress import Phase, Progress
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import ENGINES, Settings, environment
 from mirage_formal.run.show import notes, warnings
+from mirage_formal.support.errors import ClusterError, MirageError, SpaceError
 from mirage_formal.workers import cluster as module
 from mirage_formal.workers import dispatch
 from mirage_formal.workers.cluster import Cluster

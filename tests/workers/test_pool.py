@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.errors import ShapeError
+from mirage_formal.support.errors import ShapeError
 from mirage_formal.workers import dispatch
 from mirage_formal.workers.cluster import Cluster
 from mirage_formal.workers.dispatch import TRIES, Executor, TaskDone, TaskFailed, TaskSlow

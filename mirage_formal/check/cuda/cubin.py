@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.errors import FormatError
+from mirage_formal.support.errors import FormatError
 
 _MAX_SECTIONS: Final = 4096
 #: Attributes of .nv.info, as ``cuobjdump -elf`` names them; each has a symbol's number and a value.

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from mirage_formal.check.report import expect_equal, step
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DTensor
@@ -22,6 +21,7 @@ from mirage_formal.records import (
     open_sealed,
     read,
 )
+from mirage_formal.support.errors import FormatError
 
 #: Scales of the inputs, all of which a comparison must have, and the factor of its tolerance (docs/kernels.md).
 SCALES: Final = (0.1, 1.0, 8.0)

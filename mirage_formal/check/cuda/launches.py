@@ -8,7 +8,6 @@ from pathlib import Path
 
 from mirage_formal.check.cuda.cubin import Resources, resources
 from mirage_formal.check.report import expect_equal, step
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
@@ -29,6 +28,7 @@ from mirage_formal.records import (
     read,
     sha256,
 )
+from mirage_formal.support.errors import FormatError
 
 _SCHEMA = ("mirage_formal.launch", 1)
 _MAX_THREADS = 1024

@@ -22,12 +22,10 @@ from mirage_formal.check.cuda.launches import check_launches, check_plans
 from mirage_formal.check.partitioning.parts import ReplacedGraph, Replacement, replace_parts
 from mirage_formal.check.report import check_manifest, expect_equal, step
 from mirage_formal.check.solvers import directory_budget, expect_unsat
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.limits import MAX_QUESTIONS
 from mirage_formal.records import (
     DEVICE_FILES,
     LAUNCH_FILE,
@@ -54,6 +52,8 @@ from mirage_formal.records import (
     sha256,
     unpack_texts,
 )
+from mirage_formal.support.errors import FormatError
+from mirage_formal.support.limits import MAX_QUESTIONS
 
 #: Means of an obligation that holds because both solvers refuted the negation of its whole claim.
 SOLVERS: Final = "z3 and cvc5"

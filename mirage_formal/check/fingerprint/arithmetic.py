@@ -1,6 +1,6 @@
 """The checker's own arithmetic of residues modulo a prime below 2^31, on numpy arrays of uint64.
 
-Nothing is shared with claims/identity_testing. Products use float64 in pieces that stay below 2^53, powers are by
+Nothing is shared with prove/identity_testing. Products use float64 in pieces that stay below 2^53, powers are by
 squaring, and inverses take one power for a whole array.
 """
 

@@ -11,8 +11,8 @@ from math import log2
 from typing import NamedTuple
 
 from mirage_formal.check.abstract import EITHER
-from mirage_formal.errors import FormatError
 from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, postorder
+from mirage_formal.support.errors import FormatError
 
 _CAP = 1 << 64  # numbers above this are as good as infinite
 

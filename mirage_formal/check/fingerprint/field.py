@@ -32,11 +32,11 @@ from mirage_formal.check.fingerprint.arithmetic import (
     total,
 )
 from mirage_formal.check.inlining import carried_maxima, inline_threads
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import COMPARISONS, OPAQUE, SPECS, ZERO_AT_ZERO, Attrs, Lax, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, Shape
+from mirage_formal.support.errors import FormatError
 
 P, Q = 0, 1
 #: A tensor's parts in Z_p and Z_q; None where no output needs it.

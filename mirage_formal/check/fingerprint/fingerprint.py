@@ -17,12 +17,12 @@ from mirage_formal.check.fingerprint import field
 from mirage_formal.check.fingerprint.arithmetic import Residues, is_prime
 from mirage_formal.check.fingerprint.bound import StatedBound, check_bound
 from mirage_formal.check.inlining import inline_threads
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op, ThreadDefined, enumerate_results
 from mirage_formal.graph.ops import OPAQUE, SPECS, Family, Lax, OpKind
 from mirage_formal.graph.types import DTensor, STensor
 from mirage_formal.records.fingerprint import Draw, FingerprintRecord, InputDigest, Redraw
+from mirage_formal.support.errors import FormatError
 
 SCHEME: Final = "mirage_formal.fingerprint.1"
 MIN_BITS: Final = 30  # of a reported candidate's primes; searches use smaller ones for themselves

@@ -18,7 +18,6 @@ from mirage_formal.check.equivalence import own_conditions
 from mirage_formal.check.partitioning.parts import ExtractedPart, compose, partition
 from mirage_formal.check.report import expect_equal, list_files, step
 from mirage_formal.check.run import Run
-from mirage_formal.errors import FormatError, RunError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
@@ -37,6 +36,7 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, PartRecord, WholeRecord, cover_name
+from mirage_formal.support.errors import FormatError, RunError
 
 
 @dataclass(frozen=True, slots=True)

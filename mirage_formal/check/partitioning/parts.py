@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from mirage_formal.check.equivalence import Obligation, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.check.report import expect_equal
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, enumerate_results
 from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.support.errors import FormatError
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from math import prod
 from typing import Final
 
-from mirage_formal.limits import QUESTION_MS
 from mirage_formal.logic.script import parse
 from mirage_formal.logic.session import SolverResult, discharge
+from mirage_formal.support.limits import QUESTION_MS
 
 _HEAD: Final = "(set-info :smt-lib-version 2.6)\n(set-info :status unsat)\n(set-logic QF_LIA)\n"
 

@@ -15,11 +15,11 @@ from mirage_formal.check.proof.operator_terms import LOOP, UNARY, Terms
 from mirage_formal.check.proof.pieces import PieceOperators, Value, align_cuts, replace_item
 from mirage_formal.check.proof.reader import MAX_TABLE, parse_integer, parse_list
 from mirage_formal.check.proof.ring import ProofError, require
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import BlockContext, OpKind
 from mirage_formal.graph.types import Shape
+from mirage_formal.support.errors import GraphError
 
 LEADING: Final = LOOP + 1
 #: A side condition: its text, whether it is on a divisor, and the terms of the divisor or radicand.

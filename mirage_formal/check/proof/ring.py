@@ -15,7 +15,7 @@ from fractions import Fraction
 from math import isqrt
 from typing import Any, Final
 
-from mirage_formal.errors import MirageError
+from mirage_formal.support.errors import MirageError
 
 Index = tuple[int, tuple[tuple[int, int], ...]]
 Mono = tuple[tuple[int, int], ...]

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from mirage_formal.claims.numerics.numerics import draw_all
 from mirage_formal.cli.graphs.subject import Subject
+from mirage_formal.codegen.numerics.numerics import draw_all
 from mirage_formal.device.launch import NoDeviceWarning, Optimized
 from mirage_formal.device.runtime import arch_of, current_device, device_count, device_name
 from mirage_formal.device.tensors import numpy_dtype
-from mirage_formal.errors import FormatError, RunError, UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import write_atomic
 from mirage_formal.run.settings import display_path
+from mirage_formal.support.errors import FormatError, RunError, UnsupportedError
 
 #: Standard deviation of numbers that are drawn where no inputs are given.
 _SCALE = 1.0
@@ -105,7 +105,7 @@ def _kernels(one: Subject) -> Optimized:
         from mirage_formal.run.result_cache.kernels import stored_kernels
 
         return Optimized.of(stored_kernels(one.kernels, arch_of(current_device())).executable)
-    from mirage_formal.run.kernel_build.compile_unsearched import make_callable
+    from mirage_formal.kernel_build.compile_unsearched import make_callable
 
     return make_callable(one.graph)
 

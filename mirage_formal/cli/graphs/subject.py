@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.errors import FormatError, RunError
 from mirage_formal.graph.formats.json import MAX_BYTES, from_json, from_value, load_json
 from mirage_formal.graph.formats.mirage.reader import graphs_of, is_mirage
 from mirage_formal.graph.graph import KernelGraph
@@ -28,6 +27,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
 from mirage_formal.run.settings import display_path
+from mirage_formal.support.errors import FormatError, RunError
 
 _HINT: Final = "give a directory that a search has written, one of its candidates, or a file of a graph"
 
@@ -161,7 +161,7 @@ def _cover(path: Path, rank: int) -> Subject:
 
 
 def _kernels(path: Path) -> Subject:
-    from mirage_formal.kernels.executable import load
+    from mirage_formal.codegen.executable import load
 
     executable = load(path)
     return Subject(path.name, executable.graph, executable.program, "", None, path)

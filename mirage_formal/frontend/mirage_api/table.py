@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.frontend.mirage_api.rows import SECTIONS, Offer
+from mirage_formal.support.errors import UnsupportedError
 
 _BY_NAME: Final = {row.name: row for section in SECTIONS for row in section.rows}
 _COMMAND: Final = "python -m mirage_formal.frontend.mirage_api"

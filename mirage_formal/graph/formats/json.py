@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.wire import SCHEMA, VERSION, FieldError, GraphRecord, graph_of, record_of, schema
-from mirage_formal.strict_json import load
+from mirage_formal.support.errors import FormatError
+from mirage_formal.support.strict_json import load
 
 #: Largest file that is read; a µGraph of a thousand operators is far below it.
 MAX_BYTES: Final = 8 << 20

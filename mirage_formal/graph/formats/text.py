@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Final, NoReturn, assert_never
 
-from mirage_formal.errors import FormatError, GraphError
 from mirage_formal.graph.check import block_types, kernel_types, thread_types
 from mirage_formal.graph.formats.json import MAX_BYTES, from_value
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined, enumerate_results
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, RTensor, STensor, row_major
 from mirage_formal.graph.wire import SCHEMA, VERSION, ratio_text
+from mirage_formal.support.errors import FormatError, GraphError
 
 _HEADER: Final = f"mugraph {VERSION}"
 _COLUMN: Final = 60

@@ -16,7 +16,7 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.drawing.layered import Layout, Size, assign_layers
 from mirage_formal.report.views.levels import Edge, Level, Node, levels
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.terminal import escape_line
 
 _LINE: Final = 15.0
 _PAD: Final = 8.0

@@ -12,7 +12,7 @@ from typing import Final
 from mirage_formal.report.model import Code, Kernel, Lines, TritonText
 from mirage_formal.report.page.graphs import graph_section
 from mirage_formal.report.page.markup import Markup, details, element, join_contents, table
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.terminal import escape_line
 
 _TOKEN: Final = re.compile(
     r"(?P<c>//[^\n]*|/\*.*?\*/)|(?P<s>\"(?:[^\"\\\n]|\\.)*\")|(?P<p>^[ \t]*\#[^\n]*)"

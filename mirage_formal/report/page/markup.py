@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import Final
 
-from mirage_formal.terminal import LONGEST, escape_line
+from mirage_formal.support.terminal import LONGEST, escape_line
 
 
 class Markup(str):

@@ -7,7 +7,7 @@ from fractions import Fraction
 from html import escape
 from typing import Final, assert_never
 
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.terminal import escape_line
 
 #: Most characters of a name that are written.
 _NAME: Final = 60

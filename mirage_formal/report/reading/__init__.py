@@ -6,7 +6,6 @@ from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from mirage_formal.errors import RunError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import (
     MANIFEST_FILE,
@@ -24,6 +23,7 @@ from mirage_formal.report.reading.runs import ReadLimits, read_candidate_alone, 
 from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.report.reading.verdicts import VERDICTS_FILE, read_verdicts
 from mirage_formal.report.reading.wholes import read_whole
+from mirage_formal.support.errors import RunError
 
 
 def is_shown(path: Path) -> bool:

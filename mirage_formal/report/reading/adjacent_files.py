@@ -17,7 +17,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.model import READ_ONLY, Baseline, Baselines, Candidate, Lines, TritonText
 from mirage_formal.report.reading.lines import triton_lines
 from mirage_formal.report.reading.source import EvidenceReader
-from mirage_formal.strict_json import load
+from mirage_formal.support.strict_json import load
 
 #: File that benchmarks/gpu_bench.py writes into the directory of its runs.
 BENCH_FILE: Final = "gpu_bench.json"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import (
     EQUIVALENCE_FILE,
@@ -29,6 +28,7 @@ from mirage_formal.report.model import Basis, Candidate, Certificate, SpecialVal
 from mirage_formal.report.proofs.replay import replay_and_explain
 from mirage_formal.report.proofs.values import Proof
 from mirage_formal.report.reading.source import EvidenceReader
+from mirage_formal.support.errors import FormatError
 
 
 @dataclass(frozen=True, slots=True)

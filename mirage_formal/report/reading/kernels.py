@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final
 
+from mirage_formal.codegen.triton.options import LaunchOptions
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernels.triton.options import LaunchOptions
 from mirage_formal.records import (
     LAUNCH_FILE,
     MANIFEST_FILE,

@@ -14,19 +14,19 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.errors import MirageError
+from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.generate import Kernel, generate, requested_options
+from mirage_formal.codegen.online_softmax.stabilize import NotStable, stabilize
+from mirage_formal.codegen.program.lines import LineRange as Piece
+from mirage_formal.codegen.source_map import kernel_lines
+from mirage_formal.codegen.target import Target, load_target
+from mirage_formal.codegen.triton.file import triton_file
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernels.cuda import emit_cuda
-from mirage_formal.kernels.generate import Kernel, generate, requested_options
-from mirage_formal.kernels.online_softmax.stabilize import NotStable, stabilize
-from mirage_formal.kernels.program.lines import LineRange as Piece
-from mirage_formal.kernels.source_map import kernel_lines
-from mirage_formal.kernels.target import Target, load_target
-from mirage_formal.kernels.triton.file import triton_file
 from mirage_formal.records import PlanRecord, TargetRecord
 from mirage_formal.report.model import Lines
 from mirage_formal.report.views.levels import all_nodes, levels
+from mirage_formal.support.errors import MirageError
 
 #: Most characters of a candidate's sources, and most operators of its µGraph, for which kernels are regenerated.
 _TEXT: Final = 1 << 20

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
 
-from mirage_formal.errors import FormatError, MirageError
+from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.kernels.target import Target, load_target
 from mirage_formal.records import (
     KERNELS,
     MANIFEST_FILE,
@@ -39,6 +38,7 @@ from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.report.reading.units import course, unit_of
 from mirage_formal.report.search_view import Search, Unit
 from mirage_formal.search.engine import add_counts, counts_by_reason
+from mirage_formal.support.errors import FormatError, MirageError
 
 #: Most bytes of a journal that are read.
 _JOURNAL: Final = 32 << 20

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 import msgspec
 
-from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import confine_path, read
 from mirage_formal.report.model import Fault
+from mirage_formal.support.errors import FormatError, MirageError
 
 R = TypeVar("R")
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 import msgspec
 
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.matching import match_inputs
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE
@@ -15,7 +14,8 @@ from mirage_formal.report.model import Basis, Example, JudgedGraph, Report
 from mirage_formal.report.proofs.replay import replay_and_explain
 from mirage_formal.report.proofs.values import Proof
 from mirage_formal.report.reading.source import EvidenceReader
-from mirage_formal.strict_json import load
+from mirage_formal.support.errors import FormatError
+from mirage_formal.support.strict_json import load
 
 VERDICTS_FILE: Final = "verdicts.json"
 PROGRAM_FILE: Final = "program.json"

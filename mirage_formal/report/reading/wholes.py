@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import LEVELS, RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, open_sealed, sha256
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
@@ -16,6 +15,7 @@ from mirage_formal.report.reading.candidates import ReadOptions, read_candidate
 from mirage_formal.report.reading.runs import least_work, read_search, with_kernels
 from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.report.search_view import PartSearch, Search
+from mirage_formal.support.errors import FormatError
 
 #: Most searches of subgraphs that are read.
 _SEARCHES: Final = 256

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.records.reproduction import Table5
 from mirage_formal.reproduce.arms import ARMS
 from mirage_formal.reproduce.output.paper_tables import HARDWARE
+from mirage_formal.support.errors import UnsupportedError
 
 
 def plotting() -> Any:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.progress.display import Display, facts
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.terminal import escape_line
 
 #: Most bars shown at once; earlier phases are removed.
 _BARS: Final = 6

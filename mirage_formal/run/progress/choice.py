@@ -6,8 +6,8 @@ import os
 import sys
 from typing import Final
 
-from mirage_formal import options
 from mirage_formal.run.progress.display import Display, JsonLines, Lines
+from mirage_formal.support import options
 
 #: Values of --progress; "auto" is bars on a terminal, and nothing elsewhere.
 MODES: Final = ("auto", "bars", "json", "none")

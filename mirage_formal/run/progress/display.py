@@ -16,7 +16,7 @@ import msgspec
 from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.progress import Progress, Watch
 from mirage_formal.run.progress.counts import Forecast
-from mirage_formal.terminal import escape_line, json_text
+from mirage_formal.support.terminal import escape_line, json_text
 
 _LINE_EVERY_S: Final = 10.0
 _JSON_EVERY_S: Final = 0.5

@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.errors import FormatError, MirageError, RunError, TargetError
-from mirage_formal.kernels.target import load_target
+from mirage_formal.codegen.target import load_target
 from mirage_formal.records import sha256
 from mirage_formal.records.store_entry import EntryKey, EntryRecord
 from mirage_formal.run.result_cache.keys import installed_code
@@ -18,6 +17,7 @@ from mirage_formal.store.archive import import_entry, unpack
 from mirage_formal.store.entry import Entry, expect_place, read_entry, read_record
 from mirage_formal.store.location import StoreDirectory
 from mirage_formal.store.replay import ReplayResult
+from mirage_formal.support.errors import FormatError, MirageError, RunError, TargetError
 
 
 @dataclass(frozen=True, slots=True)

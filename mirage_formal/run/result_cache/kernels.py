@@ -13,13 +13,13 @@ from pathlib import Path
 
 from mirage_formal.check.cuda.manifest import EstablishedKernels
 from mirage_formal.check.report import CheckFailed, expect_equal, step
-from mirage_formal.errors import FormatError
+from mirage_formal.codegen.executable import Executable, load
 from mirage_formal.graph.canonical import digest
-from mirage_formal.kernels.executable import Executable, load
 from mirage_formal.records import CANDIDATES, KERNELS, MANIFEST_FILE
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.store.replay import replay
+from mirage_formal.support.errors import FormatError
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import msgspec
 
-from mirage_formal import options
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.errors import FormatError, RunError, TargetError
-from mirage_formal.kernels.target import Target, load_target
+from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.records import Identity, sha256
 from mirage_formal.records.store_entry import ENTRY_FILE, EVIDENCE
 from mirage_formal.run.result_cache.reports import results_of
 from mirage_formal.run.results.result import Result
 from mirage_formal.store.entry import read_entry
 from mirage_formal.store.replay import replay
+from mirage_formal.support import options
+from mirage_formal.support.errors import FormatError, RunError, TargetError
 
 
 def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None) -> list[Result]:

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
-from mirage_formal.errors import FormatError, MirageError
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.target import Target
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.target import Target
 from mirage_formal.records import KERNELS
 from mirage_formal.records.store_entry import EntryKey, EntryRecord
 from mirage_formal.run.result_cache.keys import Kind, entry_key
@@ -22,6 +21,7 @@ from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, versions
 from mirage_formal.store.entry import Entry, entry_sizes, expect_key, key_difference, read_entry, write_entry
 from mirage_formal.store.location import StoreDirectory
+from mirage_formal.support.errors import FormatError, MirageError
 
 if TYPE_CHECKING:
     from mirage_formal.store.replay import ReplayResult

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.target import Target
 from mirage_formal.graph.formats.json import encode
-from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.target import Target
 from mirage_formal.records import SummaryRecord
 from mirage_formal.records.partition import WholeRecord
 from mirage_formal.run.results.report import Report
@@ -26,8 +26,8 @@ def results_of(found: ReplayResult, target: Target) -> tuple[Result, ...]:
         found: The replayed evidence.
         target: Target that kernels are planned for.
     """
-    from mirage_formal.run.kernel_build.alternatives import Alternatives
-    from mirage_formal.run.kernel_build.build import COUNT
+    from mirage_formal.kernel_build.alternatives import Alternatives
+    from mirage_formal.kernel_build.build import COUNT
 
     encoded = [(one.digest[:12], encode(one.graph)) for one in found.shown]
     most = len(encoded) if isinstance(found.record, WholeRecord) else COUNT

@@ -14,7 +14,7 @@ from mirage_formal.graph.views import kernel_count
 
 if TYPE_CHECKING:
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.run.kernel_build.alternatives import Alternatives
+    from mirage_formal.kernel_build.alternatives import Alternatives
 
 #: Columns of a table of results.
 HEAD: Final = ("rank", "candidate", "verdict", "kernels", "est. us")

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Literal, Protocol, TypeVar
 
-from mirage_formal.claims.counterexamples.definedness import check_conditions
-from mirage_formal.claims.counterexamples.refute import find_counterexample
-from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
+from mirage_formal.prove.counterexamples.definedness import check_conditions
+from mirage_formal.prove.counterexamples.refute import find_counterexample
+from mirage_formal.prove.equality.prove import prove
+from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession
 from mirage_formal.records.fingerprint import FingerprintRecord
 from mirage_formal.run.verify.policy import Policy
 

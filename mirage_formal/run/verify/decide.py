@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from mirage_formal.claims.counterexamples.refute import find_counterexample
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
+from mirage_formal.prove.counterexamples.refute import find_counterexample
+from mirage_formal.prove.equality.prove import prove
 
 
 def decide(program: KernelGraph, candidate: KernelGraph, *, seed: int = 0) -> Equivalent | Different | Unknown:

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from mirage_formal.errors import FormatError, GraphError, MirageError, ProgramError, RunError, SpaceError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample
 from mirage_formal.graph.formats.json import MAX_BYTES, from_value, load_json, to_json
@@ -24,11 +23,12 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.matching import match_inputs
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
-from mirage_formal.guard import keep_results_on_stop
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE, write_atomic
-from mirage_formal.run.run_directory.lock import lock_directory
 from mirage_formal.run.settings import as_program, display_path
-from mirage_formal.terminal import escape_line, json_text
+from mirage_formal.run_directory.lock import lock_directory
+from mirage_formal.support.errors import FormatError, GraphError, MirageError, ProgramError, RunError, SpaceError
+from mirage_formal.support.guard import keep_results_on_stop
+from mirage_formal.support.terminal import escape_line, json_text
 
 VERDICTS_FILE: Final = "verdicts.json"
 PROGRAM_FILE: Final = "program.json"
@@ -381,7 +381,7 @@ def replay(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: int
         return verdict
     from mirage_formal.check import equivalence
     from mirage_formal.check.proof.ring import ProofError
-    from mirage_formal.claims.counterexamples.definedness import check_conditions
+    from mirage_formal.prove.counterexamples.definedness import check_conditions
 
     try:
         held = equivalence.replay_with_obligations(program, graph, verdict.proof)
@@ -405,7 +405,7 @@ def explanations(
 
 
 def _explain_graph(program: KernelGraph, graph: KernelGraph, latex: bool) -> str:
-    from mirage_formal.claims.equality.explain import explain
+    from mirage_formal.prove.equality.explain import explain
 
     return explain(program, match_inputs(graph, program), latex=latex)
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import CutError, SearchOptions, Tally, Unit, UnitResult
 from mirage_formal.search.exhaustive.kernel import KernelSearch
 from mirage_formal.search.exhaustive.pruner import Pruner
+from mirage_formal.support.errors import UnsupportedError
 
 #: Target number of first choices per unit, and the most units.
 _UNIT_CHOICES: Final = 64

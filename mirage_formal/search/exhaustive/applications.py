@@ -12,13 +12,13 @@ from fractions import Fraction
 from itertools import product
 from typing import Final
 
-from mirage_formal.claims.abstract.domain import Abstract
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, operators
 from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.rules import result_dtype
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 from mirage_formal.logic.terms import Expr, var
+from mirage_formal.prove.abstract.domain import Abstract
 from mirage_formal.records import LevelName
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.epilogue_inputs import epilogue_inputs

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from mirage_formal.claims.abstract.domain import Abstract, AbstractDomain, Expr, expressions
-from mirage_formal.claims.abstract.normal_form import NormalForms
-from mirage_formal.claims.abstract.oracle import NormalFormOracle, Oracle, Z3Oracle
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.logic.session import Answer
+from mirage_formal.prove.abstract.domain import Abstract, AbstractDomain, Expr, expressions
+from mirage_formal.prove.abstract.normal_form import NormalForms
+from mirage_formal.prove.abstract.oracle import NormalFormOracle, Oracle, Z3Oracle
 from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.semantics.domain import Domain
 

@@ -17,7 +17,6 @@ from functools import reduce
 from itertools import combinations, product
 from typing import NewType, cast
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, OpKind
@@ -37,6 +36,7 @@ from mirage_formal.search.guided.algebra.operators import (
 )
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, unsplit_part
 from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
+from mirage_formal.support.errors import UnsupportedError
 
 #: Number of a tensor at kernel level: the program's inputs, then the results in the order of computation.
 TensorId = NewType("TensorId", int)

@@ -12,12 +12,12 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.search.engine import SearchOptions, Unit, UnitResult
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace
+from mirage_formal.support.errors import UnsupportedError
 
 #: Prefix of the payload of a unit that searches the decomposed program.
 _MARK: Final = "written out: "

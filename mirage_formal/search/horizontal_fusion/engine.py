@@ -19,7 +19,6 @@ from dataclasses import replace
 from math import prod
 from typing import Final
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import inline_blocks
@@ -34,6 +33,7 @@ from mirage_formal.search.horizontal_fusion.slices import Slice, backward_slices
 from mirage_formal.search.horizontal_fusion.union import ResultKernel, permute_grid, united_graph
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_fusible
 from mirage_formal.search.space import SearchSpace
+from mirage_formal.support.errors import UnsupportedError
 
 #: Beam widths: kernels of one output tried on one grid and loop range, and unions that are extended by them.
 _KERNELS: Final = 6
@@ -60,7 +60,7 @@ class HorizontalFusionEngine:
     that.
 
     Left out: unions of kernels with different grids or loop ranges; candidates of several kernels for several outputs,
-    which covers of the program find (run/partitioning).
+    which covers of the program find (partition).
     """
 
     name = "guided"

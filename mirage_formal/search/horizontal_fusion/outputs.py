@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.search.guided.axes import require_normal_form
 from mirage_formal.search.horizontal_fusion.slices import backward_slices
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
+from mirage_formal.support.errors import UnsupportedError
 
 
 def require_outputs(program: KernelGraph) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.support.errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)

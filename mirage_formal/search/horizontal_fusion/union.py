@@ -20,7 +20,6 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -34,6 +33,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DType
+from mirage_formal.support.errors import GraphError
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from itertools import combinations, product
 from math import prod
 from typing import Final
 
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DimMap, Shape
 from mirage_formal.search.dims import Dim, DimClasses
 from mirage_formal.search.space import SearchSpace
+from mirage_formal.support.errors import GraphError
 
 #: Axes of a grid.
 _AXES: Final = 3

@@ -26,12 +26,12 @@ import numpy as np
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from mirage_formal.errors import MirageError
 from mirage_formal.frontend.origins import Origin
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.typed import run_typed
+from mirage_formal.support.errors import MirageError
 from mirage_formal.torch.capture import CapturedGraph, operator_name, source_lines
 from mirage_formal.torch.comparison.contract import Difference, Expected, difference
 from mirage_formal.torch.comparison.reference import Reference, nodes_between
@@ -288,7 +288,7 @@ class RegionPiece:
     def results(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs of the program in its own element types, with unrounded intermediates as in registers.
 
-        Candidates that store an intermediate are compared with the program by numerics (claims/numerics).
+        Candidates that store an intermediate are compared with the program by numerics (codegen/numerics).
         """
         tensors = self.region.read({**self.constants, **leaves})
         arrays = [np.asarray(tensor.detach().cpu().float().numpy()) for tensor in tensors]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from mirage_formal.errors import ShapeError, UnsupportedError
+from mirage_formal.support.errors import ShapeError, UnsupportedError
 from mirage_formal.torch.capture import CapturedGraph, _separate_shared_arguments
 from mirage_formal.torch.dynamic_shapes.extents import (
     Buckets,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from mirage_formal.errors import ShapeError, UnsupportedError
+from mirage_formal.support.errors import ShapeError, UnsupportedError
 from mirage_formal.torch.values import unsupported_error
 
 _EXAMPLE = "write shapes={'k': {2: (1, 4096, 128)}}: lengths 1 to 4096 of dim 2 of argument k, in buckets of 128"

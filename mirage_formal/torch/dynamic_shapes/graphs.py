@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from mirage_formal.errors import UnsupportedError
+from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.capture import CapturedGraph, capture
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, hint
 from mirage_formal.torch.dynamic_shapes.guards import add_guards

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import torch
 
-from mirage_formal.errors import UnsupportedError
+from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.capture import CapturedGraph
 from mirage_formal.torch.dynamic_shapes.extents import DynamicExtents
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from mirage_formal.errors import UnsupportedError
+from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.analysis.regions import convex_parts
 from mirage_formal.torch.capture import CapturedGraph
 from mirage_formal.torch.convert import import_captured

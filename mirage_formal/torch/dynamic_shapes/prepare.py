@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from mirage_formal.errors import UnsupportedError
+from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.capture import operator_name, source_lines
 from mirage_formal.torch.comparison.compare import compare_with_torch
 from mirage_formal.torch.dynamic_shapes.operators import (

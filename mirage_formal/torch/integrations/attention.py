@@ -19,9 +19,9 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F  # as everybody writes it
 
-from mirage_formal import options as checks
-from mirage_formal.errors import MirageError, UnsupportedError
 from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.support import options as checks
+from mirage_formal.support.errors import MirageError, UnsupportedError
 from mirage_formal.torch import optimize
 from mirage_formal.torch.modules.report import Report
 

@@ -6,11 +6,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mirage_formal.errors import RunError
 from mirage_formal.records import GRAPH_FILE, RUN_FILE, RunRecord, decode, read
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.run.result_cache.loading import load
 from mirage_formal.run.results.result import Result
+from mirage_formal.support.errors import RunError
 
 if TYPE_CHECKING:
     from mirage_formal.torch.modules.operators import TorchOperator

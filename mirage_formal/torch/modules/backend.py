@@ -13,8 +13,8 @@ from typing import Any, Final
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from mirage_formal.errors import SpaceError, UnsupportedError
-from mirage_formal.options import boolean
+from mirage_formal.support.errors import SpaceError, UnsupportedError
+from mirage_formal.support.options import boolean
 from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import import_captured, parse_rounding

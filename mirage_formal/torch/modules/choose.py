@@ -11,9 +11,10 @@ from typing import Any, Final
 
 import torch
 
-from mirage_formal import options
+from mirage_formal.api.request import Options, search_into_store, stored_results
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.device.runtime import device_count
-from mirage_formal.errors import ClusterError, MirageError, RunError, SpaceError, TargetError, UnsupportedError
 from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph, Op
@@ -21,11 +22,10 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
-from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.target import Target, load_target
-from mirage_formal.run.partitioning.partition import floor_us
-from mirage_formal.run.request import Options, search_into_store, stored_results
+from mirage_formal.partition.partition import floor_us
 from mirage_formal.run.results.result import Result
+from mirage_formal.support import options
+from mirage_formal.support.errors import ClusterError, MirageError, RunError, SpaceError, TargetError, UnsupportedError
 from mirage_formal.torch.analysis.conditions import conditions
 from mirage_formal.torch.comparison.compare import Comparison
 from mirage_formal.torch.import_result import Imported, Left, Region

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from mirage_formal.device.measure import TorchRecorder, measure
-from mirage_formal.errors import MirageError
+from mirage_formal.support.errors import MirageError
 from mirage_formal.torch.modules.operators import distinct_elements
 
 #: Largest ratio of two times that counts as faster: repeated measurements differ by less than this.

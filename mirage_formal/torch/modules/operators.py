@@ -20,10 +20,10 @@ import torch
 
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.tensors import TensorError, same_strides
-from mirage_formal.errors import DTypeError, ShapeError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.support.errors import DTypeError, ShapeError
 from mirage_formal.torch.analysis.conditions import ConditionGuard, UnmetConditionError
 from mirage_formal.torch.modules.eager import DTYPES, torch_program
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from mirage_formal import options
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.support import options
+from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.analysis.conditions import UnmetConditionError
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import parse_rounding

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.analysis.aliases import ITSELF, owners, viewed_operand
 from mirage_formal.torch.import_result import Binding, Imported, Output, Region
 from mirage_formal.torch.modules.operators import expect_conditions

@@ -18,16 +18,16 @@ from mirage_formal.check.cuda import device
 from mirage_formal.check.cuda.cubin import resources
 from mirage_formal.check.cuda.manifest import SOLVERS, check_kernels
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.claims.numerics import numerics
+from mirage_formal.codegen.executable import load
+from mirage_formal.codegen.numerics import numerics
 from mirage_formal.device.compile import available
-from mirage_formal.errors import FormatError, MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.kernels.executable import load
+from mirage_formal.kernel_build.build import build_run
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.driver import run
-from mirage_formal.run.kernel_build.build import build_run
 from mirage_formal.run.settings import Settings
+from mirage_formal.support.errors import FormatError, MirageError
 from tests.kit.runs.known_engine import PROGRAMS
 from tests.kit.runs.small_runs import first, kernel_runs, on_device
 from tests.kit.runs.tampering import copy, edit, files, flip, leaves, other, read_lines, sign_kernels, write_lines

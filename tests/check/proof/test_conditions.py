@@ -10,10 +10,10 @@ import numpy as np
 
 from mirage_formal.check.proof.added_conditions import classify_conditions
 from mirage_formal.check.proof_composition import replay
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.semantics import reference
 from tests.kit.graphs import workloads as w
 

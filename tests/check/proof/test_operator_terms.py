@@ -14,12 +14,12 @@ from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, ANY, NOT_NEGATIVE, Terms
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.claims.equality import exact, facts, tensor_terms
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality import exact, facts, tensor_terms
+from mirage_formal.prove.equality.prove import prove
 from tests.kit.graphs.random_graphs import random_graph, with_masks
 from tests.kit.proofs.claims import Mask, pair, program
 from tests.kit.proofs.proof_judge import Numbers

@@ -11,9 +11,9 @@ import pytest
 
 from mirage_formal.check.equal import main
 from mirage_formal.check.trusted import CLAIMS, RULES, count_lines, modules, table, total_lines
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.prove import prove
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.known_engine import PROGRAMS
 
@@ -21,8 +21,8 @@ KERNEL = REPOSITORY / "mirage_formal" / "check" / "proof"
 ALLOWED = (
     "mirage_formal.graph.",
     "mirage_formal.logic.",
-    "mirage_formal.errors",
-    "mirage_formal.limits",
+    "mirage_formal.support.errors",
+    "mirage_formal.support.limits",
     "mirage_formal.check.proof.",
 )
 

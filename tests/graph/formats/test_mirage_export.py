@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.errors import GraphError, UnsupportedError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, KERNEL_ROWS
 from mirage_formal.graph.formats.mirage.reader import from_mirage
@@ -18,6 +17,7 @@ from mirage_formal.graph.formats.mirage.writer import to_mirage
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.support.errors import GraphError, UnsupportedError
 from tests.kit.graphs import workloads
 from tests.kit.graphs.mirage_files import SMALL
 

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_formal.errors import FormatError, GraphError, UnsupportedError
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, REFUSED, SAVED, Dialect
 from mirage_formal.graph.formats.mirage.reader import from_mirage, graphs_of, is_mirage
@@ -25,6 +24,7 @@ from mirage_formal.graph.matching import match_inputs
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.semantics.reference import run
+from mirage_formal.support.errors import FormatError, GraphError, UnsupportedError
 from tests.kit.graphs import workloads
 from tests.kit.graphs.mirage_files import SMALL, arrays_for, evaluate, grid_map, hand_written, renamed
 from tests.kit.graphs.random_graphs import random_graph

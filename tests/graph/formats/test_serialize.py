@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.formats.json import MAX_BYTES, decode, encode, from_json, schema_text, to_json
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.support.errors import FormatError
 from tests.kit.graphs.graph_strategies import kernel_graphs
 from tests.kit.paths import REPOSITORY
 

@@ -5,13 +5,13 @@ import re
 import pytest
 from hypothesis import given, settings
 
-from mirage_formal.errors import FormatError
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import MAX_BYTES
 from mirage_formal.graph.formats.text import from_text, to_text
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.support.errors import FormatError
 from tests.kit.graphs.graph_strategies import kernel_graphs
 
 RMS = """\

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -39,6 +38,7 @@ from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import load_space
 from mirage_formal.semantics.batched import BatchedDomain, run_many
 from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.support.errors import GraphError
 from tests.kit.graphs import workloads as w
 
 UNARY = (OpKind.EXP, OpKind.SQRT, OpKind.SQUARE, OpKind.SILU)

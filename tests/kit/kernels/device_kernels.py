@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.kernels.target import load_target
-from mirage_formal.run.kernel_build.build import build
-from mirage_formal.run.kernel_build.save import save_built
+from mirage_formal.kernel_build.build import build
+from mirage_formal.kernel_build.save import save_built
 from tests.kit.graphs import workloads as w
 
 K = OpKind

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program.program import (
+from mirage_formal.codegen.program.program import (
     Apply,
     Barrier,
     BinaryFn,
@@ -43,6 +42,7 @@ from mirage_formal.kernels.program.program import (
     WaitGroups,
     Where,
 )
+from mirage_formal.graph.types import DType
 
 HALF, BFLOAT, FLOAT = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32
 

@@ -16,19 +16,19 @@ import pytest
 from numpy.typing import NDArray
 
 import mirage_formal as mf
-from mirage_formal.claims.numerics import numerics
+from mirage_formal.codegen.lowering.assemble import lower
+from mirage_formal.codegen.numerics import numerics
+from mirage_formal.codegen.planning.planner import make_plan
+from mirage_formal.codegen.program.plan import Plan
+from mirage_formal.codegen.program.program import Program
+from mirage_formal.codegen.target import load_target
 from mirage_formal.device import emulate
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.formats.json import from_value
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.kernels.lowering.assemble import lower
-from mirage_formal.kernels.planning.planner import make_plan
-from mirage_formal.kernels.program.plan import Plan
-from mirage_formal.kernels.program.program import Program
-from mirage_formal.kernels.target import load_target
-from mirage_formal.run.kernel_build.build import build
-from mirage_formal.run.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.build import build
+from mirage_formal.kernel_build.values import BuiltKernels
 from mirage_formal.semantics.reference import run as reference
 from tests.kit.kernels import program_interpreter
 from tests.kit.paths import REPOSITORY

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import mirage_formal as mf
-from mirage_formal.claims.numerics.rounding import quantize
+from mirage_formal.codegen.numerics.rounding import quantize
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 

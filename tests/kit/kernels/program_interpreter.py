@@ -14,8 +14,8 @@ from typing import Any, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_formal.codegen.program import program as p
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program import program as p
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from mirage_formal.graph.types import DType
-from mirage_formal.kernels.program.program import (
+from mirage_formal.codegen.program.program import (
     Apply,
     Barrier,
     BinaryFn,
@@ -43,6 +42,7 @@ from mirage_formal.kernels.program.program import (
     Var,
     WaitGroups,
 )
+from mirage_formal.graph.types import DType
 
 Operand = IntExpr | int
 HALF, SINGLE = DType.FLOAT16, DType.FLOAT32

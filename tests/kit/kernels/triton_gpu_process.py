@@ -1,6 +1,6 @@
 """Run as the process that has the GPU, where there is none: Triton files are interpreted, times are made up.
 
-What runs is ``mirage_formal.run.autotuning.child`` with torch and Triton as they are; NumPy stands for CuPy. A Triton
+What runs is ``mirage_formal.autotune.child`` with torch and Triton as they are; NumPy stands for CuPy. A Triton
 file takes 4 us and CUDA kernels take 9: the results of Triton files are really computed and compared, those of CUDA
 kernels are taken for right.
 """
@@ -65,8 +65,8 @@ def main() -> int:
     stand_in.cuda = SimpleNamespace(Device=lambda: SimpleNamespace(synchronize=lambda: None))
     sys.modules["cupy"] = stand_in
     os.environ["TRITON_INTERPRET"] = "1"
+    from mirage_formal.autotune import child
     from mirage_formal.device import measure, runs, runtime
-    from mirage_formal.run.autotuning import child
 
     measure.TorchRecorder = Recorder  # type: ignore[assignment, misc]
     runtime.device_name = lambda: "Interpreter"
@@ -81,7 +81,7 @@ def main() -> int:
 
 
 def judged(directory: Path, tuning: Any) -> Any:
-    from mirage_formal.run.autotuning.child import TimingAnswer
+    from mirage_formal.autotune.child import TimingAnswer
     from tests.kit.runs.small_runs import on_device
 
     on_device(directory)
@@ -95,7 +95,7 @@ class Kernels:
         pass
 
     def time(self, job: Any) -> Any:
-        from mirage_formal.run.autotuning.child import TimingAnswer
+        from mirage_formal.autotune.child import TimingAnswer
 
         return TimingAnswer(1.0, 1.0)
 

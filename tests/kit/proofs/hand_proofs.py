@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any
 
 from mirage_formal import BlockBuilder, BlockTensor
-from mirage_formal.claims.equality.prove import proof_halves, prove
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.prove import proof_halves, prove
 from tests.kit.proofs.claims import Mask, Saved, kernel, load, on, pair
 from tests.kit.proofs.proof_judge import Pair
 from tests.kit.proofs.prover_faults import CASES, FAULTS, faulty

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor
-from mirage_formal.claims.equality import binders, facts, index_substitution, polynomials, prove, tensor_terms
-from mirage_formal.claims.equality.index_substitution import Affine, Change, Folds
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality import binders, facts, index_substitution, polynomials, prove, tensor_terms
+from mirage_formal.prove.equality.index_substitution import Affine, Change, Folds
 from tests.kit.proofs import claims
 
 Patch = Callable[[pytest.MonkeyPatch], None]

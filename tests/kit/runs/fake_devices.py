@@ -23,11 +23,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mirage_formal.codegen.executable import Binary, KernelLaunch
+from mirage_formal.codegen.program.program import Program
 from mirage_formal.device.emulate import run as emulate
 from mirage_formal.graph.types import DType
-from mirage_formal.kernels.executable import Binary, KernelLaunch
-from mirage_formal.kernels.program.program import Program
-from mirage_formal.run.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.values import BuiltKernels
 
 _RAW: dict[DType, Any] = {
     DType.FLOAT16: np.float16,

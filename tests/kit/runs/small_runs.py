@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from mirage_formal.claims.numerics import numerics
+from mirage_formal.codegen.executable import load, moved_bytes
+from mirage_formal.codegen.numerics import numerics
 from mirage_formal.device.measure import Measurement
 from mirage_formal.device.sealed_records import write_measurement, write_numerics
-from mirage_formal.kernels.executable import load, moved_bytes
+from mirage_formal.kernel_build.build import build_run
 from mirage_formal.run.driver import run
-from mirage_formal.run.kernel_build.build import build_run
 from mirage_formal.run.settings import Settings
 from mirage_formal.semantics import reference
 from tests.kit.runs.known_engine import PROGRAMS

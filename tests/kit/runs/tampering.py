@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 from mirage_formal import records
 from mirage_formal.check.time_limit import LimitedCheck
-from mirage_formal.errors import MirageError
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.records import KernelManifestRecord, ManifestRecord, SummaryRecord
+from mirage_formal.support.errors import MirageError
 
 #: What check does not establish: file, then the place of the field; * is any item or key. docs/run-directory.md has it.
 SAID: Final = tuple(

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from mirage_formal.errors import MirageError
+from mirage_formal.support.errors import MirageError
 from mirage_formal.torch import from_torch
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.op_table import ROWS

@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from mirage_formal.errors import MirageError
+from mirage_formal.support.errors import MirageError
 from mirage_formal.torch import from_torch
 from mirage_formal.torch.comparison.compare import RegionPiece, compare_with_torch
 from mirage_formal.torch.comparison.contract import TURNED, difference
@@ -332,11 +332,11 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
         time_limit: Seconds of each search.
     """
     import mirage_formal as mf
+    from mirage_formal.codegen.target import load_target
     from mirage_formal.device.emulate import EmulationFault
     from mirage_formal.emulate.runner import EmulatedExecutable
-    from mirage_formal.kernels.target import load_target
-    from mirage_formal.run.kernel_build.build import build
-    from mirage_formal.run.kernel_build.values import KernelRefused
+    from mirage_formal.kernel_build.build import build
+    from mirage_formal.kernel_build.values import KernelRefused
 
     module = random_module(seed)
     try:

@@ -8,16 +8,16 @@ from fractions import Fraction
 import pytest
 
 from mirage_formal.check.equivalence import ReplayedTheorem
-from mirage_formal.claims.equality.prove import prove
-from mirage_formal.claims.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
+from mirage_formal.prove.equality.prove import prove
+from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.run.tasks import replay_proof
 from mirage_formal.run.verify import certify as policy
 from mirage_formal.run.verify.certify import RefusedCandidate, VerifiedCandidate, verify_by_policy
 from mirage_formal.run.verify.policy import Policy
+from mirage_formal.support.errors import GraphError
 from tests.kit.graphs import workloads as w
 
 K = OpKind

@@ -7,9 +7,9 @@ from fractions import Fraction
 
 import pytest
 
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.exhaustive.applications import program_attributes
 from tests.kit.graphs.workloads import K, op, tensor
 from tests.search.engine_comparison import compare, program, tiny

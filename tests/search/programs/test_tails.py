@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.claims.equality.prove import prove
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.pad_extents import round_extents
 from mirage_formal.semantics import reference
 from tests.kit.paths import REPOSITORY

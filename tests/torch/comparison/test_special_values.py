@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 
 import mirage_formal as mf
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
+from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.import_result import Imported
 from tests.kit.torch.comparison import TYPES, held, typed
 

@@ -10,7 +10,7 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
 from mirage_formal.device.tensors import TensorError  # noqa: E402
-from mirage_formal.errors import DTypeError, MirageError, ShapeError  # noqa: E402
+from mirage_formal.support.errors import DTypeError, MirageError, ShapeError  # noqa: E402
 from mirage_formal.torch.modules.eager import DTYPES  # noqa: E402
 from mirage_formal.torch.modules.operators import TorchOperator  # noqa: E402
 from tests.kit.torch import examples as kit  # noqa: E402

@@ -16,8 +16,8 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 import torch.nn.functional as F  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.errors import UnsupportedError  # noqa: E402
 from mirage_formal.frontend.origins import unknown_origins  # noqa: E402
+from mirage_formal.support.errors import UnsupportedError  # noqa: E402
 from mirage_formal.torch.analysis.conditions import ConditionGuard, conditions  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 

@@ -16,7 +16,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec import Struct
 
-from mirage_formal.errors import FormatError, GraphError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.formats.json import field_message, load_json
 from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, LAST, REFUSED, SAVED, Row
@@ -50,6 +49,7 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape, STensor
 from mirage_formal.graph.wire import MAX_OPS, FieldError
+from mirage_formal.support.errors import FormatError, GraphError
 
 #: Most graphs of one file.
 MAX_GRAPHS: Final = 4096

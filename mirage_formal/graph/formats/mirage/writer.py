@@ -8,13 +8,13 @@ from itertools import count
 from math import prod
 from typing import Any, Final, assert_never
 
-from mirage_formal.errors import UnsupportedError
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.formats.mirage.names import LAST, RANK, SAVED, Dialect, Row, block_name, kernel_name
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, Shape, STensor, row_major
+from mirage_formal.support.errors import UnsupportedError
 
 _DEVICE_GUID: Final = 10_000_000
 _SHARED_GUID: Final = 20_000_000

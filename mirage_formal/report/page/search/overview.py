@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirage_formal.errors import GraphError
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.views import launched_operators
@@ -14,6 +13,7 @@ from mirage_formal.report.page.markup import Markup, details, element, join_cont
 from mirage_formal.report.page.search.pruning import pruned_section
 from mirage_formal.report.page.search.units import course_section, units_section
 from mirage_formal.report.search_view import Search
+from mirage_formal.support.errors import GraphError
 
 #: Bounds of a recorded read time that is shown; records are not checked.
 _LEAST_US: Final = 1e-3

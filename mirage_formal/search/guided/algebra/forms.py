@@ -8,7 +8,7 @@ identity of integers.
 Laws used: ring laws without cancellation, division as multiplication by a formal inverse, linearity of sums, products
 of sums, renaming of bound indices. No law cancels, so two elements with one normal form are equal for every extent.
 
-The normal forms of abstract expressions (claims/abstract/normal_form.py) are polynomials of monomials as well, but
+The normal forms of abstract expressions (prove/abstract/normal_form.py) are polynomials of monomials as well, but
 they differ. A monomial there has the product of all summed extents, here the set of bound parts. It has one
 multiplied-out denominator there, a multiset of denominators here. Without index names nothing there can be captured,
 so products always exist; here they rename or refuse. Two tensors with one form may differ there, but not here. So the

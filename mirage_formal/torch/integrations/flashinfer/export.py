@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
-from mirage_formal.errors import RunError
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.executable import LAUNCH_FILE, Executable, load
+from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.executable import LAUNCH_FILE, Executable, load
-from mirage_formal.kernels.target import load_target
+from mirage_formal.kernel_build.build import build, candidates_of
+from mirage_formal.kernel_build.values import KernelRefused
 from mirage_formal.records import (
     KERNELS,
     RUN_FILE,
@@ -26,9 +27,8 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.measurement import MEASURE_FILE, NUMERICS_FILE
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
-from mirage_formal.run.kernel_build.build import build, candidates_of
-from mirage_formal.run.kernel_build.values import KernelRefused
 from mirage_formal.run.settings import versions
+from mirage_formal.support.errors import RunError
 from mirage_formal.torch.integrations.flashinfer.records import Solution, Trace
 from mirage_formal.torch.integrations.flashinfer.write import AUTHOR, definition, name_inputs, solution, trace, workload
 

@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.errors import UnsupportedError
+from mirage_formal.codegen.executable import LAUNCH_FILE, SCHEMA, VERSION, Executable
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import embed
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import row_major
-from mirage_formal.kernels.executable import LAUNCH_FILE, SCHEMA, VERSION, Executable
 from mirage_formal.records import KernelLaunch, LaunchRecord, MeasureRecord, NumericsRecord
+from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.integrations.flashinfer.records import (
     BuildSpec,
     ConstantAxis,
@@ -46,7 +46,7 @@ _MAIN: Final = '''"""Kernels of a proved candidate of mirage_formal, launched by
 from pathlib import Path
 
 from mirage_formal.device.launch import Optimized
-from mirage_formal.kernels.executable import load
+from mirage_formal.codegen.executable import load
 
 _optimized = Optimized.of(load(Path(__file__).parent / "{kernels}"))
 

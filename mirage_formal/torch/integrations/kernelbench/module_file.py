@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph
 from torch.utils import _pytree as pytree
 
-from mirage_formal.errors import UnsupportedError
+from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.modules.trace import ModuleTrace
 

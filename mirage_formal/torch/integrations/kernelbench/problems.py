@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.errors import ProgramError
+from mirage_formal.support.errors import ProgramError
 
 _LEVEL: Final = re.compile(r"level_?(\d+)")
 _NUMBER: Final = re.compile(r"(\d+)_")

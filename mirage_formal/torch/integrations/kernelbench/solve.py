@@ -14,11 +14,11 @@ import msgspec
 import torch
 from torch.utils import _pytree as pytree
 
-from mirage_formal.errors import MirageError
+from mirage_formal.api.request import superoptimize
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.views import kernel_count
-from mirage_formal.kernels.cost import estimate
-from mirage_formal.kernels.target import load_target
-from mirage_formal.run.request import superoptimize
+from mirage_formal.support.errors import MirageError
 from mirage_formal.torch.capture import operator_name
 from mirage_formal.torch.import_result import Imported, Left, Region
 from mirage_formal.torch.integrations.evidence import operator_at

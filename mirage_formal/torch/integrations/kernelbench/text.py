@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Final
 
-from mirage_formal.terminal import escape_line
+from mirage_formal.support.terminal import escape_line
 from mirage_formal.torch.integrations.kernelbench.outcome import Outcome, Table
 
 COLUMNS: Final = ("problem", "imported", "operators", "kernels", "verdict", "est. us", "one by one", "correct")

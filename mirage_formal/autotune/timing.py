@@ -1,0 +1,199 @@
+"""Measurement of kernel times in a subprocess that may crash: short runs of all kernels, longer ones of the fastest."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+import msgspec
+
+from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob, TimingOrder, timed_record
+from mirage_formal.autotune.choose import kernels_to_time_again
+from mirage_formal.autotune.plans import At, TuningDirectory, TuningPlan, Watch, is_time_valid
+from mirage_formal.support.errors import UnsupportedError
+
+#: Timed replays of a kernel in the first round, and in the second.
+FIRST: Final = 4
+SECOND: Final = 15
+#: Candidates whose kernels are in the second round, and largest slowdown of a schedule in it.
+AGAIN: Final = 32
+WITHIN: Final = 1.08
+#: Seconds without output after which a process counts as hung.
+SILENCE_S: Final = 60.0
+
+
+class Device(Protocol):
+    """Interface of a GPU that times kernels."""
+
+    @property
+    def machine(self) -> GpuMachine:
+        """Return the GPU's name, architecture and driver."""
+
+    def run(
+        self, plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
+    ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
+        """Run jobs and yield each with its answer, in order; fewer if the deadline comes first."""
+
+
+@dataclass(slots=True)
+class TimingProcess:
+    """A GPU behind a subprocess, which is restarted when it crashes or hangs.
+
+    Attributes:
+        command: Command that starts the subprocess.
+        silence_s: Seconds without output after which it is killed.
+    """
+
+    command: tuple[str, ...] = (sys.executable, "-m", "mirage_formal.autotune.child")
+    silence_s: float = SILENCE_S
+    _process: subprocess.Popen[bytes] | None = None
+    _lines: queue.Queue[bytes | None] = field(default_factory=queue.Queue)
+    _machine: GpuMachine | None = None
+
+    @property
+    def machine(self) -> GpuMachine:
+        """Implement ``Device.machine``.
+
+        Raises:
+            UnsupportedError: There is no GPU that CuPy can use.
+        """
+        if self._machine is None and not self._start(time.monotonic() + self.silence_s):
+            hint = "install CuPy with one of the extras cuda12 or cuda13, on a machine with a GPU"
+            raise UnsupportedError("expected a GPU and CuPy, got none", where="tune", hint=hint)
+        assert self._machine is not None
+        return self._machine
+
+    def run(
+        self, plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
+    ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
+        """Implement ``Device.run``."""
+        left = list(jobs)
+        try:
+            while left:
+                if self._process is None and not self._start(deadline):
+                    return
+                assert self._process is not None
+                assert self._process.stdin is not None
+                order = TimingOrder("" if plan is None else str(plan), str(place), tuple(left))
+                with contextlib.suppress(BrokenPipeError):
+                    self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+                    self._process.stdin.flush()
+                while left:
+                    line = self._line(deadline)
+                    if isinstance(line, str):
+                        self.close()
+                        if time.monotonic() >= deadline:
+                            return
+                        yield left.pop(0), TimingAnswer(failed=line)
+                        break
+                    with contextlib.suppress(msgspec.DecodeError):  # output of a library is no answer
+                        answer = msgspec.json.decode(line, type=TimingAnswer)
+                        yield left.pop(0), answer
+                        if answer.broken:  # its process ends, which is not the next job's fault
+                            self.close()
+                            break
+        finally:
+            if left:  # the rest of its order is not needed any more
+                self.close()
+
+    def __enter__(self) -> TimingProcess:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+            process.wait()
+
+    def _start(self, deadline: float) -> bool:
+        """Start the subprocess, and return whether it has a GPU."""
+        self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._lines = queue.Queue()
+        assert self._process.stdout is not None
+        threading.Thread(target=_copy_lines, args=(self._process.stdout, self._lines), daemon=True).start()
+        while not isinstance(line := self._line(deadline), str):
+            with contextlib.suppress(msgspec.DecodeError):
+                self._machine = msgspec.json.decode(line, type=GpuMachine)
+                return True
+        self.close()
+        return False
+
+    def _line(self, deadline: float) -> bytes | str:
+        """Return the next line of the subprocess, or a message why there is none."""
+        try:
+            line = self._lines.get(timeout=max(0.0, min(self.silence_s, deadline - time.monotonic())))
+        except queue.Empty:
+            return f"nothing for {self.silence_s:g} s: it hung"
+        return "its process ended" if line is None else line
+
+
+def _copy_lines(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
+    with contextlib.suppress(ValueError, OSError):  # it is closed when the process is killed
+        for line in stream:
+            lines.put(line)
+    lines.put(None)
+
+
+def time_kernels(
+    plan: TuningPlan,
+    kernels: Sequence[At],
+    place: TuningDirectory,
+    device: Device,
+    *,
+    watch: Watch,
+    deadline: float = float("inf"),
+) -> None:
+    """Time the kernels without a time on this GPU: all in short runs, those of the best candidates in longer ones.
+
+    Each measurement is written at once, so an interrupt loses one kernel.
+
+    Args:
+        plan: The plan.
+        kernels: Positions of piece and schedule.
+        place: Directory of kernels and times.
+        device: The GPU.
+        watch: Callback for progress.
+        deadline: Value of time.monotonic() at which to stop.
+    """
+    machine = device.machine
+    made = {plan.key(at): place.origin(plan.key(at)) for at in kernels}
+    times = place.times(machine.device, machine.driver)
+    known = {name: one for name, one in times.items() if name in made and is_time_valid(one, made[name])}
+
+    def measure(what: str, wanted: Sequence[At], replays: int) -> None:
+        # One piece after another, because its schedules share inputs. A kernel may occur in several pieces.
+        first = {plan.key(at): at for at in sorted(wanted, reverse=True)}
+        missing = sorted(at for name, at in first.items() if name not in known or known[name].replays < replays)
+        jobs = [TimingJob(piece, variant, replays) for piece, variant in missing]
+        done = len(first) - len(jobs)
+        watch(what, done, len(first))
+        for job, answer in device.run(place.plan_path(plan.run, plan.arch), place.root, jobs, deadline):
+            name = plan.key((job.piece, job.variant))
+            one = timed_record(name, job, answer, machine.driver, made[name])
+            known[one.key] = one
+            place.keep_times(machine.device, [one])
+            done += 1
+            watch(what, done, len(first))
+
+    measure("timed", kernels, FIRST)
+    shortly = {name: one.us for name, one in known.items() if not one.failed}
+    measure("again", kernels_to_time_again(plan, shortly, AGAIN, WITHIN), SECOND)
+
+
+__all__ = ["Device", "TimingProcess", "time_kernels"]

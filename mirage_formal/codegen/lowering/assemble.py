@@ -1,0 +1,181 @@
+"""Lowering of a plan to a Program: register arrays are declared, and each step becomes statements, in plan order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+from mirage_formal.codegen.lowering import copies, generic, products, reductions, registers, stores
+from mirage_formal.codegen.lowering.context import LoweringContext, make_conditional
+from mirage_formal.codegen.program.flat import results_of
+from mirage_formal.codegen.program.integers import ZERO
+from mirage_formal.codegen.program.plan import Plan
+from mirage_formal.codegen.program.program import (
+    Barrier,
+    Commit,
+    For,
+    Int,
+    Param,
+    Program,
+    Registers,
+    Stmt,
+    WaitGroups,
+)
+from mirage_formal.codegen.program.step import (
+    Accumulation,
+    BlockReduce,
+    Computation,
+    Fetch,
+    GenericOperation,
+    Initialize,
+    Load,
+    Map,
+    MatrixMultiply,
+    Multiplication,
+    MultiplyAccumulate,
+    Prefetch,
+    Reduction,
+    Rescale,
+    RunningMaximum,
+    Step,
+    StoreResult,
+)
+
+
+def lower(plan: Plan) -> Program:
+    """Return the Program of a plan."""
+    body, _ = statements(plan)
+    return Program(
+        plan.name,
+        tuple(Param(p.name, p.dtype, p.elements, p.written) for p in plan.params),
+        plan.buffers,
+        plan.grid,
+        plan.threads,
+        tuple(statement for _, statement in body),
+    )
+
+
+#: Statements, each with the steps that it belongs to; declarations and the loop belong to none.
+Owned = list[tuple[tuple[Step, ...], Stmt]]
+
+
+def statements(plan: Plan) -> tuple[Owned, Owned]:
+    """Return the statements of a plan's body, and those of its loop, in order."""
+    cx = LoweringContext(plan, plan.ops)
+    body: Owned = [
+        ((), Registers(registers.array_name(number), tensor.placement.registers.count))
+        for number, tensor in enumerate(plan.tensors)
+        if tensor.placement.registers is not None
+    ]
+    body += _lower_steps(cx, plan.before)
+    inside: Owned = []
+    if plan.loop:
+        variable = cx.ix.named("it", plan.forloop_range)
+        cx.iteration = variable
+        inside = _lower_steps(cx, plan.loop)
+        # Iterations that are skipped are a block's last ones, so that its loop only ends earlier, barriers included.
+        made = make_conditional(cx.needed(variable), [one for _, one in inside], uniform=True)
+        body.append(((), For(variable.name, plan.forloop_range, made)))
+        cx.iteration = ZERO
+    body += _lower_steps(cx, plan.after)
+    return body, inside
+
+
+def _lower_steps(cx: LoweringContext, steps: Sequence[Step]) -> Owned:
+    """Return the statements of some steps."""
+    found: Owned = []
+    for group in products.group_products(steps):
+        if len(group) == 1:
+            made = _step(cx, group[0])
+        else:
+            made = _products(cx, [step for step in group if isinstance(step, Multiplication)])
+        found += [(group, one) for one in made]
+    return found
+
+
+def _products(cx: LoweringContext, steps: Sequence[Multiplication]) -> Iterable[Stmt]:
+    """Return the statements of products that are computed together, then those that use each result."""
+    out = products.compute_products(cx, steps)
+    for step in steps:
+        if isinstance(step, MatrixMultiply):
+            out = (*out, *products.exchange_partial_sums(cx, step), *_mirror_results(cx, results_of(step.op)))
+    return out
+
+
+def _step(cx: LoweringContext, step: Step) -> Iterable[Stmt]:
+    match step:
+        case Barrier() | WaitGroups() | Commit():
+            return (step,)
+        case Prefetch():
+            at = Int(step.iteration) if step.iteration is not None else cx.ix.add(cx.iteration, Int(cx.plan.stages - 1))
+            return (*copies.prefetch(cx, cx.plan.ring, at), Commit())
+        case Fetch():
+            if step.asynchronous:
+                return copies.copy_asynchronously(cx, step.tensor, cx.iteration)
+            return copies.copy_elementwise(cx, step.tensor)
+        case Load():
+            return (*registers.load(cx, step.tensor), *_mirror_results(cx, (step.tensor,)))
+        case StoreResult():
+            return _save(cx, step)
+        case _:
+            return _operation(cx, step)
+
+
+def _save(cx: LoweringContext, step: StoreResult) -> Iterable[Stmt]:
+    tile = cx.plan.savers[step.saver]
+    if cx.tensor(tile.tensor).placement.registers is not None:
+        return stores.save(cx, tile)
+    return generic.save(cx, tile)
+
+
+def _operation(cx: LoweringContext, step: Computation) -> Iterable[Stmt]:
+    results = results_of(step.op)
+    match step:
+        case GenericOperation():
+            return (*generic.compute(cx, step.op), *_pad_results(cx, results))
+        case Initialize():
+            if cx.tensor(results[0]).placement.registers is None:
+                return (*generic.initialize(cx, step.op), *_pad_results(cx, results))
+            return reductions.initialize(cx, step.op)
+        case Rescale():
+            return reductions.rescale(cx, step.op)
+        case Accumulation():
+            return reductions.accumulate(cx, step)
+        case MatrixMultiply() | MultiplyAccumulate():
+            return _products(cx, (step,))
+        case Map():
+            out = registers.elementwise(cx, step.op, step.over)
+        case Reduction():
+            out = reductions.reduce(cx, step)
+        case BlockReduce():
+            out = reductions.block_reduce(cx, step)
+        case RunningMaximum():
+            out = reductions.update_running_maximum(cx, step)
+        case _:
+            assert_never(step)
+    return (*out, *_mirror_results(cx, results))
+
+
+def _mirror_results(cx: LoweringContext, numbers: Iterable[int]) -> tuple[Stmt, ...]:
+    """Return the copies to shared memory of results in registers that are read there as well."""
+    out: list[Stmt] = []
+    for number in numbers:
+        placement = cx.tensor(number).placement
+        if placement.registers is not None and placement.shared is not None:
+            out += stores.mirror(cx, number)
+            out += _pad_results(cx, (number,))
+    return tuple(out)
+
+
+def _pad_results(cx: LoweringContext, numbers: Iterable[int]) -> tuple[Stmt, ...]:
+    """Return the stores of padding zeros around results that tensor cores read."""
+    out: list[Stmt] = []
+    for number in numbers:
+        tensor = cx.tensor(number)
+        placement = tensor.placement.shared
+        if placement is None:
+            continue
+        whole = (tensor.cols, tensor.rows) if placement.transposed else (tensor.rows, tensor.cols)
+        if (placement.rows, placement.cols) != whole:
+            out += stores.padding(cx, number)
+    return tuple(out)

@@ -1,0 +1,186 @@
+"""Retiling of kernels: the same operators on another grid, with larger or smaller tiles.
+
+For a kernel without products a search keeps one grid only, the best by estimate, and a cover has one kernel for each
+part. Only timing can tell apart choices that the cost model rates alike, such as 768 blocks and 192. So the same kernel
+on fewer or more blocks is a form like any other. Kernels with products are tried on grids of all extents that divide
+their dims, and with loops of longer steps: for example 14,336 columns on 224 blocks instead of 256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from math import gcd, prod
+from typing import Final, TypeVar
+
+from mirage_formal.codegen.cost import block_cost
+from mirage_formal.codegen.post_search_rewrites.block import (
+    RewriteNotApplicable,
+    can_merge_blocks,
+    is_independent_along,
+)
+from mirage_formal.codegen.target import Target
+from mirage_formal.graph.check import block_outputs, block_types
+from mirage_formal.graph.edit import inline_blocks
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
+from mirage_formal.graph.ops import SPECS, Family
+from mirage_formal.graph.types import DTensor, Shape
+from mirage_formal.support.errors import GraphError
+
+_T = TypeVar("_T")
+
+#: The most elements of a tile that a block's registers hold, the same limit as for kernels that searches make.
+_MOST: Final = 1 << 15
+#: The fewest elements of the largest tile: one for each thread of a warp.
+_FEWEST: Final = 32
+#: Limits of kernels with products: the fewest and the most blocks for each multiprocessor. A tile's extent along a dim
+#: that is cut is a multiple of ``_COLUMNS``, the columns of a tensor-core product.
+_BLOCKS: Final = (0.5, 4.0)
+_COLUMNS: Final = 8
+#: Factors by which the steps of their loops may become longer.
+_LONGER: Final = (1, 2, 4)
+
+
+def retile(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: Target, *, larger: bool) -> BlockGraph:
+    """Return the kernel on ``factor`` times fewer or more blocks, on the grid with the best estimate.
+
+    Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
+
+    Args:
+        op: A well-formed kernel.
+        operands: The device tensors that it reads.
+        factor: A power of 2.
+        target: The GPU that estimates are for.
+        larger: Whether tiles become larger, and blocks fewer.
+
+    Raises:
+        RewriteNotApplicable: It has products, or no axis of its grid can be cut in another way.
+    """
+    block = inline_blocks(op.graph)
+    if any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
+        raise RewriteNotApplicable("tiles of products are other candidates of a search")
+    found: list[tuple[float, int, BlockGraph]] = []
+    for made in _scaled_grids(block, operands, factor, larger=larger):
+        try:
+            block_outputs(made, tuple(operands))
+            shapes = [tile.shape for tile in block_types(made, tuple(operands))]
+        except GraphError:
+            continue
+        if _FEWEST <= max(prod(shape) for shape in shapes) <= _MOST:
+            cost, _ = block_cost(made, operands, target)
+            found.append((round(cost.us, 3), -shapes[made.outputs[0].operand][-1], made))
+    if not found:
+        raise RewriteNotApplicable("no axis of the grid can be cut otherwise")
+    return min(found, key=lambda one: one[:2])[2]
+
+
+def retile_product(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: Target) -> BlockGraph:
+    """Return the kernel with products on another grid: the ``rank``-th best of all others by estimate.
+
+    For each grid only the best loop with as long or longer steps is kept. The kernel's own grid counts once for each
+    loop of longer steps.
+
+    Of the loops with as long or longer steps each grid has the one that is estimated best; the kernel's own grid counts
+    with each loop of longer steps.
+
+    Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
+
+    Args:
+        op: A well-formed kernel.
+        operands: The device tensors that it reads.
+        rank: 1 or more.
+        target: The GPU that estimates are for.
+
+    Raises:
+        RewriteNotApplicable: It has no products, or there are fewer grids.
+    """
+    block = inline_blocks(op.graph)
+    if not any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
+        raise RewriteNotApplicable("a kernel without products has fewer or more blocks")
+    best: dict[tuple[tuple[int, int, int], int], tuple[float, int, BlockGraph]] = {}
+    for made in _product_grids(block, operands, target):
+        try:
+            block_outputs(made, tuple(operands))
+            cost, _ = block_cost(made, operands, target)
+        except GraphError:
+            continue
+        found = (round(cost.us, 3), made.forloop_range, made)
+        key = made.grid, made.forloop_range if made.grid == block.grid else 0
+        if key not in best or found[:2] < best[key][:2]:
+            best[key] = found
+    ranked = sorted(best.values(), key=lambda one: (*one[:2], one[2].grid))
+    others = [made for _, _, made in ranked if made != block]
+    if rank > len(others):
+        raise RewriteNotApplicable(f"expected {rank} other grids, got {len(others)}")
+    return others[rank - 1]
+
+
+def _product_grids(block: BlockGraph, operands: Sequence[DTensor], target: Target) -> Iterator[BlockGraph]:
+    """Yield the block graph on each grid whose extents divide the dims that they cut, with each loop step length."""
+    shapes = [tile.shape for tile in block_types(block, tuple(operands))]
+    extents: list[tuple[int, ...]] = []
+    for axis, extent in enumerate(block.grid):
+        if extent == 1 or not can_merge_blocks(block, axis, shapes):
+            extents.append((extent,))
+            continue
+        maps = [(shapes[i], iterator.imap) for i, iterator in enumerate(block.inputs)]
+        maps += [(shapes[saver.operand], saver.omap) for saver in block.outputs]
+        dims = [shape[dim] for shape, along in maps if (dim := along[axis]) is not None]
+        whole = extent * gcd(*dims)
+        extents.append(tuple(n for n in range(1, whole + 1) if whole % n == 0 and whole // n % _COLUMNS == 0))
+    least, most = (share * target.sms for share in _BLOCKS)
+    for grid in product(*extents):
+        if not least <= prod(grid) <= most:
+            continue
+        for longer in _LONGER:
+            if block.forloop_range % longer == 0:
+                x, y, z = grid
+                yield replace(block, grid=(x, y, z), forloop_range=block.forloop_range // longer)
+
+
+def _scaled_grids(block: BlockGraph, operands: Sequence[DTensor], factor: int, *, larger: bool) -> Iterator[BlockGraph]:
+    """Yield the block graph with a factor distributed over its grid axes in every way."""
+    shapes = [tile.shape for tile in block_types(block, tuple(operands))]
+    if not larger:
+        yield from _with_another_axis(block, shapes, factor)
+    free = [extent > 1 and can_merge_blocks(block, axis, shapes) for axis, extent in enumerate(block.grid)]
+    shares = [1 << n for n in range(factor.bit_length())]
+    for each in product(*(shares if may else [1] for may in free)):
+        if prod(each) != factor:
+            continue
+        pairs = list(zip(block.grid, each, strict=True))
+        if larger and any(extent % share for extent, share in pairs):
+            continue
+        x, y, z = (extent // share if larger else extent * share for extent, share in pairs)
+        yield replace(block, grid=(x, y, z))
+
+
+def _with_another_axis(block: BlockGraph, shapes: Sequence[Shape], factor: int) -> Iterator[BlockGraph]:
+    """Yield the block graph with an unused grid axis (extent 1) splitting a dim of all its tiles."""
+    axis = next((axis for axis, extent in enumerate(block.grid) if extent == 1), None)
+    if axis is None:
+        return
+    for dim in range(len(shapes[0])):
+        if any(dim >= len(shape) for shape in shapes) or not is_independent_along(block.ops, dim):
+            continue
+        extents = {shape[dim] for shape in shapes} - {1}
+        if len(extents) != 1 or extents.pop() % factor or any(shapes[s.operand][dim] == 1 for s in block.outputs):
+            continue
+        yield replace(
+            block,
+            grid=_replace_axis(block.grid, axis, factor),
+            inputs=tuple(
+                replace(one, imap=_replace_axis(one.imap, axis, dim if shapes[i][dim] > 1 else None))
+                for i, one in enumerate(block.inputs)
+            ),
+            outputs=tuple(replace(one, omap=_replace_axis(one.omap, axis, dim)) for one in block.outputs),
+        )
+
+
+def _replace_axis(axes: tuple[_T, _T, _T], axis: int, value: _T) -> tuple[_T, _T, _T]:
+    x, y, z = (value if at == axis else old for at, old in enumerate(axes))
+    return x, y, z
+
+
+__all__ = ["retile", "retile_product"]

@@ -1,0 +1,340 @@
+"""Split-K: the loop of a kernel distributed over more blocks, and a second kernel that combines their partial results.
+
+A kernel whose loop ends in sums has one block per tile of its results: few blocks where results are small and the loop
+is long. Here a further grid axis takes equal runs of iterations. Its blocks write their accumulators in float32. The
+second kernel adds them up, one or several parts in each iteration, and does the work after the loop. Tiles may become
+larger at the same time: more blocks along the loop mean that fewer are needed along the results, and each loaded tile
+is reused more.
+
+Summed exponentials need no special case: ``codegen.online_softmax`` finds the maximum of parts for the second kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import product
+from math import prod
+from typing import Final
+
+from mirage_formal.codegen.cost import block_cost
+from mirage_formal.codegen.post_search_rewrites.block import (
+    BlockGraphBuilder,
+    RewriteNotApplicable,
+    can_merge_blocks,
+    is_independent_along,
+)
+from mirage_formal.codegen.target import Target
+from mirage_formal.graph.check import block_outputs, block_types
+from mirage_formal.graph.edit import inline_blocks
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    BlockOp,
+    GraphDefined,
+    InputIterator,
+    Op,
+    OutputSaver,
+    enumerate_results,
+)
+from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
+from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
+from mirage_formal.support.errors import GraphError
+
+#: The accumulator that combines the parts of each accumulator.
+_COMBINED: Final = {
+    OpKind.ACCUM_SUM: OpKind.ACCUM_SUM,
+    OpKind.ACCUM_SUM_LAST: OpKind.ACCUM_SUM,
+    OpKind.ACCUM_SUM_TO_DIMX: OpKind.ACCUM_SUM,
+    OpKind.ACCUM_MEAN_LAST: OpKind.ACCUM_SUM,
+    OpKind.ACCUM_RMS_LAST: OpKind.ACCUM_SUM,
+    OpKind.ACCUM_MAX: OpKind.ACCUM_MAX,
+}
+#: Factors by which a tile may become larger along one grid axis.
+_LARGER: Final = (1, 2, 4)
+#: The most blocks of the first kernel for each multiprocessor; more are of no use.
+_MOST_BLOCKS: Final = 4
+#: The most elements of all accumulators of a block; its registers hold other values besides.
+_MOST_ACCUMULATED: Final = 1 << 15
+#: Elements of the smallest tile of the second kernel along a dim.
+_SMALLEST: Final = 8
+#: The fewest parts that an iteration of the second kernel takes, if it takes several.
+_TOGETHER: Final = 8
+#: The dim along which parts lie one after another.
+_PARTS: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SplitKernels:
+    """The two kernels of a split-K form.
+
+    Attributes:
+        first: The kernel that writes partial results.
+        second: The kernel that combines them; its operands are the first one's results, then its own reads.
+        us: Estimated microseconds of both.
+        loads: Positions, among the operands of the original kernel, of those that the first kernel reads.
+        reads: Positions of those that the second kernel reads: loop-invariant operands used after the loop.
+    """
+
+    first: BlockGraph
+    second: BlockGraph
+    us: float
+    loads: tuple[int, ...]
+    reads: tuple[int, ...]
+
+
+def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Target) -> SplitKernels:
+    """Return the kernel with its loop split over ``parts`` times as many blocks, on the tiles with the best estimate.
+
+    Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
+
+    Args:
+        op: A well-formed kernel.
+        operands: The device tensors that it reads.
+        parts: Two or more.
+        target: The GPU that estimates are for.
+
+    Raises:
+        RewriteNotApplicable: No split is possible.
+    """
+    block = inline_blocks(op.graph)
+    if block.forloop_range % parts:
+        raise RewriteNotApplicable(f"expected a loop of a multiple of {parts} iterations, got {block.forloop_range}")
+    if sum(extent > 1 for extent in block.grid) > 2:
+        raise RewriteNotApplicable("no grid axis is free for the loop")
+    best: SplitKernels | None = None
+    reason = "there are blocks enough without the loop's"
+    shapes = [tile.shape for tile in block_types(block, tuple(operands))]
+    for scale in product(*(_tile_scales(block, axis, shapes) for axis in range(3))):
+        larger = _enlarge_tiles(block, scale)
+        if larger.blocks * parts > _MOST_BLOCKS * target.sms:
+            continue
+        try:
+            found = _Splitter(larger, operands, parts, target).made()
+        except (RewriteNotApplicable, GraphError) as error:
+            reason = error.what
+            continue
+        if best is None or found.us < best.us:
+            best = found
+    if best is None:
+        raise RewriteNotApplicable(reason)
+    return best
+
+
+def _tile_scales(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> tuple[int, ...]:
+    """Return the factors by which tiles may become larger along a grid axis."""
+    extent = block.grid[axis]
+    if extent == 1 or not can_merge_blocks(block, axis, shapes):
+        return (1,)
+    return tuple(scale for scale in _LARGER if extent % scale == 0)
+
+
+def _enlarge_tiles(block: BlockGraph, scale: Sequence[int]) -> BlockGraph:
+    """Return the block graph with larger tiles, hence fewer blocks along each grid axis."""
+    x, y, z = (extent // factor for extent, factor in zip(block.grid, scale, strict=True))
+    return replace(block, grid=(x, y, z))
+
+
+class _Splitter:
+    def __init__(self, block: BlockGraph, operands: Sequence[DTensor], parts: int, target: Target) -> None:
+        self._block = block
+        self._operands = tuple(operands)
+        self._parts = parts
+        self._target = target
+        self._tiles = block_types(block, self._operands)
+        carried = {
+            n: item.operands[0] for n, item in enumerate_results(len(block.inputs), block.ops) if self._carries(item)
+        }
+        #: For each tensor after the loop that is a loop-invariant input, the input's position.
+        self._carried = carried
+        others = {n for item in block.ops if not self._carries(item) for n in item.operands}
+        self._loads = tuple(i for i in range(len(block.inputs)) if i in others or i not in carried.values())
+        self._reads = tuple(sorted(set(carried.values())))
+        #: Grid axes in order, those without extent last, so that the parts' axis comes after all that split a dim.
+        self._axes = sorted(range(3), key=lambda axis: block.grid[axis] == 1)
+
+    def _carries(self, item: BlockOp) -> bool:
+        """Return whether an operator only makes a loop-invariant input available after the loop (``accum_max``)."""
+        (first, *_) = item.operands
+        inputs = self._block.inputs
+        known = isinstance(item, Op) and item.kind is OpKind.ACCUM_MAX and first < len(inputs)
+        return known and inputs[first].fmap is None
+
+    def made(self) -> SplitKernels:
+        """Return both kernels.
+
+        Raises:
+            RewriteNotApplicable: No split is possible.
+        """
+        first, kept = self._first()
+        loads, reads = ([self._operands[i] for i in places] for places in (self._loads, self._reads))
+        cost, _ = block_cost(first, loads, self._target)
+        warm = [2 * tensor.bytes <= self._target.l2_bytes for tensor in block_outputs(first, tuple(loads))]
+        warm += [False] * len(reads)
+        tensors = (*block_outputs(first, tuple(loads)), *reads)
+        found: list[tuple[float, BlockGraph]] = []
+        for together in self._together(kept):
+            plain = self._second(first, tensors, kept, together)
+            for second in (plain, *self._finer(plain, tensors)):
+                later, _ = block_cost(second, tensors, self._target, warm)
+                found.append((later.us, second))
+        sms = self._target.sms
+        us, second = min(found, key=lambda pair: (round(pair[0], 3), -min(pair[1].blocks, sms), pair[1].blocks))
+        return SplitKernels(first, second, cost.us + us, self._loads, self._reads)
+
+    def _turned(self, dims: DimMap, last: int | None) -> DimMap:
+        """Return a dim map with its grid axes reordered, and ``last`` as the dim of the last axis, the parts' axis."""
+        x, y = (dims[axis] for axis in self._axes[:2])
+        return (x, y, last)
+
+    def _grid(self, last: int) -> Dim3:
+        x, y = (self._block.grid[axis] for axis in self._axes[:2])
+        return (x, y, last)
+
+    def _first(self) -> tuple[BlockGraph, list[tuple[int, Op]]]:
+        """Return the kernel that writes partial results, and the accumulators that they belong to."""
+        block = self._block
+        iterators = [block.inputs[i] for i in self._loads]
+        inputs = [InputIterator(self._turned(i.imap, i.fmap), i.fmap) for i in iterators]
+        operands = [self._operands[i] for i in self._loads]
+        new = BlockGraphBuilder(block, self._grid(self._parts), block.forloop_range // self._parts, inputs, operands)
+        values = [self._loads.index(i) if i in self._loads else -1 for i in range(len(block.inputs))]
+        kept: list[tuple[int, Op]] = []
+        savers: list[OutputSaver] = []
+        accumulated = 0
+        for number, item in enumerate_results(len(block.inputs), block.ops):
+            assert isinstance(item, Op)
+            values += [-1] * item.results
+            if number in self._carried:
+                continue
+            if self._tiles[number].after_loop and not SPECS[item.kind].accumulator:
+                continue
+            given = [values[n] for n in item.operands]
+            if not SPECS[item.kind].accumulator:
+                made = new.again(item, given)
+                values[number : number + item.results] = range(made, made + item.results)
+                continue
+            accumulated += prod(self._tiles[number].shape)
+            if accumulated > _MOST_ACCUMULATED:
+                raise RewriteNotApplicable("accumulators of larger tiles do not fit in registers")
+            savers.append(OutputSaver(new.cast(self._part(new, item, given), DType.FLOAT32), self._place(number)))
+            kept.append((number, item))
+        return new.made(savers), kept
+
+    @staticmethod
+    def _part(new: BlockGraphBuilder, item: Op, given: Sequence[int]) -> int:
+        """Return the partial result of one block's iterations for an accumulator."""
+        match item.kind:
+            case OpKind.ACCUM_RMS_LAST:
+                return new.emit(OpKind.ACCUM_MEAN_LAST, new.emit(OpKind.SQUARE, *given))
+            case _ if item.kind in _COMBINED:
+                return new.again(item, given)
+            case _:
+                raise RewriteNotApplicable(f"{item.kind.value} is no sum over the loop")
+
+    def _place(self, number: int) -> DimMap:
+        """Return the omap of an accumulator's partial results: along the results' dims, one part after another."""
+        shape = self._tiles[number].shape
+        like = self._block.outputs[0].omap
+        found: list[int | None] = []
+        for axis, dim in enumerate(like):
+            if self._block.grid[axis] == 1 or dim is None:
+                found.append(None)
+            else:
+                # A tile of one column is the same for all blocks of a row, or short; in rows it is not torn apart.
+                found.append(dim if dim < len(shape) and shape[dim] > 1 else _PARTS)
+        return self._turned((found[0], found[1], found[2]), _PARTS)
+
+    def _together(self, kept: Sequence[tuple[int, Op]]) -> tuple[int, ...]:
+        """Return the numbers of parts that one iteration of the second kernel may take.
+
+        Several parts form a tile along a dim that the accumulators do not use. With one part in each iteration, the
+        loop would wait for each part separately.
+        """
+        if any(self._tiles[number].shape[:1] != (1,) for number, _ in kept):
+            return (1,)
+        counts = [n for n in range(1, self._parts + 1) if self._parts % n == 0]
+        return tuple(n for n in counts if n == 1 or n >= min(self._parts, _TOGETHER))
+
+    def _second(
+        self, first: BlockGraph, tensors: Sequence[DTensor], kept: Sequence[tuple[int, Op]], together: int
+    ) -> BlockGraph:
+        """Return the kernel that combines parts, ``together`` in each iteration, on the tiles of the first kernel."""
+        block = self._block
+        inputs = [InputIterator((*saver.omap[:2], None), _PARTS) for saver in first.outputs]
+        inputs += [InputIterator(self._turned(block.inputs[i].imap, None), None) for i in self._reads]
+        new = BlockGraphBuilder(block, self._grid(1), self._parts // together, inputs, tensors)
+        read = {i: n for n, i in enumerate(self._reads, len(first.outputs))}
+        values = {number: new.emit(OpKind.ACCUM_MAX, read[i]) for number, i in self._carried.items()}
+        for position, (number, accumulator) in enumerate(kept):
+            values[number] = self._whole(new, position, accumulator, together)
+        for number, item in enumerate_results(len(block.inputs), block.ops):
+            assert isinstance(item, Op)
+            if number in values or not self._tiles[number].after_loop:
+                continue
+            made = self._after(new, number, item, [values[n] for n in item.operands])
+            values |= {number + r: made + r for r in range(item.results)}
+        savers = [
+            OutputSaver(new.cast(values[s.operand], self._tiles[s.operand].dtype), self._turned(s.omap, None))
+            for s in block.outputs
+        ]
+        return new.made(savers)
+
+    def _whole(self, new: BlockGraphBuilder, position: int, item: Op, together: int) -> int:
+        """Return an accumulator combined from its parts, ``together`` of them in each iteration."""
+        combined = _COMBINED[item.kind]
+        if together > 1:
+            fold = OpKind.MAX if combined is OpKind.ACCUM_MAX else OpKind.SUM
+            position = new.emit(fold, position, attrs=Attrs(dim=_PARTS))
+        found = new.emit(combined, position)
+        if item.kind in (OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST):
+            found = new.emit(OpKind.SCALE, found, attrs=Attrs(factor=Fraction(1, self._parts)))
+        return new.emit(OpKind.SQRT, found) if item.kind is OpKind.ACCUM_RMS_LAST else found
+
+    def _after(self, new: BlockGraphBuilder, number: int, item: Op, given: list[int]) -> int:
+        """Emit an operator after the loop, in float32; products keep the narrower types that tensor cores take."""
+        if SPECS[item.kind].family is Family.PRODUCT:
+            given = [new.cast(n, self._tiles[number].dtype) for n in given]
+        elif len({new.types[n].dtype for n in given} - {DType.BOOL}) > 1:
+            given = [new.cast(n, DType.FLOAT32) if new.types[n].dtype.floating else n for n in given]
+        if item.kind is OpKind.CAST:
+            assert item.attrs.dtype is not None
+            return new.cast(given[0], item.attrs.dtype)
+        return new.again(item, given)
+
+    # --- tiles of the second kernel
+
+    def _finer(self, block: BlockGraph, tensors: Sequence[DTensor]) -> Iterator[BlockGraph]:
+        """Yield the second kernel with smaller tiles along one dim, which its third grid axis splits."""
+        types = block_types(block, tuple(tensors))
+        shapes = [tile.shape for tile in types]
+        for dim in range(1, len(shapes[0])):
+            extents = {shape[dim] for shape in shapes if dim < len(shape)} - {1}
+            if (
+                len(extents) != 1
+                or not is_independent_along(block.ops, dim)
+                or any(shapes[s.operand][dim] == 1 for s in block.outputs)
+            ):
+                continue
+            (extent,) = extents
+            count = 2
+            while extent % count == 0 and extent // count >= _SMALLEST:
+                yield _split_dim(block, shapes, dim, count)
+                count *= 2
+
+
+def _split_dim(block: BlockGraph, shapes: Sequence[Shape], dim: int, count: int) -> BlockGraph:
+    """Return the block graph with its third grid axis splitting a dim."""
+
+    def mapped(dims: DimMap, operand: int) -> DimMap:
+        return (*dims[:2], dim if shapes[operand][dim] > 1 else None)
+
+    return replace(
+        block,
+        grid=(*block.grid[:2], count),
+        inputs=tuple(InputIterator(mapped(one.imap, i), one.fmap) for i, one in enumerate(block.inputs)),
+        outputs=tuple(OutputSaver(one.operand, mapped(one.omap, one.operand)) for one in block.outputs),
+    )
+
+
+__all__ = ["SplitKernels", "split_loop"]

@@ -1,0 +1,448 @@
+"""Listing of a Program's memory accesses with their conditions and loops, and checks of well-formedness."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field, replace
+from enum import Enum, StrEnum
+from typing import assert_never
+
+from mirage_formal.codegen.program.integers import add, fold, less_than, multiply, negate, variables
+from mirage_formal.codegen.program.program import (
+    Apply,
+    Barrier,
+    BinaryFn,
+    Combine,
+    Commit,
+    CopyAsync,
+    For,
+    GlobalRead,
+    GlobalVector,
+    GlobalWrite,
+    GridWait,
+    If,
+    Int,
+    IntBin,
+    IntExpr,
+    IntOp,
+    LaunchDependents,
+    LoadMatrix,
+    Mma,
+    Pack,
+    Param,
+    Program,
+    Real,
+    Reg,
+    Registers,
+    Select,
+    SetReg,
+    SharedBuffer,
+    SharedRead,
+    SharedVector,
+    SharedWrite,
+    ShuffleReduce,
+    Stmt,
+    Value,
+    Var,
+    WaitGroups,
+    Where,
+)
+from mirage_formal.graph.types import DType
+
+GRID = ("bx", "by", "bz")
+WARP = 32
+MAX_THREADS = 1024
+_IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+VECTOR_BYTES = frozenset((1, 2, 4, 8, 16))
+COPY_BYTES = frozenset((4, 8, 16))
+
+
+class Mode(StrEnum):
+    """The kind of a memory access."""
+
+    READ = "read"
+    WRITE = "write"
+    #: A write from its issue until a wait and a barrier.
+    ASYNC = "asynchronous write"
+    #: A row of a matrix that all lanes of the warp read.
+    MATRIX = "matrix read"
+
+    @property
+    def writes(self) -> bool:
+        """Return whether the access changes memory."""
+        return self is Mode.WRITE or self is Mode.ASYNC
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The position of a statement.
+
+    Attributes:
+        path: Positions in bodies.
+        loops: Variables and extents of the enclosing loops, outermost first.
+        guards: Conditions that are nonzero at the statement.
+        unrolled: Variables of enclosing loops that are unrolled.
+        divergent: Whether an enclosing condition may differ between threads.
+    """
+
+    path: str = ""
+    loops: tuple[tuple[str, int], ...] = ()
+    guards: tuple[IntExpr, ...] = ()
+    unrolled: frozenset[str] = frozenset()
+    divergent: bool = False
+
+    def under(self, *guards: IntExpr) -> Context:
+        """Return the same position under further conditions."""
+        return replace(self, guards=(*self.guards, *guards))
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """An access to ``count`` elements of a buffer or parameter, starting at ``index``."""
+
+    context: Context
+    mode: Mode
+    target: SharedBuffer | Param
+    index: IntExpr
+    count: int
+
+    @property
+    def bytes(self) -> int:
+        """Return the number of bytes accessed."""
+        return self.count * self.target.dtype.bytes
+
+    @property
+    def address(self) -> IntExpr:
+        """Return the first byte: within shared memory, or within the parameter."""
+        offset = self.target.offset if isinstance(self.target, SharedBuffer) else 0
+        return add(multiply(self.index, self.target.dtype.bytes), Int(offset))
+
+
+@dataclass(frozen=True, slots=True)
+class ExpressionUse:
+    """An integer expression that a statement evaluates; its arithmetic must stay in range."""
+
+    context: Context
+    role: str
+    expression: IntExpr
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterUse:
+    """A use of ``used`` elements of a register array from ``index`` on; ``count`` is the size of the array."""
+
+    context: Context
+    array: str
+    index: IntExpr
+    used: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A statement's accesses to shared memory, in program order."""
+
+    accesses: tuple[Access, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """A statement that orders others: a barrier, or a commit or wait of asynchronous copies."""
+
+    statement: Barrier | Commit | WaitGroups
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop and its body."""
+
+    var: str
+    extent: int
+    body: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A condition and the body that it guards."""
+
+    path: str
+    condition: IntExpr
+    body: tuple[Node, ...]
+
+
+Node = Leaf | Sync | Loop | Branch
+
+
+class Content(Enum):
+    """Contents of a register array."""
+
+    FLOATS = "floats"
+    WORDS = "words"
+
+
+@dataclass(slots=True)
+class Listing:
+    """Everything that a Program does that can be unsafe.
+
+    Attributes:
+        faults: Place, subject and text of each malformed name, type or number.
+        unruly: The same for control flow: a collective statement where threads may diverge, or a register index that is
+            not constant after unrolling. Such a Program is not safe, but can be printed.
+        uses: The integer expressions that are evaluated.
+        registers: The uses of register arrays.
+        accesses: The memory accesses.
+        uniform: Conditions that must be the same for all threads.
+        tree: The statements that access or synchronise shared memory, with their loops and branches.
+    """
+
+    faults: list[tuple[str, str, str]] = field(default_factory=list)
+    unruly: list[tuple[str, str, str]] = field(default_factory=list)
+    uses: list[ExpressionUse] = field(default_factory=list)
+    registers: list[RegisterUse] = field(default_factory=list)
+    accesses: list[Access] = field(default_factory=list)
+    uniform: list[ExpressionUse] = field(default_factory=list)
+    tree: tuple[Node, ...] = ()
+
+
+def list_accesses(program: Program) -> Listing:
+    """Return the listing of a Program's accesses and faults of form, for its safety proof and for the printer.
+
+    Sound: every statement and every value in it is visited; what a statement's description in
+    codegen/program/program.py forbids by form alone is a fault or unruly, and such a Program is not safe.
+    """
+    walker = _Walker(program)
+    walker.header()
+    walker.found.tree = walker.body(program.body, Context(), {})
+    return walker.found
+
+
+class _Walker:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.found = Listing()
+        self.shared: Mapping[str, SharedBuffer] = {buffer.name: buffer for buffer in program.shared}
+        self.params: Mapping[str, Param] = {param.name: param for param in program.params}
+        self.pending: list[Access] = []
+        self.coordinates = ("tid", *GRID)
+        #: Whether a ``GridWait`` is still to come: until then, results of the previous launch are not visible.
+        self.early = program.dependent
+
+    def fault(self, at: Context, subject: str, what: str) -> None:
+        self.found.faults.append((at.path, subject, what))
+
+    def header(self) -> None:
+        program, top = self.program, Context()
+        names = [program.name, *self.coordinates, *(b.name for b in program.shared), *(p.name for p in program.params)]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            self.fault(top, name, "expected distinct names of the kernel, its buffers and its parameters")
+        if not 1 <= program.threads <= MAX_THREADS:
+            self.fault(top, program.name, f"expected 1..{MAX_THREADS} threads, got {program.threads}")
+        if not all(1 <= n <= most for n, most in zip(program.grid, (2**31 - 1, 65535, 65535), strict=True)):
+            self.fault(top, program.name, f"expected a grid of at least one block, got {program.grid}")
+        for buffer in program.shared:
+            if buffer.offset < 0 or buffer.elements < 1 or buffer.offset % buffer.dtype.bytes:
+                self.fault(top, buffer.name, "expected elements, at an offset that is a multiple of their size")
+        for param in program.params:
+            if param.elements < 1 or param.align < param.dtype.bytes or param.align & (param.align - 1):
+                self.fault(top, param.name, "expected elements and an alignment that is a power of two")
+            if param.given and param.written:
+                self.fault(top, param.name, "expected a parameter that is written, or one that no launch writes")
+
+    def taken(self, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Set[str]:
+        """Return the names that a new declaration must not have."""
+        return {*self.coordinates, *(name for name, _ in at.loops), *scope, *self.shared, *self.params}
+
+    # --- statements ---
+
+    def body(self, body: tuple[Stmt, ...], at: Context, scope: Mapping[str, tuple[int, Content]]) -> tuple[Node, ...]:
+        inner = dict(scope)
+        nodes: list[Node] = []
+        for position, stmt in enumerate(body):
+            here = replace(at, path=f"{at.path}{'/' if at.path else ''}{position}")
+            match stmt:
+                case Registers(name, count, words):
+                    if name in self.taken(here, inner) or count < 1:
+                        self.fault(here, name, "expected a new name and at least one element")
+                    inner[name] = (count, Content.WORDS if words else Content.FLOATS)
+                case For():
+                    nodes.append(self.loop(stmt, here, inner))
+                case If():
+                    nodes.append(self.branch(stmt, here, inner))
+                case GridWait():
+                    if at.path or not self.early:
+                        self.fault(here, "GridWait", "expected once, outside of loops and conditions")
+                    self.early = False
+                case LaunchDependents():
+                    if at.path or self.early:
+                        what = "expected outside of loops and conditions, behind the wait for the launch before"
+                        self.fault(here, "LaunchDependents", what)
+                case Barrier() | Commit() | WaitGroups():
+                    self.collective(here, type(stmt).__name__)
+                    if isinstance(stmt, WaitGroups) and stmt.left < 0:
+                        self.fault(here, "WaitGroups", f"expected at least 0 groups, got {stmt.left}")
+                    nodes.append(Sync(stmt))
+                case _:
+                    self.pending = []
+                    self.simple(stmt, here, inner)
+                    if self.pending:
+                        nodes.append(Leaf(tuple(self.pending)))
+        return tuple(nodes)
+
+    def loop(self, stmt: For, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Node:
+        if stmt.var in self.taken(at, scope) or stmt.extent < 1 or _IDENTIFIER.fullmatch(stmt.var) is None:
+            self.fault(at, stmt.var, "expected a new variable and an extent of at least 1")
+        unrolled = at.unrolled | {stmt.var} if stmt.unroll else at.unrolled - {stmt.var}
+        path = f"{at.path}:for {stmt.var}"
+        inside = replace(at, path=path, loops=(*at.loops, (stmt.var, max(stmt.extent, 1))), unrolled=unrolled)
+        return Loop(stmt.var, max(stmt.extent, 1), self.body(stmt.body, inside, scope))
+
+    def branch(self, stmt: If, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Node:
+        self.use(at, "condition", stmt.condition)
+        if stmt.uniform:
+            self.found.uniform.append(ExpressionUse(at, "condition", stmt.condition))
+        inside = replace(at.under(stmt.condition), path=f"{at.path}:if", divergent=at.divergent or not stmt.uniform)
+        return Branch(at.path, stmt.condition, self.body(stmt.body, inside, scope))
+
+    def collective(self, at: Context, what: str, *, warp: bool = False) -> None:
+        if at.divergent:
+            self.found.unruly.append((at.path, what, "expected uniform control flow"))
+        if warp and self.program.threads % WARP:
+            self.fault(at, what, f"expected whole warps, got {self.program.threads} threads")
+
+    def simple(self, stmt: Stmt, at: Context, scope: Mapping[str, tuple[int, Content]]) -> None:
+        match stmt:
+            case SetReg(array, index, value):
+                self.value(value, at, scope)
+                self.register(at, scope, array, index, 1, Content.FLOATS)
+            case Pack(words, index, low, high, dtype):
+                self.value(low, at, scope)
+                self.value(high, at, scope)
+                self.register(at, scope, words, index, 1, Content.WORDS)
+                self.halves(at, words, dtype.bytes)
+            case SharedWrite(name, index, values) | GlobalWrite(name, index, values):
+                for value in values:
+                    self.value(value, at, scope)
+                self.access(at, Mode.WRITE, name, index, len(values), shared=isinstance(stmt, SharedWrite))
+            case SharedVector(buffer=name) | GlobalVector(param=name):
+                self.vector(stmt, name, at, scope)
+            case CopyAsync():
+                self.copy(stmt, at)
+            case LoadMatrix(words, to, name, index, count):
+                self.collective(at, "LoadMatrix", warp=True)
+                if count not in (1, 2, 4):
+                    self.fault(at, name, f"expected 1, 2 or 4 matrices, got {count}")
+                lanes = less_than(IntBin(IntOp.MOD, Var("tid"), Int(WARP)), Int(8 * count))
+                self.use(at, f"index of {name}", index)
+                self.access(at.under(lanes), Mode.MATRIX, name, index, 8, shared=True)
+                self.register(at, scope, words, to, count, Content.WORDS)
+                if name in self.shared:
+                    self.halves(at, name, self.shared[name].dtype.bytes)
+            case Mma(d, d_at, a, a_at, b, b_at, dtype):
+                self.collective(at, "Mma", warp=True)
+                held, each = (Content.FLOATS, 2) if dtype is DType.FLOAT32 else (Content.WORDS, 1)
+                self.register(at, scope, d, d_at, 4, Content.FLOATS)
+                self.register(at, scope, a, a_at, 4 * each, held)
+                self.register(at, scope, b, b_at, 2 * each, held)
+            case ShuffleReduce(array, to, fn, mask):
+                self.collective(at, "ShuffleReduce", warp=True)
+                self.register(at, scope, array, to, 1, Content.FLOATS)
+                if fn not in (BinaryFn.ADD, BinaryFn.MAX) or not 1 <= mask < WARP:
+                    self.fault(at, array, "expected add or max, and a mask in 1..31")
+            case Registers() | For() | If() | Barrier() | Commit() | WaitGroups() | GridWait() | LaunchDependents():
+                raise AssertionError(stmt)  # taken by ``body``
+            case _:
+                assert_never(stmt)
+
+    def vector(
+        self, stmt: SharedVector | GlobalVector, name: str, at: Context, scope: Mapping[str, tuple[int, Content]]
+    ) -> None:
+        if stmt.count < 2:
+            self.fault(at, name, f"expected at least 2 elements at once, got {stmt.count}")
+        self.access(at, Mode.READ, name, stmt.index, stmt.count, shared=isinstance(stmt, SharedVector))
+        self.register(at, scope, stmt.array, stmt.at, stmt.count, Content.FLOATS)
+
+    def copy(self, stmt: CopyAsync, at: Context) -> None:
+        self.use(at, "valid", stmt.valid)
+        buffer, param = self.shared.get(stmt.buffer), self.params.get(stmt.param)
+        if buffer is None or param is None or buffer.dtype is not param.dtype:
+            self.fault(at, stmt.buffer, f"expected a buffer and a parameter of one type, got {stmt.param}")
+            return
+        if stmt.bytes not in COPY_BYTES:
+            self.fault(at, stmt.buffer, f"expected a copy of 4, 8 or 16 bytes, got {stmt.bytes}")
+            return
+        count = stmt.bytes // buffer.dtype.bytes
+        self.access(at, Mode.ASYNC, stmt.buffer, stmt.index, count, shared=True)
+        self.use(at, f"index of {stmt.param}", stmt.source)
+        self.access(at.under(stmt.valid), Mode.READ, stmt.param, stmt.source, count, shared=False)
+
+    def halves(self, at: Context, subject: str, size: int) -> None:
+        if size != 2:
+            self.fault(at, subject, "expected elements of 16 bits")
+
+    # --- values, expressions, accesses ---
+
+    def value(self, value: Value, at: Context, scope: Mapping[str, tuple[int, Content]]) -> None:
+        match value:
+            case Real():
+                pass
+            case Reg(array, index):
+                self.register(at, scope, array, index, 1, Content.FLOATS)
+            case SharedRead(name, index):
+                self.access(at, Mode.READ, name, index, 1, shared=True)
+            case GlobalRead(name, index):
+                self.access(at, Mode.READ, name, index, 1, shared=False)
+            case Apply(_, a):
+                self.value(a, at, scope)
+            case Combine(_, a, b):
+                self.value(a, at, scope)
+                self.value(b, at, scope)
+            case Select(condition, a, b):
+                self.use(at, "condition", condition)
+                self.value(a, at.under(condition), scope)
+                self.value(b, at.under(negate(condition)), scope)
+            case Where(mask, a, b):
+                for part in (mask, a, b):
+                    self.value(part, at, scope)
+            case _:
+                assert_never(value)
+
+    def use(self, at: Context, role: str, e: IntExpr) -> None:
+        unknown = variables(e) - {*self.coordinates} - {name for name, _ in at.loops}
+        for name in sorted(unknown):
+            self.fault(at, name, f"expected a variable of an enclosing loop in the {role}")
+        self.found.uses.append(ExpressionUse(at, role, e))
+
+    def register(
+        self, at: Context, scope: Mapping[str, tuple[int, Content]], name: str, e: IntExpr, used: int, holds: Content
+    ) -> None:
+        self.use(at, f"index of {name}", e)
+        declared = scope.get(name)
+        if declared is None or declared[1] is not holds:
+            self.fault(at, name, f"expected a register array of {holds.value} that is declared before")
+            return
+        once = {var: Int(0) for var, extent in at.loops if extent == 1}
+        if variables(fold(e, once)) - at.unrolled:
+            self.found.unruly.append((at.path, name, "expected an index that is constant after unrolling"))
+            return
+        self.found.registers.append(RegisterUse(at, name, e, used, declared[0]))
+
+    def access(self, at: Context, mode: Mode, name: str, index: IntExpr, count: int, *, shared: bool) -> None:
+        if mode is not Mode.MATRIX:
+            self.use(at, f"index of {name}", index)
+        target: SharedBuffer | Param | None = self.shared.get(name) if shared else self.params.get(name)
+        if target is None:
+            self.fault(at, name, f"expected a {'shared buffer' if shared else 'parameter'} of that name")
+            return
+        if count < 1 or count * target.dtype.bytes not in VECTOR_BYTES:
+            self.fault(at, name, f"expected 1, 2, 4, 8 or 16 bytes at once, got {count * target.dtype.bytes}")
+            return
+        if isinstance(target, Param) and target.written is not mode.writes:
+            self.fault(at, name, "expected a parameter that is either read or written")
+            return
+        if isinstance(target, Param) and self.early and not target.given:
+            self.fault(at, name, "expected to be touched behind the wait for the launch before, which may write it")
+        found = Access(at, mode, target, index, count)
+        self.found.accesses.append(found)
+        if shared:
+            self.pending.append(found)

@@ -1,0 +1,36 @@
+"""A count of the statements that a Program executes, for comparison of Programs."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Final
+
+from mirage_formal.codegen.program.program import For, GlobalVector, If, Mma, Program, SharedVector, Stmt
+
+#: The cost of a product of fragments, in statements.
+_MMA: Final = 64
+
+
+def count_statements(program: Program) -> float:
+    """Return the statements that all threads of a launch execute; vector statements count once per element."""
+    return float(prod(program.grid) * program.threads * _body(program.body))
+
+
+def _body(body: tuple[Stmt, ...]) -> int:
+    total = 0
+    for stmt in body:
+        match stmt:
+            case For():
+                total += stmt.extent * (1 + _body(stmt.body))
+            case If():
+                total += 1 + _body(stmt.body)
+            case Mma():
+                total += _MMA
+            case SharedVector() | GlobalVector():
+                total += stmt.count
+            case _:
+                total += 1
+    return total
+
+
+__all__ = ["count_statements"]

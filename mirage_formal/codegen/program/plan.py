@@ -1,0 +1,296 @@
+"""Plans: the schedule and allocation of one graph-defined kernel, before it is lowered to loops and copies.
+
+A block graph is flattened into primitive operators over numbered tensors (its input iterators keep their numbers). A
+plan gives each tensor a placement: device memory, shared memory, registers, or none, because its readers compute it.
+For each operator it gives the step that computes it, the order of steps, and the barriers.
+
+Tensors in registers are seen as matrices: the last dim is their columns, all dims before it their rows. If one of the
+row dims is reduced, the tensor is a batch of matrices, one for each position of that dim: its planes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import combinations
+from math import prod
+from typing import Final
+
+from mirage_formal.codegen.program.flat import FlatOp
+from mirage_formal.codegen.program.program import Barrier, SharedBuffer
+from mirage_formal.codegen.program.register_layout import Axis, Distribution, Warps
+from mirage_formal.codegen.program.step import Step
+from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
+from mirage_formal.graph.views import StorageLocation
+
+
+class Phase(StrEnum):
+    """The time at which a tensor is computed: once before the loop, in every iteration, or once after the loop."""
+
+    BEFORE = "before"
+    LOOP = "loop"
+    AFTER = "after"
+
+
+# --- where tensors live ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPlacement:
+    """A matrix in shared memory: element (row, col) at row * pitch + (col ^ 8 * ((row >> shift) & mask)).
+
+    Attributes:
+        buffer: Name of the buffer.
+        rows, cols: The stored extents, padding zeros included.
+        pitch: Elements from a row to the next.
+        shift, mask: The swizzle of 8-element chunks; mask 0 is none.
+        transposed: Whether rows and columns of the tensor are swapped in memory.
+        stages: Copies in the ring of a pipelined tile; 1 for everything else.
+    """
+
+    buffer: str
+    rows: int
+    cols: int
+    pitch: int
+    shift: int = 0
+    mask: int = 0
+    transposed: bool = False
+    stages: int = 1
+
+    @property
+    def elements(self) -> int:
+        """Return the elements of one copy."""
+        return self.rows * self.pitch
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The storage of a tensor; nothing set means that its readers compute it themselves.
+
+    Attributes:
+        device: Whether it is an input that is read in device memory.
+        shared: Its placement in shared memory, if it has one.
+        registers: Its distribution in registers, if it has one.
+    """
+
+    device: bool = False
+    shared: SharedPlacement | None = None
+    registers: Distribution | None = None
+
+    @property
+    def inline(self) -> bool:
+        """Return whether readers compute the tensor themselves."""
+        return not self.device and self.shared is None and self.registers is None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTensor:
+    """A tensor of the flattened block graph, in one block (and one iteration)."""
+
+    shape: Shape
+    dtype: DType
+    phase: Phase
+    placement: Placement = Placement()
+
+    @property
+    def rows(self) -> int:
+        """Return the product of all dims but the last."""
+        return prod(self.shape[:-1])
+
+    @property
+    def cols(self) -> int:
+        """Return the extent of the last dim."""
+        return self.shape[-1] if self.shape else 1
+
+    def extents(self, plane: int | None) -> tuple[int, int, int]:
+        """Return the numbers of planes, rows of each plane, and columns.
+
+        Args:
+            plane: The batch dim, not the last one, whose positions are planes; None for a single matrix.
+        """
+        planes = 1 if plane is None else self.shape[plane]
+        return planes, self.rows // planes, self.cols
+
+    def at(self, placement: Placement) -> PlanTensor:
+        """Return the tensor with another placement."""
+        return replace(self, placement=placement)
+
+
+#: All sets of axes, the largest first.
+_SUBSETS: Final = tuple(frozenset(axes) for n in (3, 2, 1, 0) for axes in combinations(Axis, n))
+
+
+def register_axes(operand: PlanTensor, result: PlanTensor, over: Distribution) -> frozenset[Axis] | None:
+    """Return the axes along which a computation over a distribution reads an operand in its own registers.
+
+    Args:
+        operand: The operand.
+        result: A tensor of the shape of the computation.
+        over: The distribution: the elements that each thread computes.
+
+    Returns:
+        The axes along which the operand's registers run; None if a thread does not hold the elements that it needs.
+    """
+    found = operand.placement.registers
+    mine, whole = operand.extents(over.plane), result.extents(over.plane)
+    for axes in _SUBSETS:
+        wanted = tuple(extent if axis in axes else 1 for axis, extent in zip(Axis, whole, strict=True))
+        if found == over.only(axes) and mine == wanted:
+            return axes
+    return None
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The choices for one kernel that its µGraph leaves open.
+
+    Attributes:
+        threads: Threads of a block.
+        stages: Copies of each pipelined tile, including the one that is being read; 1 if nothing is pipelined.
+        warps: The grid of warps of each product that tensor cores can compute, in the order of the operators.
+        registers: Whether operators are computed in registers and on tensor cores where possible; else all are computed
+            in the generic way.
+        resident: Whether inputs that only some threads need are copied to shared memory too; else only inputs of
+            products are.
+        cut: The number of iterations into which each iteration of the µGraph is split; 1 if it is not.
+        tile: For a predefined operator that reads across, the number of its tile; all other fields are then defaults.
+    """
+
+    threads: int
+    stages: int
+    warps: tuple[Warps, ...] = ()
+    registers: bool = True
+    resident: bool = True
+    cut: int = 1
+    tile: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PlanParam:
+    """A device tensor that the kernel reads or writes.
+
+    Attributes:
+        name: Its name in the kernel.
+        shape: Its shape.
+        dtype: Its element type.
+        written: Whether it is written.
+        place: The memory layout of its elements, see ``graph.views``: offset, strides, and the elements that lie in
+            memory at all.
+    """
+
+    name: str
+    shape: Shape
+    dtype: DType
+    written: bool
+    place: StorageLocation
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Return the strides in elements; for a tensor with a layout composition, the steps between neighbours."""
+        return self.place.strides
+
+    @property
+    def elements(self) -> int:
+        """Return the number of elements from the parameter's pointer to the last element that is read or written."""
+        return self.place.span(self.shape)
+
+    def aligned(self, width: int, dense: int) -> bool:
+        """Return whether runs of ``width`` elements along a dim are aligned and lie in memory wholly or not at all.
+
+        Args:
+            width: Elements of a run; runs start at multiples of it along the dim.
+            dense: The dim, along which neighbours are neighbours in memory.
+        """
+        return self.place.aligned(self.shape, width, dense)
+
+    def copies(self, tile: Shape) -> tuple[bool, int]:
+        """Return the way in which tiles of a shape are copied to shared memory.
+
+        Returns:
+            Whether rows and columns are swapped there, because columns are next to each other in memory, and the bytes
+            of the widest asynchronous copies that every tile is cut into evenly: 16, 8, 4, or 0 if there are none.
+        """
+        rank, strides = len(tile), self.strides
+        if rank == 0:
+            return False, 0
+        transposed = rank >= 2 and strides[-1] != 1 and strides[-2] == 1 and prod(tile[:-2]) == 1
+        dense = rank - 2 if transposed else rank - 1
+        for size in (16, 8, 4) if strides[dense] == 1 else ():
+            width = size // self.dtype.bytes
+            if tile[dense] % width == 0 and self.aligned(width, dense):
+                return transposed, size
+        return transposed, 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The part of a parameter that a block accesses: of an input iterator (tensor = its position) or output saver.
+
+    Attributes:
+        param: Position of the parameter.
+        tensor: Number of the tensor.
+        split: For each grid axis, the dim that it splits.
+        loop: The dim that the loop splits.
+    """
+
+    param: int
+    tensor: int
+    split: DimMap
+    loop: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The schedule and allocation of one kernel.
+
+    Attributes:
+        name: A C identifier.
+        grid: The grid of the launch.
+        forloop_range: Iterations of the loop: those of the µGraph times the schedule's ``cut``.
+        params: Inputs, then outputs.
+        inputs, savers: The tiles of them that a block reads and writes.
+        tensors: All tensors of the flattened block graph.
+        ops: Its operators.
+        before, loop, after: The steps before, in and after the loop.
+        buffers: The shared-memory allocation.
+        shared_lower_bound: A lower bound on the bytes of any allocation for the same live ranges.
+        schedule: The schedule.
+        ring: The pipelined inputs.
+        skips: The input that is a band mask whose empty tiles end a block's loop, and its upper bound: how far above
+            the diagonal it is 1 (``program.empty_tiles``); None if no iteration is skipped.
+    """
+
+    name: str
+    grid: Dim3
+    forloop_range: int
+    params: tuple[PlanParam, ...]
+    inputs: tuple[Tile, ...]
+    savers: tuple[Tile, ...]
+    tensors: tuple[PlanTensor, ...]
+    ops: tuple[FlatOp, ...]
+    before: tuple[Step, ...]
+    loop: tuple[Step, ...]
+    after: tuple[Step, ...]
+    buffers: tuple[SharedBuffer, ...]
+    shared_lower_bound: int
+    schedule: Schedule
+    ring: tuple[int, ...]
+    skips: tuple[int, int] | None = None
+
+    @property
+    def threads(self) -> int:
+        """Return the threads of a block."""
+        return self.schedule.threads
+
+    @property
+    def stages(self) -> int:
+        """Return the copies of each pipelined tile; 1 if nothing is pipelined."""
+        return self.schedule.stages
+
+    @property
+    def barriers(self) -> int:
+        """Return the number of barrier steps; those inside exchanges between warps are not counted."""
+        return sum(isinstance(step, Barrier) for step in (*self.before, *self.loop, *self.after))

@@ -1,0 +1,182 @@
+"""Steps: the actions of a block's threads in order, before they are lowered to loops and copies.
+
+There is one record for each kind. An operator is computed in the generic way: the elements of its result one after
+another, through shared memory. Or it is computed in registers, over a distribution of its operand, by the kind for its
+operator. A loop-carried tensor has a step before the loop, ``Initialize``, and one after it, ``BlockReduce``, if
+threads hold partial results of it in registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mirage_formal.codegen.program.flat import Accumulate, Elementwise, FlatOp, Product, Reduce, Repeat, Running
+from mirage_formal.codegen.program.program import Barrier, Commit, WaitGroups
+from mirage_formal.codegen.program.register_layout import Digit, Distribution, Fragment, Warps, inner_digits
+
+# --- operators -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class GenericOperation:
+    """An operator computed in the generic way; for an accumulator, its update by one iteration."""
+
+    op: FlatOp
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """An elementwise operator, or a repetition, in registers; ``over`` is the distribution of its result."""
+
+    op: Elementwise | Repeat
+    over: Distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction in registers.
+
+    Attributes:
+        op: The operator.
+        over: The distribution of its operand.
+        digits: The digits of the thread number in which threads hold partial results of one element.
+        scratch: The buffer through which warps exchange these, or empty.
+    """
+
+    op: Reduce
+    over: Distribution
+    digits: tuple[Digit, ...]
+    scratch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplication:
+    """A product on tensor cores.
+
+    Attributes:
+        op: The operator.
+        over: The distribution of the registers to which it is added.
+        warps: The grid of warps that computes it.
+        packed: Whether its left operand is read from registers instead of shared memory.
+    """
+
+    op: Product
+    over: Fragment
+    warps: Warps
+    packed: bool
+
+    @property
+    def digits(self) -> tuple[Digit, ...]:
+        """Return the digits of the thread number in which threads hold partial sums of one element."""
+        return inner_digits(self.warps)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixMultiply(Multiplication):
+    """A product with a result of its own; ``scratch`` is the buffer for partial sums exchanged by warps, or empty."""
+
+    scratch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyAccumulate(Multiplication):
+    """A product that is added to the accumulator ``into``: the update of that accumulator by one iteration."""
+
+    into: Accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulation:
+    """The update of an accumulator in registers by an iteration: each thread adds the elements that it holds.
+
+    Attributes:
+        op: The accumulator.
+        over: The distribution of its operand.
+        digits: The digits of the thread number in which threads hold partial results of one element.
+    """
+
+    op: Accumulate
+    over: Distribution
+    digits: tuple[Digit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMaximum:
+    """The update of a running maximum in registers by an iteration; ``over`` is the distribution of its operand."""
+
+    op: Running
+    over: Distribution
+
+
+#: The step that computes an operator; for a loop-carried operator, the step of one iteration.
+Operation = GenericOperation | Map | Reduction | MatrixMultiply | MultiplyAccumulate | Accumulation | RunningMaximum
+
+
+# --- what is carried through the loop --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Initialize:
+    """The initialization of a loop-carried tensor with the neutral element, in registers or in shared memory."""
+
+    op: Accumulate | Running
+
+
+@dataclass(frozen=True, slots=True)
+class Rescale:
+    """The multiplication of an accumulator by its factor, before a product is added to it."""
+
+    op: Accumulate
+
+
+@dataclass(frozen=True, slots=True)
+class BlockReduce:
+    """The combination of an accumulator's partial results in registers, after the loop.
+
+    Attributes:
+        op: The accumulator.
+        digits: The digits of the thread number in which threads hold partial results of one element.
+        scratch: The buffer through which warps exchange these, or empty.
+    """
+
+    op: Accumulate
+    digits: tuple[Digit, ...]
+    scratch: str
+
+
+# --- copies ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A copy of an input's tile to shared memory, asynchronous in chunks of 16, 8 or 4 bytes, or element by element."""
+
+    tensor: int
+    asynchronous: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load of a tensor into the registers of its placement, from shared or device memory."""
+
+    tensor: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreResult:
+    """A store of a result to device memory; ``saver`` numbers the block graph's output savers."""
+
+    saver: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """A start of the copies of an iteration (``stages - 1`` ahead, if none is named) that also closes their group."""
+
+    iteration: int | None = None
+
+
+#: All steps that belong to an operator.
+Computation = Operation | Initialize | Rescale | BlockReduce
+#: Barriers, and the groups of asynchronous copies, are a Program's own statements.
+Step = Computation | Fetch | Load | StoreResult | Prefetch | Barrier | WaitGroups | Commit

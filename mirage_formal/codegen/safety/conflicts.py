@@ -1,0 +1,158 @@
+"""Obligations about memory: conflicts in shared memory, single writers and coverage of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import combinations_with_replacement
+
+from mirage_formal.codegen.program.access import GRID, Access, Listing, Mode
+from mirage_formal.codegen.program.program import Param, Program
+from mirage_formal.codegen.safety.access_disjointness import PairAnalysis, extents, is_trivially_unsatisfiable
+from mirage_formal.codegen.safety.enumerate import check_liveness, count_points, covers_all
+from mirage_formal.codegen.safety.happens_before import (
+    Interpreter,
+    ThreadRelation,
+    TimelineError,
+    copies_among_others,
+    distinct_blocks,
+    unordered_pairs,
+)
+from mirage_formal.codegen.safety.obligations import Finding, Held, Kind, Means, Obligation, UndecidedObligation
+
+#: The most accesses that write one parameter for which pairs are listed one by one.
+MAX_WRITES = 512
+
+
+def conflict_obligations(program: Program, listing: Listing) -> Iterator[Obligation]:
+    """Yield one obligation for each two accesses to shared memory that are unordered.
+
+    Sound: ``unordered_pairs`` lists every pair that can happen in either order (with loops that synchronise run, so
+    with the very groups, waits and barriers of each iteration) except those whose bounds are disjoint.
+    """
+    pairs = PairAnalysis(program, ("tid",), whole=True)
+    found: dict[tuple[int, int], ThreadRelation] = {}
+    run = Interpreter()
+    apart = _apart_by_number(pairs, run.timeline.distinct)
+    try:
+        for block in distinct_blocks(listing.tree, extents(program)):
+            run = Interpreter(copies_among_others, block=block, earlier=run)
+            for pair, who in unordered_pairs(run.follow(listing.tree), apart).items():
+                found[pair] = found.get(pair, ThreadRelation(0)) | who
+    except TimelineError as error:
+        yield Obligation(
+            Kind.CONFLICT, "", "shared memory", "accesses are ordered", None, UndecidedObligation(str(error))
+        )
+        return
+    for (first, second), who in sorted(found.items()):
+        a, b = run.timeline.distinct[first], run.timeline.distinct[second]
+        path = a.context.path if a.context.path == b.context.path else f"{a.context.path} & {b.context.path}"
+        subject = a.target.name if a.target == b.target else f"{a.target.name}, {b.target.name}"
+        claim = f"{_threads(a, b, who)} never touch the same byte by {a.mode} and {b.mode} with nothing between them"
+        yield _pair_obligation(pairs, a, b, who, Obligation(Kind.CONFLICT, path, subject, claim))
+
+
+def _threads(a: Access, b: Access, who: ThreadRelation) -> str:
+    if Mode.MATRIX in (a.mode, b.mode) or (who & ThreadRelation.OTHERS and who & ThreadRelation.SAME):
+        return "threads"
+    return "two threads" if who & ThreadRelation.OTHERS else "a thread's own accesses"
+
+
+def _apart_by_number(pairs: PairAnalysis, distinct: list[Access]) -> Callable[[int, int], bool]:
+    """Return ``apart`` as a function of access numbers."""
+
+    @cache
+    def apart(first: int, second: int) -> bool:
+        return pairs.apart(distinct[first], distinct[second])
+
+    return apart
+
+
+def _pair_obligation(pairs: PairAnalysis, a: Access, b: Access, who: ThreadRelation, stated: Obligation) -> Obligation:
+    """Return the obligation of two accesses: its query, and the finding if no solver is needed."""
+    query = pairs.query(a, b, who)
+    finding: Finding | None = pairs.settled(a, b, who)
+    if finding is None and is_trivially_unsatisfiable(query):
+        finding = Held(Means.INTERVAL)
+    return replace(stated, query=query, finding=finding)
+
+
+def liveness_obligations(program: Program, listing: Listing) -> Iterator[Obligation]:
+    """Yield one obligation for each statement that reads shared memory; ``check_liveness`` settles it."""
+    names: dict[str, list[str]] = {}
+    for access in listing.accesses:
+        if not access.mode.writes and not isinstance(access.target, Param):
+            listed = names.setdefault(access.context.path, [])
+            if access.target.name not in listed:
+                listed.append(access.target.name)
+    for path, finding in check_liveness(program, listing).items():
+        claim = "what is read was written last through the same buffer"
+        yield Obligation(Kind.LIVE, path, ", ".join(names[path]), claim, None, finding)
+
+
+def writer_obligations(program: Program, listing: Listing) -> Iterator[Obligation]:
+    """Yield the obligations that every written parameter has single writers and is covered."""
+    for param in program.params:
+        if param.written:
+            accesses = [access for access in listing.accesses if access.target == param and access.mode.writes]
+            yield from _param(program, param, accesses)
+
+
+@dataclass(slots=True)
+class _Injectivity:
+    """State of the analysis: whether all writes so far are to different elements."""
+
+    so_far: bool = True
+
+
+def _param(program: Program, param: Param, accesses: list[Access]) -> Iterator[Obligation]:
+    pairs = PairAnalysis(program, ("tid", *GRID), whole=False)
+    exact = _Injectivity()
+    if len(accesses) > MAX_WRITES:
+        many = UndecidedObligation(f"more than {MAX_WRITES} statements write it")
+        yield Obligation(Kind.SINGLE_WRITER, "", param.name, "one writer for each element", None, many)
+        return
+    for a, b in combinations_with_replacement(accesses, 2):
+        found = _single_writer(pairs, param, a, b, exact)
+        if found is not None:
+            yield found
+    finding = _coverage(program, param, accesses, exact.so_far)
+    claim = "every element is written"
+    query = None
+    if finding == Held(Means.RADIX) and len(accesses) == 1:
+        # What the count rests on: no element is written twice.
+        query = pairs.query(accesses[0], accesses[0], ThreadRelation.OTHERS | ThreadRelation.SAME)
+    yield Obligation(Kind.COVERAGE, "", param.name, claim, query, finding)
+
+
+def _single_writer(pairs: PairAnalysis, param: Param, a: Access, b: Access, exact: _Injectivity) -> Obligation | None:
+    if a is not b and pairs.apart(a, b):
+        return None
+    path = a.context.path if a is b else f"{a.context.path} & {b.context.path}"
+    claim = "two threads, of one block or two, never write the same element"
+    found = _pair_obligation(
+        pairs, a, b, ThreadRelation.OTHERS, Obligation(Kind.SINGLE_WRITER, path, param.name, claim)
+    )
+    if a is b:
+        exact.so_far &= pairs.exact(a)
+    else:
+        exact.so_far &= isinstance(pairs.settled(a, b, ThreadRelation.OTHERS | ThreadRelation.SAME), Held)
+    return found
+
+
+def _coverage(program: Program, param: Param, accesses: list[Access], exact: bool) -> Finding:
+    """Return the finding whether every element of a parameter is written.
+
+    Sound: writes that are in bounds (their own obligations) and all of different elements cover a parameter if they
+    are as many as its elements; else all are looked at.
+    """
+    if exact:
+        counts = [
+            count_points(access.context.guards, [*extents(program).items(), *access.context.loops])
+            for access in accesses
+        ]
+        written = [number * access.count for number, access in zip(counts, accesses, strict=True) if number is not None]
+        if len(written) == len(accesses) and sum(written) == param.elements:
+            return Held(Means.RADIX)
+    return covers_all(accesses, extents(program), param.elements)

@@ -1,0 +1,349 @@
+"""The happens-before order of shared-memory accesses: barriers, copy groups and waits, followed through all iterations.
+
+Loops that contain barriers, commits or waits are run; all others keep their variables. An epoch is the interval between
+two barriers. Threads meet at barriers, so accesses of different epochs are ordered and those of one epoch are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import IntFlag
+from itertools import product
+from math import prod
+from typing import assert_never
+
+from mirage_formal.codegen.program.access import Access, Branch, Leaf, Loop, Mode, Node, Sync
+from mirage_formal.codegen.program.integers import conjuncts, fold, variables
+from mirage_formal.codegen.program.program import Barrier, Commit, Int, IntExpr, Param, SharedBuffer, WaitGroups
+
+#: The most steps that are followed.
+MAX_STEPS = 400_000
+#: The most blocks whose orders of events are compared with each other.
+MAX_WAYS = 4_096
+#: The longest loop of copies and other accesses to the same bytes that is run. In longer loops each access counts as
+#: coming after each copy.
+MAX_COPIES = 16
+
+
+class TimelineError(Exception):
+    """The order of events cannot be determined; the Program is not shown safe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An access in one iteration of the loops that are run.
+
+    Attributes:
+        access: The access, with the variables of those loops replaced.
+        item: Position in a thread's program order; accesses inside one loop that is not run share it.
+        number: A number that equal accesses share.
+    """
+
+    access: Access
+    item: int
+    number: int
+
+
+class ThreadRelation(IntFlag):
+    """The threads by which two accesses can meet."""
+
+    OTHERS = 1
+    SAME = 2
+    #: One thread at two times at which it does the same.
+    AGAIN = 4
+
+
+@dataclass(slots=True)
+class _Copy:
+    step: Step
+    epoch: int
+    group: int
+    waited: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class Timeline:
+    """A run of all loops that order accesses.
+
+    Attributes:
+        steps: The steps in order.
+        epochs: The steps of each epoch.
+        copies: Asynchronous copies, with the wait that completes each.
+        distinct: One access for each number.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    epochs: list[list[Step]] = field(default_factory=lambda: [[]])
+    copies: list[_Copy] = field(default_factory=list)
+    distinct: list[Access] = field(default_factory=list)
+
+
+def synchronises(node: Node) -> bool:
+    """Return whether a node contains a barrier, commit or wait."""
+    match node:
+        case Sync():
+            return True
+        case Leaf():
+            return False
+        case Loop(_, _, body) | Branch(_, _, body):
+            return any(synchronises(inner) for inner in body)
+
+
+def copies_among_others(node: Node) -> bool:
+    """Return whether a node is a short loop with copies and other accesses to the same bytes, so that order matters."""
+    if not isinstance(node, Loop) or node.extent > MAX_COPIES:
+        return False
+    found = [access for leaf in leaves(node) for access in leaf.accesses]
+    copied = [access for access in found if access.mode is Mode.ASYNC]
+    return any(shares_bytes(a.target, b.target) for a in copied for b in found if a is not b)
+
+
+def shares_bytes(a: SharedBuffer | Param, b: SharedBuffer | Param) -> bool:
+    """Return whether two shared buffers overlap."""
+    if not (isinstance(a, SharedBuffer) and isinstance(b, SharedBuffer)):
+        return False
+    return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
+
+
+def leaves(node: Node) -> Iterator[Leaf]:
+    """Yield the statements in a node that access shared memory, in order."""
+    match node:
+        case Sync():
+            return
+        case Leaf():
+            yield node
+        case Loop(_, _, body) | Branch(_, _, body):
+            for inner in body:
+                yield from leaves(inner)
+
+
+class Interpreter:
+    """An interpreter of a tree of statements that records their order of events."""
+
+    def __init__(
+        self,
+        runs: Callable[[Node], bool] = synchronises,
+        values: Mapping[str, IntExpr] | None = None,
+        block: Mapping[str, IntExpr] | None = None,
+        earlier: Interpreter | None = None,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            runs: A predicate for loops that are run besides those that synchronise.
+            values: Replacements of other variables.
+            block: Values of block variables in conditions around synchronisation only; see ``distinct_blocks``.
+            earlier: A run of the same statements, whose accesses keep their numbers.
+        """
+        self.timeline: Timeline = Timeline() if earlier is None else Timeline(distinct=earlier.timeline.distinct)
+        self._runs = runs
+        self._values: dict[str, IntExpr] = dict(values or {})
+        self._block = dict(block or {})
+        self._always = frozenset(self._values)
+        self._numbers: dict[Access, int] = {} if earlier is None else earlier._numbers
+        self._folded: dict[tuple[int, tuple[IntExpr | None, ...]], tuple[Access, int] | None] = (
+            {} if earlier is None else earlier._folded
+        )
+        self._names: dict[int, tuple[str, ...]] = {} if earlier is None else earlier._names
+        self._item = 0
+        self._commits = 0
+        self._waited: int = 0
+
+    def follow(self, tree: tuple[Node, ...]) -> Timeline:
+        """Return the timeline of a Program's statements.
+
+        Raises:
+            TimelineError: There are too many steps, or synchronisation depends on the thread or block.
+        """
+        for node in tree:
+            self._node(node)
+        return self.timeline
+
+    def _node(self, node: Node) -> None:
+        if not (synchronises(node) or self._runs(node)):
+            self._item += 1
+            for leaf in leaves(node):
+                self._leaf(leaf)
+            return
+        match node:
+            case Sync(statement):
+                self._sync(statement)
+            case Loop(var, extent, body):
+                for value in range(extent):
+                    self._values[var] = Int(value)
+                    self._body(body)
+                del self._values[var]
+            case Branch():
+                self._branch(node)
+            case Leaf():
+                self._item += 1
+                self._leaf(node)
+            case _:
+                assert_never(node)
+
+    def _body(self, body: tuple[Node, ...]) -> None:
+        for inner in body:
+            self._node(inner)
+
+    def _sync(self, statement: Barrier | Commit | WaitGroups) -> None:
+        match statement:
+            case Barrier():
+                self._item += 1
+                self.timeline.epochs.append([])
+            case Commit():
+                self._commits += 1
+            case WaitGroups(left):
+                self._item += 1
+                self._wait(self._commits - left)
+            case _:
+                assert_never(statement)
+
+    def _branch(self, node: Branch) -> None:
+        condition = fold(node.condition, self._values)
+        if isinstance(condition, Int):
+            if condition.value:
+                self._body(node.body)
+        elif synchronises(node):
+            condition = fold(condition, self._block)
+            if not isinstance(condition, Int):
+                raise TimelineError(f"{node.path}: synchronisation depends on more than loop and block variables")
+            if condition.value:
+                self._body(node.body)
+        else:
+            self._body(node.body)
+
+    def _wait(self, done: int) -> None:
+        here = self._item, len(self.timeline.epochs) - 1
+        copies = self.timeline.copies
+        # Groups complete in order, and copies are listed in order of their groups.
+        while self._waited < len(copies) and copies[self._waited].group < done:
+            copies[self._waited].waited = here
+            self._waited += 1
+
+    def _leaf(self, leaf: Leaf) -> None:
+        for access in leaf.accesses:
+            found = self._instance(access)
+            if found is None:
+                continue
+            step = Step(found[0], self._item, found[1])
+            timeline = self.timeline
+            if len(timeline.steps) >= MAX_STEPS:
+                raise TimelineError(f"more than {MAX_STEPS} accesses in iterations that synchronise")
+            timeline.steps.append(step)
+            timeline.epochs[-1].append(step)
+            if access.mode is Mode.ASYNC:
+                timeline.copies.append(_Copy(step, len(timeline.epochs) - 1, self._commits))
+
+    def _instance(self, access: Access) -> tuple[Access, int] | None:
+        """Return the access with the values of the running loops, and its number; None where a condition is false."""
+        if id(access) not in self._names:
+            loops = {name for name, _ in access.context.loops} | self._always
+            used = variables(access.index).union(*map(variables, access.context.guards)) & loops
+            self._names[id(access)] = tuple(sorted(used))
+        key = id(access), tuple([self._values.get(name) for name in self._names[id(access)]])
+        if key not in self._folded:
+            self._folded[key] = self._fold(access)
+        return self._folded[key]
+
+    def _fold(self, access: Access) -> tuple[Access, int] | None:
+        context = access.context
+        guards = conjuncts(fold(guard, self._values) for guard in context.guards)
+        if Int(0) in guards:
+            return None
+        loops = tuple((name, extent) for name, extent in context.loops if name not in self._values)
+        folded = replace(
+            access,
+            index=fold(access.index, self._values),
+            context=replace(context, loops=loops, guards=tuple(dict.fromkeys(guards))),
+        )
+        number = self._numbers.setdefault(folded, len(self._numbers))
+        if number == len(self.timeline.distinct):
+            self.timeline.distinct.append(folded)
+        return folded, number
+
+
+def distinct_blocks(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator[dict[str, IntExpr]]:
+    """Yield one block for each order of events that blocks can have, as values of the deciding block variables.
+
+    Sound: two blocks for which the same of these conditions hold, in the same iterations, meet at the same barriers and
+    waits, so the timeline of one is that of the other; accesses keep the block's variables.
+
+    Args:
+        tree: A Program's statements.
+        grid: The extent of each block variable.
+
+    Raises:
+        TimelineError: There are too many blocks to enumerate.
+    """
+    conditions = list(dict.fromkeys(_synchronisation_conditions(tree, {})))
+    names = sorted(frozenset().union(*map(variables, conditions)) & grid.keys())
+    if prod(grid[name] for name in names) > MAX_WAYS:
+        raise TimelineError(f"synchronisation differs between more than {MAX_WAYS} blocks")
+    seen: set[tuple[IntExpr, ...]] = set()
+    for values in product(*(range(grid[name]) for name in names)):
+        block: dict[str, IntExpr] = {name: Int(value) for name, value in zip(names, values, strict=True)}
+        decided = tuple(fold(condition, block) for condition in conditions)
+        if decided not in seen:
+            seen.add(decided)
+            yield block
+
+
+def _synchronisation_conditions(nodes: tuple[Node, ...], values: dict[str, IntExpr]) -> Iterator[IntExpr]:
+    """Yield the conditions around synchronisation, in each iteration of the loops around them."""
+    for node in nodes:
+        if isinstance(node, Leaf | Sync) or not synchronises(node):
+            continue
+        if isinstance(node, Branch):
+            yield fold(node.condition, values)
+            yield from _synchronisation_conditions(node.body, values)
+            continue
+        if any(isinstance(inner, Branch | Loop) and synchronises(inner) for inner in node.body):
+            for value in range(node.extent):
+                yield from _synchronisation_conditions(node.body, values | {node.var: Int(value)})
+
+
+def unordered_pairs(timeline: Timeline, apart: Callable[[int, int], bool]) -> Mapping[tuple[int, int], ThreadRelation]:
+    """Return pairs of accesses (by number), at least one a write, that can happen in either order or at once.
+
+    Sound: two plain accesses by different threads are ordered exactly if a barrier lies between them, that is, if their
+    epochs differ. An asynchronous copy writes at any time between its issue and the wait that covers its group, in the
+    thread's own order, and other threads are ordered behind it by the first barrier after that wait, so it is unordered
+    with other threads' accesses of all epochs from that of its issue to that of the wait, and with its own thread's
+    accesses from its own item to the wait. A matrix read reads for the whole warp: it counts as anybody's.
+
+    Args:
+        timeline: The timeline of a run of only synchronising loops.
+        apart: Whether two accesses certainly touch different bytes; such pairs are left out.
+    """
+    found: dict[tuple[int, int], ThreadRelation] = {}
+
+    def meet(a: Step, b: Step, who: ThreadRelation) -> None:
+        if not (a.access.mode.writes or b.access.mode.writes):
+            return
+        pair = (a.number, b.number) if a.number <= b.number else (b.number, a.number)
+        if Mode.MATRIX in (a.access.mode, b.access.mode):
+            who = ThreadRelation.OTHERS | ThreadRelation.SAME
+        if who & ThreadRelation.SAME and a is not b and a.number == b.number:
+            who |= ThreadRelation.AGAIN
+        if found.get(pair, ThreadRelation(0)) | who != found.get(pair, ThreadRelation(0)) and not apart(*pair):
+            found[pair] = found.get(pair, ThreadRelation(0)) | who
+
+    seen: set[frozenset[int]] = set()
+    for epoch in timeline.epochs:
+        steps = {step.number: step for step in epoch}
+        if frozenset(steps) in seen:
+            continue
+        seen.add(frozenset(steps))
+        listed = list(steps.values())
+        for position, a in enumerate(listed):
+            for b in listed[position:]:
+                meet(a, b, ThreadRelation.OTHERS)
+    for copy in timeline.copies:
+        last_item, last_epoch = copy.waited or (None, len(timeline.epochs) - 1)
+        for epoch in timeline.epochs[copy.epoch : last_epoch + 1]:
+            for other in epoch:
+                meet(copy.step, other, ThreadRelation.OTHERS)
+                if other.item >= copy.step.item and (last_item is None or other.item < last_item):
+                    meet(copy.step, other, ThreadRelation.SAME)
+    return found

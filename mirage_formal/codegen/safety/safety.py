@@ -1,0 +1,308 @@
+"""Safety of a Program: its proof obligations for all threads, blocks and iterations, and their discharge.
+
+A Program is safe if no integer overflows and no divisor is 0; every access is in bounds and aligned; barriers, waits
+and collectives stand in uniform control flow; unordered accesses to shared memory never overlap, where an asynchronous
+copy is unordered until its thread has waited for its group and a barrier follows; a read of shared memory was written
+through the same buffer, and a read of registers was written before; and every element of a written parameter is
+written, by one thread. Obligations are about the very expressions that are printed; those about two accesses leave out
+divisions that their conditions make unnecessary. Most hold by bounds or digits; the others go to z3 and cvc5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import assert_never
+
+from mirage_formal.codegen.program.access import (
+    Access,
+    Context,
+    ExpressionUse,
+    Listing,
+    Mode,
+    RegisterUse,
+    list_accesses,
+)
+from mirage_formal.codegen.program.integers import (
+    are_contradictory,
+    conjuncts,
+    divisor,
+    fold,
+    implied_bounds,
+    intermediates,
+    interval,
+    negate,
+    variables,
+)
+from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
+from mirage_formal.codegen.safety.access_disjointness import SECOND, extents, not_equal, query_variables, remainder
+from mirage_formal.codegen.safety.arith import INT_MAX, Query, Reply, solve
+from mirage_formal.codegen.safety.assignment import assignment_obligations
+from mirage_formal.codegen.safety.conflicts import conflict_obligations, liveness_obligations, writer_obligations
+from mirage_formal.codegen.safety.mixed_radix import to_digits
+from mirage_formal.codegen.safety.obligations import (
+    Broken,
+    DischargedObligations,
+    Finding,
+    Held,
+    Kind,
+    Means,
+    Obligation,
+    Safe,
+    SafetyReport,
+    SafetyVerdict,
+    UndecidedObligation,
+    Unsafe,
+)
+from mirage_formal.graph.verdict import Unknown
+from mirage_formal.logic.session import Satisfiability
+from mirage_formal.support.limits import SAFETY_MS
+
+
+def obligations(program: Program) -> tuple[Obligation, ...]:
+    """Return all proof obligations for the safety of a Program.
+
+    Sound: the claims cover what the module's first lines list, for all values of thread, block and loop variables;
+    those with a finding already are settled without a solver, by arguments named where they are made. A Program with
+    faults of form has these alone, and is not safe.
+    """
+    found = list_accesses(program)
+    if found.faults or found.unruly:
+        return tuple(
+            Obligation(Kind.STRUCTURE, path, subject, what, None, Broken(Means.FORM, (), what))
+            for path, subject, what in dict.fromkeys((*found.faults, *found.unruly))
+        )
+    return (
+        Obligation(Kind.STRUCTURE, "", program.name, "statements fit together", None, Held(Means.FORM)),
+        *_expressions(program, found),
+        *(_register_obligation(program, use) for use in found.registers),
+        *(_access_obligation(program, access) for access in found.accesses),
+        *(_alignment_obligation(program, access) for access in found.accesses if _is_vector(access)),
+        *(_uniformity_obligation(program, use) for use in found.uniform),
+        *conflict_obligations(program, found),
+        *liveness_obligations(program, found),
+        *assignment_obligations(program),
+        *writer_obligations(program, found),
+    )
+
+
+# --- statements of obligations ---------------------------------------------------------------------------------------
+
+
+def _sizes(program: Program, at: Context) -> dict[str, int]:
+    return {**extents(program), **dict(at.loops)}
+
+
+def _expressions(program: Program, found: Listing) -> Iterator[Obligation]:
+    """Yield the arithmetic obligation of every expression, once for equal conditions and loops."""
+    seen: set[tuple[IntExpr, tuple[IntExpr, ...], tuple[tuple[str, int], ...]]] = set()
+    for use in found.uses:
+        for e, guards in _parts(use.expression, use.context.guards):
+            key = e, guards, use.context.loops
+            if key not in seen and not _trivial(e):
+                seen.add(key)
+                yield _arithmetic_obligation(program, use, e, guards)
+
+
+def _parts(e: IntExpr, guards: tuple[IntExpr, ...]) -> Iterator[tuple[IntExpr, tuple[IntExpr, ...]]]:
+    """Yield the parts of an expression split at ``&&``, whose right side is computed only where the left is nonzero."""
+    if isinstance(e, IntBin) and e.op is IntOp.AND:
+        yield from _parts(e.a, guards)
+        yield from _parts(e.b, (*guards, e.a))
+    else:
+        yield e, guards
+
+
+def _trivial(e: IntExpr) -> bool:
+    return isinstance(e, Var) or (isinstance(e, Int) and 0 <= e.value <= INT_MAX)
+
+
+def _arithmetic_obligation(program: Program, use: ExpressionUse, e: IntExpr, guards: tuple[IntExpr, ...]) -> Obligation:
+    """Return the obligation that an expression's intermediates lie within 0..2^31-1 and its divisors are not 0.
+
+    Sound: every node of the expression is bounded by ``interval`` or asked about.
+    """
+    sizes = _sizes(program, use.context)
+    ranges = {name: (0, extent - 1) for name, extent in sizes.items()}
+    facts = implied_bounds(guards, ranges)
+    parts = intermediates(e)
+    divisors = tuple(p.b for p in parts if isinstance(p, IntBin) and p.op in (IntOp.DIV, IntOp.MOD))
+    bounds = [interval(p, ranges, facts) for p in parts]
+    held = are_contradictory(facts) or (
+        all(low >= 0 and high <= INT_MAX for low, high in bounds)
+        and all(interval(d, ranges, facts)[0] > 0 for d in divisors)
+    )
+    true = conjuncts(guards)
+    names = variables(e).union(*map(variables, true))
+    show = ((f"value{n}", p) for n, p in enumerate(parts) if isinstance(p, IntBin))
+    query = Query(query_variables(names, sizes), true, parts, divisors, tuple(show))
+    claim = f"the {use.role} is computed within 0..2^31-1"
+    finding = Held(Means.INTERVAL) if held else None
+    return Obligation(Kind.ARITHMETIC, use.context.path, use.role, claim, query, finding)
+
+
+def _bounds_obligation(
+    program: Program, at: Context, index: IntExpr, used: int, size: int, stated: Obligation
+) -> Obligation:
+    """Return the obligation that ``used`` elements from an index on lie within ``size``."""
+    sizes = _sizes(program, at)
+    ranges = {name: (0, extent - 1) for name, extent in sizes.items()}
+    facts = implied_bounds(at.guards, ranges)
+    low, high = interval(index, ranges, facts)
+    if high + used > size and (digits := to_digits(index, sizes)) is not None:
+        high = min(high, digits.largest)  # closer for exclusive ors
+    held = are_contradictory(facts) or (low >= 0 and high + used <= size)
+    beyond = IntBin(IntOp.LT, Int(size - used), index)
+    true = (*conjuncts(at.guards), beyond)
+    names = variables(index).union(*map(variables, true))
+    query = Query(query_variables(names, sizes), true, show=(("index", index),))
+    return replace(stated, query=query, finding=Held(Means.INTERVAL) if held else None)
+
+
+def _register_obligation(program: Program, use: RegisterUse) -> Obligation:
+    claim = f"{use.used} of {use.count} registers, at a constant"
+    stated = Obligation(Kind.BOUNDS, use.context.path, use.array, claim)
+    return _bounds_obligation(program, use.context, use.index, use.used, use.count, stated)
+
+
+def _access_obligation(program: Program, access: Access) -> Obligation:
+    size, name = access.target.elements, access.target.name
+    claim = f"a {access.mode} of {access.count} elements lies within {size}"
+    stated = Obligation(Kind.BOUNDS, access.context.path, name, claim)
+    return _bounds_obligation(program, access.context, access.index, access.count, size, stated)
+
+
+def _is_vector(access: Access) -> bool:
+    return access.count > 1 or access.mode in (Mode.ASYNC, Mode.MATRIX)
+
+
+def _alignment_obligation(program: Program, access: Access) -> Obligation:
+    """Return the obligation that an access starts at a multiple of its size.
+
+    Sound: shared memory starts at a multiple of 16 bytes, and a parameter at a multiple of its ``align``.
+    """
+    at, size, name = access.context, access.bytes, access.target.name
+    claim = f"a {access.mode} of {size} bytes is aligned"
+    if isinstance(access.target, Param) and access.target.align % size:
+        reason = f"the pointer is aligned to {access.target.align} bytes only"
+        return Obligation(Kind.ALIGNMENT, at.path, name, claim, None, Broken(Means.FORM, (), reason))
+    address = access.address
+    sizes = _sizes(program, at)
+    true = (*conjuncts(at.guards), not_equal(remainder(address, size), Int(0)))
+    names = variables(address).union(*map(variables, true))
+    query = Query(query_variables(names, sizes), true, show=(("index", access.index), ("address", address)))
+    finding = Held(Means.INTERVAL) if divisor(address) % size == 0 else None
+    return Obligation(Kind.ALIGNMENT, at.path, name, claim, query, finding)
+
+
+def _uniformity_obligation(program: Program, use: ExpressionUse) -> Obligation:
+    at, claim = use.context, "the condition is the same for all threads"
+    sizes = _sizes(program, at)
+    sizes["tid" + SECOND] = sizes["tid"]
+    other = {"tid": Var("tid" + SECOND)}
+    conditions = (use.expression, *at.guards)
+    true = (
+        *conjuncts((*at.guards, *(fold(guard, other) for guard in at.guards))),
+        not_equal(negate(use.expression), negate(fold(use.expression, other))),
+    )
+    names = set().union(*map(variables, conditions), *map(variables, true))
+    query = Query(query_variables(names, sizes), true)
+    finding = None if "tid" in variables(use.expression) else Held(Means.FORM)
+    return Obligation(Kind.UNIFORM, at.path, "condition", claim, query, finding)
+
+
+# --- discharging -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _SolverClient:
+    """A client of the solvers that asks each query once."""
+
+    timeout_ms: int
+    second: bool
+    recheck: bool
+    replies: dict[tuple[object, ...], Reply] = field(default_factory=dict)
+
+    def settle(self, obligation: Obligation) -> DischargedObligations:
+        known, query = obligation.finding, obligation.query
+        if known is not None and not (self.recheck and isinstance(known, Held) and query is not None):
+            return DischargedObligations(obligation, known)
+        if query is None:
+            return DischargedObligations(obligation, UndecidedObligation("nothing to ask"))
+        key = query.variables, query.true, query.broken, query.zero
+        start = perf_counter()
+        if key not in self.replies:
+            self.replies[key] = solve(query, self.timeout_ms, second=self.second)
+        reply = self.replies[key]
+        finding = _finding(reply)
+        if known is not None and isinstance(finding, Held):
+            finding = known
+        return DischargedObligations(obligation, finding, reply.results, 1e3 * (perf_counter() - start))
+
+
+def _finding(reply: Reply) -> Finding:
+    match reply.answer:
+        case Satisfiability.UNSAT:
+            return Held(Means.SOLVER)
+        case Satisfiability.SAT:
+            return Broken(Means.SOLVER, reply.model)
+        case Satisfiability.UNKNOWN:
+            return UndecidedObligation(
+                "; ".join(f"{r.solver}: {r.answer.value} {r.reason}".strip() for r in reply.results)
+            )
+        case _:
+            assert_never(reply.answer)
+
+
+def discharge_safety(
+    program: Program, *, timeout_ms: int = SAFETY_MS, second: bool = True, recheck: bool = False
+) -> SafetyReport:
+    """State and settle all obligations of a Program, and return the report.
+
+    Sound: the verdict is Safe only if every obligation is Held: by an argument named in ``obligations``, or because z3
+    refutes its query and cvc5 does not contradict. Anything else is Unsafe, where a model or a fault was found, or
+    Unknown.
+
+    Args:
+        program: The Program.
+        timeout_ms: Time limit of each question.
+        second: Whether cvc5 is asked too about queries that z3 refutes quickly.
+        recheck: Whether solvers are also asked about obligations that hold by bounds or digits; they must agree.
+    """
+    start = perf_counter()
+    desk = _SolverClient(timeout_ms, second, recheck)
+    discharged = tuple(desk.settle(obligation) for obligation in obligations(program))
+    return SafetyReport(program.name, _verdict(discharged), discharged, 1e3 * (perf_counter() - start))
+
+
+def _verdict(discharged: tuple[DischargedObligations, ...]) -> SafetyVerdict:
+    """Return the verdict of all obligations.
+
+    Sound: Safe only where all are Held; a broken obligation outweighs an undecided one.
+    """
+    unknown: list[str] = []
+    for entry in discharged:
+        match entry.finding:
+            case Held():
+                pass
+            case Broken(_, model, reason):
+                return Unsafe(entry.obligation, model, reason)
+            case UndecidedObligation(reason):
+                obligation = entry.obligation
+                unknown.append(f"{obligation.kind} at {obligation.path} ({obligation.subject}): {reason}")
+            case _:
+                assert_never(entry.finding)
+    return Unknown(unknown[0]) if unknown else Safe(len(discharged))
+
+
+__all__ = [
+    "Obligation",
+    "Safe",
+    "SafetyReport",
+    "SafetyVerdict",
+    "Unknown",
+    "Unsafe",
+    "discharge_safety",
+    "obligations",
+]

@@ -1,0 +1,160 @@
+"""A source map: the lines of a kernel's CUDA C++ that belong to each operator of its block graph.
+
+The CUDA text is not changed for it. The steps of the plan are lowered once more, in the same order, and each statement
+is printed by itself to count its lines. No proof rests on the map; it is for readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from mirage_formal.codegen.cuda import emit_cuda, line_counts
+from mirage_formal.codegen.lowering.assemble import Owned, statements
+from mirage_formal.codegen.planning.expand import flatten
+from mirage_formal.codegen.program.flat import operands_of, results_of
+from mirage_formal.codegen.program.lines import LineRange, node_names
+from mirage_formal.codegen.program.plan import Plan
+from mirage_formal.codegen.program.program import (
+    Barrier,
+    Commit,
+    For,
+    GridWait,
+    LaunchDependents,
+    Program,
+    Stmt,
+    WaitGroups,
+)
+from mirage_formal.codegen.program.step import (
+    Accumulation,
+    BlockReduce,
+    Computation,
+    Fetch,
+    Initialize,
+    Load,
+    MultiplyAccumulate,
+    Prefetch,
+    Rescale,
+    Step,
+    StoreResult,
+)
+from mirage_formal.graph.graph import GraphDefined
+from mirage_formal.graph.types import DTensor
+
+#: Descriptions of steps; all other steps "compute".
+_DOES: Final[dict[type, str]] = {
+    Accumulation: "adds an iteration's part",
+    BlockReduce: "adds up what threads hold",
+    Fetch: "copies to shared memory",
+    Initialize: "starts at the neutral element",
+    Load: "reads into registers",
+    MultiplyAccumulate: "computes and adds an iteration's part",
+    Prefetch: "starts copies ahead of their iteration",
+    Rescale: "rescales what was added so far",
+    StoreResult: "writes to device memory",
+}
+
+
+def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Sequence[DTensor]) -> tuple[LineRange, ...]:
+    """Return the lines of a graph-defined kernel that belong to a part of its block graph, in order.
+
+    Barriers, declarations, and the first and last lines of loops belong to none.
+
+
+
+    Args:
+        program: The Program that code generation made of the plan.
+        plan: The plan.
+        op: The operator that was planned.
+        operands: Types of its operands.
+
+    Raises:
+        ValueError: The program is not that of the plan.
+    """
+    cut = replace(op.graph, forloop_range=op.graph.forloop_range * plan.schedule.cut)
+    tensors = node_names(op.graph, flatten(replace(op, graph=cut), tuple(operands)).makers)
+    body, inside = statements(plan)
+    end = emit_cuda(program).count("\n") - 1  # the last line closes the kernel
+    about = _LineAnnotator(plan, tensors)
+    found: list[LineRange] = []
+    for one, steps, first, last in _number_lines(program, program.body, body, end, 1):
+        if isinstance(one, For) and not steps:
+            for _, within, begin, until in _number_lines(program, one.body, inside, last - 1, 2):
+                about.add(found, within, begin, until)
+        else:
+            about.add(found, steps, first, last)
+    return tuple(found)
+
+
+def _number_lines(
+    program: Program, body: Sequence[Stmt], owned: Owned, last: int, depth: int
+) -> Iterator[tuple[Stmt, tuple[Step, ...], int, int]]:
+    """Yield statements with their steps, first and last lines; ``last`` is the last line of all of them."""
+    sizes = line_counts(program, body, depth)
+    at = last - sum(sizes)
+    left = list(owned)
+    for one, size in zip(body, sizes, strict=True):
+        steps: tuple[Step, ...] = ()
+        # Code generation moves copies ahead of the wait for the launch before; other statements keep their order.
+        if (found := next((n for n, (_, theirs) in enumerate(left) if theirs == one), None)) is not None:
+            steps, _ = left.pop(found)
+        elif not isinstance(one, GridWait | LaunchDependents):  # which code generation puts between the plan's own
+            raise ValueError("expected the statements of the plan, got others")
+        yield one, steps, at + 1, at + size
+        at += size
+    if left:
+        raise ValueError("expected all statements of the plan, got fewer")
+
+
+@dataclass(frozen=True, slots=True)
+class _LineAnnotator:
+    """A collector of line annotations; ``tensors`` names the node that produces each flattened tensor."""
+
+    plan: Plan
+    tensors: tuple[str, ...]
+
+    def add(self, found: list[LineRange], steps: tuple[Step, ...], first: int, last: int) -> None:
+        """Add the lines of steps, merged with the preceding lines if these have the same annotation."""
+        own = [step for step in steps if not isinstance(step, Barrier | WaitGroups | Commit)]
+        if not own:
+            return
+        nodes = tuple(dict.fromkeys(node for step in own for node in self._nodes(step)))
+        does = _DOES.get(type(own[0]), "computes")
+        if found and (found[-1].nodes, found[-1].does, found[-1].last) == (nodes, does, first - 1):
+            first = found.pop().first
+        found.append(LineRange(first, last, nodes, does))
+
+    def _nodes(self, step: Computation | Fetch | Load | StoreResult | Prefetch) -> Iterator[str]:
+        match step:
+            case Fetch(tensor) | Load(tensor):
+                yield self.tensors[tensor]
+            case Prefetch():
+                yield from (self.tensors[n] for n in self.plan.ring)
+            case StoreResult(saver):
+                yield f"sv{saver}"
+                yield from self._inline((self.plan.savers[saver].tensor,))
+            case MultiplyAccumulate():
+                yield self.tensors[step.op.result]
+                yield self.tensors[step.into.result]
+                yield from self._inline(operands_of(step.op))
+            case Rescale():
+                yield self.tensors[step.op.result]
+            case Initialize() | BlockReduce():
+                yield self.tensors[results_of(step.op)[0]]
+            case _:
+                yield self.tensors[results_of(step.op)[0]]
+                yield from self._inline(operands_of(step.op))
+
+    def _inline(self, tensors: Iterable[int]) -> Iterator[str]:
+        """Yield the nodes of inline tensors among ``tensors``, and those of their inline operands."""
+        makers = {result: op for op in self.plan.ops for result in results_of(op)}
+        left = list(tensors)
+        while left:
+            tensor = left.pop(0)
+            if tensor in makers and self.plan.tensors[tensor].placement.inline:
+                yield self.tensors[tensor]
+                left += operands_of(makers[tensor])
+
+
+__all__ = ["LineRange", "kernel_lines"]

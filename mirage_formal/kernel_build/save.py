@@ -1,0 +1,99 @@
+"""Directory of a candidate's kernels: sources, machine code, plans, obligations, and a manifest of all files.
+
+docs/run-directory.md describes every file. The directory is written under a temporary name and then renamed, so that it
+is never incomplete.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from mirage_formal.codegen.executable import save
+from mirage_formal.codegen.program.serialization import encode_programs
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.formats.json import to_json
+from mirage_formal.kernel_build.values import BuiltKernels
+from mirage_formal.records import (
+    MANIFEST_FILE,
+    OBLIGATIONS_FILE,
+    PLAN_FILE,
+    PROGRAMS_FILE,
+    QUESTIONS_FILE,
+    STABILIZED_FILE,
+    STABILIZED_PROOF_FILE,
+    KernelManifestRecord,
+    PlanRecord,
+    TargetRecord,
+    line,
+    naming,
+    pack_texts,
+    pretty,
+    seal_record,
+    sha256,
+)
+from mirage_formal.run_directory.directory import KERNELS_OF_ONE, remove, survey
+
+
+def save_built(built: BuiltKernels, directory: Path) -> None:
+    """Write kernels to a directory; earlier kernels there are removed, with their GPU results.
+
+    Raises:
+        RunError: The directory has a file that this package does not write.
+    """
+
+    def make(building: Path) -> None:
+        building.mkdir(parents=True)
+        with naming(building):
+            _write(built, building)
+
+    _replace(directory, make)
+
+
+def move_built(source: Path, directory: Path) -> None:
+    """Move kernels to another directory in place of the earlier ones, with their GPU results.
+
+    Raises:
+        RunError: One of the directories has a file that this package does not write.
+    """
+    survey(source, KERNELS_OF_ONE).refuse_foreign()
+    _replace(directory, lambda building: shutil.copytree(source, building))
+    remove(source, KERNELS_OF_ONE)
+
+
+def _replace(directory: Path, make: Callable[[Path], object]) -> None:
+    building = directory.with_name(f".{directory.name}.part")
+    survey(directory, KERNELS_OF_ONE).refuse_foreign()
+    remove(building, KERNELS_OF_ONE)
+    try:
+        make(building)
+        remove(directory, KERNELS_OF_ONE)
+        building.rename(directory)
+    except BaseException:  # a full disk, Ctrl-C: what was there before stays
+        remove(building, KERNELS_OF_ONE)
+        raise
+
+
+def _write(built: BuiltKernels, building: Path) -> None:
+    if built.stable.proof is not None:
+        (building / STABILIZED_FILE).write_text(to_json(built.stable.graph), encoding="utf-8")
+        (building / STABILIZED_PROOF_FILE).write_bytes(built.stable.proof)
+    (building / OBLIGATIONS_FILE).write_bytes(b"".join(map(line, built.obligations)))
+    (building / QUESTIONS_FILE).write_bytes(pack_texts(built.questions))
+    (building / PROGRAMS_FILE).write_bytes(encode_programs(tuple(built.programs.values())))
+    (building / PLAN_FILE).write_bytes(pretty(PlanRecord(kernels=built.plans)))
+    save(built.executable, building)
+    manifest = KernelManifestRecord(
+        candidate=built.candidate,
+        graph=built.executable.digest,
+        program=digest(built.executable.program),
+        target=msgspec.convert(msgspec.to_builtins(built.target), TargetRecord),
+        files={path.name: sha256(path.read_bytes()) for path in sorted(building.iterdir())},
+    )
+    (building / MANIFEST_FILE).write_bytes(seal_record(manifest))
+
+
+__all__ = ["move_built", "save_built"]

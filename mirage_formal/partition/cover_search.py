@@ -1,0 +1,453 @@
+"""Search of covers: a program is cut into subgraphs, each distinct one is searched once, and the results are stitched.
+
+Every search is an ordinary run with its own directory; whole.json lists them (docs/whole-models.md). A subgraph of one
+operator may stay as it is, so every program has a cover. No cover is kept that is estimated above the unfused program.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal, Unpack
+
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.formats.json import embed, encode
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import row_major
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.views import kernel_count
+from mirage_formal.partition.covers import (
+    Cover,
+    WholePart,
+    cover_record,
+    make_cover,
+    offers_of_part,
+    replace_part,
+    select_covers,
+)
+from mirage_formal.partition.merging import Merger
+from mirage_formal.partition.partition import (
+    Offers,
+    Part,
+    Partition,
+    PartLimits,
+    Price,
+    floor_us,
+    is_single_kernel_best,
+    partition,
+    partitions,
+)
+from mirage_formal.partition.spaces import is_searchable, part_config, part_kernels
+from mirage_formal.partition.store import earlier_search, number_of, open_cover_directory, remove_unused_searches
+from mirage_formal.records import SUMMARY_FILE, UnitRecord, read, seal_record, sha256, write_atomic
+from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
+from mirage_formal.run.driver import RunArguments, open_executor, run
+from mirage_formal.run.progress import Watch, ignore_progress
+from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.result import Result
+from mirage_formal.run.settings import Job, Settings, escape_undecodable, identity, make_job
+from mirage_formal.run_directory.lock import lock_directory
+from mirage_formal.search.horizontal_fusion.slices import extract_subgraph
+from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
+from mirage_formal.search.preprocess import preprocess
+from mirage_formal.support.guard import keep_results_on_stop
+from mirage_formal.workers.dispatch import Executor
+
+#: Default number of candidates that a subgraph's run reports, besides the best of each number of kernels; covers are
+#: made of these.
+KEEP: Final = 1
+#: Most partitions of the program, each with the costs found by all searches so far.
+_ROUNDS: Final = 16
+#: Time limit for resuming a search when no time is left: its earlier results are verified.
+NO_TIME_S: Final = 1e-6
+#: Share of a time limit for searches of subgraphs; the rest is for covers and files.
+_SEARCHES: Final = 0.9
+#: Share of a time limit below which no further search is started.
+_TOO_LITTLE: Final = 0.05
+#: Largest share of the remaining time for one search, so that some is left for others.
+_PART: Final = 1 / 2
+#: Microseconds added to the estimate of each kernel when subgraphs are merged: none, and a slower launch.
+_KERNEL_US: Final = (0.0, 10.0)
+
+Status = Literal["complete", "interrupted", "time-limit"]
+
+
+@dataclass(frozen=True, slots=True)
+class WholeReport:
+    """Result of searching a program of many subgraphs.
+
+    Attributes:
+        record: Record of whole.json.
+        results: The covers as candidates, best first; none if the run was interrupted.
+        covers: The covers as values, in the same order.
+        parts: Subgraphs of the first cover in topological order; for an interrupted run, of the last partition.
+        directory: Directory of the whole program.
+        searches: Reports of all searches, in order, also of those that no cover uses.
+        limited: Number of operators whose sets the partition did not enumerate completely, see ``Partition``.
+    """
+
+    record: WholeRecord
+    results: tuple[Result, ...]
+    covers: tuple[Cover, ...]
+    parts: tuple[WholePart, ...]
+    directory: Path
+    searches: tuple[Report, ...]
+    limited: int
+
+    @property
+    def result(self) -> Result | None:
+        """The best cover; None if the run was interrupted."""
+        return self.results[0] if self.results else None
+
+    @property
+    def summary(self) -> WholeRecord:
+        """The record of the run, under the same attribute name as in ``Report``."""
+        return self.record
+
+    @property
+    def lost(self) -> bool:
+        """Return whether a task of verification was given up in any of the searches."""
+        return any(report.lost for report in self.searches)
+
+    @property
+    def failed(self) -> tuple[UnitRecord, ...]:
+        """Failed units of all searches."""
+        return tuple(unit for report in self.searches for unit in report.failed)
+
+
+def search_covers(
+    program: KernelGraph, settings: Settings, out: Path, *, tried: bool = False, **about: Unpack[RunArguments]
+) -> WholeReport:
+    """Cut a program into subgraphs, search each distinct one, and write covers of the program to ``out``.
+
+    A subgraph is replaced by a proved candidate, whatever the policy of the settings. It keeps its own operators where
+    these are estimated to be faster or no candidate was found. Several covers are reported. None is estimated above the
+    unfused program, which is a cover itself. Ctrl-C ends the search of a subgraph as in ``run``, and then the whole;
+    with ``resume`` it is continued.
+
+    Args:
+        program: The program.
+        settings: Settings of the user.
+        out: The directory.
+        tried: Whether the whole program was searched as one before, so that it is no subgraph.
+        about: Name, source, progress and workers.
+
+    Sound: the whole is equivalent because every part is, see ``stitched``; nothing that is only probable goes in.
+
+    Raises:
+        MirageError: A mistake in the program, the settings or the directory.
+    """
+    settings = replace(settings, keep=settings.keep or KEEP)
+    job = make_job(program, settings)
+    with keep_results_on_stop(), lock_directory(out):
+        open_cover_directory(
+            out,
+            settings.config and escape_undecodable(settings.config),
+            identity(job),
+            resume=settings.resume,
+            force=settings.force,
+        )
+        with open_executor(settings, about, out) as workers:
+            return _CoverSearch(job, settings, out, about, workers, tried=tried).report()
+
+
+class _CoverSearch:
+    def __init__(
+        self,
+        job: Job,
+        settings: Settings,
+        root: Path,
+        about: RunArguments,
+        workers: Executor[Any],
+        *,
+        tried: bool,
+    ) -> None:
+        self.program = job.program
+        self.job = job
+        self.target = job.target
+        self.identity = identity(job)
+        self.reports: dict[KernelGraph, Report] = {}  # by exact program, because conditions name its operators
+        self.known: dict[KernelGraph, Offers] = {}  # offers found by the searches
+        self.alike: dict[KernelGraph, Offers] = {}  # offers by sought graph, which has no views
+        self.sought: dict[KernelGraph, KernelGraph] = {}  # sought graphs of parts
+        # Lower bounds of the costs that searches of other parts could find.
+        self.floors: dict[tuple[KernelGraph, bool], float | None] = {}
+        self.limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
+        self.merger = Merger(self.program, self.target, self.limits)
+        self.limited = 0
+        self.single = False  # whether single kernels are searched: of merged parts, and for covers of few kernels
+        self.settings = settings
+        self.root = root
+        self.name = about.get("name", "program")
+        self.source = about.get("source", "")
+        self.watch = about.get("watch", ignore_progress)
+        self.workers = workers
+        self.tried = tried
+        if tried:  # a part that differs from it in views only is not searched either
+            self.alike[self._look(job.program)] = ()
+        self.begin = time.monotonic()
+        self.status: Status = "complete"
+        self.over = False  # whether there is no time for the search of a further part
+
+    def report(self) -> WholeReport:
+        self._write((), "interrupted")  # marks the directory as ours, in case of an interruption
+        if (stopped := self._searched()) is not None:
+            record = self._write((), "interrupted")
+            return WholeReport(record, (), (), self._filled(stopped), self.root, self._searches(), self.limited)
+        unfused = estimate(self.program, self.target).us
+        covers = select_covers((make_cover(self.program, parts, self.target) for parts in self._covers()), unfused)
+        record = self._write(covers, self.status)
+        remove_unused_searches(self.root, self._runs(), [one.graph_digest for one in record.covers])
+        results = self._results(covers, record)
+        return WholeReport(record, results, covers, covers[0].parts, self.root, self._searches(), self.limited)
+
+    def _searched(self) -> Partition | None:
+        """Search the subgraphs of partitions, then merged subgraphs, then those of covers with few kernels.
+
+        Return the partition at which the user interrupted the search, or None; see ``_explore``.
+        """
+        stopped = self._explore(lambda: self._cut(self._expected))
+        if self.job.engine != "guided":
+            return stopped
+        if stopped is None:
+            stopped = self._explore(lambda: self._cut(self._beside_products))
+        self.single = True
+        for us in _KERNEL_US:
+            if stopped is None:
+                stopped = self._explore(partial(self._merged, us))
+        if stopped is not None or self.settings.narrowed:  # a user's space is not restricted to single kernels
+            return stopped
+        return self._explore(lambda: self._cut(self._few, _KERNEL_US[-1]))
+
+    def _merged(self, kernel_us: float) -> Partition:
+        return self.merger.merged(self._cut(self._least), self._expected_offers, kernel_us)
+
+    def _explore(self, cutting: Callable[[], Partition]) -> Partition | None:
+        """Cut the program and search its new subgraphs; repeat with the costs found, until there are no new ones.
+
+        Returns:
+            The partition at which the user interrupted the search, or None.
+        """
+        for _ in range(_ROUNDS):
+            if self.over:
+                break
+            cut = cutting()
+            self.limited = max(self.limited, cut.limited)
+            fresh = [part for part in cut.parts if part.searched and part.program not in self.known]
+            for part in sorted(fresh, key=self._gain, reverse=True):
+                report = self._search(part)
+                if self.status == "interrupted":
+                    return cut
+                if report is not None:
+                    found = offers_of_part(part.program, report, self.target)
+                    self.known[part.program] = self.alike[self._look(part.program)] = found
+            if not fresh:
+                break
+        return None
+
+    def _gain(self, part: Part) -> float:
+        """Return the most microseconds that a search could save for a subgraph; 0 where no lower bound is known."""
+        us = self._floor(part.program, cuts=not self.single)
+        return 0.0 if us is None else estimate(part.program, self.target).us - us
+
+    def _covers(self) -> Iterator[tuple[WholePart, ...]]:
+        """Yield covers from the costs found: with and without merges, with library products, and the unfused program.
+
+        The costs of subgraphs are independent estimates; the estimate of a whole cover is computed after stitching.
+        """
+        front = partitions(self.program, self.target, self.limits, self._found)
+        # What one kernel leaves in the L2 the next one reads for less, which prices of parts of one kernel do not know.
+        single = partitions(self.program, self.target, self.limits, self._one_kernel)
+        for cut in (self._cut(self._least), *front, *single):
+            for merged in (cut, *(self.merger.merged(cut, self._found, us) for us in _KERNEL_US)):
+                yield self._filled(merged)
+        yield self._filled(self._cut(self._library))
+        yield self._filled(self._cut(_no_search))
+
+    def _cut(self, price: Price, kernel_us: float = 0.0) -> Partition:
+        return partition(self.program, self.target, self.limits, price, kernel_us)
+
+    def _found(self, part: KernelGraph) -> Offers:
+        """Return the offers that searches found for a part; empty if it was not searched, or is no part."""
+        return self.known.get(part, ())
+
+    def _one_kernel(self, part: KernelGraph) -> Offers:
+        """Return the offers of ``_found`` that have one kernel only."""
+        return tuple(offer for offer in self._found(part) if offer[0] == 1)
+
+    def _least(self, part: KernelGraph) -> float | None:
+        return min((us for _, us in self._found(part)), default=None)
+
+    def _expected(self, part: KernelGraph) -> float | None:
+        """Return the cost of a part: the least that its search has found, or a lower bound if it was not searched."""
+        return self._least(part) if part in self.known else self._floor(part, cuts=True)
+
+    def _beside_products(self, part: KernelGraph) -> float | None:
+        """Return ``_expected``; None for a part with a matrix product, which stays a library call."""
+        return None if _multiplies(part) else self._expected(part)
+
+    def _library(self, part: KernelGraph) -> float | None:
+        """Return ``_least``; None for a part with a matrix product, which stays a library call."""
+        return None if _multiplies(part) else self._least(part)
+
+    def _few(self, part: KernelGraph) -> float | None:
+        """Return the cost of a part with a penalty for each kernel but its first; see ``_expected``."""
+        if part not in self.known:
+            return self._floor(part, cuts=False)
+        return min((us + (kernels - 1) * _KERNEL_US[-1] for kernels, us in self._found(part)), default=None)
+
+    def _floor(self, part: KernelGraph, *, cuts: bool) -> float | None:
+        """Return ``floor_us`` of a part, or the cost that a search for the same graph found; None without either."""
+        if (part, cuts) not in self.floors:  # every round asks for the same sets of operators
+            whole = self.tried and len(part.ops) == len(self.program.ops)
+            most = self.job.space.max_block_inputs
+            searched = not whole and is_searchable(part, self.job, self.settings) and not self._too_wide(part, most)
+            self.floors[part, cuts] = floor_us(part, self.target, most, cuts=cuts) if searched else None
+        us = self.floors[part, cuts]
+        if us is None or not self.alike or (found := self.alike.get(self._look(part))) is None:
+            return us
+        return min((us for _, us in found), default=None)
+
+    def _too_wide(self, part: KernelGraph, most: int) -> bool:
+        """Return whether a subgraph has more inputs than one kernel reads, and only single kernels are searched for it.
+
+        Sound: such a search finds nothing. Kernels that are put together read more, see ``part_kernels``.
+        """
+        plain = preprocess(part).program
+        wide = len(plain.inputs) > most and len(plain.outputs) == 1 and not is_fusible(plain)
+        return wide and not self.settings.narrowed and is_single_kernel_best(part, self.target)
+
+    def _look(self, part: KernelGraph) -> KernelGraph:
+        """Return the graph that a part's search looks for: inputs named in order of first use, with default strides."""
+        if part not in self.sought:
+            program = preprocess(part).program
+            if program.ops:
+                every = range(len(program.ops))
+                program = extract_subgraph(program, kernel_types(program), every, program.outputs)[0]
+            inputs = tuple(replace(given, strides=row_major(given.tensor.shape)) for given in program.inputs)
+            self.sought[part] = replace(program, inputs=inputs)
+        return self.sought[part]
+
+    def _expected_offers(self, part: KernelGraph) -> Offers:
+        """Return the offers for a merged part: those found, or one kernel at the cost of ``_expected``."""
+        us = self._expected(part)
+        return self._found(part) or (() if us is None else ((1, us),))
+
+    def _filled(self, cut: Partition) -> tuple[WholePart, ...]:
+        """Return every part of a partition with its replacement."""
+        found = ((part, self.reports.get(part.program) if part.searched else None) for part in cut.parts)
+        return tuple(replace_part(self.program, part, report, self.target) for part, report in found)
+
+    def _searches(self) -> tuple[Report, ...]:
+        return tuple(self.reports.values())
+
+    def _search(self, part: Part) -> Report | None:
+        """Return the run of a subgraph, which equal subgraphs share; None if there is no time left."""
+        program = part.program
+        if program not in self.reports:
+            code, left = digest(program), self._left()
+            earlier = earlier_search(self.root, code, program) if self.settings.resume else None
+            if earlier is None and left is not None and left <= _TOO_LITTLE * (self.settings.time_limit_s or 0.0):
+                self.status, self.over = "time-limit", True
+                return None
+            number = 1 + max((number_of(report.directory) for report in self.reports.values()), default=0)
+            where = earlier or self.root / PARTS / f"{number:02}-{code[:12]}"
+            report = self.reports[program] = run(
+                program,
+                self._own_settings(part, left, resume=earlier is not None),
+                where,
+                name=f"{self.name}-part-{number_of(where):02}",
+                source=self.source,
+                watch=self._watched(number_of(where)),
+                executor=self.workers,
+            )
+            self.status = report.summary.status if report.summary.status != "complete" else self.status
+        return self.reports[program]
+
+    def _left(self) -> float | None:
+        limit = self.settings.time_limit_s
+        return None if limit is None else _SEARCHES * limit - (time.monotonic() - self.begin)
+
+    def _own_settings(self, part: Part, left: float | None, *, resume: bool) -> Settings:
+        limit = None if left is None else max(_PART * left, NO_TIME_S)
+        config = part_config(part.program, self.settings)
+        # A part's directory belongs to this whole program, see open_whole.
+        return replace(
+            self.settings,
+            config=config,
+            time_limit_s=limit,
+            resume=resume,
+            force=not resume,
+            max_states=self.job.space.max_states,
+            longer=not self.settings.narrowed,
+            max_kernel_ops=part_kernels(
+                part.program, self.settings, single=self.single or is_single_kernel_best(part.program, self.target)
+            ),
+            part=not self.settings.narrowed,
+        )
+
+    def _runs(self) -> list[str]:
+        """Return the directories of all searches, relative to the root."""
+        return sorted(report.directory.relative_to(self.root).as_posix() for report in self.reports.values())
+
+    def _watched(self, number: int) -> Watch:
+        """Return a progress callback that adds the number of the subgraph that is searched."""
+        return lambda progress: self.watch(replace(progress, remark=progress.remark or f"part {number}"))
+
+    # --- records -----------------------------------------------------------------------------------------------
+
+    def _write(self, covers: Sequence[Cover], status: Status) -> WholeRecord:
+        record = WholeRecord(
+            program=self.name,
+            source=escape_undecodable(self.source),
+            config=self.settings.config and escape_undecodable(self.settings.config),
+            identity=self.identity,
+            graph_of_program=embed(self.program),
+            status=status,
+            unfused_kernels=kernel_count(self.program),
+            unfused_us=estimate(self.program, self.target).us,
+            covers=tuple(cover_record(one, self.root, self.target) for one in covers),
+            wall_s=round(time.monotonic() - self.begin, 3),
+            manifest={f"{run}/{SUMMARY_FILE}": sha256(read(self.root / run / SUMMARY_FILE)) for run in self._runs()},
+        )
+        write_atomic(self.root / WHOLE_FILE, seal_record(record))
+        return record
+
+    def _results(self, covers: Sequence[Cover], record: WholeRecord) -> tuple[Result, ...]:
+        from mirage_formal.kernel_build.alternatives import (
+            Alternatives,  # as in a single run, not before there is a result
+        )
+
+        evidence = read(self.root / WHOLE_FILE)
+        names = [one.graph_digest for one in record.covers]
+        encoded = [(name[:12], encode(one.graph)) for name, one in zip(names, covers, strict=True)]
+        return tuple(
+            Result(
+                one.graph,
+                names[i],
+                i + 1,
+                Equivalent(evidence, record.covers[i].conditions, record.covers[i].added),
+                one.us,
+                self.root,
+                Alternatives(encoded[i:], self.program, self.target),
+            )
+            for i, one in enumerate(covers)
+        )
+
+
+def _multiplies(part: KernelGraph) -> bool:
+    """Return whether a subgraph has a matrix product."""
+    return any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in part.ops)
+
+
+def _no_search(part: KernelGraph) -> None:
+    """Return no price for any part, so that every operator stays as it is."""
+
+
+__all__ = ["KEEP", "NO_TIME_S", "WholeReport", "search_covers"]

@@ -1,0 +1,350 @@
+"""Substitution of digits in exact terms (renaming, splitting, slicing, merging), and the lemmas that it needs."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from mirage_formal.prove.equality.polynomials import (
+    Index,
+    Kind,
+    Monomial,
+    Polynomial,
+    Rational,
+    TermInterner,
+    add,
+    constant,
+    content,
+    factor_power,
+    freeze,
+    make_index,
+    scale_polynomial,
+)
+from mirage_formal.prove.equality.radicals import SquareRoots
+
+#: A digit replaced by an affine combination of digits.
+Affine = tuple[tuple[int, Index], ...]
+#: New digits, each with the chain of adjacent digits that it replaces, most significant first.
+Folds = tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A substitution of digits: either each is replaced by an index, or chains of them are folded into one.
+
+    Attributes:
+        affine: Digits with the indices that replace them.
+        folds: New digits with the chains that they replace.
+    """
+
+    affine: Affine = ()
+    folds: Folds = ()
+
+    def within(self, free: frozenset[int]) -> Change | None:
+        """Return the part of the substitution that concerns these digits; None if there is none."""
+        if self.affine:
+            kept = tuple(pair for pair in self.affine if pair[0] in free)
+            return None if not kept else self if len(kept) == len(self.affine) else Change(affine=kept)
+        folds = tuple(fold for fold in self.folds if not free.isdisjoint(fold[1]))
+        return None if not folds else self if len(folds) == len(self.folds) else Change(folds=folds)
+
+
+def make_renaming(pairs: Iterable[tuple[int, int]]) -> Change:
+    """Return the substitution of digits by digits."""
+    return Change(affine=tuple(sorted((a, (0, ((1, b),))) for a, b in pairs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Lemma:
+    """One use of a law.
+
+    Attributes:
+        body: Its JSON-like body over this interner's numbers.
+        result: The resulting polynomial.
+        uses: The lemmas that it uses.
+    """
+
+    body: tuple[Any, ...]
+    result: Polynomial
+    uses: frozenset[int]
+
+
+class SubstitutionTerms(TermInterner, ABC):
+    """An interner of terms whose digits can be substituted.
+
+    Sound: a change goes through every index of a term; terms with binders are built again by the binder's own
+    constructor from the changed body, whose bound digits are never among the new ones (each binder has names of its
+    own height, and the new digits are free ones or names of a greater height).
+    """
+
+    def __init__(self, radicals: SquareRoots | None = None) -> None:
+        super().__init__(radicals)
+        self.lemmas: list[Lemma] = []
+        self._scope: list[set[int]] = [set()]
+        self._changed: dict[tuple[int, Change], tuple[Polynomial, frozenset[int]]] = {}
+        self._contents: dict[tuple[Polynomial, int], int] = {}
+        self._adjacent: dict[int, frozenset[tuple[int, int]]] = {}
+
+    def apply(self, name: str, p: Polynomial) -> Polynomial:
+        """Return an opaque function of p; exp is taken out of the logarithm of a product: log(exp(q) r) = q + log(r).
+
+        Sound: that holds where the logarithm has a value; and p is 0 where -p is, so ``zero`` has the sign that comes
+        first.
+        """
+        if name == "inv0":
+            return self._inverse(p)
+        if name == "zero" and p and p[0][1] < 0:
+            p = scale_polynomial(p, -1)
+        out: Polynomial = ()
+        if name == "log" and len(p) == 1:
+            ((m, c),) = p
+            exps = [(f, e) for f, e in m if self.kind[f] == Kind.EXP]
+            for f, e in exps:
+                out = add(out, self.payload[f], Fraction(e, 2))
+            p = ((tuple(item for item in m if item not in exps), c),)
+            if p == constant(1):
+                return out
+        return add(out, factor_power(self.factor(Kind.FN, (name, p))))
+
+    def keep(self, mask: Polynomial, p: Polynomial) -> Polynomial:
+        """Return an opaque term that is p where the mask is 1, and 0 elsewhere."""
+        return factor_power(self.factor(Kind.KEEP, (mask, p)))
+
+    def _inverse(self, p: Polynomial) -> Polynomial:
+        """Return 1 / p where p is not 0, and 0 where p is 0.
+
+        Sound: an exponential and a number that is not 0 come out: inv0(c exp(a) r) = exp(-a) inv0(r) / c, for both
+        sides are 0 where r is. Each term of an argument comes out as often as it stands in all products, so that what
+        is left is the same whatever exponential p is multiplied with.
+        """
+        if not p:
+            return p
+        exponents = [dict(t for f, _ in m if self.kind[f] == Kind.EXP for t in self.payload[f]) for m, _ in p]
+        terms = {t for mine in exponents for t in mine}
+        argument = freeze({t: min(mine.get(t, 0) for mine in exponents) for t in terms})
+        common: Monomial = ((self.factor(Kind.EXP, argument), 2),) if argument else ()
+        rest = self.times(p, tuple((f, -e) for f, e in common))
+        q = content(rest)
+        rest = scale_polynomial(rest, 1 / q)
+        if len(p) > 1 and (common or q != 1):
+            self.note_content(p, 0, (common, q, rest))
+        out = scale_polynomial(self.exp(scale_polynomial(argument, -1)), 1 / q)
+        return out if rest == constant(1) else self.mul(out, factor_power(self.factor(Kind.FN, ("inv0", rest))))
+
+    # --- lemmas ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def scope(self) -> Iterator[set[int]]:
+        """Collect the numbers of the lemmas that are used inside; they do not count outside."""
+        used: set[int] = set()
+        self._scope.append(used)
+        try:
+            yield used
+        finally:
+            self._scope.pop()
+
+    def _use(self, lemmas: Iterable[int]) -> None:
+        self._scope[-1].update(lemmas)
+
+    def _lemma(self, body: tuple[Any, ...], result: Polynomial, uses: Iterable[int]) -> frozenset[int]:
+        self.lemmas.append(Lemma(body, result, frozenset(uses)))
+        return frozenset((len(self.lemmas) - 1,))
+
+    def note_content(self, p: Polynomial, e2: int, found: tuple[Monomial, Fraction, Polynomial]) -> None:
+        """Record a lemma, once for each case, that the content of a polynomial was taken out of a root."""
+        number = self._contents.get((p, e2))
+        if number is None:
+            (number,) = self._lemma(("content", p, e2, *found), p, ())
+            self._contents[p, e2] = number
+        self._use((number,))
+
+    # --- digits changed ----------------------------------------------------------------------------------------
+
+    def change(self, p: Polynomial, change: Change) -> Polynomial:
+        """Return a polynomial with digits replaced or folded, in normal form."""
+        part = change.within(self.free_of(p)) if p else None
+        if part is None:
+            return p
+        self.charge(len(p))
+        out: dict[Monomial, Rational] = {}
+        for m, c in p:
+            for n, d in self._change_monomial(m, part):
+                out[n] = out.get(n, 0) + c * d
+        return freeze(out)
+
+    def _change_monomial(self, m: Monomial, change: Change) -> Polynomial:
+        items: dict[int, int] = {}
+        others: list[Polynomial] = []
+        for f, e in m:
+            part = change.within(self.free[f])
+            if part is None:
+                items[f] = items.get(f, 0) + e
+                continue
+            q = self._change_factor(f, part)
+            if len(q) == 1 and q[0][1] == 1 and len(q[0][0]) == 1 and q[0][0][0][1] == 2:
+                g = q[0][0][0][0]
+                items[g] = items.get(g, 0) + e
+            else:
+                others.append(self.power(q, e))
+        out = self.product(items)
+        for q in others:
+            out = self.mul(out, q)
+        return out
+
+    def _change_factor(self, f: int, change: Change) -> Polynomial:
+        """Return the image of factor^1 under a substitution."""
+        key = (f, change)
+        found = self._changed.get(key)
+        if found is None:
+            with self.scope() as used:
+                result = self._change_new(f, change)
+            found = self._changed[key] = result, frozenset(used)
+        self._use(found[1])
+        return found[0]
+
+    def _change_new(self, f: int, change: Change) -> Polynomial:
+        payload = self.payload[f]
+        match self.kind[f]:
+            case Kind.INPUT:
+                indices = tuple(self._index(index, change) for index in payload[1])
+                return factor_power(self.factor(Kind.INPUT, (payload[0], indices)))
+            case Kind.SUM:
+                bound, body = payload
+                return self.sum(self._change_monomial(body, change), bound)
+            case Kind.MAX:
+                return self.max(self.change(payload[1], change), payload[0])
+            case Kind.PMAX | Kind.CARRY:
+                index, u, digits, p = payload
+                return self.prefix(self.kind[f], self._index(index, change), u, digits, self.change(p, change))
+            case Kind.EXP:
+                return self.exp(self.change(payload, change))
+            case Kind.POW:
+                return self.change(payload, change)
+            case Kind.TOP:
+                return self.largest_of([self.change(p, change) for p in payload])
+            case Kind.KEEP:
+                return self.keep(*(self.change(p, change) for p in payload))
+            case Kind.FN:
+                return self.apply(payload[0], self.change(payload[1], change))
+            case Kind.SURD:
+                raise AssertionError("a constant has no digits")
+
+    def _index(self, index: Index, change: Change) -> Index:
+        offset, entries = index
+        if change.affine:
+            table = dict(change.affine)
+            strides: dict[int, int] = {}
+            for stride, digit in entries:
+                by, parts = table.get(digit, (0, ((1, digit),)))
+                offset += stride * by
+                for s, d in parts:
+                    strides[d] = strides.get(d, 0) + stride * s
+            return make_index(offset, ((s, d) for d, s in strides.items()))
+        stride_of = {d: s for s, d in entries}
+        for target, chain in change.folds:
+            if chain[0] not in stride_of:
+                continue
+            last = stride_of[chain[-1]]
+            for d in chain:
+                del stride_of[d]
+            stride_of[target] = last
+        return make_index(offset, ((s, d) for d, s in stride_of.items()))
+
+    def largest_of(self, polynomials: Iterable[Polynomial]) -> Polynomial:
+        """Return the maximum of some polynomials as one set, into which the members of nested maxima are merged."""
+        found: set[Polynomial] = set()
+        for p in polynomials:
+            f = self.alone(p, Kind.TOP)
+            found.update((p,) if f is None else self.payload[f])
+        return factor_power(self.factor(Kind.TOP, tuple(sorted(found)))) if len(found) > 1 else found.pop()
+
+    def alone(self, p: Polynomial, *kinds: Kind) -> int | None:
+        """Return the factor that a polynomial consists of, if it is of one of these kinds; else None."""
+        if len(p) != 1 or p[0][1] != 1 or len(p[0][0]) != 1 or p[0][0][0][1] != 2:
+            return None
+        f = p[0][0][0][0]
+        return f if self.kind[f] in kinds else None
+
+    # --- merging -----------------------------------------------------------------------------------------------
+
+    def adjacent(self, f: int) -> frozenset[tuple[int, int]]:
+        """Return the pairs (a, b) in all indices inside f where b comes right after a; -1 for no digit."""
+        found = self._adjacent.get(f)
+        if found is None:
+            pairs: set[tuple[int, int]] = set()
+            payload = self.payload[f]
+            match self.kind[f]:
+                case Kind.INPUT:
+                    for index in payload[1]:
+                        self._pairs(index, pairs)
+                case Kind.SUM:
+                    for g, _ in payload[1]:
+                        pairs |= self.adjacent(g)
+                case Kind.PMAX | Kind.CARRY:
+                    self._pairs(payload[0], pairs)
+                    pairs |= self.adjacent_in(payload[3])
+                case Kind.MAX | Kind.FN:
+                    pairs |= self.adjacent_in(payload[1])
+                case Kind.EXP | Kind.POW:
+                    pairs |= self.adjacent_in(payload)
+                case Kind.TOP | Kind.KEEP:
+                    pairs.update(pair for p in payload for pair in self.adjacent_in(p))
+                case Kind.SURD:
+                    pass
+            found = self._adjacent[f] = frozenset(pairs)
+        return found
+
+    def adjacent_in(self, p: Polynomial) -> set[tuple[int, int]]:
+        """Return the pairs of ``adjacent`` for all factors of a polynomial."""
+        return {pair for f in {f for m, _ in p for f, _ in m} for pair in self.adjacent(f)}
+
+    def _pairs(self, index: Index, pairs: set[tuple[int, int]]) -> None:
+        follows = -1
+        below = 0
+        for stride, digit in index[1]:
+            # Entries come with falling strides: adjacent means that this digit ends where the last one begins.
+            joined = stride * self.extent[digit] == below
+            if follows >= 0 and not joined:
+                pairs.add((follows, -1))
+            pairs.add((follows if joined else -1, digit))
+            follows, below = digit, stride
+        if follows >= 0:
+            pairs.add((follows, -1))
+
+    def chains(self, pairs: Iterable[tuple[int, int]], digits: frozenset[int] | set[int]) -> dict[int, int]:
+        """Return a -> b for all a and b of ``digits`` that are adjacent in every occurrence."""
+        after: dict[int, set[int]] = {}
+        before: dict[int, set[int]] = {}
+        for a, b in pairs:
+            if a in digits:
+                after.setdefault(a, set()).add(b)
+            if b in digits:
+                before.setdefault(b, set()).add(a)
+        out: dict[int, int] = {}
+        for a, bs in after.items():
+            if len(bs) == 1:
+                (b,) = bs
+                if b in digits and b != a and len(before[b]) == 1:
+                    out[a] = b
+        return out
+
+    # --- binders -----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def sum(self, p: Polynomial, digits: Sequence[int]) -> Polynomial:
+        """Return the sum of a polynomial over digits."""
+
+    @abstractmethod
+    def max(self, p: Polynomial, digits: Sequence[int]) -> Polynomial:
+        """Return the largest value of a polynomial over digits."""
+
+    @abstractmethod
+    def prefix(self, kind: Kind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
+        """Return a running maximum (PMAX) or its rescaling factor (CARRY) at t = index.
+
+        PMAX: m_t = largest p over u <= t and over digits. CARRY: exp(m_{t-1} - m_t), 0 at first.
+        """

@@ -1,0 +1,493 @@
+"""Exact terms: interned factors, monomials and polynomials of tensor elements, with field, root and exponential laws.
+
+An element of a tensor is a polynomial over factors (docs/proof.md lists them); a factor depends on its free digits.
+Exponents are kept doubled, so that a square root is the exponent 1. Everything is interned by integers, so that
+equality of normal forms is equality of values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
+from fractions import Fraction
+from math import gcd, lcm
+from typing import Any, Final
+
+from mirage_formal.prove.equality.radicals import SquareRoots
+
+#: Rounds of clearing denominators; each may uncover those inside a denominator.
+_ROUNDS: Final = 12
+
+#: A rational; integers stay ints, which compare and hash like the fractions that they are.
+Rational = int | Fraction
+#: (factor, doubled exponent) pairs, sorted.
+Monomial = tuple[tuple[int, int], ...]
+#: (monomial, coefficient) pairs, sorted, no zero coefficient; the empty tuple is 0.
+Polynomial = tuple[tuple[Monomial, Rational], ...]
+#: offset and (stride, digit) pairs, largest stride first.
+Index = tuple[int, tuple[tuple[int, int], ...]]
+
+ONE: Final[Monomial] = ()
+#: More monomials than this are not multiplied out.
+MAX_TERMS: Final = 20_000
+#: Products, replacements and comparisons of monomials in one proof: some seconds, and no more than the checker's kernel
+#: does, which does not count everything that is counted here.
+MAX_WORK: Final = 250_000
+#: Limits of the checker's kernel: bits of a coefficient, half exponents, and nesting of factors.
+MAX_BITS: Final = 13_000
+MAX_EXPONENT: Final = 64
+MAX_DEPTH: Final = 60
+
+
+class ProofStuck(Exception):
+    """The procedure cannot go on; the answer is Unknown for this reason."""
+
+
+class Kind(IntEnum):
+    """Kinds of factors; payloads are given with each.
+
+    INPUT: (input, indices). SUM: (digits, monomial). MAX: (digits, polynomial). PMAX and CARRY: (index, u, digits,
+    polynomial). EXP, POW: polynomial. TOP: polynomials. SURD: integer in the form of radicals.py. FN: (name,
+    polynomial). KEEP: mask and value, polynomials; the value where the mask is 1, and 0 elsewhere.
+    """
+
+    INPUT = 0
+    SUM = 1
+    MAX = 2
+    PMAX = 3
+    CARRY = 4
+    EXP = 5
+    POW = 6
+    SURD = 7
+    FN = 8
+    TOP = 9
+    KEEP = 10
+
+
+_WORD: Final = 1 << 63
+_RING: Final = frozenset({Kind.EXP, Kind.POW, Kind.SURD})
+
+
+def make_index(offset: int, entries: Iterable[tuple[int, int]]) -> Index:
+    """Return an index with its entries in order."""
+    return offset, tuple(sorted(entries, reverse=True))
+
+
+def freeze(terms: Mapping[Monomial, Rational]) -> Polynomial:
+    """Return a polynomial from a mutable sum."""
+    return tuple(sorted((m, _normalise_rational(c)) for m, c in terms.items() if c))
+
+
+def _normalise_rational(c: Rational) -> Rational:
+    if type(c) is int and -_WORD < c < _WORD:
+        return c
+    bits = c.numerator.bit_length() + c.denominator.bit_length()
+    if bits > MAX_BITS:
+        raise ProofStuck(f"a coefficient has more than {MAX_BITS} bits")
+    return c.numerator if c.denominator == 1 else c
+
+
+def constant(value: Rational) -> Polynomial:
+    """Return a rational constant as a polynomial."""
+    return ((ONE, _normalise_rational(value)),) if value else ()
+
+
+def add(p: Polynomial, q: Polynomial, times: Rational = 1) -> Polynomial:
+    """Return p + times * q."""
+    out = dict(p)
+    for m, c in q:
+        out[m] = out.get(m, 0) + times * c
+    return freeze(out)
+
+
+def scale_polynomial(p: Polynomial, factor: Rational) -> Polynomial:
+    """Return p * factor."""
+    return tuple((m, _normalise_rational(c * factor)) for m, c in p) if factor else ()
+
+
+def factor_power(factor: int, e2: int = 2) -> Polynomial:
+    """Return factor ^ (e2 / 2)."""
+    return ((((factor, e2),), 1),)
+
+
+def content(p: Polynomial) -> Fraction:
+    """Return the content: dividing by it makes the coefficients coprime integers, the first one positive."""
+    q = Fraction(gcd(*(Fraction(c).numerator for _, c in p)), lcm(*(Fraction(c).denominator for _, c in p)))
+    return -q if p[0][1] < 0 else q
+
+
+class TermInterner:
+    """An interner of factors, with the commutative-ring normaliser.
+
+    Sound: factors are equal iff their numbers are; products and powers apply laws that hold for all reals on which
+    the side conditions hold (divisors nonzero, radicands not negative), as docs/proof.md states them.
+    """
+
+    def __init__(self, radicals: SquareRoots | None = None) -> None:
+        self.radicals = SquareRoots() if radicals is None else radicals
+        self.kind: list[Kind] = []
+        self.payload: list[Any] = []
+        self.free: list[frozenset[int]] = []
+        self.height: list[int] = []
+        self._depth: list[int] = []
+        self.extent: list[int] = []
+        self._ids: dict[tuple[Kind, Any], int] = {}
+        self._content: dict[tuple[Polynomial, int], tuple[Monomial, Fraction, Polynomial] | None] = {}
+        self._names: dict[tuple[object, ...], int] = {}
+        self._work = 0
+        #: Numbers of signatures (see colour_refinement.py).
+        self.signatures: dict[object, int] = {}
+
+    def charge(self, work: int) -> None:
+        """Count work, so that a hard pair is Unknown soon.
+
+        Raises:
+            ProofStuck: The budget is used up.
+        """
+        self._work += work
+        if self._work > MAX_WORK:
+            raise ProofStuck(f"more than {MAX_WORK} products and comparisons of terms")
+
+    # --- digits ------------------------------------------------------------------------------------------------
+
+    def fresh(self, extent: int) -> int:
+        """Return a new digit."""
+        self.extent.append(extent)
+        return len(self.extent) - 1
+
+    def named(self, extent: int, *name: object) -> int:
+        """Return the digit of this name and extent."""
+        key = (extent, *name)
+        digit = self._names.get(key)
+        if digit is None:
+            digit = self._names[key] = self.fresh(extent)
+        return digit
+
+    def free_of(self, p: Polynomial) -> frozenset[int]:
+        """Return the digits that a polynomial depends on."""
+        return frozenset().union(*(self.free[f] for m, _ in p for f, _ in m))
+
+    def free_in(self, m: Monomial) -> frozenset[int]:
+        """Return the digits that a monomial depends on."""
+        return frozenset().union(*(self.free[f] for f, _ in m))
+
+    def height_of(self, p: Polynomial) -> int:
+        """Return the deepest nesting of binders."""
+        return max((self.height[f] for m, _ in p for f, _ in m), default=0)
+
+    # --- factors -----------------------------------------------------------------------------------------------
+
+    def factor(self, kind: Kind, payload: Any) -> int:
+        """Return the number of a factor."""
+        key = (kind, payload)
+        number = self._ids.get(key)
+        if number is None:
+            number = self._ids[key] = len(self.kind)
+            free, height = self._facts(kind, payload)
+            depth = 1 + max((self._depth[f] for m in self.inside(kind, payload) for f, _ in m), default=0)
+            if depth > MAX_DEPTH:
+                del self._ids[key]
+                raise ProofStuck(f"terms are nested more than {MAX_DEPTH} deep")
+            self._depth.append(depth)
+            self.kind.append(kind)
+            self.payload.append(payload)
+            self.free.append(free)
+            self.height.append(height)
+        return number
+
+    def inside(self, kind: Kind, payload: Any) -> Iterable[Monomial]:
+        """Return the monomials inside a factor."""
+        match kind:
+            case Kind.SUM:
+                return (payload[1],)
+            case Kind.MAX | Kind.FN:
+                return (m for m, _ in payload[1])
+            case Kind.PMAX | Kind.CARRY:
+                return (m for m, _ in payload[3])
+            case Kind.EXP | Kind.POW:
+                return (m for m, _ in payload)
+            case Kind.TOP | Kind.KEEP:
+                return (m for p in payload for m, _ in p)
+            case Kind.INPUT | Kind.SURD:
+                return ()
+
+    def _facts(self, kind: Kind, payload: Any) -> tuple[frozenset[int], int]:
+        match kind:
+            case Kind.INPUT:
+                return frozenset(d for _, entries in payload[1] for _, d in entries), 0
+            case Kind.SUM:
+                height = max(self.height[f] for f, _ in payload[1])
+                return self.free_in(payload[1]) - frozenset(payload[0]), 1 + height
+            case Kind.MAX:
+                return self.free_of(payload[1]) - frozenset(payload[0]), 1 + self.height_of(payload[1])
+            case Kind.PMAX | Kind.CARRY:
+                index, u, digits, p = payload
+                inner = self.free_of(p) - {u, *digits}
+                return inner | {d for _, d in index[1]}, 1 + self.height_of(p)
+            case Kind.EXP | Kind.POW:
+                return self.free_of(payload), self.height_of(payload)
+            case Kind.SURD:
+                return frozenset(), 0
+            case Kind.TOP | Kind.KEEP:
+                return frozenset().union(*map(self.free_of, payload)), max(map(self.height_of, payload))
+            case Kind.FN:
+                return self.free_of(payload[1]), self.height_of(payload[1])
+
+    def exp(self, p: Polynomial) -> Polynomial:
+        """Return an exponential, as a polynomial of one factor."""
+        return factor_power(self.factor(Kind.EXP, p)) if p else constant(1)
+
+    def root(self, value: Fraction) -> tuple[Fraction, int]:
+        """Return (k, r) with sqrt(value) = k * sqrt(r) and r in normal form; ``value`` is positive."""
+        n = value.numerator * value.denominator
+        if n.bit_length() > MAX_BITS:
+            raise ProofStuck(f"the root of a number of more than {MAX_BITS} bits")
+        s, r = self.radicals.split(n)
+        return Fraction(s, value.denominator), r
+
+    # --- products ----------------------------------------------------------------------------------------------
+
+    def mul(self, p: Polynomial, q: Polynomial) -> Polynomial:
+        """Return p * q, multiplied out."""
+        if len(p) * len(q) > MAX_TERMS:
+            raise ProofStuck(f"a product has more than {MAX_TERMS} terms")
+        self.charge(len(p) * len(q))
+        out: dict[Monomial, Rational] = {}
+        for m, c in p:
+            for n, d in q:
+                if not m or not n:
+                    key = m or n
+                    out[key] = out.get(key, 0) + c * d
+                    continue
+                for key, e in self._times(m, n):
+                    out[key] = out.get(key, 0) + c * d * e
+        return freeze(out)
+
+    def times(self, p: Polynomial, m: Monomial) -> Polynomial:
+        """Return p * m; exponents of equal factors are added before expansion, so that divisors in p cancel with m."""
+        out: dict[Monomial, Rational] = {}
+        self.charge(len(p))
+        for n, c in p:
+            for k, d in self._times(n, m):
+                out[k] = out.get(k, 0) + c * d
+            if len(out) > MAX_TERMS:
+                raise ProofStuck(f"a product has more than {MAX_TERMS} terms")
+        return freeze(out)
+
+    def _times(self, a: Monomial, b: Monomial) -> Polynomial:
+        items = dict(a)
+        for f, e in b:
+            items[f] = items.get(f, 0) + e
+        return self.product(items)
+
+    def product(self, items: dict[int, int]) -> Polynomial:
+        """Return the product of factor^(e/2) over ``items`` in normal form; ``items`` is consumed."""
+        special = [f for f in items if self.kind[f] in _RING]
+        if items and (max(items.values()) > MAX_EXPONENT or min(items.values()) < -MAX_EXPONENT):
+            raise ProofStuck(f"an exponent above {MAX_EXPONENT // 2}")
+        coefficient: Rational = 1
+        extra: list[Polynomial] = []
+        if special:
+            coefficient = self._special(items, special, extra)
+        m = tuple(sorted((f, e) for f, e in items.items() if e))
+        p: Polynomial = ((m, coefficient),)
+        for q in extra:
+            p = self.mul(p, q)
+        return p
+
+    def _special(self, items: dict[int, int], special: list[int], extra: list[Polynomial]) -> Rational:
+        """Merge exponentials and surds of a product, and move powers of polynomials into ``extra``."""
+        exps = [f for f in special if self.kind[f] == Kind.EXP]
+        if len(exps) > 1 or (exps and items[exps[0]] != 2):
+            argument: Polynomial = ()
+            for f in exps:
+                self.charge(len(argument) + len(self.payload[f]) >> 3)
+                argument = add(argument, self.payload[f], Fraction(items.pop(f), 2))
+            if argument:
+                items[self.factor(Kind.EXP, argument)] = 2
+        coefficient: Rational = 1
+        surds = [f for f in special if self.kind[f] == Kind.SURD]
+        if len(surds) > 1 or (surds and items[surds[0]] != 1):
+            value = Fraction(1)
+            for f in surds:
+                value *= Fraction(self.payload[f]) ** items.pop(f)
+            coefficient, r = self.root(value)
+            if r != 1:
+                items[self.factor(Kind.SURD, r)] = 1
+        for f in special:
+            e = items.get(f, 0)
+            if self.kind[f] != Kind.POW or not e:
+                continue
+            base: Polynomial = self.payload[f]
+            if (len(base) == 1 and e != 1) or (len(base) > 1 and e >= 2):
+                del items[f]
+                if e % 2:
+                    items[f] = 1
+                extra.append(self.power(base, e - e % 2))
+        return coefficient
+
+    # --- powers ------------------------------------------------------------------------------------------------
+
+    def nonnegative(self, f: int, e2: int) -> bool:
+        """Return whether f^(e2/2) is known to be at least 0: a root, an even power, or a composition of such only."""
+        kind = self.kind[f]
+        if kind in (Kind.EXP, Kind.SURD) or e2 % 2 or e2 % 4 == 0:
+            return True
+        if kind == Kind.SUM:
+            return all(self.nonnegative(g, x) for g, x in self.payload[f][1])
+        if kind == Kind.POW:
+            return all(c > 0 and all(self.nonnegative(g, x) for g, x in m) for m, c in self.payload[f])
+        return False
+
+    def power(self, p: Polynomial, e2: int) -> Polynomial:
+        """Return p ^ (e2 / 2).
+
+        Raises:
+            ProofStuck: A division by 0, or the root of a negative constant.
+        """
+        if e2 == 0:
+            return constant(1)
+        if not p:
+            if e2 < 0:
+                raise ProofStuck("a divisor is 0 everywhere over the real numbers, so that no input has a value")
+            return p
+        if e2 >= 2:
+            out = p
+            for _ in range(e2 // 2 - 1):
+                out = self.mul(out, p)
+            return self.mul(out, self.power(p, 1)) if e2 % 2 else out
+        if len(p) == 1:
+            return self._monomial_power(*p[0], e2)
+        content = self.content(p, e2)
+        if content is None:
+            return factor_power(self.factor(Kind.POW, p), e2)
+        c, q, rest = content
+        out = self.product({self.factor(Kind.POW, rest): e2})
+        if c:
+            out = self.mul(out, self._monomial_power(c, 1, e2))
+        return self.mul(out, self._monomial_power(ONE, q, e2)) if q != 1 else out
+
+    def _monomial_power(self, m: Monomial, c: Rational, e2: int) -> Polynomial:
+        if e2 % 2 == 0:
+            return scale_polynomial(self.product({f: x * (e2 // 2) for f, x in m}), Fraction(c) ** (e2 // 2))
+        k, r = self.root(abs(Fraction(c)) ** e2)
+        items: dict[int, int] = {self.factor(Kind.SURD, r): 1} if r != 1 else {}
+        rest: list[tuple[int, int]] = []
+        for f, x in m:
+            # sqrt(f^2) is |f|: only of a factor that is not negative, or with an even power left, is it a power of f.
+            if x % 2 == 0 and (x % 8 == 0 or self.nonnegative(f, 2)):
+                items[f] = items.get(f, 0) + x * e2 // 2
+            else:
+                rest.append((f, x))
+        if c < 0 and not rest:
+            raise ProofStuck("the root of a number that is negative everywhere")
+        if len(rest) == 1 and rest[0][1] == 2 and c > 0:
+            items[rest[0][0]] = items.get(rest[0][0], 0) + e2
+        elif rest:  # what is left of a negative number is its sign
+            f = self.factor(Kind.POW, ((tuple(rest), 1 if c > 0 else -1),))
+            items[f] = items.get(f, 0) + e2
+        return scale_polynomial(self.product(items), k)
+
+    def content(self, p: Polynomial, e2: int) -> tuple[Monomial, Fraction, Polynomial] | None:
+        """Return (monomial, rational, rest) with product p that may leave p^(e2/2); None if there is none."""
+        key = (p, e2)
+        if key not in self._content:
+            self._content[key] = self._find_content(p, e2)
+        found = self._content[key]
+        if found is not None:
+            self.note_content(p, e2, found)
+        return found
+
+    def note_content(self, p: Polynomial, e2: int, found: tuple[Monomial, Fraction, Polynomial]) -> None:
+        """Record, in subclasses, that a content was taken out (the proof log needs a lemma)."""
+
+    def _find_content(self, p: Polynomial, e2: int) -> tuple[Monomial, Fraction, Polynomial] | None:
+        q = content(p) if e2 % 2 == 0 else abs(content(p))
+        common = self._common(p, even=e2 % 2 == 0)
+        if not common and q == 1:
+            return None
+        if not common:
+            return ONE, q, scale_polynomial(p, 1 / q)
+        product = self.product(common)
+        if len(product) != 1:
+            return None if q == 1 else (ONE, q, scale_polynomial(p, 1 / q))
+        m, c = product[0]
+        assert c == 1
+        rest = self.times(p, tuple((f, -e) for f, e in m))
+        return m, q, scale_polynomial(rest, 1 / q)
+
+    def _common(self, p: Polynomial, *, even: bool) -> dict[int, int]:
+        """Return the factors with exponents that every monomial contains; exponentials term by term."""
+        shared: dict[int | tuple[Monomial], Rational] | None = None
+        for m, _ in p:
+            mine: dict[int | tuple[Monomial], Rational] = {}
+            for f, e in m:
+                if self.kind[f] == Kind.EXP:
+                    mine |= {(t,): c for t, c in self.payload[f]}
+                elif self.kind[f] != Kind.SURD:
+                    mine[f] = e
+            if shared is None:
+                shared = mine
+                continue
+            for key in shared.keys() | mine.keys():
+                a, b = shared.get(key, 0), mine.get(key, 0)
+                if isinstance(key, tuple) and (a > 0) != (b > 0):
+                    shared[key] = 0
+                elif isinstance(key, tuple) and a < 0:
+                    # Of exp(-3x) and exp(-5x), exp(-3x) is common.
+                    shared[key] = max(a, b)
+                else:
+                    shared[key] = min(a, b)
+        out: dict[int, int] = {}
+        argument: dict[Monomial, Rational] = {}
+        for key, low in (shared or {}).items():
+            if isinstance(key, tuple):
+                argument[key[0]] = low
+            elif even or (low % 2 == 0 and self.nonnegative(key, int(low))):
+                out[key] = int(low)
+        argument = {m: c for m, c in argument.items() if c}
+        out = {f: e for f, e in out.items() if e}
+        if argument:
+            out[self.factor(Kind.EXP, freeze(argument))] = 2
+        return out
+
+
+def multiplier(terms: TermInterner, p: Polynomial, q: Polynomial) -> Monomial | None:
+    """Return a product m of divisors of p and q with (p - q) * m = 0, or None if none is found.
+
+    Sound: the factors of m occur in denominators, so they are not zero where the programs are defined; then p = q.
+    """
+    whole = difference = add(p, q, -1)
+    known = divisors(terms, (*p, *q))
+    total: dict[int, int] = {}
+    for round_ in range(_ROUNDS):
+        if not difference:
+            found = tuple(sorted(total.items()))
+            # A checker multiplies with all of them at once: as many terms as it has must be few enough.
+            return found if round_ < 2 or not terms.times(whole, found) else None
+        needed: dict[int, int] = {}
+        for m, _ in difference:
+            for f, e in m:
+                if e < 0 and terms.kind[f] != Kind.EXP:
+                    needed[f] = max(needed.get(f, 0), -e)
+        if not needed or not needed.keys() <= known:
+            return None
+        for f, e in needed.items():
+            total[f] = total.get(f, 0) + e
+        difference = terms.times(difference, tuple(sorted(needed.items())))
+    return None
+
+
+def divisors(terms: TermInterner, p: Polynomial) -> set[int]:
+    """Return the factors that occur with a negative exponent in a polynomial, at any depth."""
+    found: set[int] = set()
+    seen: set[int] = set()
+    stack: list[Monomial] = [m for m, _ in p]
+    while stack:
+        for f, e in stack.pop():
+            if e < 0:
+                found.add(f)
+            if f not in seen:
+                seen.add(f)
+                stack.extend(terms.inside(terms.kind[f], terms.payload[f]))
+    return found

@@ -1,0 +1,211 @@
+"""Serialization of proof objects: the needed steps and lemmas, renumbered, as compact JSON (docs/proof.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, Final
+
+from mirage_formal.prove.equality.index_substitution import Folds
+from mirage_formal.prove.equality.polynomials import Index, Kind, Monomial, Polynomial, ProofStuck, Rational
+from mirage_formal.prove.equality.tensor_terms import TensorTerms
+
+VERSION: Final = 2
+#: The checker's limits.
+MAX_BYTES: Final = 1 << 20
+MAX_TABLE: Final = 2_000
+MAX_ENTRIES: Final = 5_000
+MAX_DIGITS: Final = 64
+MAX_EXTENT: Final = 1 << 40
+MAX_BASES: Final = 500
+_NAMES = {kind: kind.name.lower() for kind in Kind} | {Kind.INPUT: "in"}
+
+
+def write_proof(
+    tensors: TensorTerms,
+    steps: Sequence[int],
+    lemmas: Sequence[int],
+    outputs: Sequence[tuple[int, int, Monomial] | None],
+    inputs: int,
+    atoms: Sequence[tuple[int, ...]],
+) -> bytes:
+    """Return the proof that each (program step, candidate step) pair is equal after multiplication by the monomial.
+
+    None stands for a pair of one tensor. Inputs are numbered up to ``inputs``, and atoms from there. After the atoms
+    come the tensors of the two graphs that are not split into pieces, as (graph, tensor).
+
+
+
+    Raises:
+        ProofStuck: The proof is larger than the checker's limits.
+    """
+    writer = _ProofWriter(tensors, inputs, atoms)
+    body = writer.proof(steps, lemmas, outputs)
+    body["atoms"] += [entry for entry in atoms if len(entry) == 2]
+    proof = json.dumps(body, separators=(",", ":")).encode()
+    tables = (len(writer.digits), len(writer.table), len(steps), len(lemmas))
+    _require(len(proof) <= MAX_BYTES and max(tables) <= MAX_TABLE)
+    return proof
+
+
+def _require(good: bool) -> None:
+    if not good:
+        raise ProofStuck("the proof is larger than the checker reads")
+
+
+class _ProofWriter:
+    """A writer that renumbers digits, factors, lemmas and steps in the order of their first use."""
+
+    def __init__(self, tensors: TensorTerms, inputs: int, atoms: Sequence[tuple[int, ...]]) -> None:
+        self.tensors = tensors
+        self.inputs = inputs
+        self.atoms = atoms
+        self.sources: dict[int, int] = {}
+        self.digits: dict[int, int] = {}
+        self.factors: dict[int, int] = {}
+        self.table: list[list[Any]] = []
+
+    def proof(
+        self, steps: Sequence[int], lemmas: Sequence[int], outputs: Sequence[tuple[int, int, Monomial] | None]
+    ) -> dict[str, Any]:
+        """Return the proof as a JSON object."""
+        numbers = {step: i for i, step in enumerate(steps)}
+        return {
+            "version": VERSION,
+            "lemmas": [self._lemma(self.tensors.lemmas[n].body) for n in lemmas],
+            "steps": [self._step(step, numbers) for step in steps],
+            "outputs": [[] if o is None else [numbers[o[0]], numbers[o[1]], self._monomial(o[2])] for o in outputs],
+            "factors": self.table,
+            "digits": [self.tensors.extent[d] for d in self.digits],
+            "bases": self._bases(),
+            "atoms": [self.atoms[n - self.inputs] for n in self.sources],
+        }
+
+    def _bases(self) -> list[int]:
+        bases = list(self.tensors.radicals.table())
+        _require(len(bases) <= MAX_BASES)
+        return bases
+
+    def _source(self, number: int) -> int:
+        if number < self.inputs:
+            return number
+        return self.inputs + self.sources.setdefault(number, len(self.sources))
+
+    # --- terms -------------------------------------------------------------------------------------------------
+
+    def _digit(self, d: int) -> int:
+        _require(self.tensors.extent[d] <= MAX_EXTENT)
+        return self.digits.setdefault(d, len(self.digits))
+
+    def _index(self, index: Index) -> list[int]:
+        out = [index[0]]
+        for stride, digit in index[1]:
+            out += (stride, self._digit(digit))
+        return out
+
+    def _factor(self, f: int) -> int:
+        number = self.factors.get(f)
+        if number is None:
+            entry = self._entry(self.tensors.kind[f], self.tensors.payload[f])
+            number = self.factors[f] = len(self.table)
+            self.table.append(entry)
+        return number
+
+    def _entry(self, kind: Kind, payload: Any) -> list[Any]:
+        name = _NAMES[kind]
+        match kind:
+            case Kind.INPUT:
+                return [name, self._source(payload[0]), [self._index(index) for index in payload[1]]]
+            case Kind.SUM:
+                return [name, [self._digit(d) for d in payload[0]], self._monomial(payload[1])]
+            case Kind.MAX:
+                return [name, [self._digit(d) for d in payload[0]], self._polynomial(payload[1])]
+            case Kind.PMAX | Kind.CARRY:
+                index, u, digits, p = payload
+                bound = [self._digit(d) for d in digits]
+                return [name, self._index(index), self._digit(u), bound, self._polynomial(p)]
+            case Kind.EXP | Kind.POW:
+                return [name, self._polynomial(payload)]
+            case Kind.TOP:
+                return [name, [self._polynomial(p) for p in payload]]
+            case Kind.KEEP:
+                return [name, *(self._polynomial(p) for p in payload)]
+            case Kind.SURD:
+                return [name, payload]
+            case Kind.FN:
+                return [name, payload[0], self._polynomial(payload[1])]
+
+    def _monomial(self, m: Monomial) -> list[int]:
+        _require(2 * len(m) <= MAX_ENTRIES)
+        return [x for f, e in m for x in (self._factor(f), e)]
+
+    def _polynomial(self, p: Polynomial) -> list[list[Any]]:
+        _require(len(p) <= MAX_ENTRIES)
+        return [[rational(c), *self._monomial(m)] for m, c in p]
+
+    def _folds(self, folds: Folds) -> list[list[int]]:
+        _require(len(folds) <= MAX_DIGITS and all(len(chain) < MAX_DIGITS for _, chain in folds))
+        return [[self._digit(target), *(self._digit(d) for d in chain)] for target, chain in folds]
+
+    # --- lemmas and steps --------------------------------------------------------------------------------------
+
+    def _lemma(self, body: tuple[Any, ...]) -> list[Any]:
+        match body:
+            case ("sum", bound, m, opens, parts):
+                _require(max(len(opens), len(parts or ())) <= MAX_DIGITS)
+                folded = None if parts is None else [[self._factor(s), self._folds(f)] for s, f in parts]
+                return ["sum", self._bound(bound), self._monomial(m), self._opens(opens), folded]
+            case ("max", bound, p, opens, s, folds):
+                opened = self._opens((opens,) if opens else ())
+                return ["max", self._bound(bound), self._polynomial(p), opened, self._factor(s), self._folds(folds)]
+            case ("pmax", index, u, bound, p, s, folds):
+                digits = self._bound(bound)
+                head = ["pmax", self._index(index), self._digit(u), digits, self._polynomial(p)]
+                return [*head, self._factor(s), self._folds(folds)]
+            case ("content", p, e2, m, q, rest):
+                return ["content", self._polynomial(p), e2, self._monomial(m), rational(q), self._polynomial(rest)]
+        raise AssertionError(body[0])
+
+    def _bound(self, digits: frozenset[int]) -> list[int]:
+        _require(len(digits) <= MAX_DIGITS)
+        return [self._digit(d) for d in sorted(digits)]
+
+    def _opens(self, opens: Sequence[tuple[int, ...]]) -> list[list[int]]:
+        return [[self._factor(f), *(self._digit(d) for d in fresh)] for f, *fresh in opens]
+
+    def _step(self, number: int, numbers: dict[int, int]) -> list[Any]:
+        step = self.tensors.steps[number]
+        operands = [numbers[n] for n in step.operands]
+        match step.body:
+            case ("input", i):
+                return ["input", self._source(i), [[self._digit(d) for d in string] for string in step.strings]]
+            case ("split", *digits):
+                return ["split", *operands, *(self._digit(d) for d in digits)]
+            case ("fold", folds):
+                return ["fold", *operands, self._folds(folds)]
+            case ("rename", pairs):
+                return ["rename", *operands, [[self._digit(a), self._digit(b)] for a, b in pairs]]
+            case ("unary" | "binary" as kind, name):
+                return [kind, name, *operands]
+            case ("scale" | "offset" as kind, value):
+                return [kind, *operands, rational(value)]
+            case ("running_max" | "carry" as kind, axis, *u):
+                return [kind, *operands, axis, *(self._digit(d) for d in u)]
+            case ("repeat", axis, digit):
+                return ["repeat", *operands, axis, self._digit(digit)]
+            case ("slice", axis, start, string, pairs):
+                inner = [self._digit(d) for d in string]
+                by = [[self._digit(d), self._index(index)] for d, index in pairs]
+                return ["slice", *operands, axis, start, inner, by]
+            case ("reshape" | "transpose" as kind, numbers_):
+                return [kind, *operands, list(numbers_)]
+            case (kind, *rest):
+                return [kind, *operands, *rest]
+        raise AssertionError(step.body)
+
+
+def rational(value: Rational) -> int | str:
+    """Return a rational as a JSON value."""
+    value = Fraction(value)
+    return value.numerator if value.denominator == 1 else f"{value.numerator}/{value.denominator}"

@@ -1,0 +1,353 @@
+"""Exact equivalence of two programs over the reals, with a proof object that ``check`` replays.
+
+Both programs are interpreted in the index-exact domain (exact). The elements of their outputs are then normal forms
+over the same digits. Equal normal forms, or quotients that cross-multiply to equal ones, are a proof. No number is ever
+evaluated, so the answer holds for all inputs on which the side conditions hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import eliminate_dead_code, renumber
+from mirage_formal.graph.formats.json import to_json
+from mirage_formal.graph.graph import KernelGraph, KernelOp, Op, enumerate_results, operators
+from mirage_formal.graph.ops import MOVES, Attrs, OpKind
+from mirage_formal.graph.remainder_tiles.extents import decompose_remainder_tiles
+from mirage_formal.graph.remainder_tiles.split import Wrapping, split_pads_and_slices
+from mirage_formal.graph.verdict import Equivalent, Unknown
+from mirage_formal.prove.equality.exact import BlockTensor, ExactDomain, MissingPiece
+from mirage_formal.prove.equality.polynomials import Monomial, ProofStuck, multiplier
+from mirage_formal.prove.equality.proof import write_proof
+from mirage_formal.prove.equality.radicals import SquareRoots
+from mirage_formal.prove.equality.tensor_terms import Tensor, TensorTerms
+from mirage_formal.support.errors import GraphError
+
+#: The most rounds in which roots are rewritten.
+_ROUNDS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FinalIdentity:
+    """A final identity: two tensors that should be equal, as step numbers, with the multiplier that shows it.
+
+    Attributes:
+        program: Step of the program's output, or of a piece of it; None if it has no exact terms.
+        candidate: Step of the candidate's output or piece; likewise.
+        multiplier: Divisors whose product with the difference is 0; None if none were found.
+    """
+
+    program: int | None
+    candidate: int | None
+    multiplier: Monomial | None
+
+    @property
+    def same(self) -> bool:
+        """Return whether both are one tensor, so that no identity is needed."""
+        return self.program is not None and self.program == self.candidate
+
+    @property
+    def line(self) -> tuple[int, int, Monomial] | None:
+        """Return the entry of the proof's outputs; None if both are one tensor, or the equality is not shown."""
+        if self.same or self.program is None or self.candidate is None or self.multiplier is None:
+            return None
+        return self.program, self.candidate, self.multiplier
+
+
+@dataclass(frozen=True, slots=True)
+class Derivation:
+    """The normal forms of all outputs of two programs, with the steps and lemmas that led to them.
+
+    Attributes:
+        tensors: The terms, steps and lemmas.
+        closings: The final identities.
+        inputs: The number of inputs of the programs.
+        atoms: For each atom the graph, the tensor and the piece; they are numbered after the inputs.
+        cut: Tensors of the kernel graphs that are concatenations: the graph and the tensor.
+        whole: Whether these are atoms.
+        reasons: The reasons for atoms.
+    """
+
+    tensors: TensorTerms
+    closings: tuple[FinalIdentity, ...]
+    inputs: int
+    atoms: tuple[tuple[int, int, int], ...]
+    cut: tuple[tuple[int, int], ...]
+    whole: bool
+    reasons: tuple[str, ...]
+
+    @property
+    def shown(self) -> bool:
+        """Return whether all outputs are equal."""
+        return all(closing.multiplier is not None for closing in self.closings)
+
+    def needed_steps(self) -> list[int]:
+        """Return the steps that the closings depend on, in order."""
+        roots = (n for closing in self.closings if closing.line is not None for n in closing.line[:2])
+        return _reachable(roots, lambda n: self.tensors.steps[n].operands)
+
+    def needed_lemmas(self) -> list[int]:
+        """Return the lemmas that those steps depend on, in order."""
+        roots = (n for step in self.needed_steps() for n in self.tensors.steps[step].uses)
+        return _reachable(roots, lambda n: self.tensors.lemmas[n].uses)
+
+
+def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGraph] = ()) -> Equivalent | Unknown:
+    """Prove that a candidate computes the same as the program, for all inputs.
+
+    Sound: Equivalent is answered only when every output element's normal form is the same, or differs by a multiple of
+    zero after multiplication with divisors; or when that holds of two halves (``graph.remainder_tiles``,
+    ``_prove_between_moves``), which together say it. Whatever stops the procedure gives Unknown with the reason.
+
+    Args:
+        program: The program.
+        candidate: The candidate.
+        via: Other graphs that compute the same as the program; one may move elements of its inputs as the candidate
+            does.
+
+    Raises:
+        GraphError: A graph is not well-formed, or the two have other inputs or outputs.
+    """
+    _same_interface(program, candidate)
+    # First, because it shows the kernels' requirements on elements beyond the end of an input.
+    composed = _compose_halves(program, candidate)
+    if composed is not None:
+        return composed
+    direct = derive(program, candidate)[1]
+    if isinstance(direct, Equivalent) or (parts := split_pads_and_slices(candidate, moves=True)) is None:
+        return direct
+    tried = (_prove_between_moves(program, parts, other) for other in (program, *via))
+    return next((found for found in tried if found is not None), direct)
+
+
+#: Half of a proof: its subject in words, a program and a candidate.
+Half = tuple[str, KernelGraph, KernelGraph]
+
+
+def proof_halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
+    """Return the two proof obligations of a candidate with remainder tiles (``graph.remainder_tiles``), or none."""
+    found = decompose_remainder_tiles(program, candidate)
+    if found is None:
+        return ()
+    return (
+        ("the kernels, at the padded extents", found.program, found.candidate),
+        ("the program's operators at the padded extents, between pads and slices", program, found.padded),
+    )
+
+
+def _compose_halves(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None:
+    """Return a proof in two halves; None if there is none."""
+    parts = proof_halves(program, candidate)
+    proofs: list[str] = []
+    for _, mine, theirs in parts:
+        try:
+            found = derive(mine, theirs)[1]
+        except GraphError:  # extents that do not fit
+            return None
+        if isinstance(found, Unknown):
+            return None
+        proofs.append(found.proof.decode())
+    return Equivalent(json.dumps([to_json(parts[0][1]), *proofs]).encode()) if parts else None
+
+
+def _prove_between_moves(
+    program: KernelGraph, parts: tuple[Wrapping, KernelGraph], via: KernelGraph
+) -> Equivalent | None:
+    """Return a proof of the operators between data movements, and of the program around them; None if there is none.
+
+    Sound: ``via`` only says what to try; see ``check.proof_composition`` for why the two proofs say that the candidate
+    is equal.
+
+    Args:
+        program: The program.
+        parts: The candidate, split into data movements and inner graph.
+        via: A graph over the program's inputs whose operators between the candidate's moves are tried as the middle.
+    """
+    wrapping, inner = parts
+    middle = _middle_graph(wrapping, inner, via)
+    if middle is None:
+        return None
+    try:
+        halves = [derive(middle, inner)[1], derive(program, wrapping.around(program.inputs, middle))[1]]
+    except GraphError:  # results of other shapes
+        return None
+    proofs = [half.proof.decode() for half in halves if isinstance(half, Equivalent)]
+    return Equivalent(json.dumps([to_json(middle), *proofs, "moves"]).encode()) if len(proofs) == len(halves) else None
+
+
+def _middle_graph(wrapping: Wrapping, inner: KernelGraph, via: KernelGraph) -> KernelGraph | None:
+    """Return the operators of a graph between some data movements, as a graph of the inner inputs.
+
+    It begins at tensors that are made from the inputs by the same moves, and ends where the same moves make the
+    outputs. None if the graph has other moves.
+    """
+    count = len(via.inputs)
+    reads = {
+        way: i for i, way in enumerate(_number_derivations(_derivations(range(count), wrapping.front), wrapping.reads))
+    }
+    makers = dict(enumerate_results(count, via.ops))
+    found = _derivations(range(count), via.ops)
+    number: dict[int, int] = {}
+    for n, way in zip(found, _number_derivations(found, found), strict=True):
+        place = reads.get(way, reads.get((*way[:-1], 0)))
+        if place is not None:
+            number[n] = place
+    ops, last = list[KernelOp](), len(inner.inputs)
+    for first, op in makers.items():
+        if first not in number and all(n in number for n in op.operands):
+            ops.append(renumber(op, number))
+            number.update((first + r, last + r) for r in range(op.results))
+            last += op.results
+    ends: dict[int, int] = {}
+    pairs = list(zip(wrapping.outputs, via.outputs, strict=True))
+    while pairs:
+        at, n = pairs.pop()
+        if at < len(inner.outputs):
+            ends.setdefault(at, n)
+            continue
+        move, own = wrapping.back[at - len(inner.outputs)], makers.get(n)
+        if not isinstance(own, Op) or (own.kind, own.attrs) != (move.kind, move.attrs):
+            return None
+        if len(own.operands) != len(move.operands):
+            return None
+        pairs += zip(move.operands, own.operands, strict=True)
+    if len(ends) < len(inner.outputs) or any(n not in number for n in ends.values()):
+        return None
+    return eliminate_dead_code(
+        KernelGraph(inner.inputs, tuple(ops), tuple(number[ends[n]] for n in range(len(inner.outputs))))
+    )
+
+
+#: The derivation of a tensor by moves: the input, the moves, and its rank among tensors with the same ones.
+_Way = tuple[int | OpKind | Attrs, ...]
+
+
+def _derivations(inputs: Iterable[int], ops: tuple[KernelOp, ...]) -> dict[int, _Way]:
+    """Return the derivations of inputs, and of tensors that moves make of one input, by tensor number."""
+    made: dict[int, _Way] = {n: (n,) for n in inputs}
+    for first, op in enumerate_results(len(made), ops):
+        if isinstance(op, Op) and op.kind in MOVES and len(op.operands) == 1 and op.operands[0] in made:
+            made[first] = (*made[op.operands[0]], op.kind, op.attrs)
+    return made
+
+
+def _number_derivations(made: Mapping[int, _Way], tensors: Iterable[int]) -> Iterator[_Way]:
+    """Yield the derivation of each tensor, with the number of earlier tensors that have the same derivation."""
+    seen = Counter[_Way]()
+    for n in tensors:
+        yield (*made[n], seen[made[n]])
+        seen[made[n]] += 1
+
+
+def derive(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Equivalent | Unknown]:
+    """Return the normal forms of both programs' outputs, and the verdict that they prove; see ``prove``.
+
+    Roots are rewritten if their radicands turn out to share divisors. If the pieces of a concatenation do not lead to a
+    proof, as in a loop over them, the concatenation is treated as one atom.
+
+
+
+    Raises:
+        GraphError: A graph is not well-formed, or the two have other inputs or outputs.
+    """
+    _same_interface(program, candidate)
+    derivation = _derive_refined(program, candidate, whole=False)
+    if derivation.cut and not derivation.shown:
+        other = _derive_refined(program, candidate, whole=True)
+        derivation = other if other.shown else derivation
+    return derivation, _write_verdict(derivation)
+
+
+def _derive_refined(program: KernelGraph, candidate: KernelGraph, *, whole: bool) -> Derivation:
+    derivation = _derive(program, candidate, SquareRoots(_numbers(program, candidate)), whole)
+    for _ in range(_ROUNDS):
+        radicals = derivation.tensors.radicals.refined()
+        if radicals is None or all(closing.same for closing in derivation.closings):
+            break
+        derivation = _derive(program, candidate, radicals, whole)
+    return derivation
+
+
+def _numbers(*graphs: KernelGraph) -> set[int]:
+    """Return the numerators and denominators of the constants in programs, which are likely radicands."""
+    found: set[int] = set()
+    for graph in graphs:
+        for op in operators(graph):
+            constants = (op.attrs.factor, op.attrs.eps, op.attrs.shift, op.attrs.value)
+            found.update(n for c in constants if c for n in (abs(c.numerator), c.denominator))
+    return found
+
+
+def _write_verdict(derivation: Derivation) -> Equivalent | Unknown:
+    """Return the proof if the normal forms are one, else Unknown."""
+    try:
+        if not derivation.shown:
+            return Unknown("; ".join(("the normal forms differ", *derivation.reasons[:1])))
+        steps, lemmas = derivation.needed_steps(), derivation.needed_lemmas()
+        outputs = [closing.line for closing in derivation.closings]
+        atoms = (*derivation.atoms, *(derivation.cut if derivation.whole else ()))
+        return Equivalent(write_proof(derivation.tensors, steps, lemmas, outputs, derivation.inputs, atoms))
+    except ProofStuck as reason:
+        return Unknown(str(reason))
+    except RecursionError:
+        return Unknown("the terms are nested too deeply")
+
+
+def _derive(program: KernelGraph, candidate: KernelGraph, radicals: SquareRoots, whole: bool) -> Derivation:
+    domain = ExactDomain(radicals, whole=whole)
+    inputs = domain.inputs([source.tensor.shape for source in program.inputs])
+    expected, got = domain.outputs(0, program, inputs), domain.outputs(1, candidate, inputs)
+    closings = [closing for pair in zip(expected, got, strict=True) for closing in _compare(domain, *pair)]
+    atoms, cut = tuple(domain.atoms), tuple(domain.cut)
+    return Derivation(domain.tensors, tuple(closings), len(inputs), atoms, cut, whole, tuple(domain.reasons))
+
+
+def _same_interface(program: KernelGraph, candidate: KernelGraph) -> None:
+    mine, theirs = kernel_types(program), kernel_types(candidate)
+    wanted, got = ([source.tensor.signature for source in graph.inputs] for graph in (program, candidate))
+    if wanted != got:
+        raise GraphError(f"expected inputs of the program's shapes {_list_text(wanted)}, got {_list_text(got)}")
+    wanted, got = [mine[n].signature for n in program.outputs], [theirs[n].signature for n in candidate.outputs]
+    if wanted != got:
+        raise GraphError(f"expected outputs of the program's shapes {_list_text(wanted)}, got {_list_text(got)}")
+
+
+def _list_text(signatures: list[str]) -> str:
+    return f"[{', '.join(signatures)}]"
+
+
+def _compare(domain: ExactDomain, expected: BlockTensor, got: BlockTensor) -> list[FinalIdentity]:
+    """Return the closings for pairs of pieces of one output."""
+    return [FinalIdentity(_step(p), _step(c), _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
+
+
+def _step(a: Tensor | MissingPiece) -> int | None:
+    return None if isinstance(a, MissingPiece) else a.step
+
+
+def _multiplier(domain: ExactDomain, p: Tensor | MissingPiece, c: Tensor | MissingPiece) -> Monomial | None:
+    if isinstance(p, MissingPiece) or isinstance(c, MissingPiece) or p.strings != c.strings:
+        return None
+    if p.element == c.element:
+        return ()
+    try:
+        return multiplier(domain.tensors, p.element, c.element)
+    except ProofStuck as reason:
+        domain.reasons.append(str(reason))
+        return None
+
+
+def _reachable(roots: Iterable[int], operands: Callable[[int], Iterable[int]]) -> list[int]:
+    needed: set[int] = set()
+    stack = list(roots)
+    while stack:
+        number = stack.pop()
+        if number not in needed:
+            needed.add(number)
+            stack.extend(operands(number))
+    return sorted(needed)

@@ -1,0 +1,140 @@
+"""Tiles of a causal mask that are empty are neither loaded nor computed, and nothing else changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import mirage_formal as mf
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.lowering.assemble import lower
+from mirage_formal.codegen.online_softmax.stabilize import StableGraph, stabilize_with_groups
+from mirage_formal.codegen.planning.planner import make_plan
+from mirage_formal.codegen.program.empty_tiles import executed_share, skippable_mask
+from mirage_formal.codegen.safety.obligations import Safe
+from mirage_formal.codegen.safety.safety import discharge_safety
+from mirage_formal.codegen.target import load_target
+from mirage_formal.device.emulate import loaded_bytes, run
+from mirage_formal.graph.formats.json import from_json, to_json
+from mirage_formal.graph.formats.text import from_text, to_text
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.types import Band
+from mirage_formal.semantics.reference import run as reference
+from mirage_formal.support.errors import MirageError
+
+_TEXT = """mugraph 1
+d0 = input(Q) dtype=float16 shape=[1,{n},16]
+d1 = input(K) dtype=float16 shape=[1,16,{n}]
+d2 = input(V) dtype=float16 shape=[1,{n},16]
+d3 = input(M) dtype=bool shape=[1,{n},{n}] band={band}
+d4 = graph_defined(d0, d1, d2, d3) grid=[1,{blocks},1] block=[128,1,1] forloop_range={loop} reduction_dimx=64 {{
+  s0 = input(d0) imap=[-,1,-] fmap=-
+  s1 = input(d1) imap=[-,-,-] fmap=2
+  s2 = input(d2) imap=[-,-,-] fmap=1
+  s3 = input(d3) imap=[-,1,-] fmap=2
+  s4 = matmul(s0, s1)
+  s5 = exp(s4)
+  s6 = select(s3, s5) value={value}
+  s7 = accum_sum_last(s6)
+  s8 = matmul(s6, s2)
+  s9 = accum_sum(s8)
+  s10 = div_no_nan(s9, s7)
+  output(s10) omap=[-,1,-]
+}}
+output(d4)
+"""
+
+
+def attention(n: int, blocks: int, loop: int, band: str = "[-,0]", value: str = "0") -> KernelGraph:
+    return from_text(_TEXT.format(n=n, blocks=blocks, loop=loop, band=band, value=value))
+
+
+def stable(graph: KernelGraph) -> KernelGraph:
+    found = stabilize_with_groups(graph)
+    assert isinstance(found, StableGraph)
+    return found.graph
+
+
+def skips(graph: KernelGraph) -> int | None:
+    (op,) = (op for op in graph.ops if isinstance(op, GraphDefined))
+    return skippable_mask(op.graph, [graph.inputs[n].band for n in op.operands])
+
+
+def without_band(graph: KernelGraph) -> KernelGraph:
+    return replace(graph, inputs=tuple(replace(item, band=None) for item in graph.inputs))
+
+
+def given(graph: KernelGraph, seed: int) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    out = [(0.5 * random.standard_normal(item.tensor.shape)).astype(np.float16) for item in graph.inputs[:3]]
+    band = graph.inputs[3].band or Band(None, 0)
+    return [*out, band.mask(graph.inputs[3].tensor.shape)]
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("band", ["[-,0]", "[-,5]", "[-,-20]"])
+def test_the_emulator_computes_what_the_reference_computes(shifted: bool, band: str) -> None:
+    graph = attention(128, 4, 8, band)
+    graph = stable(graph) if shifted else graph
+    plan = make_plan(graph, 0, load_target("h200"))
+    assert plan.skips is not None
+    arrays = given(graph, 3)
+    (got,) = run(lower(plan), arrays)
+    (want,) = reference(graph, arrays)
+    np.testing.assert_allclose(got.reshape(want.shape), want, rtol=2e-2, atol=2e-3)
+
+
+def test_causal_attention_of_1024_queries_loads_and_costs_less_than_0_6_of_the_square() -> None:
+    graph = stable(attention(1024, 16, 16))
+    full = without_band(graph)
+    target = load_target("h200")
+    arrays = given(graph, 5)
+    counted = [loaded_bytes(lower(make_plan(one, 0, target)), arrays) for one in (graph, full)]
+    assert counted[0] < 0.6 * counted[1]
+    (op,) = graph.ops
+    assert isinstance(op, GraphDefined)
+    bands = [item.band for item in graph.inputs]
+    assert executed_share(op.graph, bands, [item.tensor.shape for item in graph.inputs]) == (16 * 17 / 2) / 256
+    bytes_read = [estimate(one, target).kernels[0].l2_bytes for one in (graph, full)]
+    assert bytes_read[0] < 0.6 * bytes_read[1]
+
+
+def test_kernels_that_skip_are_safe() -> None:
+    graph = stable(attention(256, 4, 4))
+    assert isinstance(discharge_safety(lower(make_plan(graph, 0, load_target("h200")))).verdict, Safe)
+
+
+def test_what_an_empty_tile_changes_is_not_skipped() -> None:
+    assert skips(attention(128, 4, 8)) == 3
+    assert skips(attention(128, 4, 8, value="1")) is None  # discarded keys count
+    assert skips(attention(128, 4, 8, band="[0,-]")) is None  # the first tiles are empty, not the last ones
+    assert skips(without_band(attention(128, 4, 8))) is None
+    text = _TEXT.format(n=128, blocks=4, loop=8, band="[-,0]", value="0")
+    assert skips(from_text(text.replace("select(s3, s5)", "select(s3, s4)"))) == 3
+    bare = text.replace("  s6 = select(s3, s5) value=0\n", "  s6 = add(s5, s5)\n")
+    assert skips(from_text(bare)) is None  # the mask is not what selects
+
+
+def test_bands_survive_files_and_are_no_argument_of_a_call() -> None:
+    graph = attention(64, 2, 4, "[-3,7]")
+    assert from_json(to_json(graph)) == graph
+    assert from_text(to_text(graph)) == graph
+    g = mf.new_kernel_graph()
+    x = g.new_input((4, 6), dtype=mf.float32, name="x")
+    g.mark_output(g.select(g.band((4, 6), -1, 1, name="near"), x, 0))
+    values = np.arange(24, dtype=np.float32).reshape(4, 6) + 1
+    with pytest.warns(Warning, match="GPU"):
+        got = g(values)
+    np.testing.assert_array_equal(got, np.triu(np.tril(values, 1), -1))
+    with pytest.raises(MirageError, match="expected 1 inputs"):
+        g(values, values > 0)
+
+
+def test_a_band_without_bounds_or_dims_names_what_to_do() -> None:
+    g = mf.new_kernel_graph()
+    with pytest.raises(MirageError, match="expected a lower or an upper bound"):
+        g.band((4, 4))
+    with pytest.raises(MirageError, match="two dims"):
+        g.band((4,), upper=0)

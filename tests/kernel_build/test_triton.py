@@ -1,0 +1,220 @@
+"""Triton files of graphs, of results and of runs, and calls with that back end; neither torch nor Triton is needed."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage_formal as mf
+from mirage_formal.api import request
+from mirage_formal.codegen.target import load_target
+from mirage_formal.device import launch
+from mirage_formal.graph.formats.json import encode
+from mirage_formal.kernel_build import __main__ as command
+from mirage_formal.kernel_build.alternatives import Alternatives
+from mirage_formal.kernel_build.triton import program as triton
+from mirage_formal.kernel_build.triton.calls import TritonOptimized, load_module
+
+
+def attention() -> mf.Graph:
+    g = mf.new_kernel_graph()
+    q, k = g.new_input(dims=(16, 64), name="q"), g.new_input(dims=(64, 32), name="k")
+    g.mark_output(g.softmax(g.matmul(q, k), dim=1))
+    return g
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], Path]:
+    g = mf.new_kernel_graph()
+    x, w = g.new_input(dims=(4, 64), name="x"), g.new_input(dims=(64, 64), name="w")
+    g.mark_output(g.matmul(g.rms_norm(x), w))
+    out = tmp_path_factory.mktemp("run") / "norm"
+    return mf.superoptimize(g, config="norm", backend="triton", keep=2, workers=1, cache=False, out=out), out
+
+
+def test_a_graph_is_written(tmp_path: Path) -> None:
+    made = attention().generate_triton_program(tmp_path / "attention")
+    text = (tmp_path / "attention.py").read_text(encoding="utf-8")
+    assert text == made.code == made["code"] == mf.generate_triton_program(attention().freeze()).code
+    assert dict(made) == {"code": text}
+    with pytest.raises(KeyError):
+        made["buf_size"]
+    assert "torch.matmul(q, k)" in text
+    assert '"""softmax along dim 1"""' in text
+    ast.parse(text)
+
+
+def test_mistakes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(mf.GraphError, match="generate_triton_program: expected a kernel graph, got int"):
+        mf.generate_triton_program(3)  # type: ignore[arg-type]
+    with pytest.raises(mf.RunError, match="expected a file that can be written"):
+        attention().generate_triton_program(tmp_path / "none" / "file.py")
+    with pytest.raises(mf.SpaceError, match="expected one of cuda, triton, auto, got"):
+        request.superoptimize(attention(), backend="metal")
+
+
+def test_results_of_a_search(searched: tuple[list[Any], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    results, _ = searched
+    assert [one.backend for one in results] == ["triton"] * len(results)
+    best = results[0]
+    assert best.kernel() == best.triton_source()
+    assert best.triton_source().startswith('"""candidate ')
+    assert isinstance(best.optimized, TritonOptimized)
+    monkeypatch.setattr(launch, "device_count", lambda: 0)
+    x, w = (np.full(shape, 0.5, np.float16) for shape in ((4, 64), (64, 64)))
+    with pytest.warns(launch.NoDeviceWarning) if not launch._say_no_gpu.cache_info().currsize else _nothing():
+        np.testing.assert_allclose(best(x, w), np.full((4, 64), 32.0), rtol=1e-3)
+
+
+def _nothing() -> Any:
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def test_the_command_writes_beside_the_run(
+    searched: tuple[list[Any], Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    results, out = searched
+    assert command.main([str(out), "--backend", "triton", "--count", "1"]) == 0
+    where = out.with_name(f"{out.name}-triton")
+    (path,) = where.iterdir()
+    assert f"built {path}" in capsys.readouterr().out
+    assert path.name == f"{results[0].directory.name}.py"
+    path.write_text("mine", encoding="utf-8")
+    assert command.main([str(out), "--backend", "triton", "--count", "1"]) == 2
+    assert "expected no other file, got one" in capsys.readouterr().err
+    assert path.read_text(encoding="utf-8") == "mine"
+    assert command.main([str(out), "--backend", "triton", "--count", "1", "--force"]) == 0
+    assert command.main([str(out), "--backend", "triton", "--out", str(tmp_path / "other"), "--count", "9"]) == 0
+    assert len(list((tmp_path / "other").iterdir())) == len(results)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--backend", "metal"], "expected one of cuda, triton, got"),
+        (["--backend", "triton", "--arch", "sm_80"], "--arch: expected it with --backend cuda only"),
+        (["--backend", "triton", "--forms"], "--forms: expected it with --backend cuda only"),
+        (["--out", "x"], "--out: expected it with --backend triton only"),
+        (["other", "--backend", "triton", "--out", "x"], "--out: expected one RUN_DIR with it"),
+    ],
+)
+def test_options_that_do_not_fit(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["none", *given]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_calls_run_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With what a GPU's tensors are replaced by; the file's ``run`` is what is called, and once loaded."""
+    program = attention().freeze()
+    calls: list[tuple[Any, ...]] = []
+
+    def run(*given: Any) -> Any:
+        calls.append(given)
+        return "result"
+
+    made: list[str] = []
+    optimized = TritonOptimized(program, lambda: made.append("text") or "text")  # type: ignore[func-returns-value]
+    monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.load_module", lambda text: SimpleNamespace(run=run))
+    kind = SimpleNamespace(
+        device=lambda value: 0, specs=lambda slots: (), addresses=lambda values, specs, device: [0] * len(values)
+    )
+    monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.adapter", lambda kind_: kind)
+    torch = SimpleNamespace(cuda=SimpleNamespace(device=lambda device: _nothing()))
+    monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.import_module", lambda name: torch)
+    from mirage_formal.device.tensors import Kind
+
+    for _ in range(2):
+        assert optimized._on_device(["q", "k"], Kind.TORCH, None) == ["result"]
+    assert (calls, made) == ([("q", "k")] * 2, ["text"])
+    with pytest.raises(launch.TensorError, match="expected torch tensors on a GPU with the back end triton"):
+        optimized._on_device(["q", "k"], Kind.CUPY, None)
+    with pytest.raises(launch.TensorError, match="got some in host memory"):
+        optimized._copied([])
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_what_is_prepared_was_launched_once(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that nothing is compiled in a call, which may be captured."""
+    seen: list[Any] = []
+    on: list[Any] = []
+
+    def device(number: int) -> Any:
+        on.append(number)
+        return _nothing()
+
+    cuda = SimpleNamespace(is_available=lambda: gpu, current_device=lambda: 3, device=device)
+    torch = SimpleNamespace(cuda=cuda, empty_strided=lambda *given, **more: (*given, more["dtype"], more["device"]))
+    module = SimpleNamespace(run=lambda *given: seen.append(given), INPUTS=(((4, 8), (8, 1), "half"),))
+    monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.load_module", lambda text: module)
+    monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.import_module", lambda name: torch)
+    optimized = TritonOptimized(attention().freeze(), lambda: "text")
+    optimized.prepare()
+    optimized.prepare(1)
+    assert seen == ([(((4, 8), (8, 1), "half", "cuda"),)] * 2 if gpu else [])
+    assert on == ([3, 1] if gpu else [])
+
+
+def test_what_was_measured_falls_back_on_cuda_kernels_for_other_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that was not asked to be in Triton takes what any other takes."""
+    program = attention().freeze()
+    asked: list[tuple[Any, ...]] = []
+
+    class Kernels(launch.Optimized):
+        def _on_device(self, given: Any, kind: Any, out: Any) -> Any:
+            asked.append((given, kind, out))
+            return ["by CUDA"]
+
+        def _copied(self, bits: Any) -> Any:
+            return ["copied by CUDA"]
+
+    optimized = TritonOptimized(program, lambda: "text", Kernels(program, lambda arch: None))  # type: ignore[arg-type, return-value]
+    from mirage_formal.device.tensors import Kind
+
+    assert optimized._on_device(["q", "k"], Kind.CUPY, None) == ["by CUDA"]
+    assert asked == [(["q", "k"], Kind.CUPY, None)]
+    assert optimized._copied([]) == ["copied by CUDA"]
+    held = Alternatives([("a", encode(program))], program, load_target("h200")).in_file("text")
+    assert held.triton_source() == "text"
+    assert isinstance(held.in_triton, TritonOptimized)
+    assert held.in_triton._otherwise is held.optimized
+    assert Alternatives([("a", encode(program))], program, load_target("h200")).in_triton._otherwise is None  # type: ignore[attr-defined]
+
+
+def test_what_was_not_measured_is_what_was_asked_for() -> None:
+    for backend, expected in (("auto", "cuda"), ("triton", "triton"), ("cuda", "cuda")):
+        assert {one.backend for one in request._apply_back_end([_Named("cuda")], backend)} == {expected}  # type: ignore[list-item]
+
+
+@dataclass(frozen=True)
+class _Named:
+    backend: str
+
+
+def test_without_triton_it_says_what_to_install() -> None:
+    with pytest.raises(mf.UnsupportedError, match=r"expected torch and Triton, got: .*none_such"):
+        load_module("import none_such\n")
+
+
+def test_a_candidate_without_a_file_is_passed_over() -> None:
+    program = attention().freeze()
+    with pytest.raises(mf.UnsupportedError, match=r"expected a Triton file, got none: candidate a: .*too large"):
+        triton.first_program([("a", program)], program, _broken())
+    found = Alternatives([("a", encode(program))], program, load_target("h200")).triton()
+    assert found.code.startswith('"""candidate a: ')
+
+
+def _broken() -> Any:
+    class Broken:
+        @property
+        def limits(self) -> Any:
+            raise mf.UnsupportedError("too large", where="target")
+
+    return Broken()
