@@ -101,8 +101,10 @@ def test_the_layer_rule() -> None:
 
 
 def test_the_checker_imports_only_what_it_may() -> None:
-    below = ("check", "graph", "logic", "records", "guard", "errors", "files", "limits", "strict_json", "terminal")
-    own = {f"mirage_formal.{name}" for name in below}
+    own = ("check", "graph", "logic", "records")
+    base = {
+        f"mirage_formal.support.{name}" for name in ("guard", "errors", "files", "limits", "strict_json", "terminal")
+    }
     for path in sources(PACKAGE / "check"):
         for name in imports(path):
             top = name.split(".")[0]
@@ -111,7 +113,7 @@ def test_the_checker_imports_only_what_it_may() -> None:
                 assert name in ("__future__", "mirage_formal.support.guard", "mirage_formal.revalidate.command")
             elif top == "mirage_formal":
                 assert name != "mirage_formal.check.__main__"
-                assert ".".join(name.split(".")[:2]) in own, f"{path} imports {name}"
+                assert name in base | {"mirage_formal.support"} or name.split(".")[1] in own, f"{path} imports {name}"
             else:
                 assert top in sys.stdlib_module_names | {"numpy", "msgspec", "sympy"}, f"{path} imports {name}"
 
@@ -142,12 +144,36 @@ def test_data_directories_hold_no_python() -> None:
     assert [path for name in ("axioms", "search") for path in sources(REPOSITORY / name)] == []
 
 
-def test_folders_are_small() -> None:
-    """A folder is read at a glance: at most 14 files of its own."""
-    for root in (PACKAGE, REPOSITORY / "tests"):
-        for folder in [root, *(path for path in root.rglob("*") if path.is_dir() and path.name != "__pycache__")]:
-            files = [path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
-            assert len(files) <= 14, folder
+def folders_that_a_folder_imports(folder: Path) -> set[str]:
+    """Top-level folders that the files of a folder import, and its siblings as in "prove.abstract", by name."""
+    own = folder.relative_to(PACKAGE).parts
+    names = set()
+    for path in sources(folder):
+        for node in found(path).imports if path.name != "__main__.py" else ():
+            module = getattr(node, "module", None) or node.names[0].name
+            steps = [f"{module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else [module]
+            for step in steps:
+                parts = [part for part in step.split(".")[1:] if step.startswith("mirage_formal.")]
+                while parts and not PACKAGE.joinpath(*parts).is_dir():
+                    parts.pop()
+                if not parts and step.startswith("mirage_formal.") and (PACKAGE / f"{step.split('.')[1]}.py").exists():
+                    parts = step.split(".")[1:2]
+                if parts and tuple(parts) != own[: len(parts)]:
+                    names.add(".".join(parts[: len(own)]) if parts[0] == own[0] else parts[0])
+    return {name for name in names if name.split(".") != list(own)}
+
+
+def test_each_folder_says_what_it_takes_returns_and_imports() -> None:
+    for path in sources():
+        folder = path.parent
+        if path.name == "__init__.py" and folder != PACKAGE:
+            text = " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split())
+            said = re.search(r"Takes .+?\. Returns .+?\. Imports ([\w., ]+?)\.(?: |$)", text)
+            assert said is not None, (
+                f"{folder}: its docstring says in three sentences what it takes, returns and imports"
+            )
+            names = set(re.split(r", | and ", said[1])) - {"nothing of this package"}
+            assert names == folders_that_a_folder_imports(folder), folder
 
 
 def test_own_modules_are_imported_by_statements() -> None:
@@ -195,7 +221,7 @@ def test_code_generation_knows_no_workload() -> None:
     names = {path.stem for path in (REPOSITORY / "examples").rglob("*.py")} | {"attention", "llama", "transformer"}
     wanted = sorted(names - {"decode", "transposition"})  # those are words of ours as well
     words = re.compile(rf"\b({'|'.join(map(re.escape, wanted))})\b", re.IGNORECASE)
-    folders = [PACKAGE / "kernels", PACKAGE / "device", PACKAGE / "run" / "autotuning", REPOSITORY / "gpu" / "include"]
+    folders = [PACKAGE / "codegen", PACKAGE / "device", PACKAGE / "autotune", REPOSITORY / "gpu" / "include"]
     files = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".cuh", ".h")]
     assert len(files) > 60
     found = [f"{path.name}: {hit[0]}" for path in files for hit in words.finditer(path.read_text())]

@@ -31,9 +31,9 @@ from mirage_formal.cli.kit import (
 )
 from mirage_formal.cli.look import docs_command, explain_command, schema_command, show_command
 from mirage_formal.cli.report import report_command
+from mirage_formal.cli.reproduce import app as reproduce_app
 from mirage_formal.cli.store import app as store_app
 from mirage_formal.cli.tune import tune_command
-from mirage_formal.reproduce.commands import app as reproduce_app
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.terminal import escape_line
 

@@ -45,6 +45,29 @@ _FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 
 
 @dataclass(frozen=True, slots=True)
+class Compiled:
+    """Compiled kernel: machine code, and its use of registers and memory.
+
+    Attributes:
+        cubin: Machine code for one architecture.
+        registers: Registers per thread.
+        spill_bytes: Bytes spilled to local memory, stores and loads together; 0 is the aim.
+        stack_bytes: Stack frame per thread; above 0 a register array is indexed dynamically.
+        shared_bytes: Static shared memory; the dynamic part of a launch is in Program.shared_bytes.
+        log: Log of NVRTC and ptxas.
+        compiler: Version of NVRTC in the machine code: equal versions make equal machine code.
+    """
+
+    cubin: bytes
+    registers: int
+    spill_bytes: int
+    stack_bytes: int
+    shared_bytes: int
+    log: str
+    compiler: str
+
+
+@dataclass(frozen=True, slots=True)
 class Executable:
     """One µGraph, ready to be loaded on a device.
 

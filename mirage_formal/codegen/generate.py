@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from mirage_formal.codegen.lowering.strided_regions import Operation
+from mirage_formal.codegen.matrix_sides import matrix_side
 from mirage_formal.codegen.planning.expand import subtracts_maximum
 from mirage_formal.codegen.predefined import copy_program, operator_program
 from mirage_formal.codegen.program.plan import Plan, Schedule
@@ -34,7 +35,6 @@ from mirage_formal.codegen.program.program import (
     Stmt,
 )
 from mirage_formal.codegen.target import Target
-from mirage_formal.device.cublas import matrix_side
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
@@ -51,7 +51,7 @@ from mirage_formal.records import (
 from mirage_formal.support.errors import MirageError, UnsupportedError
 
 if TYPE_CHECKING:
-    from mirage_formal.device.compile import Compiled
+    from mirage_formal.codegen.executable import Compiled
 
 #: Tiles of one predefined operator.
 _MOST_TILES: Final = 16

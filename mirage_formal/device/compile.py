@@ -15,11 +15,11 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from mirage_formal.codegen.executable import Compiled
 from mirage_formal.device.cache import cache_dir, replace_file
 from mirage_formal.support import strict_json
 from mirage_formal.support.errors import MirageError, UnsupportedError
@@ -40,29 +40,6 @@ class CompileError(MirageError):
     """Error: NVRTC is missing or too old, or it refuses the source; ``what`` holds its log."""
 
     several_lines = True
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """Compiled kernel: machine code, and its use of registers and memory.
-
-    Attributes:
-        cubin: Machine code for one architecture.
-        registers: Registers per thread.
-        spill_bytes: Bytes spilled to local memory, stores and loads together; 0 is the aim.
-        stack_bytes: Stack frame per thread; above 0 a register array is indexed dynamically.
-        shared_bytes: Static shared memory; the dynamic part of a launch is in Program.shared_bytes.
-        log: Log of NVRTC and ptxas.
-        compiler: Version of NVRTC in the machine code: equal versions make equal machine code.
-    """
-
-    cubin: bytes
-    registers: int
-    spill_bytes: int
-    stack_bytes: int
-    shared_bytes: int
-    log: str
-    compiler: str
 
 
 def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:

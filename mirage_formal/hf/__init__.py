@@ -1,5 +1,8 @@
 """Attention of transformers' models by proved candidates.
 
+Takes a model of transformers. Returns an attention implementation that calls proved kernels. Imports frontend,
+support and torch.
+
     import mirage_formal.hf
 
     mirage_formal.hf.register()

@@ -1,1 +1,5 @@
-"""Kernels of a run: built, written, measured. ``python -m mirage_formal.kernel_build`` is the command."""
+"""Kernels of a run: built, written, measured. ``python -m mirage_formal.kernel_build`` is the command.
+
+Takes proved candidates of a run and a target. Returns kernels on disk: plan, CUDA text, machine code, obligations,
+numerics. Imports check, codegen, device, frontend, graph, logic, prove, records, run_directory, search and support.
+"""

@@ -56,8 +56,8 @@ from mirage_formal.support.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.support.guard import keep_results_on_stop
 
 if TYPE_CHECKING:
+    from mirage_formal.codegen.executable import Compiled
     from mirage_formal.codegen.safety.obligations import DischargedObligations
-    from mirage_formal.device.compile import Compiled
     from mirage_formal.kernel_build.stable import StableForm
 
 ARCHS: Final = ("sm_80", "sm_90a")

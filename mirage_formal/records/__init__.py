@@ -1,5 +1,7 @@
 """The records of a run directory and the rules for writing and reading them.
 
+Takes values of a run, or bytes of its files. Returns files in their one format, or typed records. Imports support.
+
 Nothing else knows the format: the pipeline writes these records, the independent checker reads them.
 """
 

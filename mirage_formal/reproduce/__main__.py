@@ -1,4 +1,4 @@
-"""Command ``python -m mirage_formal.reproduce``; see mirage_formal.reproduce.commands."""
+"""Command ``python -m mirage_formal.reproduce``; see mirage_formal.cli.reproduce."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mirage_formal.cli.kit import run_command
 
 def main() -> NoReturn:
     """Run the command line of ``mirage_formal.reproduce``."""
-    from mirage_formal.reproduce.commands import app
+    from mirage_formal.cli.reproduce import app
 
     run_command(app)
 

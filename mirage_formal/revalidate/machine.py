@@ -11,6 +11,7 @@ from pathlib import Path
 from mirage_formal.check.cuda.cubin import sections
 from mirage_formal.check.cuda.manifest import BoundKernels
 from mirage_formal.check.report import expect_equal, step
+from mirage_formal.codegen.executable import Compiled
 from mirage_formal.codegen.generate import compiled_record
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.records import Binary, CompiledRecord, KernelLaunch, confine_path, read
@@ -99,12 +100,12 @@ def _compare(root: Path, text: str, arch: str, binary: Binary, stated: CompiledR
 
 
 @lru_cache(maxsize=512)
-def _compile_cached(text: str, arch: str) -> nvrtc.Compiled:
+def _compile_cached(text: str, arch: str) -> Compiled:
     """Compile a text; cached in the process, because candidates often share kernels."""
     return nvrtc.compile(text, arch, fresh=True)
 
 
-def _first_different_section(found: nvrtc.Compiled, data: bytes) -> str:
+def _first_different_section(found: Compiled, data: bytes) -> str:
     """Return the name of the first section that differs."""
     ours, theirs = list(sections(found.cubin)), list(sections(data))
     if [name for name, _ in ours] != [name for name, _ in theirs]:

@@ -10,7 +10,7 @@ def data_dir(name: str) -> Path:
 
     Plain paths, because solvers and compilers need real files.
     """
-    package = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     installed = package / "_data" / name
     # A checkout's own directories win over a stale copy that an editable install may have left.
     checkout = package.parent / name

@@ -1,5 +1,8 @@
 """Import of PyTorch modules as programs.
 
+Takes a torch.nn.Module and its arguments. Returns a program, and the module with proved kernels in the place of its
+regions. Imports api, codegen, device, frontend, graph, kernel_build, partition, records, run, semantics and support.
+
 Torch is an optional dependency: importing this package does not load it, and without it every entry point says what to
 install.
 """

@@ -80,7 +80,7 @@ def test_every_error_has_a_section_with_the_cure_and_an_example_that_is_run(kind
 
 
 def test_every_reason_for_finding_nothing_has_its_way_out() -> None:
-    tree = ast.parse((REPOSITORY / "mirage_formal" / "run" / "no_result_diagnosis.py").read_text(encoding="utf-8"))
+    tree = ast.parse((REPOSITORY / "mirage_formal" / "api" / "no_result_diagnosis.py").read_text(encoding="utf-8"))
     causes = {
         node.args[0].value
         for node in ast.walk(tree)

@@ -1,6 +1,6 @@
 """Numerics: a comparison of a kernel's results with the program's exact values, within a derived tolerance.
 
-Inputs are drawn from a seed at the scales 0.1, 1 and 8; at 8 the logits of attention are so large that exp overflows in
+Inputs are drawn from a seed at the scales 0.1, 1 and 8; at 8 logits are so large that exp overflows in
 float16. The program is evaluated in float64 with an exponent of its own for every value (codegen/numerics/rounding.py),
 so that exp does not overflow either. The candidate's µGraph is evaluated the same way with the variance of its rounding
 errors:

@@ -2,8 +2,8 @@
 
 Kernels compute in float32, round the operands of 16-bit matrix products and store tensors between kernels in their
 element types; values beyond the range of a type become infinite. NumPy does the same here, operator by operator, and
-the results are judged as those of a kernel are (codegen/numerics/numerics.py). The judgement is about the µGraph at some
-seeded inputs; a kernel is compared again once it exists.
+the results are judged as those of a kernel are (codegen/numerics/numerics.py). The judgement is about the µGraph
+at some seeded inputs; a kernel is compared again once it exists.
 """
 
 from __future__ import annotations

@@ -1,1 +1,5 @@
-"""Memory safety and freedom from data races of generated kernels."""
+"""Memory safety and freedom from data races of generated kernels.
+
+Takes a Program. Returns obligations with proofs that no access leaves its buffer and no two accesses race, or a
+fault. Imports codegen.program, graph, logic and support.
+"""

@@ -1,1 +1,4 @@
-"""µGraphs as levels of nodes and edges, with descriptions in words."""
+"""µGraphs as levels of nodes and edges, with descriptions in words.
+
+Takes a µGraph. Returns levels of nodes and edges with descriptions. Imports graph.
+"""

@@ -1,5 +1,7 @@
 """Guided search over symbolic tilings: saturation of index-aware classes, then extraction and choice of extents.
 
+Takes a program and a search space. Returns candidates by saturation over symbolic tilings. Imports graph and support.
+
 Terms of these modules and their common names:
 
 - axis: an index variable, as in an einsum (algebra/parts.py); a copy of an axis is another variable of the same range.

@@ -66,7 +66,11 @@ def test_equivalence_of_a_directory_rests_on_little() -> None:
     names = modules(CLAIMS["equivalent, of a candidate's directory"])
     assert total_lines(names)[0] <= 3300
     prefixes = ("mirage_formal.check.proof.", "mirage_formal.graph.")
-    own = {"check.proof_composition", "check.equal", "errors", "files", "limits", "strict_json", "terminal"}
+    own = {
+        "check.proof_composition",
+        "check.equal",
+        *(f"support.{x}" for x in ("errors", "files", "limits", "strict_json", "terminal")),
+    }
     assert {n.removeprefix("mirage_formal.") for n in names if not n.startswith(prefixes)} == own
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from mirage_formal.codegen.lowering.strided_regions import Operation
+from mirage_formal.codegen.matrix_sides import MatrixSide, matrix_side
 from mirage_formal.codegen.predefined import SUPPORTED, copy_program, operator_program
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.target import load_target
-from mirage_formal.device.cublas import MatrixSide, StridedBatch, matrix_side, strided_batches
+from mirage_formal.device.cublas import StridedBatch, strided_batches
 from mirage_formal.device.emulate import run as emulate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op

@@ -1,1 +1,4 @@
-"""Page sections on a search: units, pruning, the roofline, and searches for a whole program's subgraphs."""
+"""Page sections on a search: units, pruning, the roofline, and searches for a whole program's subgraphs.
+
+Takes the searched units of a report's model. Returns HTML sections. Imports graph, records and support.
+"""

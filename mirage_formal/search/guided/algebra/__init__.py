@@ -1,1 +1,4 @@
-"""The algebra of guided search: parts of axes, masks, normal forms, containment."""
+"""The algebra of guided search: parts of axes, masks, normal forms, containment.
+
+Takes expressions over parts of axes. Returns their normal forms, and which contains which. Imports graph.
+"""
