@@ -332,7 +332,7 @@ def kernel_code() -> str:
     ``build`` asks them again.
     """
     package = Path(__file__).resolve().parents[1]
-    makers = ("graph", "kernels", "codegen/safety", "logic")
+    makers = ("graph", "codegen", "logic")
     code = [(f"{name}/{path}", file) for name in makers for path, file in _list_files(package / name, "*.py")]
     compiled = ("device/compile.py", package / "device" / "compile.py")
     return _digest_of_files([*code, compiled, *_list_files(data_dir("gpu"), "*")])
@@ -351,6 +351,7 @@ def environment() -> dict[str, str]:
 
 def _list_files(root: Path, pattern: str) -> list[tuple[str, Path]]:
     found = [(str(path.relative_to(root)), path) for path in root.rglob(pattern) if path.is_file()]
+    assert found, root
     return sorted((name, path) for name, path in found if "_data" not in name and "__pycache__" not in name)
 
 
