@@ -34,7 +34,7 @@ from typing import Any
 import msgspec
 
 from benchmarks import harness
-from mirage_formal.cli.user_file import load_programs
+from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.driver import run
 from mirage_formal.run.preload import PRELOAD

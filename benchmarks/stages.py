@@ -33,7 +33,7 @@ import numpy as np
 import mirage_formal as mf
 from benchmarks.harness import ROOT, options
 from benchmarks.in_processes import Row, replace_row
-from mirage_formal.cli.user_file import RUN_NAME
+from mirage_formal.cli.graphs.user_file import RUN_NAME
 from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.support.errors import MirageError

@@ -31,7 +31,7 @@ from pathlib import Path
 
 import mirage_formal as mf
 from benchmarks.harness import ROOT, options
-from mirage_formal.cli.user_file import RUN_NAME
+from mirage_formal.cli.graphs.user_file import RUN_NAME
 from mirage_formal.codegen.numerics import numerics
 from mirage_formal.codegen.numerics.shrink import shrink
 from mirage_formal.graph.check import kernel_types

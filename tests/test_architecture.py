@@ -71,6 +71,22 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module or ""
 
 
+@cache
+def modules() -> dict[str, Path]:
+    """The file of each module of the package, by its dotted name."""
+    dotted = (".".join(path.relative_to(REPOSITORY).with_suffix("").parts) for path in sources())
+    return {name.removesuffix(".__init__"): path for name, path in zip(dotted, sources(), strict=True)}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Modules of the package, but for the package itself, that a file imports, at any depth."""
+    names = set()
+    for node in found(path).imports:
+        prefix = [f"{node.module}."] if isinstance(node, ast.ImportFrom) else [""]
+        names |= {prefix[0] + alias.name for alias in node.names} | {prefix[0].removesuffix(".")}
+    return (names & modules().keys()) - {"mirage_formal"}
+
+
 def loaded_by(statement: str) -> set[str]:
     script = f"import sys\n{statement}\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY)
@@ -101,21 +117,20 @@ def test_the_layer_rule() -> None:
 
 
 def test_the_checker_imports_only_what_it_may() -> None:
-    own = ("check", "graph", "logic", "records")
-    base = {
-        f"mirage_formal.support.{name}" for name in ("guard", "errors", "files", "limits", "strict_json", "terminal")
+    folders = ("check", "graph", "logic", "records")
+    base = {f"support.{name}" for name in ("guard", "errors", "files", "limits", "strict_json", "terminal")} | {
+        "support"
     }
     for path in sources(PACKAGE / "check"):
-        for name in imports(path):
-            top = name.split(".")[0]
-            if path.name == "__main__.py" and path.parent.name == "check":
-                # The command, which also derives kernels again; no other module imports it.
-                assert name in ("__future__", "mirage_formal.support.guard", "mirage_formal.revalidate.command")
-            elif top == "mirage_formal":
-                assert name != "mirage_formal.check.__main__"
-                assert name in base | {"mirage_formal.support"} or name.split(".")[1] in own, f"{path} imports {name}"
-            else:
-                assert top in sys.stdlib_module_names | {"numpy", "msgspec", "sympy"}, f"{path} imports {name}"
+        own = {name.removeprefix("mirage_formal.") for name in imported_modules(path)}
+        if path.name == "__main__.py" and path.parent.name == "check":
+            # The command, which also derives kernels again; no other module imports it.
+            assert own == {"support.guard", "revalidate.command"}
+        else:
+            assert "check.__main__" not in own
+            assert {name for name in own - base if name.split(".")[0] not in folders} == set(), path
+        outside = {name.split(".")[0] for name in imports(path)} - {"mirage_formal"}
+        assert outside <= sys.stdlib_module_names | {"numpy", "msgspec", "sympy"}, path
 
 
 def test_no_device_package_is_imported() -> None:
@@ -144,23 +159,24 @@ def test_data_directories_hold_no_python() -> None:
     assert [path for name in ("axioms", "search") for path in sources(REPOSITORY / name)] == []
 
 
+def test_folders_are_small() -> None:
+    """A folder is read at a glance: at most 14 files of its own."""
+    for root in (PACKAGE, REPOSITORY / "tests"):
+        for folder in [root, *(path for path in root.rglob("*") if path.is_dir() and path.name != "__pycache__")]:
+            files = [path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
+            assert len(files) <= 14, folder
+
+
 def folders_that_a_folder_imports(folder: Path) -> set[str]:
-    """Top-level folders that the files of a folder import, and its siblings as in "prove.abstract", by name."""
+    """Top-level folders that the files of a folder import; of its own top-level folder, those at its depth or above."""
     own = folder.relative_to(PACKAGE).parts
     names = set()
-    for path in sources(folder):
-        for node in found(path).imports if path.name != "__main__.py" else ():
-            module = getattr(node, "module", None) or node.names[0].name
-            steps = [f"{module}.{alias.name}" for alias in node.names] if isinstance(node, ast.ImportFrom) else [module]
-            for step in steps:
-                parts = [part for part in step.split(".")[1:] if step.startswith("mirage_formal.")]
-                while parts and not PACKAGE.joinpath(*parts).is_dir():
-                    parts.pop()
-                if not parts and step.startswith("mirage_formal.") and (PACKAGE / f"{step.split('.')[1]}.py").exists():
-                    parts = step.split(".")[1:2]
-                if parts and tuple(parts) != own[: len(parts)]:
-                    names.add(".".join(parts[: len(own)]) if parts[0] == own[0] else parts[0])
-    return {name for name in names if name.split(".") != list(own)}
+    for module in set[str]().union(*(imported_modules(path) for path in sources(folder) if path.stem != "__main__")):
+        path = modules()[module].relative_to(PACKAGE)
+        parts = path.parts[:-1] or (path.stem,)
+        if parts[: len(own)] != own:
+            names.add(".".join(parts[: len(own)]) if parts[0] == own[0] else parts[0])
+    return names
 
 
 def test_each_folder_says_what_it_takes_returns_and_imports() -> None:
@@ -187,17 +203,7 @@ def test_own_modules_are_imported_by_statements() -> None:
 
 def test_no_import_circles() -> None:
     """Also not through imports inside functions, or for type checkers alone."""
-    modules = {
-        ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path
-        for path in sources()
-    }
-    left = {}
-    for module, path in modules.items():
-        names = set()
-        for node in found(path).imports:
-            if isinstance(node, ast.ImportFrom):
-                names |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module or ""}
-        left[module] = {name for name in names if name in modules and name != "mirage_formal"} - {module}
+    left = {module: imported_modules(path) - {module} for module, path in modules().items()}
     while free := [module for module, needs in left.items() if not needs & left.keys()]:
         for module in free:
             del left[module]

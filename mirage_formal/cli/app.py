@@ -200,7 +200,7 @@ def verify_command(
     if explain not in (None, "text", "latex") or (explain and json):
         what = "expected text or latex, and no --json" if json else f"expected text or latex, got {explain!r}"
         raise SpaceError(what, where="--explain", hint="leave it out for the table alone")
-    from mirage_formal.cli.user_file import choose, load_programs
+    from mirage_formal.cli.graphs.user_file import choose, load_programs
     from mirage_formal.graph.verdict import Equivalent
     from mirage_formal.run.progress.choice import display
     from mirage_formal.run.settings import display_path
@@ -288,7 +288,7 @@ def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], set
     import dataclasses
 
     from mirage_formal.api.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
-    from mirage_formal.cli.user_file import choose, read_programs
+    from mirage_formal.cli.graphs.user_file import choose, read_programs
     from mirage_formal.partition.answer import search_or_cover
     from mirage_formal.partition.show import print_any, reports_values
     from mirage_formal.run.executors import make_executor

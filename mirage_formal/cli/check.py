@@ -1,6 +1,6 @@
 """Command ``check``: ``python -m mirage_formal.check`` with progress and JSON.
 
-The check itself and its printed text are in ``derive.command``, which imports neither this module nor typer.
+The check itself and its printed text are in ``revalidate.command``, which imports neither this module nor typer.
 """
 
 from __future__ import annotations

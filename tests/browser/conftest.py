@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.cli.user_file import load_programs
+from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.kernel_build.triton.files import write_run
 from mirage_formal.partition.answer import search_or_cover
 from mirage_formal.report.page.document import page

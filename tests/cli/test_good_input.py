@@ -14,7 +14,7 @@ import pytest
 
 from mirage_formal import records
 from mirage_formal.cli import app as cli
-from mirage_formal.cli.user_file import load_programs
+from mirage_formal.cli.graphs.user_file import load_programs
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S
 

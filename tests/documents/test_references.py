@@ -27,7 +27,17 @@ DOCUMENTS: Final = tuple(
 #: Endings of files that are kept in the repository; a word that ends so is the name of a file.
 KEPT: Final = "py|md|toml|smt2|cuh|cpp|h|svg|sha256"
 #: Where commands write, and directories of a wheel: what lies below is in no checkout.
-WRITTEN: Final = ("runs/", "candidates/", "parts/", "proof/", "kernels/", "kernels/001-", "kernels/NNN-", "_data/", "...")
+WRITTEN: Final = (
+    "runs/",
+    "candidates/",
+    "parts/",
+    "proof/",
+    "kernels/",
+    "kernels/001-",
+    "kernels/NNN-",
+    "_data/",
+    "...",
+)
 #: Files that commands write and that have the ending of a kept one, or lie in a directory of a kept one's name.
 WRITTEN_FILES: Final = re.compile(r"results\.md|kernels/\w+\.json")
 #: Names with a slash that are no paths: streams of random words (docs/fingerprint.md).

@@ -19,7 +19,7 @@ from rich.console import Console
 
 import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.cli.user_file import load_programs
+from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import launch
 from mirage_formal.device.launch import NoDeviceWarning

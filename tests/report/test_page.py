@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mirage_formal.cli.app import app
-from mirage_formal.cli.user_file import load_programs
+from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.report.model import JudgedGraph, Report
 from mirage_formal.report.page.code import highlight

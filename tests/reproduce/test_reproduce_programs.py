@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.cli.user_file import load_programs
+from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.reproduce.inputs import WORKLOADS

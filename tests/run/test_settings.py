@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.cli.user_file import load_programs
+from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.settings import Settings, as_program, choose_config, make_job
 from mirage_formal.support.errors import ProgramError, SpaceError, TargetError

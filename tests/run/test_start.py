@@ -28,7 +28,7 @@ from pathlib import Path
 from mirage_formal.run.settings import Settings
 from mirage_formal.partition.answer import search_or_cover
 from mirage_formal.run.executors import make_executor
-from mirage_formal.cli.user_file import load_programs
+from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.workers.dispatch import TaskDone
 from tests.run.test_start import loaded
 

@@ -66,7 +66,7 @@ def subjects(path: Path, candidate: int | None = None) -> Sequence[Subject]:
         MirageError: There is nothing of that kind.
     """
     if path.suffix == ".py" and not path.is_dir():
-        from mirage_formal.cli.user_file import load_programs
+        from mirage_formal.cli.graphs.user_file import load_programs
 
         return [Subject(name, graph) for name, graph in load_programs(path).items()]
     if path.is_file():

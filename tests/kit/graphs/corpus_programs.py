@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 import mirage_formal as mf
-from mirage_formal.cli.user_file import RUN_NAME
+from mirage_formal.cli.graphs.user_file import RUN_NAME
 from mirage_formal.graph.graph import KernelGraph
 from tests.kit.graphs import corpus_formulas
 from tests.kit.graphs.corpus_formulas import Array

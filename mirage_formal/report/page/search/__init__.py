@@ -1,4 +1,5 @@
 """Page sections on a search: units, pruning, the roofline, and searches for a whole program's subgraphs.
 
-Takes the searched units of a report's model. Returns HTML sections. Imports graph, records and support.
+Takes the searched units of a report's model. Returns HTML sections. Imports graph, records, report, report.page and
+support.
 """
