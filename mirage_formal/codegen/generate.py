@@ -1,7 +1,7 @@
 """Code generation of a µGraph: its kernels in order, launches, and plans, as plain values.
 
 Equal µGraphs and targets give equal results: nothing here depends on time, machine or files. The pipeline builds
-kernels with this module, and ``derive.rederive`` derives them again from the records of a directory of kernels.
+kernels with this module, and ``revalidate.rederive`` derives them again from the records of a directory of kernels.
 """
 
 from __future__ import annotations

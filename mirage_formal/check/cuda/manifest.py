@@ -1,6 +1,6 @@
 """Check of a directory of kernels: bound to its candidate, complete, and launched as its µGraph says.
 
-This module does not interpret the text of kernels. ``derive.rederive``, which is outside the checker, compares the
+This module does not interpret the text of kernels. ``revalidate.rederive``, which is outside the checker, compares the
 directory's text, plans, obligations and questions with those of code generation and its analysis. Texts of questions
 are only returned for that comparison; no solver is asked about a text from a file.
 """

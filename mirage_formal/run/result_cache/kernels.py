@@ -51,10 +51,10 @@ class StoredKernels:
 def stored_kernels(directory: Path, arch: str = "") -> StoredKernels:
     """Read the kernels of a directory, and check them.
 
-    Sound: see ``derive.rederive.derive_kernels``: the CUDA C++ is what code generation makes of the µGraph here, every
-    safety obligation is settled here, or, without solvers, is compared with the one that is derived here, and machine
-    code is what NVRTC makes here, where the same one is installed. Where the run lies around them, the µGraph's
-    candidate is one whose proof is replayed here, see ``store.replay.replay``.
+    Sound: see ``revalidate.rederive.derive_kernels``: the CUDA C++ is what code generation makes of the µGraph
+    here, every safety obligation is settled here, or, without solvers, is compared with the one that is derived
+    here, and machine code is what NVRTC makes here, where the same one is installed. Where the run lies around
+    them, the µGraph's candidate is one whose proof is replayed here, see ``store.replay.replay``.
 
     Args:
         directory: The directory of kernels.
